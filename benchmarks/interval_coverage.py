@@ -8,12 +8,15 @@ and 97.5 % quantiles of the estimate itself. Further tables: means of skewed
 losses, rank metrics by the Poisson bootstrap, also with few errors, and
 differences between two networks. `--only=accuracy` has the exact coverage of
 the accuracy, and `--only=small` adds every metric of 20 to 100,000
-predictions of networks that make few errors.
+predictions of networks that make few errors. `--only=cumulative` has the
+cumulative error, from the state of its metric.
 
     python benchmarks/interval_coverage.py \
         --out=benchmarks/results/interval_coverage.md
     python benchmarks/interval_coverage.py --only=small --num_draws=600 \
         --out=benchmarks/results/interval_coverage_small.md
+    python benchmarks/interval_coverage.py --only=cumulative --num_draws=200 \
+        --out=benchmarks/results/interval_coverage_cumulative.md
 
 Each takes about twenty minutes on one CPU core, `--only=accuracy` seconds.
 """
@@ -24,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from absl import app
 from absl import flags
+from cumulative_coverage import cumulative_table
 from few_error_coverage import NUM_BINS
 from few_error_coverage import accuracy_table
 from few_error_coverage import moments
@@ -52,7 +56,7 @@ _NUM_DRAWS = flags.DEFINE_integer(
 )
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")
 _ONLY = flags.DEFINE_enum(
-    "only", None, ["small", "accuracy"], "Just this table."
+    "only", None, ["small", "accuracy", "cumulative"], "Just this table."
 )
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
@@ -324,6 +328,18 @@ def run_accuracy(*_) -> str:
     )
 
 
+def run_cumulative(num_draws: int, seed: int) -> str:
+    return "\n\n".join(
+        [
+            f"95 % intervals of the cumulative error, seed {seed}. "
+            f"{machine()}.",
+            f"`ECCE.interval()`: {num_draws} draws, a quarter of them for the "
+            "bootstrap:",
+            cumulative_table(num_draws, seed),
+        ]
+    )
+
+
 def run(num_draws: int, seed: int) -> str:
     return "\n\n".join(
         [
@@ -341,9 +357,12 @@ def run(num_draws: int, seed: int) -> str:
 
 
 def main(_) -> None:
-    function = {"small": run_small, "accuracy": run_accuracy}.get(
-        _ONLY.value, run
-    )
+    tables = {
+        "small": run_small,
+        "accuracy": run_accuracy,
+        "cumulative": run_cumulative,
+    }
+    function = tables.get(_ONLY.value, run)
     publish(function(_NUM_DRAWS.value, _SEED.value), _OUT.value)
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "brownian_tail",
     "check_kind",
     "cumulative_error",
+    "cumulative_p_value",
     "differences_of",
 ]
 
@@ -27,6 +28,8 @@ BAND = 2.241402727
 # Each series takes over where its terms fall fastest; so many are enough.
 _SWITCH = {"range": 2.0, "maximum": 1.5}
 _TERMS = 12
+# Variance in samples that makes the walk of the differences nearly Brownian.
+_ENOUGH_VARIANCE = 5.0
 
 
 class CumulativeDifferences(NamedTuple):
@@ -125,3 +128,16 @@ def brownian_tail(value: float, kind: str) -> float:
         parts = sign * 2.0 / np.sqrt(square)
         below = np.sum(parts * np.exp(-0.5 * square / value**2))
     return float(np.clip(1.0 - below, 0.0, 1.0))
+
+
+def cumulative_p_value(
+    error: float, deviation: float, num_samples: float, kind: str
+) -> float | None:
+    """P(ECCE >= error) of calibrated predictions; None of too few to tell.
+
+    `deviation` is that of `CumulativeDifferences`, and `num_samples` the
+    effective number of predictions.
+    """
+    if (deviation * num_samples) ** 2 < _ENOUGH_VARIANCE:
+        return None
+    return brownian_tail(error / deviation, kind)

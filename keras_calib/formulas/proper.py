@@ -28,6 +28,7 @@ __all__ = [
     "check_clip",
     "log_losses",
     "losses_of_rows",
+    "squared_probabilities",
     "summable_losses",
 ]
 
@@ -39,22 +40,30 @@ LARGEST_LOSS = -float(np.log(PROBABILITY_FLOOR))
 class BrierDecomposition(NamedTuple):
     """Result of `brier_decomposition`: parts of a Brier score.
 
-    reliability - resolution + uncertainty + within_bins is the score.
+    reliability - resolution + uncertainty + within_bin_variance -
+    within_bin_covariance is the score.
 
     Attributes:
         reliability: Squared gaps between mean probability and share of the
             class. It is 0 if they are equal in every bin.
         resolution: Variance of these shares between the bins; more is better.
         uncertainty: Variance of the labels, whatever is predicted.
-        within_bins: What bins hide, of either sign: the variance of the
-            probabilities inside bins less twice their covariance with the
-            labels.
+        within_bin_variance: Variance of the probabilities inside bins.
+        within_bin_covariance: Twice the covariance of probabilities and
+            labels inside bins. It is above 0 if the probabilities know more
+            of the labels than their bins tell.
     """
 
     reliability: float
     resolution: float
     uncertainty: float
-    within_bins: float
+    within_bin_variance: float
+    within_bin_covariance: float
+
+    @property
+    def within_bins(self) -> float:
+        """What bins hide, of either sign: variance less covariance."""
+        return self.within_bin_variance - self.within_bin_covariance
 
 
 def brier_parts(
@@ -62,11 +71,13 @@ def brier_parts(
     forecast: np.ndarray,
     positive: np.ndarray,
     score: float,
+    squares: float,
     uncertainty: float | None = None,
 ) -> BrierDecomposition:
     """Parts of a Brier score, from sums by class and bin `(K, num_bins)`.
 
-    `uncertainty` is that of soft labels; None computes that of class ids.
+    `squares` is the mean of sum_k p_k^2. `uncertainty` is that of soft labels;
+    None computes that of class ids.
 
     Derivation: docs/derivations.md, 'Binned errors'.
     """
@@ -80,7 +91,12 @@ def brier_parts(
     reliability = float(np.sum(weight * gap**2))
     resolution = float(np.sum(weight * (share - base) ** 2))
     within = score - (reliability - resolution + uncertainty)
-    return BrierDecomposition(reliability, resolution, uncertainty, within)
+    between = float(np.sum(weight * safe_divide(forecast, mass) ** 2))
+    # Rounding may leave less than 0 where all probabilities of a bin agree.
+    variance = max(squares - between, 0.0)
+    return BrierDecomposition(
+        reliability, resolution, uncertainty, variance, variance - within
+    )
 
 
 def check_clip(clip: float | None) -> None:
@@ -197,3 +213,12 @@ def brier_losses(labels: Any, outputs: Any, *, from_logits: bool) -> Any:
         labels = xp.equal(classes, xp.expand_dims(labels, -1))
         labels = xp.where(labels, xp.ones_like(probs), xp.zeros_like(probs))
     return xp.sum(xp.square(probs - labels), axis=-1)
+
+
+def squared_probabilities(
+    labels: Any, outputs: Any, *, from_logits: bool
+) -> Any:
+    """sum_k p_k^2 of each sample, in (0, 1]."""
+    xp = array_namespace(outputs)
+    probs = xp.exp(_log_softmax(outputs)) if from_logits else outputs
+    return xp.sum(xp.square(probs), axis=-1)

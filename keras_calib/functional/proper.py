@@ -183,7 +183,8 @@ def brier_decomposition(
     Use it to see why one Brier score is better than another: by calibration
     (reliability) or by telling samples apart (resolution).
 
-    Brier = reliability - resolution + uncertainty + within_bins
+    Brier = reliability - resolution + uncertainty
+            + within_bin_variance - within_bin_covariance
 
     The bins b of a class k have equal width in p_k. Bin b holds a share w_b of
     the samples, with mean p_k of p_b and a share y_b of the class. In all
@@ -192,7 +193,8 @@ def brier_decomposition(
     - reliability: sum_k sum_b w_b (p_b - y_b)^2
     - resolution: sum_k sum_b w_b (y_b - y)^2
     - uncertainty: sum_k y (1 - y); for soft labels their variance
-    - within_bins: sum_k sum_b w_b (Var_b(p_k) - 2 Cov_b(p_k, y_k))
+    - within_bin_variance: sum_k sum_b w_b Var_b(p_k)
+    - within_bin_covariance: 2 sum_k sum_b w_b Cov_b(p_k, y_k)
 
     The parts add up exactly. `calibration_decomposition` is about the predicted
     class alone.
@@ -204,15 +206,16 @@ def brier_decomposition(
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
-        Four floats. Resolution less `within_bins` is the generalized resolution
-        of Stephenson et al.
+        Five floats, and `within_bins`, the variance less the covariance.
+        Resolution less `within_bins` is the generalized resolution of
+        Stephenson et al.
 
     Example:
 
     >>> probs = [[0.8, 0.2], [0.6, 0.4]]
     >>> parts = brier_decomposition([0, 1], probs, num_bins=2)
     >>> [round(part, 4) for part in parts]
-    [0.08, 0.0, 0.5, -0.18]
+    [0.08, 0.0, 0.5, 0.02, 0.2]
 
     Reference:
         Murphy, A New Vector Partition of the Probability Score, Journal of
@@ -227,7 +230,7 @@ def brier_decomposition(
     weight = np.ones(count) if read.weight is None else read.weight
     is_soft = read.labels.ndim == 2
     sums = np.zeros((3, num_classes * num_bins))
-    squares = 0.0
+    squares = of_labels = 0.0
     for part in block_slices(read.outputs):
         rows = read.outputs[part].astype("float64")
         if read.from_logits:
@@ -242,9 +245,13 @@ def brier_decomposition(
             total += np.bincount(keys, values, minlength=len(total))
         # Each vote is a label of its own, whose squares sum to 1.
         square = truth if read.votes else np.square(truth, dtype="float64")
-        squares += float(np.sum(each * square))
+        of_labels += float(np.sum(each * square))
+        squares += float(np.sum(each * np.square(rows)))
     mass, forecast, positive = sums.reshape(3, num_classes, num_bins)
-    base = positive.sum(axis=-1) / weight.sum()
-    uncertainty = squares / float(weight.sum()) - float(np.sum(base**2))
+    total = float(weight.sum())
+    base = positive.sum(axis=-1) / total
+    uncertainty = of_labels / total - float(np.sum(base**2))
     score = _mean(brier_losses_of_rows(read, "float64"), read)
-    return brier_parts(mass, forecast, positive, score, uncertainty)
+    return brier_parts(
+        mass, forecast, positive, score, squares / total, uncertainty
+    )

@@ -28,7 +28,8 @@ class ECCE(StreamingMetric):
     the p-value.
 
     The cells of a fine histogram stand for groups of equal confidence. The
-    exact value is at most higher, as far as `bounds()` says.
+    exact value is at most higher, as far as `bounds()` says. Noise raises the
+    value, so `interval()` may lie below it.
 
     Args:
         kind: `"range"` for ECCE-R, `"maximum"` for ECCE-MAD.

@@ -15,6 +15,7 @@ from keras_calib.formulas.proper import brier_parts
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.proper import log_losses
 from keras_calib.formulas.proper import losses_of_rows
+from keras_calib.formulas.proper import squared_probabilities
 from keras_calib.formulas.proper import summable_losses
 from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.base import StreamingMetric
@@ -44,12 +45,17 @@ def brier_of_records(records):
     return array_namespace(losses).maximum(losses, 0.0), None
 
 
+def _squares_of_records(records):
+    """sum_k p_k^2 of records, for `MomentSummary`."""
+    return losses_of_rows(squared_probabilities, records.rows), None
+
+
 class _ProperScore(StreamingMetric):
     """A mean of losses, with bins to decompose it."""
 
     def __init__(
         self,
-        value: Any,
+        values: tuple[Callable, ...],
         num_bins: int,
         *,
         name: str | None,
@@ -57,7 +63,7 @@ class _ProperScore(StreamingMetric):
         **kwargs: Any,
     ):
         summary = CompositeSummary(
-            losses=MomentSummary(value, needs_rows=True),
+            losses=MomentSummary(*values, needs_rows=True),
             bins=BinSummary(num_bins),
             **(parts or {}),
         )
@@ -131,7 +137,8 @@ class NLL(_ProperScore):
         **kwargs: Any,
     ):
         check_clip(clip)
-        super().__init__(nll_of_records(clip), num_bins, name=name, **kwargs)
+        values = (nll_of_records(clip),)
+        super().__init__(values, num_bins, name=name, **kwargs)
         self._keep(clip=clip)
 
 
@@ -183,25 +190,25 @@ class BrierScore(_ProperScore):
         name: str | None = None,
         **kwargs: Any,
     ):
-        parts = {}
+        parts, values = {}, (brier_of_records,)
         if num_classes is not None:
             check_integer("num_classes", num_classes, 2)
             check_integer("num_bins", num_bins, 1)
             parts["classes"] = ClassForecastSummary(num_classes, num_bins)
-        super().__init__(
-            brier_of_records, num_bins, name=name, parts=parts, **kwargs
-        )
+            # The score is the last of them.
+            values = (_squares_of_records, brier_of_records)
+        super().__init__(values, num_bins, name=name, parts=parts, **kwargs)
         self._keep(num_classes=num_classes)
 
     def murphy(self) -> BrierDecomposition:
         """Murphy's decomposition of the score, as of `brier_decomposition`.
 
-        reliability - resolution + uncertainty + within_bins is `result()`. A
-        soft label is its largest class in all but the score: use the function
-        for soft labels.
+        reliability - resolution + uncertainty + within_bin_variance -
+        within_bin_covariance is `result()`. A soft label is its largest class
+        in all but the score: use the function for soft labels.
 
         Returns:
-            Four floats.
+            Five floats, and `within_bins`, the variance less the covariance.
 
         Raises:
             ValueError: If `num_classes` is None.
@@ -212,4 +219,5 @@ class BrierScore(_ProperScore):
             )
         readings = self._read()
         score = float(QUANTITIES["brier"].value(readings, self))
-        return brier_parts(*readings.by_class(), score)
+        squares = float(readings.moments(0).mean)
+        return brier_parts(*readings.by_class(), score, squares)

@@ -29,6 +29,7 @@ from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.cumulative import cell_differences
 from keras_calib.metrics.states.cumulative import ecce_bounds
+from keras_calib.metrics.states.cumulative import ecce_interval
 from keras_calib.metrics.states.equal_mass import aece_bounds
 from keras_calib.metrics.states.equal_mass import equal_mass_bins
 from keras_calib.metrics.states.histogram import Cells
@@ -180,6 +181,11 @@ class _Cumulative(Quantity):
         low, high = ecce_bounds(readings.cells, self.kind)
         room = _ROUNDING + readings.histogram.confidence_room
         return max(0.0, low - room), min(1.0, high + room)
+
+    def interval(self, readings, metric, level):
+        bins, in_bin = readings.bins, readings.histogram.calibration_bin
+        ratio = safe_divide(bins.squared_weight, bins.weight)[in_bin]
+        return ecce_interval(readings.cells, self.kind, ratio, level)
 
 
 class _Smooth(Quantity):

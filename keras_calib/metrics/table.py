@@ -261,8 +261,7 @@ class CalibrationMetrics(StreamingMetric):
 
         Returns:
             `(low, high)` for each name of `result()`. The ends are NaN for
-            `overconfidence_error`, `ecce`, `ecce_maximum` and `smooth_ece`,
-            which have no interval.
+            `overconfidence_error` and `smooth_ece`, which have no interval.
         """
         readings = self._read()
         intervals = {

@@ -146,7 +146,7 @@ class CumulativeDisplay(ModelDisplay):
             difference,
             color=BLUE,
             linewidth=1.5,
-            label="confidence less correctness, summed",
+            label="confidence less correctness",
         )
         ax.set(
             xlim=(0, 1),

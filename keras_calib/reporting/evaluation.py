@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.formulas.cumulative import cumulative_p_value
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
@@ -266,10 +267,14 @@ def _nothing_counts(
     )
 
 
-def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, float]]:
-    """Every metric by its name, with its 95 % interval."""
+def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
+    """Every metric by its name, with its 95 % interval.
+
+    The ECCE has a p-value of calibration too, None of too few data and of
+    votes, which vary less than single labels.
+    """
     intervals = metrics.interval()
-    return {
+    found: dict[str, dict[str, Any]] = {
         name: {
             "value": float(value),
             "low": intervals[name][0],
@@ -277,3 +282,16 @@ def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, float]]:
         }
         for name, value in metrics.result().items()
     }
+    if "ecce" in found:
+        weight, squares = (
+            float(np.sum(getattr(metrics.bins(), name)))
+            for name in ("weight", "squared_weight")
+        )
+        p_value = cumulative_p_value(
+            found["ecce"]["value"],
+            metrics.differences().deviation,
+            float(safe_divide(weight**2, squares)),
+            "range",
+        )
+        found["ecce"]["p_value"] = None if metrics.options.votes else p_value
+    return found

@@ -23,6 +23,7 @@ from keras_calib.reporting.groups import GroupRow
 from keras_calib.reporting.groups import StageGroups
 from keras_calib.reporting.measures import directions
 from keras_calib.reporting.measures import measures
+from keras_calib.reporting.pictures import cumulative_diagram
 from keras_calib.reporting.pictures import diagram
 from keras_calib.reporting.pictures import shown
 from keras_calib.reporting.slider import operating_points
@@ -37,7 +38,7 @@ _NUM_NAMES = 6
 # At most so many pairs of classes that sure errors confuse.
 _NUM_PAIRS = 6
 # Inches of diagrams, about as wide as a phone, where text must be readable.
-_TALL, _WIDE = (3.5, 4.2), (4.4, 3.4)
+_TALL, _WIDE, _LOW = (3.5, 4.2), (4.4, 3.4), (3.5, 3.0)
 
 
 class Report:
@@ -52,7 +53,7 @@ class Report:
 
             - `verdict`: its `answer`, `advice` and `headline`.
             - `overconfidence`: mean confidence less accuracy.
-            - `metrics`: estimates by name.
+            - `metrics`: estimates by name. `ecce` has a `p_value` too.
             - `calibrated_verdict`, `calibrated_overconfidence` and
               `calibrated_metrics`, with a calibrator.
             - `selection`: the selector's `threshold`, which is a score, and
@@ -213,6 +214,10 @@ def _model(
                 "intervals; below, the number of predictions in each bin.",
                 _TALL,
             )
+            for when, x in metrics.items()
+        ],
+        "cumulative": [
+            cumulative_diagram(x.differences(), when, _LOW)
             for when, x in metrics.items()
         ],
         "sure": {

@@ -14,6 +14,7 @@ EXPLAINED = {
     "ece": ("ECE", "mean gap over equal-width bins"),
     "aece": ("AECE", "mean gap over equal-mass bins"),
     "mce": ("MCE", "gap in the worst bin"),
+    "ecce": ("ECCE-R", "gap of the worst range, by its share; p if calibrated"),
     "nll": ("NLL", "log loss of the labels, in nats"),
     "brier": ("Brier score", "squared error of probabilities"),
     "aurc": ("AURC", "mean risk over all coverages"),
@@ -41,14 +42,14 @@ class Measure(NamedTuple):
     Attributes:
         title: Name of the measure.
         words: What it is.
-        cells: Value and interval of each stage, as texts.
+        cells: Value, interval and p-value of each stage, as texts.
         change: Arrow, word and kind of the change, whose kind is `"better"`,
             `"worse"` or `"unclear"`. None without calibration.
     """
 
     title: str
     words: str
-    cells: list[tuple[str, str]]
+    cells: list[tuple[str, str, str]]
     change: tuple[str, str, str] | None
 
 
@@ -93,13 +94,17 @@ def _listed(titles: list[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _cell(name: str, x: dict[str, float]) -> tuple[str, str]:
+def _cell(name: str, x: dict[str, Any]) -> tuple[str, str, str]:
     # Four decimals would show an AURC near 0 as 0.
     usual = "{:.2g}" if name == "aurc" and x["value"] < 1e-3 else "{:.4f}"
     form = {"nll": "{:.3f}", _GAP: "{:+.4f}"}.get(name, usual)
     value, low, high = (form.format(x[k]) for k in ("value", "low", "high"))
     # Too few data give intervals without an end, which say nothing.
-    return value, f"{low} to {high}" if x["high"] - x["low"] < 1e9 else ""
+    ends = f"{low} to {high}" if x["high"] - x["low"] < 1e9 else ""
+    p = x.get("p_value")
+    if p is None:
+        return value, ends, ""
+    return value, ends, "p < 0.001" if p < 1e-3 else f"p = {p:.3f}"
 
 
 def _change(

@@ -7,13 +7,17 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.plots import CumulativeDisplay
 from keras_calib.plots.display import Display
 from keras_calib.plots.display import as_picture
 from keras_calib.plots.display import matplotlib_module
 
-__all__ = ["diagram", "shown"]
+__all__ = ["cumulative_diagram", "diagram", "shown"]
 
+# Steps of a curve of cumulative differences, at most.
+_STEPS = 400
 # Pixels of the longer side of a thumbnail, at most.
 _THUMBNAIL = 96
 
@@ -27,6 +31,27 @@ def diagram(
     """
     svg = display.to_svg(size).encode("utf-8")
     return {"uri": _data_uri(svg, "image/svg+xml"), "text": text}
+
+
+def cumulative_diagram(
+    differences: CumulativeDifferences,
+    when: str,
+    size: tuple[float, float],
+) -> dict[str, str]:
+    """Cumulative differences as a picture; `when` names the stage or is ""."""
+    share, difference, deviation = differences
+    # The histogram has more cells than a picture could show.
+    places = np.searchsorted(share, np.linspace(0.0, 1.0, _STEPS) - 1e-12)
+    places = np.union1d(places, [difference.argmin(), difference.argmax()])
+    thinned = CumulativeDifferences(
+        share[places], difference[places], deviation
+    )
+    text = (
+        f"Confidence less correctness {when}".rstrip()
+        + ", summed: it rises where the model is overconfident."
+    )
+    display = CumulativeDisplay(thinned, name=when.capitalize() or None)
+    return diagram(display, text, size)
 
 
 def shown(sample: Any) -> dict[str, str | None]:

@@ -94,7 +94,7 @@ def test_decomposition_of_one_bin_per_confidence_is_the_score():
 
 def loop_parts(truth, probs, weight, num_bins):
     """Parts of the Brier score, with the terms within bins as they stand."""
-    weight, parts = weight / weight.sum(), np.zeros(4)
+    weight, parts = weight / weight.sum(), np.zeros(5)
     for y, p in zip(truth.T, probs.T, strict=True):
         base = weight @ y
         parts[2] += weight @ (y - base) ** 2
@@ -107,7 +107,8 @@ def loop_parts(truth, probs, weight, num_bins):
             covariance = w @ ((p - mean_p) * (y - mean_y))
             parts[0] += total * (mean_p - mean_y) ** 2
             parts[1] += total * (mean_y - base) ** 2
-            parts[3] += w @ (p - mean_p) ** 2 - 2 * covariance
+            parts[3] += w @ (p - mean_p) ** 2
+            parts[4] += 2 * covariance
     return parts
 
 
@@ -126,7 +127,8 @@ def test_parts_of_the_brier_score_are_those_of_a_loop(kind):
         wanted = loop_parts(truth, probs, each, 5)
         np.testing.assert_allclose(parts, wanted, atol=1e-12)
         score = brier_score(given, probs, sample_weight=some)
-        same(parts[0] - parts[1] + parts[2] + parts[3], score)
+        same([1, -1, 1, 1, -1] @ np.array(parts), score)
+        same(parts.within_bins, parts[3] - parts[4])
 
 
 @pytest.mark.portable
@@ -141,7 +143,11 @@ def test_streamed_parts_of_the_brier_score_are_the_exact_ones():
         exact = brier_decomposition(
             labels, probs, num_bins=5, sample_weight=some
         )
-        np.testing.assert_allclose(metric.murphy(), exact, atol=1e-6)
+        found = metric.murphy()
+        np.testing.assert_allclose(found, exact, atol=1e-6)
+        total = [1, -1, 1, 1, -1] @ np.array(found)
+        # The result is rounded to float32.
+        assert total == pytest.approx(float(metric.result()), rel=6e-8)
     with pytest.raises(ValueError, match="`num_classes` must be given"):
         BrierScore().murphy()
     with pytest.raises(ValueError, match="`num_classes` must be >= 2"):

@@ -55,8 +55,7 @@ def test_every_interval_is_that_of_its_own_class(table):
     intervals = metric.interval(0.9)
     assert list(intervals) == list(metric.result())
     without = {name for name, ends in intervals.items() if np.isnan(ends).all()}
-    cumulative = {"ecce", "ecce_maximum"}
-    assert without == {"overconfidence_error", "smooth_ece"} | cumulative
+    assert without == {"overconfidence_error", "smooth_ece"}
     for name in without:
         with pytest.raises(NotImplementedError, match="has no interval"):
             singles[name].interval()

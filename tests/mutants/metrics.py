@@ -104,16 +104,30 @@ MUTANTS = {
         "metrics/test_bounds.py::"
         "test_any_order_inside_the_cells_is_within_the_bounds",
     ),
+    "noise_of_the_last_place_alone": Mutant(
+        "formulas/cumulative_intervals.py",
+        "reach = _NEAR * np.sqrt(time[-1])",
+        "reach = 0.0",
+        "formulas/test_cumulative_intervals.py::"
+        "test_a_calibrated_model_has_the_quantile_of_brownian_motion",
+    ),
+    "errors_that_were_not_seen_ignored": Mutant(
+        "formulas/cumulative_intervals.py",
+        "unseen = _UNSEEN / num_samples**2",
+        "unseen = 1e-9 / num_samples**2",
+        "formulas/test_cumulative_intervals.py::"
+        "test_no_error_at_all_leaves_a_rate_of_errors_possible",
+    ),
     "shares_with_the_variance_of_repeats": Mutant(
         "formulas/cumulative.py",
         "weight if are_frequency_weights(weight) else np.square(weight)",
         "weight",
         "functional/test_cumulative.py::test_deviation_is_that_of_drawn_labels",
     ),
-    "within_bins_left_out": Mutant(
+    "variance_between_bins_within_them": Mutant(
         "formulas/proper.py",
-        "within = score - (reliability - resolution + uncertainty)",
-        "within = 0.0 * score",
+        "variance = max(squares - between, 0.0)",
+        "variance = squares",
         "functional/test_proper.py::"
         "test_parts_of_the_brier_score_are_those_of_a_loop",
     ),

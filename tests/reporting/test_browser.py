@@ -167,7 +167,7 @@ def test_page_works_at_any_width_and_shows_the_row_of_its_slider(
     for width, found in seen(report, tmp_path, [400, 800, 1160, 1400]).items():
         assert found["errors"] == []
         assert found["asked"] == []
-        assert found["pictures"] == 16 and found["broken"] == 0
+        assert found["pictures"] == 18 and found["broken"] == 0
         assert found["scroll"] <= width
         assert found["wide"] == found["hidden"] == 0
         assert found["overlapping"] == 0

@@ -45,13 +45,24 @@ def test_a_change_is_clear_where_the_intervals_lie_apart(name, ends, change):
     assert {*others} == {"same"}
 
 
+@pytest.mark.parametrize(
+    ("p_value", "text"),
+    [(None, ""), (0.0421, "p = 0.042"), (1e-9, "p < 0.001")],
+)
+def test_a_p_value_stands_below_its_interval(p_value, text):
+    estimate = {"value": 0.1, "low": 0.0, "high": 0.2, "p_value": p_value}
+    row = measures(results({"ecce": estimate}))
+    place = ["overconfidence", *EXPLAINED].index("ecce")
+    assert row[place].cells[1] == ("0.1000", "0.0000 to 0.2000", text)
+
+
 def test_the_page_says_which_values_should_be_small():
     found = results({})
     for name in ("nll", "brier", "mean_confidence"):
         del found["metrics"][name]
     assert directions(found) == (
-        "Lower is better for ECE, AECE, MCE and AURC; higher is better for "
-        "Accuracy, Failure AUROC and Coverage at 5 % risk. "
+        "Lower is better for ECE, AECE, MCE, ECCE-R and AURC; higher is better "
+        "for Accuracy, Failure AUROC and Coverage at 5 % risk. "
         "Confidence less accuracy is best at 0."
     )
 

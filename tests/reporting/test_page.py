@@ -130,7 +130,7 @@ def test_report_is_one_file_that_asks_for_nothing(made):
     css = re.search(r"<style>(.*?)</style>", made.html, re.DOTALL)[1]
     assert "url(" not in css and "@import" not in css
     pictures = [a for a in page.all("img") if "svg" in a["src"]]
-    assert len(pictures) == 3
+    assert len(pictures) == 4
     for picture in pictures:
         assert picture["alt"]
         svg = base64.b64decode(picture["src"].split(",")[1]).decode()

@@ -50,6 +50,20 @@ def test_report_has_the_values_of_the_exact_functions(made):
     assert f"{metrics['aurc']['value']:.4f}" in text
 
 
+def test_the_p_value_of_the_ecce_is_that_of_the_test(monkeypatch):
+    results_alone(monkeypatch)
+    labels, logits = noisy_predictions(2000, scale=1.0)
+    made = kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
+    found = made.results["model"]["metrics"]["ecce"]
+    wanted = kc.calibration_test(
+        labels, logits, from_logits=True, statistic="ecce_range"
+    )
+    # Predictions of one cell are taken as tied.
+    assert found["value"] == pytest.approx(wanted.statistic, rel=0.02)
+    assert 0.02 < wanted.p_value < 0.98
+    assert found["p_value"] == pytest.approx(wanted.p_value, abs=0.02)
+
+
 def test_verdict_names_the_side(monkeypatch):
     results_alone(monkeypatch)
     for scale, headline in (
@@ -72,6 +86,7 @@ def test_few_errors_give_no_verdict_and_no_infinite_number():
         )
         found = made.results["model"]
         assert found["verdict"]["kind"] == "few"
+        assert found["metrics"]["ecce"]["p_value"] is None
         assert found["verdict"]["headline"] == "Too few errors to say"
         assert 'class="verdict few"' in made.html
         text = Page(made.html).text

@@ -73,6 +73,8 @@ def test_figures_of_votes_are_those_of_the_exact_functions(made):
         "num_votes": counts.sum(),
         "agreement": pytest.approx(share.max(axis=-1).mean()),
     }
+    # The test of class ids does not hold for votes.
+    assert found["metrics"]["ecce"]["p_value"] is None
 
 
 def test_the_page_says_what_votes_mean_and_shows_dissent(made):

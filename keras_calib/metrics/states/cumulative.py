@@ -6,12 +6,18 @@ import numpy as np
 
 from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.cumulative import cumulative_error
+from keras_calib.formulas.cumulative_intervals import cumulative_interval
 from keras_calib.metrics.states.histogram import Cells
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import running_sum
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["cell_differences", "differences_of_cells", "ecce_bounds"]
+__all__ = [
+    "cell_differences",
+    "differences_of_cells",
+    "ecce_bounds",
+    "ecce_interval",
+]
 
 
 def cell_differences(cells: Cells) -> Any:
@@ -58,3 +64,37 @@ def ecce_bounds(cells: Cells, kind: str) -> tuple[float, float]:
     rise = highest - np.minimum(least, start)
     fall = np.maximum(most, start) - lowest
     return low, float(max(rise.max(), fall.max()))
+
+
+def ecce_interval(
+    cells: Cells, kind: str, weight_ratio: np.ndarray, level: float
+) -> tuple[float, float]:
+    """Confidence interval of the error, from the filled cells (NumPy).
+
+    `weight_ratio` is the sum of squared weights over that of weights, by cell.
+    """
+    filled, total = cells.mass > 0, cells.mass.sum()
+    squares, cubes = _powers_of_residuals(cells)
+    difference, scale = cell_differences(cells), weight_ratio / max(total, 1e-9)
+    share = safe_divide(cells.mass, total)
+    return cumulative_interval(
+        difference[filled],
+        (scale * safe_divide(squares, total))[filled],
+        num_samples=float(safe_divide(1.0, np.sum(scale * share))),
+        third=float(np.sum(scale**2 * safe_divide(cubes, total))),
+        kind=kind,
+        level=level,
+    )
+
+
+def _powers_of_residuals(cells: Cells) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of weight times (confidence - correct)^2 and ^3, by cell."""
+    residual, squares = cells.confidence_minus_correct, cells.squared_residual
+    if squares is not None:
+        gap = safe_divide(residual, cells.mass)
+        # As if shares were symmetric about their mean.
+        return squares, gap * (3.0 * squares - 2.0 * gap * residual)
+    fall, right = cells.correct_one_minus_confidence, cells.mass - cells.wrong
+    rise, wrong = residual + fall, cells.wrong
+    up, down = safe_divide(rise, wrong), safe_divide(fall, right)
+    return up * rise + down * fall, up**2 * rise - down**2 * fall
