@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
     "PriorFit",
@@ -19,9 +20,21 @@ __all__ = [
 # Largest distance from 1 of the sum of a prior.
 _SUM = 1e-4
 # A step leaves at least this part of a share.
-_PART = 0.1
+_PART = 0.01
+# What is added to it, as the curvature has the square of its inverse.
+_TINY = 1e-100
 # Least likelihood of a row, and curvature of directions without any.
 _LEAST, _FLAT = 1e-300, 1e-12
+# Parts of a step that are tried before a step of EM.
+_SHARES = (0.5, 0.25)
+# A step that leaves more than this part of what is missing asks for a new
+# curvature.
+_SLOW = 0.3
+# Conjugate gradients: most steps, and the part of the squared slope that they
+# may leave.
+_CONJUGATE, _RESIDUAL = 100, 1e-6
+# Entries of a block of rows.
+_BLOCK = 2**20
 
 
 class PriorFit(NamedTuple):
@@ -68,66 +81,136 @@ def likeliest_prior(
     raise the likelihood, EM takes a step instead. It ends when this bound, or
     what a Newton step gains, is below the tolerance.
 
+    A curvature costs as much as hundreds of evaluations of g. So one serves
+    many steps and weightings: its diagonal, which g almost gives, is exact for
+    each, and the rest has the correlations of where it was computed.
+
     Args:
         ratio: r `(n, num_classes)`.
         weight: Weights of the rows, with sum 1 `(num_weightings, n)`.
         start: Where to start `(num_weightings, num_classes)`, > 0.
         tolerance: Bound of the mean log-likelihood that is missing.
         max_iterations: Most steps.
-        curvature: E[r_k r_m / (sum pi r)^2], near the maxima; None computes it
-            at each step, for one weighting.
+        curvature: E[r_k r_m / (sum pi r)^2], near the maxima. None computes it
+            anew whenever steps gain little, for one weighting.
     """
     prior = np.array(start, "float64")
     waiting = np.arange(len(prior))
-    now = prior
-    gain, height = _gain(ratio, weight, now)
+    at = _evaluated(ratio, weight, prior)
+    used, before = curvature, np.inf
     for step in range(1, max_iterations + 1):
-        used = curvature
         if used is None:
-            used = curvature_at(ratio, weight[0], now[0])
-        move = _newton_step(now, gain, used)
+            used = curvature_at(ratio, weight[0], at.prior[0])
+        move = _newton_step(at, used)
         # Half of slope times step is about what Newton's method gains.
-        missing = np.einsum("bk,bk->b", gain - 1.0, move) / 2.0
-        missing = np.minimum(np.abs(missing), gain.max(axis=1) - 1.0)
-        prior[waiting] = now
+        missing = np.einsum("bk,bk->b", at.gain - 1.0, move) / 2.0
+        missing = np.minimum(np.abs(missing), at.gain.max(axis=1) - 1.0)
+        prior[waiting] = at.prior
         left = missing > tolerance
         if not left.any():
             return PriorFit(prior, step, True)
+        if curvature is None and missing.max() > _SLOW * before:
+            used = None
+        before = missing.max()
         if not left.all():
-            waiting, weight = waiting[left], weight[left]
-            now, move = now[left], move[left]
-            gain, height = gain[left], height[left]
-        ahead = np.maximum(now + move, _PART * now)
+            waiting, weight, move = waiting[left], weight[left], move[left]
+            at = _Point(*(part[left] for part in at))
+        ahead = np.maximum(at.prior + move, _PART * at.prior + _TINY)
         ahead /= ahead.sum(axis=1, keepdims=True)
-        other, after = _gain(ratio, weight, ahead)
-        worse = after < height
-        if worse.any():
-            ahead[worse] = now[worse] * gain[worse]
-            other[worse], after[worse] = _gain(
-                ratio, weight[worse], ahead[worse]
-            )
-        now, gain, height = ahead, other, after
+        new = _evaluated(ratio, weight, ahead)
+        for share in (*_SHARES, None):
+            worse = np.flatnonzero(new.height < at.height)
+            if not len(worse):
+                break
+            ahead = at.prior[worse] * at.gain[worse]
+            if share is not None:
+                ahead = at.prior[worse] + share * (
+                    new.prior[worse] - at.prior[worse]
+                )
+            other = _evaluated(ratio, weight[worse], ahead)
+            for part, value in zip(new, other, strict=True):
+                part[worse] = value
+        at = new
     return PriorFit(prior, max_iterations, False)
 
 
-def _newton_step(
-    prior: np.ndarray, gain: np.ndarray, curvature: np.ndarray
-) -> np.ndarray:
-    """The step towards pi_k (g_k - 1) = 0 `(num_weightings, num_classes)`."""
-    system = prior[:, :, None] * curvature
-    places = np.arange(prior.shape[1])
+class _Point(NamedTuple):
+    """Priors of the weightings, and what their rows say there."""
+
+    prior: np.ndarray  # `(num_weightings, num_classes)`
+    gain: np.ndarray  # g, of that shape
+    diagonal: np.ndarray  # of the curvature, of that shape
+    height: np.ndarray  # mean log-likelihoods `(num_weightings,)`
+
+
+def _evaluated(
+    ratio: np.ndarray, weight: np.ndarray, prior: np.ndarray
+) -> _Point:
+    gain, diagonal = np.zeros(prior.shape), np.zeros(prior.shape)
+    height = np.zeros(len(prior))
+    size = max(1, _BLOCK // max(prior.shape))
+    for start in range(0, len(ratio), size):
+        rows = slice(start, start + size)
+        r, w = ratio[rows], weight[:, rows]
+        mixed = prior @ r.T
+        # A row without weight may have no likelihood.
+        np.maximum(mixed, _LEAST, out=mixed)
+        share = w / mixed
+        gain += share @ r
+        share /= mixed
+        diagonal += share @ np.square(r)
+        height += np.einsum("bn,bn->b", w, np.log(mixed, out=mixed))
+    return _Point(prior, gain, diagonal, height)
+
+
+def _newton_step(at: _Point, curvature: np.ndarray) -> np.ndarray:
+    """The step towards pi_k (g_k - 1) = 0 `(num_weightings, num_classes)`.
+
+    Divided by the root of pi, its equations are symmetric. Conjugate gradients
+    solve them, or elimination where these take many steps.
+    """
+    root = np.sqrt(at.prior)
+    usual = np.maximum(np.diag(curvature), _LEAST)
+    scale = root * np.sqrt(at.diagonal / usual)
     # Where g exceeds 1 its own term would shrink the curvature.
-    system[:, places, places] += np.maximum(1.0 - gain, 0.0) + _FLAT
-    slope = prior * (gain - 1.0)
-    return np.linalg.solve(system, slope[:, :, None])[:, :, 0]
+    own = np.maximum(1.0 - at.gain, 0.0) + _FLAT
+    slope = root * (at.gain - 1.0)
+    diagonal = scale**2 * usual + own
+    found = np.zeros_like(slope)
+    rest = slope.copy()
+    ahead = rest / diagonal
+    direction = ahead.copy()
+    size = first = np.einsum("bk,bk->b", rest, ahead)
+    for _ in range(_CONJUGATE):
+        mapped = scale * ((scale * direction) @ curvature) + own * direction
+        bend = np.einsum("bk,bk->b", direction, mapped)
+        length = safe_divide(size, bend)[:, None]
+        found += length * direction
+        rest -= length * mapped
+        ahead = rest / diagonal
+        now = np.einsum("bk,bk->b", rest, ahead)
+        unsolved = now > _RESIDUAL * first
+        if not unsolved.any():
+            break
+        direction = ahead + safe_divide(now, size)[:, None] * direction
+        size = now
+    else:
+        places = np.diag_indices(len(curvature))
+        for i in np.flatnonzero(unsolved):
+            system = scale[i] * curvature * scale[i][:, None]
+            system[places] += own[i]
+            found[i] = np.linalg.solve(system, slope[i])
+    return root * found
 
 
 def curvature_at(
     ratio: np.ndarray, weight: np.ndarray, prior: np.ndarray
 ) -> np.ndarray:
     """E[r_k r_m / (sum_k pi_k r_k)^2] of one weighting `(K, K)`."""
-    scaled = ratio / np.maximum(ratio @ prior, _LEAST)[:, None]
-    return (scaled * weight[:, None]).T @ scaled
+    share = np.sqrt(weight) / np.maximum(ratio @ prior, _LEAST)
+    scaled = ratio * share[:, None]
+    # Of an array with itself, NumPy computes one half of the product.
+    return scaled.T @ scaled
 
 
 def distinctness(
@@ -143,15 +226,3 @@ def distinctness(
     some = size > 0
     cosines = products[some][:, some] / size[some] / size[some, None]
     return float(np.linalg.eigvalsh(cosines)[0])
-
-
-def _gain(
-    ratio: np.ndarray, weight: np.ndarray, prior: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """g of each class and weighting, and the mean log-likelihoods."""
-    mixed = prior @ ratio.T
-    # A row without weight may have no likelihood.
-    np.maximum(mixed, _LEAST, out=mixed)
-    gain = (weight / mixed) @ ratio
-    np.log(mixed, out=mixed)
-    return gain, np.einsum("bn,bn->b", weight, mixed)

@@ -86,8 +86,6 @@ def estimate_prior(
         level: Probability that the interval of a class holds its share, in
             (0, 1).
         num_bootstrap: Number of draws of the bootstrap; 0 gives NaN as ends.
-            Each solves equations of the size of the classes, which takes
-            minutes from some hundreds of classes on.
         seed: Seed of the draws.
 
     Returns:
@@ -197,7 +195,7 @@ def _draws(
     start = 0.999 * prior + 0.001 / len(prior)
     found, converged = [], True
     curvature = curvature_at(ratio, weight / weight.sum(), start)
-    size = max(1, _BLOCK // max(count, len(prior) ** 2))
+    size = max(1, _BLOCK // max(count, len(prior)))
     for first in range(0, num_draws, size):
         some = min(size, num_draws - first)
         weights = np.empty((some, count))

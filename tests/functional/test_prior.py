@@ -78,9 +78,12 @@ def test_intervals_hold_the_share_as_often_as_they_say():
         assert np.abs(np.mean(inside, axis=0) - 0.9).max() < 0.06
 
 
-def test_draws_are_those_of_refits():
-    logits = unlabelled([0.6, 0.3, 0.1], 500)
-    source = np.full(3, 1 / 3)
+@pytest.mark.parametrize(("size", "tolerance"), [(3, 2e-3), (30, 1e-3)])
+def test_draws_are_those_of_refits(size, tolerance, monkeypatch):
+    prior = np.arange(size, 0, -1) / (size * (size + 1) / 2)
+    logits, source = unlabelled(prior, 500), np.full(size, 1 / size)
+    # Draws of many classes are minutes of work for elimination.
+    monkeypatch.delattr(np.linalg, "solve")
     found = kc.estimate_prior(
         logits, source, from_logits=True, num_bootstrap=60, seed=4
     )
@@ -90,7 +93,18 @@ def test_draws_are_those_of_refits():
         weight = np.bincount(rng.integers(500, size=500), minlength=500)
         priors.append(by_em(probs, source, weight, 300))
     expected = np.quantile(priors, [0.025, 0.975], axis=0).T
-    np.testing.assert_allclose(found.interval, expected, atol=2e-3)
+    np.testing.assert_allclose(found.interval, expected, atol=tolerance)
+    assert found.converged
+
+
+def test_elimination_takes_over_from_conjugate_gradients(monkeypatch):
+    logits, source = unlabelled([0.5, 0.3, 0.2], 300), np.full(3, 1 / 3)
+    how = {"from_logits": True, "num_bootstrap": 20}
+    expected = kc.estimate_prior(logits, source, **how)
+    monkeypatch.setattr("keras_calib.formulas.prior._CONJUGATE", 1)
+    found = kc.estimate_prior(logits, source, **how)
+    np.testing.assert_allclose(found.prior, expected.prior, atol=1e-6)
+    np.testing.assert_allclose(found.interval, expected.interval, atol=1e-3)
 
 
 def test_predictions_that_say_nothing_are_told():
