@@ -1,5 +1,7 @@
 """Tensors of traced graphs, which have operations in place of values."""
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -7,7 +9,10 @@ from keras import backend
 
 from keras_calib.backend.keras_internals import activation_behind
 
-__all__ = ["is_traced", "made_by"]
+__all__ = ["is_in_live_graph", "is_traced", "made_by", "note_graph"]
+
+# The graphs of TensorFlow that hold variables of an object.
+_GRAPHS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 # Operations that keep logits logits, and probabilities probabilities.
 _PASSING = {
@@ -46,6 +51,30 @@ def is_traced(x: Any) -> bool:
     if isinstance(x, tf.Tensor):
         return not hasattr(x, "numpy")
     return not tf.executing_eagerly()
+
+
+def note_graph(holder: Any) -> None:
+    """Remember that the graph traced now, if any, holds an object's variables.
+
+    Only graphs of TensorFlow do: JAX passes variables of a model as arguments
+    and traces anew for other shapes, and torch reads them at each call.
+    """
+    if backend.backend() != "tensorflow":
+        return
+    import tensorflow as tf
+
+    if not tf.executing_eagerly():
+        graph = tf.compat.v1.get_default_graph()
+        _GRAPHS.setdefault(holder, weakref.WeakSet()).add(graph)
+
+
+def is_in_live_graph(holder: Any) -> bool:
+    """Whether a graph that `note_graph` remembers is still in use."""
+    if not _GRAPHS.get(holder):
+        return False
+    # Graphs are part of cycles.
+    gc.collect()
+    return bool(_GRAPHS[holder])
 
 
 def made_by(tensor: Any) -> str | None:

@@ -11,6 +11,8 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
+from keras_calib.backend.traced import is_in_live_graph
+from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import one_thread_of_blas
@@ -86,7 +88,7 @@ class Calibrator(FittedLayer):
         num_folds: int = 5,
         force: bool = False,
     ) -> Self:
-        """Fits on held-out logits and returns self.
+        """Fits on held-out logits and returns self; replaces an earlier fit.
 
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels
@@ -105,9 +107,10 @@ class Calibrator(FittedLayer):
                 that has no sample.
 
         Raises:
-            ValueError: If shapes do not fit, a logit is not finite, or fewer
-                than two classes have samples. Without `force` also if samples
-                are too few. The layer then keeps its previous fit.
+            ValueError: If shapes do not fit, a logit is not finite, fewer than
+                two classes have samples, or a compiled function holds a fit of
+                another size. Without `force` also if samples are too few. The
+                layer then keeps its previous fit.
 
         Warns:
             RuntimeWarning: If the fit did not converge, or the folds find it
@@ -209,6 +212,11 @@ class Calibrator(FittedLayer):
         """About how many free numbers a fit chose from the samples."""
         return float(sum(self.fitted_value(k).size for k in self.fitted_values))
 
+    def check_fitted(self) -> None:
+        """Raises RuntimeError before `fit`; whoever reads the fit calls it."""
+        super().check_fitted()
+        note_graph(self)
+
     def build(self, input_shape):
         self.check_fitted()
 
@@ -297,16 +305,17 @@ class Calibrator(FittedLayer):
         known = {k: getattr(self, "_" + k, None) for k in values}
         before = {k: shape_of(v) for k, v in known.items() if v is not None}
         if before and before != now:
-            if self._fitted:
+            if is_in_live_graph(self):
                 raise value_error(
-                    f"`{type(self).__name__}` was fitted for another "
-                    "number of classes or parameters; make a new one",
+                    f"`{type(self).__name__}` must not change its size while a "
+                    "compiled function holds it, such as that of "
+                    "`model.predict`, which would go on with the old fit. Fit "
+                    "a new calibrator and build a new model with it",
                     before=before,
                     now=now,
                 )
-            # A fit that was undone left these variables. Delete all of them,
-            # as files identify variables by their order. The next call builds
-            # and locks again.
+            # Delete all of them, as files identify variables by their order.
+            # The next call builds and locks again.
             unlock_variables(self)
             self.built = False
             for name in before:

@@ -284,25 +284,6 @@ def test_no_product_is_rounded_on_a_gpu():
     assert sum(found) > 7
 
 
-def test_it_can_be_fitted_again():
-    others = held_out(700, seed=5)
-    for case in CLASSES:
-        # How often an isotonic function bends depends on the data.
-        if case.cls in (kc.IsotonicCalibration, kc.VennAbers):
-            continue
-        again = case.cls.from_config(fitted(case).get_config()).fit(*others)
-        assert_same(case, again, case.make().fit(*others), others[1])
-
-
-def test_an_isotonic_function_that_bends_otherwise_needs_a_new_layer():
-    labels, logits = held_out()
-    calibrator = kc.IsotonicCalibration().fit(labels, logits)
-    before = calibrator.get_config()
-    with pytest.raises(ValueError, match="make a new one"):
-        calibrator.fit([0, 1, 2, 3], logits[:4])
-    assert calibrator.get_config() == before
-
-
 def test_another_number_of_classes_is_refused_at_every_call():
     pair = held_out(num_classes=2)
     for case in CLASSES:
