@@ -325,17 +325,18 @@ class LocalTemperatureScaling(Calibrator):
             lambda z: z / self._temperatures(z, image), logits, from_logits
         )
 
-    def temperature_map(self, inputs: Any) -> Any:
+    def temperature_map(self, inputs: Any, *, from_logits: bool = True) -> Any:
         """Temperature of each pixel `(batch, height, width)`.
 
-        Use it to see where the segmenter was overconfident. `inputs` are
-        logits of all classes, with `use_image` `(logits, image)`.
+        Use it to see where the segmenter was overconfident. The arguments are
+        those of a call: `inputs` are the outputs of all classes or of one
+        channel, with `use_image` `(outputs, image)`.
         """
         self.check_fitted()
-        logits, image = self._parts(inputs)
-        check_maps(logits, image, self._channels())
-        logits = ops.cast(logits, "float32")
-        return self._temperatures(logits, image)[..., 0]
+        outputs, image = self._parts(inputs)
+        check_maps(outputs, image, self._channels())
+        logits, _ = self.model_logits(outputs, from_logits)
+        return self._temperatures(ops.cast(logits, "float32"), image)[..., 0]
 
     def compute_output_shape(self, input_shape):
         return input_shape[0] if self.use_image else input_shape

@@ -190,12 +190,11 @@ def test_it_fits_on_a_segmenter_as_on_its_logits():
         found.fit_on(model, (data, labels), pixels_per_image=5)
 
 
-@pytest.mark.slow
-def test_one_channel_is_the_second_of_two_classes():
+def test_one_channel_is_the_second_of_two_classes(tmp_path):
     labels, logits, image = scenes(6)
     z = logits[..., 1:2] - logits[..., :1]
     pair = np.concatenate([np.zeros_like(z), z], axis=-1)
-    how = {"epochs": 2}
+    how = {**QUICK, "epochs": 2}
     one = kc.LocalTemperatureScaling(**how).fit(labels % 2, z)
     two = kc.LocalTemperatureScaling(**how).fit(labels % 2, pair)
     difference = array(two(pair))[..., 1:] - array(two(pair))[..., :1]
@@ -206,6 +205,32 @@ def test_one_channel_is_the_second_of_two_classes():
     np.testing.assert_allclose(
         array(one(probs, from_logits=False)), array(one(small)), atol=1e-4
     )
+    found = array(one.temperature_map(small))
+    np.testing.assert_allclose(found, (small / array(one(small)))[..., 0], 1e-5)
+    for same in (
+        two.temperature_map(pair / 8),
+        one.temperature_map(probs, from_logits=False),
+    ):
+        np.testing.assert_allclose(array(same), found, rtol=1e-4)
+    x = keras.Input((None, None, 1))
+    keras.Model(x, one(x)).save(tmp_path / "m.keras")
+    copy = keras.models.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(array(copy(small)), array(one(small)))
+    if BACKEND == "tensorflow":
+        convolution = keras.layers.Conv2D(1, 1, activation="sigmoid")
+        segmenter = keras.Sequential([x, convolution])
+        kc.export(segmenter, tmp_path / "m", one, from_logits=False)
+        served = served_probs(tmp_path / "m", small)
+        expected = array(one(segmenter(small), from_logits=False))
+        expected = 1 / (1 + np.exp(-expected[..., 0]))
+        np.testing.assert_allclose(served[..., 1], expected, atol=1e-5)
+
+
+def served_probs(path, inputs):
+    import tensorflow as tf
+
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    return array(serve(tf.constant(inputs))["probabilities"])
 
 
 def test_what_is_no_image_is_refused(fitted):
@@ -227,6 +252,8 @@ def test_what_is_no_image_is_refused(fitted):
         fitted(logits.reshape(-1, K))
     with pytest.raises(ValueError, match="`logits` must have 4 classes"):
         fitted(logits[..., :3])
+    with pytest.raises(ValueError, match="`logits` must have 4 classes"):
+        fitted.temperature_map(logits[..., :3])
     with pytest.raises(ValueError, match="`kernel_size` must be odd"):
         make(kernel_size=4)
     with pytest.raises(ValueError, match="must be given together"):
