@@ -16,6 +16,7 @@ from keras_calib.calibrators.affine_solver import least_affine
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
@@ -74,6 +75,7 @@ class AffineCalibrator(Calibrator):
         )
 
     def fit_samples(self, samples: FittingData) -> None:
+        samples = supported_samples(samples)
         features = self.features
         if type(self).features is AffineCalibrator.features:
             features = identity
@@ -105,6 +107,7 @@ class AffineCalibrator(Calibrator):
 
     def degrees_of_freedom(self, samples: FittingData) -> float:
         """The trace of the ridge's hat matrix, or the number of parameters."""
+        samples = supported_samples(samples, tell=False)
         ridge = self.ridge(samples, self.unit(samples))
         if ridge is None:
             return super().degrees_of_freedom(samples)

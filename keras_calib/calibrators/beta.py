@@ -8,7 +8,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.calibrators.affine_solver import warn_if_separated
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.logistic_solver import least_logistic
@@ -16,6 +15,7 @@ from keras_calib.calibrators.logistic_solver import softplus
 from keras_calib.calibrators.logistic_solver import typical_slope
 from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.calibrators.one_vs_rest import log_odds_of_classes
+from keras_calib.calibrators.separation import solve_each
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 
@@ -33,7 +33,8 @@ class BetaCalibration(OneVsRest):
 
     The coefficients a, b >= 0 and c minimise the NLL, a convex problem. The
     q of a sample are then normalised to sum 1. With a = b = 1 and c = 0
-    nothing changes.
+    nothing changes. Classes that a threshold separates have no optimum: it
+    warns, and their labels are as in `AffineScaling`.
 
     Args:
         clip: Clip p to [clip, 1 - clip] first; in [0, 0.499].
@@ -82,7 +83,8 @@ class BetaCalibration(OneVsRest):
         self.set_known_rows(coefficients=coefficients)
 
     def fit_samples(self, samples: FittingData) -> None:
-        rows = [_fit(*column, self.name) for column in self.columns(samples)]
+        solve = partial(_fit, what=self.name)
+        rows = solve_each(solve, self.columns(samples), self.name)
         self.set_fitted(samples.num_classes, coefficients=np.stack(rows))
 
     def features(self, logits: Any) -> Any:
@@ -105,8 +107,11 @@ class BetaCalibration(OneVsRest):
 
 def _fit(
     log_odds: np.ndarray, labels: np.ndarray, weight: Any, what: str
-) -> np.ndarray:
-    """(a, b, c) of one class: the best logistic regression with a, b >= 0."""
+) -> tuple[np.ndarray, float]:
+    """(a, b, c) of one class, and the mean NLL.
+
+    It is the best logistic regression with a, b >= 0.
+    """
     best, least = np.zeros(3), np.inf
     slope = typical_slope(log_odds)
     for used in ([0, 1, 2], [0, 2], [1, 2], [2]):
@@ -123,9 +128,7 @@ def _fit(
             best, least = point, loss
         if len(used) == 3 and point[:2].min() >= 0.0:
             break
-    if 0 < labels.sum() < len(labels):
-        warn_if_separated(least, labels, weight, what)
-    return best
+    return best, least
 
 
 def _features(used: list, log_odds: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
@@ -30,7 +31,8 @@ class EnsembleTemperatureScaling(Calibrator):
 
     T is the optimum of `TemperatureScaling` for the same objective; then m
     minimises it, a convex problem. The predicted class never changes, unless
-    the uniform part takes all.
+    the uniform part takes all. Where every sample is right, it fits the NLL
+    of the labels that `TemperatureScaling` takes then.
 
     Args:
         objective: `"nll"`, or `"mse"` as in the paper.
@@ -100,9 +102,11 @@ class EnsembleTemperatureScaling(Calibrator):
         return float(self.fitted_value("temperature"))
 
     def fit_samples(self, samples: FittingData) -> None:
-        temperature = optimal_temperature(samples, self.objective)
-        solve = _least_mse if self.objective == "mse" else _least_nll
-        mixture = solve(samples, temperature)
+        read = supported_samples(samples)
+        objective = self.objective if read is samples else "nll"
+        temperature = optimal_temperature(read, objective)
+        solve = _least_mse if objective == "mse" else _least_nll
+        mixture = solve(read, temperature)
         self.set_fitted(temperature=temperature, mixture=mixture)
 
     def calibrate(self, logits: Any) -> Any:

@@ -11,6 +11,7 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.separation import has_error
 from keras_calib.formulas.proper import log_losses
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.weights import are_frequency_weights
@@ -189,13 +190,16 @@ def warn_if_harmful(
     before = sample_losses(samples, samples.logits)
     after, seen = before.copy(), np.zeros(len(before), bool)
     change = error = 0.0
+    wrong = has_error(samples)
     for k in range(num_folds):
         left_out, logits = without_fold(
             lambda: unfitted_copy(calibrator), samples, fold, k
         )
         if logits is None:
             return
-        after[left_out] = sample_losses(samples.rows(left_out), logits)
+        rest = samples.rows(left_out)._replace(logits=logits)
+        after[left_out] = sample_losses(rest, logits)
+        wrong = wrong or has_error(rest)
         seen |= left_out
         part = samples._replace(valid=seen)
         change, error = mean_and_error((after - before)[seen], part)
@@ -207,6 +211,9 @@ def warn_if_harmful(
     others = "more samples, or what `choose_calibrator` chooses"
     if getattr(calibrator, "min_prob", None) == 0.0:
         others = f"`min_prob=0.001`, {others}"
+    if not wrong:
+        # Without an error folds reward any confidence.
+        return
     # Less can be chance, also where there is nothing to repair.
     if change > error:
         without, _ = mean_and_error(before[seen], part)

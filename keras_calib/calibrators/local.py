@@ -23,6 +23,7 @@ from keras_calib.calibrators.local_network import TreeShape
 from keras_calib.calibrators.local_network import TreeWeights
 from keras_calib.calibrators.local_network import train_tree
 from keras_calib.calibrators.local_network import tree_temperature
+from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
@@ -243,6 +244,7 @@ class LocalTemperatureScaling(Calibrator):
             )
         samples = read_samples(labels, logits, sample_weight, ignore_class)
         self.check_enough(samples, force)
+        samples = supported_samples(samples)
         data = images_of(samples, logits.shape[:3], image)
         temperature = optimal_temperature(samples)
         how = Training(*(getattr(self, k) for k in Training._fields))

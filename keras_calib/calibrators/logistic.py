@@ -1,5 +1,6 @@
 """Affine and quadratic scaling of the log-odds of two classes."""
 
+from functools import partial
 from typing import Any
 
 import keras
@@ -7,13 +8,13 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.affine_solver import warn_if_separated
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.logistic_solver import least_logistic
 from keras_calib.calibrators.logistic_solver import typical_slope
 from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.calibrators.one_vs_rest import log_odds_of_classes
+from keras_calib.calibrators.separation import solve_each
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_flag
 
@@ -47,8 +48,8 @@ class _LogOddsScaling(OneVsRest):
 
     def solve(
         self, log_odds: np.ndarray, labels: np.ndarray, weight: Any, ridge: Any
-    ) -> np.ndarray:
-        """The optimal coefficients of one class for a ridge penalty."""
+    ) -> tuple[np.ndarray, float]:
+        """The optimal coefficients of one class for a ridge, and the loss."""
         raise NotImplementedError
 
     def features(self, logits: Any) -> Any:
@@ -78,6 +79,10 @@ class AffineScaling(_LogOddsScaling):
     map is increasing where a > 0, so ranks stay. More than two classes are
     fitted one against the rest and normalised; take `VectorScaling` for these.
 
+    If a threshold separates the classes, no a is optimal. Then it warns, and
+    takes Platt's labels for n_0 and n_1 samples: 1 / (n_0 + 2) for 0 and
+    (n_1 + 1) / (n_1 + 2) for 1.
+
     Args:
         penalty: Strength of the ridge penalty on b, > 0; None for none. n is
             the number of samples, or the sum of frequency weights.
@@ -99,8 +104,8 @@ class AffineScaling(_LogOddsScaling):
         AISTATS 2026, https://arxiv.org/abs/2511.03685
 
     Differs:
-        Platt replaces the labels 0 and 1 by values between them. This fit
-        takes the labels as they are, and the penalty keeps b small.
+        Platt always replaces the labels 0 and 1 by values between them. This
+        fit does so only for separated classes, and the penalty keeps b small.
     """
 
     fitted_values = ("coefficients",)
@@ -119,13 +124,13 @@ class AffineScaling(_LogOddsScaling):
         self.set_known_rows(coefficients=coefficients)
 
     def fit_samples(self, samples: FittingData) -> None:
-        ridge = self.ridge(samples)
-        rows = [self.solve(*column, ridge) for column in self.columns(samples)]
+        solve = partial(self.solve, ridge=self.ridge(samples))
+        rows = solve_each(solve, self.columns(samples), self.name)
         self.set_fitted(samples.num_classes, coefficients=np.stack(rows))
 
     def solve(
         self, log_odds: np.ndarray, labels: np.ndarray, weight: Any, ridge: Any
-    ) -> np.ndarray:
+    ) -> tuple[np.ndarray, float]:
         start = np.array([typical_slope(log_odds), 0.0])
         point, loss = least_logistic(
             lambda s: np.stack([s, np.ones_like(s)]),
@@ -136,8 +141,7 @@ class AffineScaling(_LogOddsScaling):
             self.name,
             np.array([0.0, ridge]),
         )
-        _warn_if_separated(loss, labels, weight, self.name)
-        return point
+        return point, loss
 
     def scaled(self, log_odds: Any) -> Any:
         table = self._coefficients
@@ -161,7 +165,8 @@ class QuadraticScaling(_LogOddsScaling):
     a, b and c minimise the mean NLL + penalty 2 (b^2 + c^2) / n, a convex
     problem. Beyond the log-odds of the fit q goes on along its tangent. With
     c != 0 the parabola may decrease within them, which changes ranks:
-    `monotone=True` forbids that. More than two classes are fitted one against
+    `monotone=True` forbids that. Separated classes have the labels of
+    `AffineScaling`. More than two classes are fitted one against
     the rest and normalised; take `VectorScaling` for these.
 
     Args:
@@ -217,17 +222,22 @@ class QuadraticScaling(_LogOddsScaling):
         self.set_known_rows(alike=False, coefficients=coefficients, ends=ends)
 
     def fit_samples(self, samples: FittingData) -> None:
-        rows, ends, ridge = [], [], self.ridge(samples)
-        for log_odds, labels, weight in self.columns(samples):
-            rows.append(self.solve(log_odds, labels, weight, ridge))
-            ends.append(_ends(log_odds, weight))
+        ends = []
+
+        def columns():
+            for log_odds, labels, weight in self.columns(samples):
+                ends.append(_ends(log_odds, weight))
+                yield log_odds, labels, weight
+
+        solve = partial(self.solve, ridge=self.ridge(samples))
+        rows = solve_each(solve, columns(), self.name)
         self.set_fitted(
             samples.num_classes, coefficients=np.stack(rows), ends=ends
         )
 
     def solve(
         self, log_odds: np.ndarray, labels: np.ndarray, weight: Any, ridge: Any
-    ) -> np.ndarray:
+    ) -> tuple[np.ndarray, float]:
         slope = typical_slope(log_odds)
         data = log_odds, labels, weight
         ends = _ends(log_odds, weight)
@@ -245,8 +255,7 @@ class QuadraticScaling(_LogOddsScaling):
                 point, value = _least_flat_at(flat, *data, ridge, self.name)
                 if value < loss and not _falls(point, ends):
                     best, loss = point, value
-        _warn_if_separated(loss, labels, weight, self.name)
-        return best
+        return best, loss
 
     def scaled(self, log_odds: Any) -> Any:
         a, b, c = (self._coefficients[:, i] for i in range(3))
@@ -303,11 +312,3 @@ def _least_flat_at(
     if end is None:
         return np.array([0.0, found[0], 0.0]), loss
     return np.array([-2.0 * end * found[1], found[0], found[1]]), loss
-
-
-def _warn_if_separated(
-    loss: float, labels: np.ndarray, weight: Any, what: str
-) -> None:
-    """Warns if both classes occur and every sample is on the right side."""
-    if 0 < labels.sum() < len(labels):
-        warn_if_separated(loss, labels, weight, what)

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
 
 __all__ = ["LEAST_SHARE", "Network", "fitted_network"]
@@ -71,6 +72,9 @@ def fitted_network(
     seed: int,
 ) -> tuple[float, Network]:
     """T of all samples, and the network, for inputs as they are."""
+    read = supported_samples(samples)
+    if read is not samples:
+        samples, objective = read, "nll"
     temperature = optimal_temperature(samples, objective)
     few = _in_order(samples.subsampled(_MOST))
     inputs = min(num_inputs, samples.num_classes)

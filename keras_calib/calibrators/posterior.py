@@ -10,6 +10,7 @@ from scipy.special import log_softmax
 
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.structured import smoothed_log_probs
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
@@ -115,6 +116,7 @@ def scaled_samples(
     The share is 1 / (n + 1) for n samples, and `most` is a number of logits
     beyond which some of them are enough.
     """
+    samples = supported_samples(samples)
     temperature = optimal_temperature(samples)
     count = samples.effective_count()
     share = 1.0 / (count + 1.0)

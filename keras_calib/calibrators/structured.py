@@ -11,6 +11,7 @@ from keras_calib.calibrators.affine import AffineCalibrator
 from keras_calib.calibrators.affine import check_square
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_share
@@ -71,6 +72,7 @@ class _Structured(AffineCalibrator):
         return smoothed_log_probs(logits, *values)
 
     def fit_samples(self, samples: FittingData) -> None:
+        samples = supported_samples(samples)
         values = {
             "temperature": optimal_temperature(samples),
             "uniform_share": 1.0 / (samples.effective_count() + 1.0),

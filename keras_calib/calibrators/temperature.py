@@ -12,6 +12,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.separation import supported_samples
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
@@ -50,6 +51,11 @@ class TemperatureScaling(Calibrator):
     in 1/T and solved to a relative 1e-6. T above 1 means that the model was
     overconfident.
 
+    If the model classifies every sample right, no T > 0 is optimal, as is
+    common below 100 samples. Then it warns and minimises the NLL of other
+    labels: that of each of the n samples has the share (n + 1) / (n + 2), the
+    class of the next logit has the rest.
+
     Args:
         objective: `"nll"` for the formula above, or `"mse"` for the mean of
             (p - y)^2 over samples and classes. `"ece"` takes the ECE of 15
@@ -72,7 +78,9 @@ class TemperatureScaling(Calibrator):
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         section 4.2, https://arxiv.org/abs/1706.04599; by ECE: Mukhoti et
         al., Calibrating Deep Neural Networks using Focal Loss, NeurIPS 2020,
-        https://arxiv.org/abs/2002.09437
+        https://arxiv.org/abs/2002.09437; the shares: Platt, Probabilistic
+        Outputs for Support Vector Machines and Comparisons to Regularized
+        Likelihood Methods, 1999
 
     Differs:
         The released code takes a fixed number of L-BFGS steps and can stop
@@ -111,13 +119,17 @@ class TemperatureScaling(Calibrator):
         return float(self.fitted_value("temperature"))
 
     def fit_samples(self, samples: FittingData) -> None:
-        grid = self.grid
-        if grid is None and self.objective == "ece":
+        grid, objective = self.grid, self.objective
+        if grid is None and objective == "ece":
             grid = _ECE_GRID
+        read = supported_samples(samples)
+        if read is not samples:
+            # Other objectives are low for any confidence near 1.
+            objective = "nll"
         if grid is None:
-            value = optimal_temperature(samples, self.objective)
+            value = optimal_temperature(read, objective)
         else:
-            values = _scores(samples, grid, self.objective)
+            values = _scores(read, grid, objective)
             value = grid[int(np.argmin(values))]
         self.set_fitted(temperature=value)
 

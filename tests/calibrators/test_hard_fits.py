@@ -150,7 +150,8 @@ def test_what_puts_every_sample_right_has_no_optimum_and_says_so():
     for name, make in SCALINGS.items():
         with pytest.warns(RuntimeWarning, match="have no optimal"):
             calibrator = make().fit(labels, logits)
-        assert nll(labels, calibrator, logits) < 1e-3, name
+        # As sure as 4000 samples without an error allow.
+        assert 1e-4 < nll(labels, calibrator, logits) < 3e-3, name
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,7 @@ def test_large_logits_do_not_disturb_the_fit():
 
 
 def test_without_an_optimum_the_fit_says_so():
-    labels, logits = sample()
-    best = logits.argmax(-1)
-    with pytest.warns(RuntimeWarning, match="no optimal temperature"):
-        right = kc.TemperatureScaling().fit(best, logits)
-    assert right.temperature < 0.01
+    _, logits = sample()
     with pytest.warns(RuntimeWarning, match="no optimal temperature"):
         wrong = kc.TemperatureScaling().fit(logits.argmin(-1), logits)
     assert wrong.temperature > 1000.0

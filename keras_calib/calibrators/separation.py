@@ -1,0 +1,169 @@
+"""Targets for fits of samples that are all on the right side.
+
+Their likelihood rises for ever with the confidence. Laplace's rule of
+succession gives what n samples without an error support: a probability of
+(n + 1) / (n + 2). Platt trains on such targets, here only these fits do.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import warn
+from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.inputs.top_label import hard_labels
+
+__all__ = [
+    "has_error",
+    "is_separated",
+    "platt_targets",
+    "solve_each",
+    "supported_samples",
+]
+
+# A class that is ruled out by a logit of -1e9 takes no part of a label: its
+# lead exceeds the median lead by this factor.
+_RULED_OUT = 1e4
+
+
+def supported_samples(
+    samples: FittingData, *, tell: bool = True
+) -> FittingData:
+    """The samples, with smoothed labels and a warning if none is wrong.
+
+    The likelihood of a temperature then has no optimum. It costs a look at
+    the first samples only, unless these are all right.
+    """
+    if has_error(samples):
+        return samples
+    smoothed = _smoothed(samples)
+    if tell and smoothed is not samples:
+        warn(
+            invalid(
+                "The data have no optimal temperature, as the model classifies "
+                "every sample right: the more confident, the better. Each "
+                "label is taken as right with probability (n + 1) / (n + 2) "
+                "instead. Fit on more held-out samples, some of which are "
+                "wrong",
+                samples=int(samples.counts().sum()),
+                errors=0,
+            )
+        )
+    return smoothed
+
+
+def has_error(samples: FittingData) -> bool:
+    """Whether a label that counts is below the largest logit, or is soft."""
+    return any(_is_below(block).any() for block in samples.blocks())
+
+
+def _is_below(block: FittingData) -> np.ndarray:
+    z, ids = block.logits, hard_labels(block.labels)
+    row = np.arange(len(z))
+    below = z[row, ids] < z.max(axis=-1)
+    if block.labels.ndim == 2:
+        below |= block.soft_labels()[row, ids] < 1.0
+    return below if block.weight is None else below & (block.weight > 0)
+
+
+def _smoothed(samples: FittingData) -> FittingData:
+    """Labels that keep (n + 1) / (n + 2); the next class has the rest.
+
+    The next class is that of the largest other logit: shares of classes far
+    below would say that the model is wrong about all of them.
+    """
+    share = 1.0 / (samples.effective_count() + 2.0)
+    labels = np.zeros(samples.logits.shape, "float32")
+    leads = np.zeros(len(labels))
+    following = np.zeros(len(labels), "int64")
+
+    def of_block(block, rows):
+        z, ids = block.logits, hard_labels(block.labels)
+        row = np.arange(len(z))
+        own = z[row, ids]
+        z[row, ids] = -np.inf
+        following[rows] = z.argmax(axis=-1)
+        leads[rows] = own - z.max(axis=-1)
+        chosen = np.zeros(z.shape, "float32")
+        chosen[row, ids] = 1.0
+        labels[rows] = chosen
+
+    samples.visit(of_block)
+    lead = leads[samples.counts()]
+    if not lead.any():
+        # Every temperature gives the same answers.
+        return samples
+    limit = _RULED_OUT * np.median(lead[lead > 0.0])
+    row = np.flatnonzero(leads <= limit)
+    labels[row] *= 1.0 - share
+    labels[row, following[row]] += share
+    return samples._replace(labels=labels)
+
+
+def is_separated(
+    loss: float, labels: np.ndarray, weight: np.ndarray | None
+) -> bool:
+    """Whether a fit of mean NLL `loss` puts all samples on the right side.
+
+    Otherwise at least one sample costs log 2 or more. Soft labels `(n,)`
+    between 0 and 1 always have an optimum.
+    """
+    least = 1.0 / len(labels)
+    if weight is not None:
+        least = weight[weight > 0].min() / weight.sum()
+    if loss >= least * np.log(2.0):
+        return False
+    return bool(np.all((labels == 0) | (labels == 1)))
+
+
+def platt_targets(labels: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    """Platt's targets of n_0 labels 0 and n_1 labels 1, float64 `(n,)`.
+
+    They are 1 / (n_0 + 2) and (n_1 + 1) / (n_1 + 2).
+    """
+    # Weights on a small scale count as `effective_count` says.
+    count = FittingData(labels, labels[:, None], weight).effective_count()
+    second = count * float(np.average(labels, weights=weight))
+    of_second, of_first = (second + 1) / (second + 2), 1 / (count - second + 2)
+    return np.where(labels > 0, of_second, of_first)
+
+
+def solve_each(
+    solve: Callable[..., tuple[np.ndarray, float]],
+    columns: Iterable[tuple[np.ndarray, np.ndarray, Any]],
+    what: str,
+) -> list[np.ndarray]:
+    """The optimum of each binary problem; Platt's targets where it has none.
+
+    Args:
+        solve: Maps scores, labels and weights `(n,)` to coefficients and the
+            mean NLL.
+        columns: Scores, labels and weights of each problem.
+        what: Name of the fit in warnings.
+    """
+    found, separated = [], []
+    for number, (scores, labels, weight) in enumerate(columns):
+        point, loss = solve(scores, labels, weight)
+        both = 0 < labels.sum() < len(labels)
+        if both and is_separated(loss, labels, weight):
+            separated.append(number)
+            targets = platt_targets(labels, weight)
+            point, _ = solve(scores, targets, weight)
+        found.append(point)
+    if separated:
+        warn(
+            invalid(
+                f"The data have no optimal {what}, as a threshold puts every "
+                "sample of a class on the right side: the more confident, the "
+                "better. Each label is taken as right with probability "
+                "(n + 1) / (n + 2) instead. Fit on more held-out samples, some "
+                "of which are wrong",
+                samples=len(labels),
+                errors=0,
+                problems=f"{len(separated)} of {len(found)}",
+            )
+        )
+    return found
