@@ -52,9 +52,9 @@ class TemperatureScaling(Calibrator):
     overconfident.
 
     If the model classifies every sample right, no T > 0 is optimal, as is
-    common below 100 samples. Then it warns and minimises the NLL of other
-    labels: that of each of the n samples has the share (n + 1) / (n + 2), the
-    class of the next logit has the rest.
+    common below 100 samples. Then it warns and minimises the NLL of smoothed
+    labels. The label of each of the n samples has the share (n + 1) / (n + 2),
+    the class of the next logit has the rest.
 
     Args:
         objective: `"nll"` for the formula above, or `"mse"` for the mean of

@@ -101,6 +101,20 @@ MUTANTS = {
         "if change < -error:",
         "calibrators/test_rules.py::test_a_map_that_helps_no_other_sample_says_so",
     ),
+    "another_rule_of_succession": Mutant(
+        "calibrators/separation.py",
+        "share = 1.0 / (samples.effective_count() + 2.0)",
+        "share = 1.0 / (samples.effective_count() + 1.0)",
+        "calibrators/test_few_samples.py::"
+        "test_labels_without_an_error_follow_the_rule_of_succession",
+    ),
+    "compiled_functions_with_old_fits": Mutant(
+        "backend/traced.py",
+        "return bool(_GRAPHS[holder])",
+        "return False",
+        "calibrators/test_refits.py::"
+        "test_a_function_of_tensorflow_holds_the_size_of_an_interval",
+    ),
     "ridge_of_one_strength": Mutant(
         "calibrators/affine.py",
         "strength[anchor == 0.0] *= count - 1",
