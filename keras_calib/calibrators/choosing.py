@@ -23,6 +23,7 @@ from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import one_thread_of_blas
 from keras_calib.calibrators.fitting_data import read_any
+from keras_calib.calibrators.folds import is_harmful
 from keras_calib.calibrators.folds import mean_and_error
 from keras_calib.calibrators.folds import num_units
 from keras_calib.calibrators.folds import out_of_fold
@@ -365,7 +366,7 @@ def _warn_of_harm(losses: dict[str, np.ndarray], samples: FittingData) -> None:
     harmful = [
         name
         for name, loss in losses.items()
-        if np.subtract(*mean_and_error(loss - losses[NONE], samples)) > 0.0
+        if is_harmful(loss - losses[NONE], samples)
     ]
     if harmful:
         warn(

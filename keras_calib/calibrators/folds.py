@@ -20,6 +20,7 @@ from keras_calib.numerics.arrays import to_numpy
 __all__ = [
     "calibrated",
     "check_folds",
+    "is_harmful",
     "mean_and_error",
     "mean_loss",
     "num_units",
@@ -37,6 +38,8 @@ _LITTLE, _CLEARLY = 1e-3, 5.0
 # Standard errors of a gain after which no further fold is fitted, and the
 # samples or images that such an error takes.
 _SURELY, _ENOUGH = 3.0, 100
+# Nats that a sample loses if its class gets about the probability 0.
+_RULED_OUT = 50.0
 # Logits of a block, and for an estimate of the gain.
 _BLOCK, _SOME = 2**18, 2**19
 
@@ -97,6 +100,17 @@ def mean_and_error(
     else:
         square = parts @ parts
     return mean, float(np.sqrt(square) / weight.sum())
+
+
+def is_harmful(changes: np.ndarray, samples: FittingData) -> bool:
+    """Whether changes of the NLL of samples that count say that it rose.
+
+    Less than a standard error can be chance, also where there is nothing to
+    repair. A sample that was ruled out costs more than such an error tells.
+    """
+    change, error = mean_and_error(changes, samples)
+    ruled_out = np.any(changes > _RULED_OUT)
+    return bool(change > (0.0 if ruled_out else error))
 
 
 def num_units(samples: FittingData) -> int:
@@ -208,14 +222,13 @@ def warn_if_harmful(
         sure = change < -_SURELY * error and num_units(part) >= _ENOUGH
         if sure and getattr(calibrator, "penalty", None) is not None:
             return
-    others = "more samples, or what `choose_calibrator` chooses"
-    if getattr(calibrator, "min_prob", None) == 0.0:
-        others = f"`min_prob=0.001`, {others}"
     if not wrong:
         # Without an error folds reward any confidence.
         return
-    # Less can be chance, also where there is nothing to repair.
-    if change > error:
+    others = "more samples, or what `choose_calibrator` chooses"
+    if getattr(calibrator, "min_prob", None) == 0.0:
+        others = f"`min_prob=0.001`, {others}"
+    if is_harmful((after - before)[seen], part):
         without, _ = mean_and_error(before[seen], part)
         warn(
             invalid(

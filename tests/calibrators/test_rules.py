@@ -77,6 +77,17 @@ def test_any_calibrator_that_helps_no_other_sample_says_so():
             make().fit(labels, logits)
 
 
+def test_one_sample_that_was_ruled_out_is_harm():
+    # Its 85 nats are within a standard error of the mean of all.
+    rng = np.random.default_rng(0)
+    score = 25 * rng.normal(size=(250, 1)).astype("float32")
+    labels = (rng.random((250, 1)) < 1 / (1 + np.exp(-score)))[:, 0] * 1
+    with pytest.warns(RuntimeWarning, match="not fitted on"):
+        kc.HistogramBinning().fit(labels, score)
+    with pytest.warns(RuntimeWarning, match="binning: on samples left out"):
+        kc.choose_calibrator(labels, score, candidates=kc.HistogramBinning())
+
+
 def test_folds_end_with_a_gain_beyond_chance(monkeypatch):
     fitted, without_fold = [], folds.without_fold
 
