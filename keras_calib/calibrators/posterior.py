@@ -95,6 +95,8 @@ class PosteriorCalibrator(Calibrator):
         return self.logits_of_draws(ops.convert_to_tensor(rows))
 
     def _row_blocks(self, rows: np.ndarray) -> Iterator[slice]:
+        if not len(rows):
+            return
         draws = self._draws_of_rows(rows[:1])
         size = max(1, _BLOCK // int(np.prod(shape_of(draws))))
         for start in range(0, len(rows), size):

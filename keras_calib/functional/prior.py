@@ -85,7 +85,8 @@ def estimate_prior(
             and each brings its weight.
         level: Probability that the interval of a class holds its share, in
             (0, 1).
-        num_bootstrap: Number of draws of the bootstrap; 0 gives NaN as ends.
+        num_bootstrap: Number of draws of the bootstrap, >= 2; 0 gives NaN as
+            ends.
         seed: Seed of the draws.
 
     Returns:
@@ -117,6 +118,11 @@ def estimate_prior(
     """
     tail = tail_of(level)
     check_integer("num_bootstrap", num_bootstrap, 0)
+    if num_bootstrap == 1:
+        raise value_error(
+            "`num_bootstrap` must be 0, or >= 2", num_bootstrap=num_bootstrap
+        )
+    check_integer("seed", seed, 0)
     source = read_prior("source", source)
     if not source.all():
         raise value_error(
@@ -125,6 +131,12 @@ def estimate_prior(
             absent=np.flatnonzero(source == 0).tolist(),
         )
     rows, weight = _read(probs, from_logits, sample_weight, len(source))
+    if num_bootstrap and len(rows) < 2:
+        raise value_error(
+            "`probs` must have >= 2 rows that weigh more than 0 for an "
+            "interval; `num_bootstrap=0` leaves it out",
+            rows=len(rows),
+        )
     ratio = rows / source
     share = weight / weight.sum()
     found = likeliest_prior(

@@ -115,6 +115,7 @@ def test_intervals_take_what_calls_take():
     np.testing.assert_allclose(lower, 1 / (1 + np.exp(-z)), atol=1e-6)
     by_probs = layer.credible_interval(1 / (1 + np.exp(-z)), from_logits=False)
     np.testing.assert_allclose(by_probs, [lower, upper], atol=1e-6)
+    assert layer.credible_interval(z[:0])[0].shape == (0, 2, 1)
     for level, rule in ((0.0, "> 0"), (1.5, "<= 1")):
         with pytest.raises(ValueError, match=f"`level` must be {rule}"):
             layer.credible_interval(z, level)

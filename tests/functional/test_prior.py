@@ -136,6 +136,9 @@ def test_what_is_no_prediction_is_refused():
         (good, [0.5, 0.5], {"sample_weight": [0, 0]}, "0 everywhere"),
         (good, [0.5, 0.5], {"level": 1.0}, "`level` must be < 1"),
         (good, [0.5, 0.5], {"num_bootstrap": -1}, "`num_bootstrap` must"),
+        (good, [0.5, 0.5], {"num_bootstrap": 1}, "must be 0, or >= 2"),
+        (good, [0.5, 0.5], {"seed": -1}, "`seed` must be >= 0"),
+        (good[:1], [0.5, 0.5], {}, "must have >= 2 rows"),
     ):
         with pytest.raises(ValueError, match=rule):
             kc.estimate_prior(probs, source, **options)
