@@ -20,12 +20,12 @@ from keras_calib.calibrators.affine_coordinates import mapped
 from keras_calib.calibrators.affine_coordinates import products_of
 from keras_calib.calibrators.affine_coordinates import usual_coordinates
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.separation import is_separated
 
 __all__ = [
     "identity",
     "least_affine",
     "nll_and_residuals",
-    "warn_if_separated",
     "warn_not_converged",
 ]
 
@@ -224,7 +224,13 @@ def _least(
         warn_not_converged(what, iterations=found.nit, gradient=slope)
     if not penalty.any():
         loss = value(theta)[0]
-        warn_if_separated(loss, samples.labels, samples.weight, what)
+        if is_separated(loss, samples.labels, samples.weight):
+            warn(
+                f"The data have no optimal {what}: it puts every sample on "
+                "the right side, and larger parameters are always better. "
+                "Fewer parameters, regularisation or more samples help. "
+                f"Received: loss={loss:.1e}"
+            )
     return theta
 
 
@@ -262,26 +268,3 @@ def warn_not_converged(what: str, *, iterations: int, gradient: float) -> None:
         f"more samples help. Received: iterations={iterations}, "
         f"gradient={gradient:.1e}"
     )
-
-
-def warn_if_separated(
-    loss: float, labels: np.ndarray, weight: np.ndarray | None, what: str
-) -> None:
-    """Warns if a fit of mean NLL `loss` puts every sample on the right side.
-
-    Otherwise at least one sample costs log 2 or more. Soft labels between 0 and
-    1 always have an optimum.
-    """
-    least = 1.0 / len(labels)
-    if weight is not None:
-        least = weight[weight > 0].min() / weight.sum()
-    if loss >= least * np.log(2.0):
-        return
-    soft = labels.ndim > 1 or labels.dtype.kind == "f"
-    if not soft or np.all((labels == 0) | (labels == 1)):
-        warn(
-            f"The data have no optimal {what}: it puts every sample on the "
-            "right side, and larger parameters are always better. Fewer "
-            "parameters, regularisation or more samples help. Received: "
-            f"loss={loss:.1e}"
-        )

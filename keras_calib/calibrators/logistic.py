@@ -79,9 +79,9 @@ class AffineScaling(_LogOddsScaling):
     map is increasing where a > 0, so ranks stay. More than two classes are
     fitted one against the rest and normalised; take `VectorScaling` for these.
 
-    If a threshold separates the classes, no a is optimal. Then it warns, and
-    takes Platt's labels for n_0 and n_1 samples: 1 / (n_0 + 2) for 0 and
-    (n_1 + 1) / (n_1 + 2) for 1.
+    If a threshold separates the classes, the NLL has no optimal a. Then it
+    warns, and takes Platt's labels for n_0 and n_1 samples: 1 / (n_0 + 2) for
+    0 and (n_1 + 1) / (n_1 + 2) for 1.
 
     Args:
         penalty: Strength of the ridge penalty on b, > 0; None for none. n is

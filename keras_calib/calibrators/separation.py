@@ -108,15 +108,38 @@ def is_separated(
 ) -> bool:
     """Whether a fit of mean NLL `loss` puts all samples on the right side.
 
-    Otherwise at least one sample costs log 2 or more. Soft labels `(n,)`
-    between 0 and 1 always have an optimum.
+    Otherwise at least one sample costs log 2 or more. Soft labels between 0
+    and 1 always have an optimum.
     """
     least = 1.0 / len(labels)
     if weight is not None:
         least = weight[weight > 0].min() / weight.sum()
     if loss >= least * np.log(2.0):
         return False
+    return _are_hard(labels)
+
+
+def _are_hard(labels: np.ndarray) -> bool:
+    """Whether labels are class ids, or shares of 0 and 1."""
+    if labels.ndim == 1 and labels.dtype.kind != "f":
+        return True
     return bool(np.all((labels == 0) | (labels == 1)))
+
+
+def _has_threshold(
+    scores: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
+) -> bool:
+    """Whether each label 1 has a higher score than each label 0.
+
+    A ridge on the bias gives such a fit an optimum, but a slope without limit
+    the nearer the threshold is to 0.
+    """
+    if not _are_hard(labels):
+        return False
+    if weight is not None:
+        scores, labels = scores[weight > 0], labels[weight > 0]
+    first, second = scores[labels == 0], scores[labels == 1]
+    return bool(first.size and second.size and second.min() > first.max())
 
 
 def platt_targets(labels: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
@@ -146,9 +169,12 @@ def solve_each(
     """
     found, separated = [], []
     for number, (scores, labels, weight) in enumerate(columns):
-        point, loss = solve(scores, labels, weight)
-        both = 0 < labels.sum() < len(labels)
-        if both and is_separated(loss, labels, weight):
+        is_unlimited = _has_threshold(scores, labels, weight)
+        if not is_unlimited:
+            point, loss = solve(scores, labels, weight)
+            both = 0 < labels.sum() < len(labels)
+            is_unlimited = both and is_separated(loss, labels, weight)
+        if is_unlimited:
             separated.append(number)
             targets = platt_targets(labels, weight)
             point, _ = solve(scores, targets, weight)

@@ -38,6 +38,13 @@ def smoothed(labels, logits, count=N):
     return own + (following - own) / (count + 2)
 
 
+def moved(threshold):
+    """Two classes that a threshold of the log-odds separates."""
+    s = np.random.default_rng(0).normal(size=100)
+    s = np.where(s > 0, s + 0.05, s - 0.05)
+    return (s > 0).astype(int), np.stack([0 * s, s + threshold], axis=-1)
+
+
 def optimum(loss):
     found = minimize_scalar(loss, bounds=(-5, 5), options={"xatol": 1e-10})
     return np.exp(found.x)
@@ -97,6 +104,9 @@ def test_a_fit_without_an_error_says_what_to_do():
             "temperature.* samples=50, errors=0",
         ),
         (kc.AffineScaling, pair, "affine_scaling.*=50, errors=0.*'1 of 1'"),
+        # The ridge gives a slope of 92.
+        (kc.AffineScaling, moved(0.1), "affine_scaling.*=100, errors=0"),
+        (kc.QuadraticScaling, moved(0.1), "quadratic_scaling.*=100, errors=0"),
     ):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", RuntimeWarning)
