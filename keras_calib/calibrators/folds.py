@@ -205,7 +205,7 @@ def warn_if_harmful(
     after, seen = before.copy(), np.zeros(len(before), bool)
     change = error = 0.0
     wrong = has_error(samples)
-    for k in range(num_folds):
+    for k in range(fold.max() + 1):
         left_out, logits = without_fold(
             lambda: unfitted_copy(calibrator), samples, fold, k
         )

@@ -49,6 +49,10 @@ def test_a_map_that_helps_no_other_sample_says_so():
     before, after = map(float, re.findall(r"=([\d.]+)", words))
     assert abs(before - kc.nll(*few, from_logits=True)) < 1e-4
     assert after > before
+    # Also where there are fewer images than folds.
+    images = few[0].reshape(3, 10, 10), few[1].reshape(3, 10, 10, 8)
+    with pytest.warns(RuntimeWarning, match="not fitted on"):
+        cls().fit(*images)
     # And so it is.
     rest = labels[300:], array(fitted(logits[300:]))
     harm = kc.nll(*rest, from_logits=True)

@@ -97,8 +97,8 @@ MUTANTS = {
     ),
     "folds_that_help_are_told": Mutant(
         "calibrators/folds.py",
-        "if change > error:",
-        "if change < -error:",
+        "return bool(change > (0.0 if",
+        "return bool(change < (0.0 if",
         "calibrators/test_rules.py::test_a_map_that_helps_no_other_sample_says_so",
     ),
     "another_rule_of_succession": Mutant(
