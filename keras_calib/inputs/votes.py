@@ -106,7 +106,7 @@ def flat_votes(votes: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     """
     num_classes = (outputs.shape or (1,))[-1]
     count = outputs.size // num_classes
-    if votes.ndim == 0 and num_classes > 1:
+    if votes.ndim == 0 and num_classes > 1 and np.isnan(votes):
         votes = np.full((count, num_classes), votes)
     width = votes.size // max(1, count) if num_classes == 1 else num_classes
     width = width if count else max(2, num_classes)
