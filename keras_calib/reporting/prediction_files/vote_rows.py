@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.votes import shares_of_rows
 from keras_calib.reporting.prediction_files.columns import ColumnFile
 
@@ -37,10 +38,9 @@ def check_are_votes(
         name = f"{name}` to `{names[-1]}"
     lead = outputs.shape[:-1]
     if votes.shape[:-1] != lead or votes.shape[-1] not in widths:
-        raise file.bad_value(
-            name,
-            f"must have rows of {num_classes} votes, one number for each "
-            "class, with --votes; class ids need no --votes",
+        raise value_error(
+            f"`{name}` must have rows of {num_classes} votes, one number for "
+            "each class, with --votes; class ids need no --votes",
             shape=votes.shape,
             predictions=outputs.shape,
         )

@@ -131,9 +131,12 @@ def test_votes_that_cannot_be_are_refused(tmp_path, capsys, monkeypatch):
         np.savez(f"{name}.npz", labels=votes, logits=logits)
     np.savez("none.npz", counts=counts, logits=logits)
     (tmp_path / "top.csv").write_text("confidence,correct\n0.9,1\n")
+    few = "prob_0,prob_1,prob_2,votes_0,votes_1\n0.2,0.3,0.5,1,2\n"
+    (tmp_path / "few.csv").write_text(few)
     for code, file, more, words in (
         (1, "ids.npz", [], "must have rows of 3 votes.*need no --votes"),
         (1, "two.npz", [], "must have rows of 3 votes"),
+        (1, "few.csv", [], "`votes_0` to `votes_1` must have rows of 3"),
         (1, "odd.npz", [], "must be counts of votes.*row=4"),
         (1, "empty.npz", [], "a weight of 0. Received: row=5"),
         (1, "none.npz", [], "must have the votes that --votes reads"),
