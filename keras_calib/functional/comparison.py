@@ -131,5 +131,5 @@ def compare(
     p_value = float(observed == 0.0)
     if error > 0.0:
         p_value = float(2.0 * norm.sf(abs(observed) / error))
-    ends = (observed - reach, observed + reach)
-    return Comparison._make([*map(float, values), observed, *ends, p_value])
+    found = (*values, observed, observed - reach, observed + reach, p_value)
+    return Comparison._make(map(float, found))
