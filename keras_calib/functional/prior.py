@@ -71,9 +71,11 @@ def estimate_prior(
     Use it when the shares have changed and new data have no labels, then pass
     the prior to `PriorCorrection`. It maximises the mean over samples of
     log sum_k prior_k p_k / source_k. This is right if p(x | class) has not
-    changed and p are calibrated for the source, so calibrate first. The
-    interval is that of the percentile bootstrap over the samples. It knows
-    nothing of errors of the calibration or of `source`.
+    changed and p are calibrated for the source, so calibrate first.
+
+    The interval is that of the percentile bootstrap over the samples. It knows
+    nothing of errors of the calibration or of `source`. A class that no sample
+    shows gets an interval near 0. So it is too narrow for shares near 1 / n.
 
     Args:
         probs: Calibrated probabilities `(n, ..., num_classes)`, or
@@ -151,7 +153,10 @@ def estimate_prior(
     if num_bootstrap:
         draws, all_did = _draws(ratio, weight, prior, num_bootstrap, seed)
         converged &= all_did
-        interval = np.quantile(draws, [tail, 1.0 - tail], axis=0).T
+        low, high = np.quantile(draws, [tail, 1.0 - tail], axis=0)
+        # Draws start beside the estimate and end near their optimum.
+        ends = np.minimum(low, prior), np.maximum(high, prior)
+        interval = np.stack(ends, axis=-1)
     _warn(converged, found.iterations, ratio, share, source)
     return PriorEstimate(prior, interval, found.iterations, converged)
 

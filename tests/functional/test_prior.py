@@ -142,3 +142,9 @@ def test_what_is_no_prediction_is_refused():
     ):
         with pytest.raises(ValueError, match=rule):
             kc.estimate_prior(probs, source, **options)
+
+
+def test_an_interval_holds_its_estimate_where_a_class_is_absent():
+    found = kc.estimate_prior([[1.0, 0.0]] * 50, [0.5, 0.5])
+    low, high = found.interval.T
+    assert (low <= found.prior).all() and (found.prior <= high).all()
