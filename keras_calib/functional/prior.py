@@ -8,6 +8,7 @@ import numpy as np
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
+from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.formulas.prior import curvature_at
 from keras_calib.formulas.prior import distinctness
@@ -73,9 +74,10 @@ def estimate_prior(
     log sum_k prior_k p_k / source_k. This is right if p(x | class) has not
     changed and p are calibrated for the source, so calibrate first.
 
-    The interval is that of the percentile bootstrap over the samples. It knows
-    nothing of errors of the calibration or of `source`. A class that no sample
-    shows gets an interval near 0. So it is too narrow for shares near 1 / n.
+    The interval is that of the percentile bootstrap over the samples, widened
+    to that of Clopper and Pearson for as many labelled samples, since draws
+    can miss a rare class. It knows nothing of errors of the calibration or of
+    `source`.
 
     Args:
         probs: Calibrated probabilities `(n, ..., num_classes)`, or
@@ -154,8 +156,11 @@ def estimate_prior(
         draws, all_did = _draws(ratio, weight, prior, num_bootstrap, seed)
         converged &= all_did
         low, high = np.quantile(draws, [tail, 1.0 - tail], axis=0)
-        # Draws start beside the estimate and end near their optimum.
-        ends = np.minimum(low, prior), np.maximum(high, prior)
+        count = 1.0 / np.sum(share**2)
+        known = clopper_pearson(
+            count * np.clip(prior, 0.0, 1.0), count, level=level
+        )
+        ends = np.minimum(low, known[0]), np.maximum(high, known[1])
         interval = np.stack(ends, axis=-1)
     _warn(converged, found.iterations, ratio, share, source)
     return PriorEstimate(prior, interval, found.iterations, converged)

@@ -5,6 +5,7 @@ import pytest
 from cases import softmax
 
 import keras_calib as kc
+from keras_calib.formulas.intervals import clopper_pearson
 
 
 def unlabelled(prior, n, seed=0, distance=1.5):
@@ -59,6 +60,17 @@ def test_forms_of_the_same_predictions_agree():
         np.testing.assert_allclose(found.interval, expected.interval, atol=1e-6)
 
 
+def test_a_class_that_no_sample_shows_may_have_a_share():
+    found = kc.estimate_prior([[1.0, 0.0]] * 50, [0.5, 0.5], num_bootstrap=20)
+    np.testing.assert_allclose(found.prior, [1.0, 0.0], atol=1e-9)
+    # At its upper end 50 samples miss the class with probability 0.025.
+    np.testing.assert_allclose(
+        found.interval,
+        [[0.025**0.02, 1.0], [0.0, 1.0 - 0.025**0.02]],
+        atol=1e-9,
+    )
+
+
 @pytest.mark.slow
 def test_intervals_hold_the_share_as_often_as_they_say():
     for prior, distance in (([0.8, 0.15, 0.05], 1.5), ([0.3, 0.7], 0.7)):
@@ -92,8 +104,10 @@ def test_draws_are_those_of_refits(size, tolerance, monkeypatch):
     for _ in range(60):
         weight = np.bincount(rng.integers(500, size=500), minlength=500)
         priors.append(by_em(probs, source, weight, 300))
-    expected = np.quantile(priors, [0.025, 0.975], axis=0).T
-    np.testing.assert_allclose(found.interval, expected, atol=tolerance)
+    low, high = np.quantile(priors, [0.025, 0.975], axis=0)
+    least, most = clopper_pearson(500 * found.prior, 500)
+    ends = np.minimum(low, least), np.maximum(high, most)
+    np.testing.assert_allclose(found.interval.T, ends, atol=tolerance)
     assert found.converged
 
 
