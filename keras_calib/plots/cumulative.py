@@ -158,4 +158,6 @@ class CumulativeDisplay(ModelDisplay):
                 f"ECCE-MAD {self.ecce_maximum:.4f}",
             ),
         )
+        # Two numbers are wider than a small picture.
+        ax.title.set_fontsize("medium")
         legend(ax, loc="best")
