@@ -59,7 +59,7 @@ def test_two_classes_have_candidates_of_their_own():
     labels = drawn(np.stack([-logits[:, 0], 2.0 + 0 * logits[:, 0]], axis=-1))
     for z in (logits, logits[:, 1:] - logits[:, :1]):
         names = [x.name for x in kc.choose_calibrator(labels, z).candidates]
-        # Beta calibration is out: to 100 samples it can do great harm.
+        # Beta calibration is out, as it raises the NLL of few samples.
         assert names == [
             "none",
             "temperature_scaling",
