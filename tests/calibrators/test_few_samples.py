@@ -86,7 +86,8 @@ def test_one_error_is_enough_for_the_optimum_of_the_likelihood():
     labels[0] = logits[0].argsort()[-2]
 
     def nll(log_t):
-        return kc.nll(labels, logits / np.exp(log_t), from_logits=True)
+        scaled = logits.astype("float64") / np.exp(log_t)
+        return kc.nll(labels, scaled, from_logits=True)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
