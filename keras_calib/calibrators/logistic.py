@@ -166,8 +166,8 @@ class QuadraticScaling(_LogOddsScaling):
     problem. Beyond the log-odds of the fit q goes on along its tangent. With
     c != 0 the parabola may decrease within them, which changes ranks:
     `monotone=True` forbids that. Separated classes have the labels of
-    `AffineScaling`. More than two classes are fitted one against
-    the rest and normalised; take `VectorScaling` for these.
+    `AffineScaling`. More than two classes are fitted one against the rest and
+    normalised; take `VectorScaling` for these.
 
     Args:
         penalty: Strength of the ridge penalty on b and c, > 0; None for none.

@@ -82,7 +82,8 @@ def cumulative_interval(
     # The first term of Edgeworth's series: few errors are skewed.
     skewness = abs(third + unseen / num_samples) / (time[-1] + unseen)
     high += (2.0 * z * z + 1.0) / 6.0 * skewness
-    noise = _highest_noise(walk, time + unseen * _ramp(time), kind, seed)
+    later = unseen * np.linspace(0.0, 1.0, len(time))
+    noise = _highest_noise(walk, time + later, kind, seed)
     low = error - np.quantile(noise, 1.0 - tail)
     return max(float(low), 0.0), min(float(high), 1.0)
 
@@ -102,11 +103,6 @@ def _thinned(
     ends = [int(np.argmin(difference)), int(np.argmax(difference)), last]
     places = np.union1d(np.minimum(places, last), ends)
     return np.r_[0.0, difference[places]], np.r_[0.0, time[places]]
-
-
-def _ramp(time: np.ndarray) -> np.ndarray:
-    """From 0 to 1 in equal steps, over the places."""
-    return np.linspace(0.0, 1.0, len(time))
 
 
 def _highest_noise(
