@@ -332,7 +332,7 @@ class Calibrator(FittedLayer):
                 setattr(self, "_" + name, variable)
             getattr(self, "_" + name).assign(ops.convert_to_tensor(value))
         self._num_classes = num_classes
-        self._fitted = True
+        self.mark_fitted()
 
     def given_arrays(self, values: dict[str, Any]) -> dict[str, np.ndarray]:
         """Fitted values given to the constructor: all of them, or none."""

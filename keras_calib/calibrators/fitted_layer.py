@@ -21,6 +21,8 @@ class FittedLayer(keras.layers.Layer):
     """Abstract: a layer that needs `fit` before use; its repr shows the fit."""
 
     _fitted = False
+    # How many fits there were: a threshold is for one of them.
+    num_fits = 0
     # Set once the operation of a traced graph caused a warning.
     _has_told = False
 
@@ -40,6 +42,11 @@ class FittedLayer(keras.layers.Layer):
     def fitted(self) -> bool:
         """Whether `fit` has run, or the fitted values were given."""
         return self._fitted
+
+    def mark_fitted(self) -> None:
+        """Notes a fit; whoever sets the fitted values calls it last."""
+        self._fitted = True
+        self.num_fits += 1
 
     def check_fitted(self) -> None:
         """Raises RuntimeError before `fit`."""

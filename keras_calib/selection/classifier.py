@@ -25,6 +25,8 @@ from keras_calib.predictions.collect import predicted_arrays
 from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.outputs import read_as
 from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.selection.answers import answers_of
+from keras_calib.selection.answers import interval_of_label
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_units
@@ -36,6 +38,8 @@ from keras_calib.selection.thresholds import table_of
 from keras_calib.selection.tuning import HeldOut
 from keras_calib.selection.tuning import apply_score
 from keras_calib.selection.tuning import check_nothing_to_tune
+from keras_calib.selection.tuning import check_same_fits
+from keras_calib.selection.tuning import fits_of
 from keras_calib.selection.tuning import tuned
 
 __all__ = ["SelectiveClassifier"]
@@ -65,7 +69,8 @@ class SelectiveClassifier(FittedLayer):
         **kwargs: `trainable` of `keras.layers.Layer`.
 
     Raises:
-        RuntimeError: If it is called before `fit`.
+        RuntimeError: If it is called before `fit`, or if its calibrator or
+            score was fitted again later.
 
     Example:
 
@@ -120,6 +125,8 @@ class SelectiveClassifier(FittedLayer):
         )
         self._fitted = threshold is not None
         self._chosen = chosen
+        # Fits of the parts when the threshold was chosen.
+        self._fits = fits_of(self._parts()) if chosen else None
         self._table: tuple[Candidates, Any, float | None] | None = None
         if threshold is not None:
             if threshold not in (float("inf"), -float("inf")):
@@ -142,6 +149,12 @@ class SelectiveClassifier(FittedLayer):
     def chosen(self) -> ChosenThreshold | None:
         """Coverage, risk and guarantee found by `fit`; None without a fit."""
         return self._chosen
+
+    def check_fitted(self) -> None:
+        """Raises RuntimeError before `fit`, and if a part was fitted later."""
+        super().check_fitted()
+        if self._fits is not None:
+            check_same_fits(self._parts(), self._fits)
 
     def fitted_summary(self) -> dict[str, Any]:
         """Score, threshold and calibrator by name."""
@@ -208,7 +221,7 @@ class SelectiveClassifier(FittedLayer):
         class_axis(logits, -1, "logits")
         check_units(delta, logits.shape[:-1])
         if tune_fraction is None:
-            check_nothing_to_tune(self.calibrator, self._functions, delta)
+            check_nothing_to_tune(self._parts(), delta)
         if sample_weight is not None:
             sample_weight = as_array(sample_weight, "sample_weight")
         held_out = HeldOut(labels, logits, sample_weight, ignore_class)
@@ -339,29 +352,10 @@ class SelectiveClassifier(FittedLayer):
         logits = given
         if self.calibrator is not None:
             logits = at_least_float32(self.calibrator(given))
-        probabilities = ops.softmax(logits, axis=-1)
-        score = self.score_of(logits)
-        # Among ties the first class wins, as in `fit`; ops.top_k may take
-        # another. Neither ONNX nor LiteRT can run ops.argmax.
-        classes = ops.arange(logits.shape[-1], dtype="float32")
-        largest = ops.max(logits, axis=-1, keepdims=True)
-        last = ops.full_like(logits, logits.shape[-1] - 1)
-        label = ops.min(ops.where(logits >= largest, classes, last), axis=-1)
-        answers = {
-            "logits": logits,
-            "probabilities": probabilities,
-            "confidence": ops.max(probabilities, axis=-1),
-            "score": score,
-            "accept": score >= self._threshold,
-            "label": ops.cast(label, "int32"),
-        }
+        answers = answers_of(logits, self.score_of(logits), self._threshold)
         interval = getattr(self.calibrator, "interval", None)
         if interval is not None:
-            chosen = ops.equal(ops.expand_dims(label, -1), classes)
-            names = "probability_low", "probability_high"
-            for name, ends in zip(names, interval(given), strict=True):
-                ends = ops.where(chosen, ends, ops.zeros_like(ends))
-                answers[name] = ops.sum(ends, axis=-1)
+            answers |= interval_of_label(answers["label"], interval(given))
         return answers
 
     def get_config(self):
@@ -387,9 +381,13 @@ class SelectiveClassifier(FittedLayer):
             config["chosen"] = ChosenThreshold(**config["chosen"])
         return cls(**config)
 
+    def _parts(self) -> list[Any]:
+        return [self.calibrator, *self._functions]
+
     def _take(self, found: Candidates, target: Target, place: int) -> None:
         chosen, certified = choose(found, target, self._scores[place] == "msp")
         self._chosen, self._place = chosen, place
         self._table = (found, certified, target.delta)
+        self._fits = fits_of(self._parts())
         self._threshold.assign(chosen.threshold)
-        self._fitted = True
+        self.mark_fitted()

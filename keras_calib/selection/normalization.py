@@ -143,7 +143,7 @@ class LogitNormalization(FittedLayer):
             if value < least:
                 chosen, least = float(p), value
         self._p = chosen
-        self._fitted = True
+        self.mark_fitted()
         return self
 
     def call(self, logits, *, from_logits=True):

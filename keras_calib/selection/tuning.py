@@ -25,7 +25,15 @@ from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import top1
 
-__all__ = ["HeldOut", "apply_score", "area", "check_nothing_to_tune", "tuned"]
+__all__ = [
+    "HeldOut",
+    "apply_score",
+    "area",
+    "check_nothing_to_tune",
+    "check_same_fits",
+    "fits_of",
+    "tuned",
+]
 
 # Numbers in a block.
 _BLOCK = 2**24
@@ -137,11 +145,9 @@ def tuned(
         raise
 
 
-def check_nothing_to_tune(
-    calibrator: Any, scores: Sequence[Any], delta: float | None
-) -> None:
-    """Raises if something needs tuning and `tune_fraction` is None."""
-    waiting = _unfitted([calibrator, *scores])
+def check_nothing_to_tune(parts: Sequence[Any], delta: float | None) -> None:
+    """Raises if a calibrator or its scores need a `tune_fraction`."""
+    waiting = _unfitted(parts)
     if waiting:
         raise RuntimeError(
             invalid(
@@ -150,12 +156,32 @@ def check_nothing_to_tune(
                 unfitted=[type(part).__name__ for part in waiting],
             )
         )
-    if delta is not None and len(scores) > 1:
+    if delta is not None and len(parts) > 2:
         raise value_error(
             "`delta` with several scores needs a `tune_fraction`: the "
             "data that choose the score guarantee nothing",
             delta=delta,
-            scores=len(scores),
+            scores=len(parts) - 1,
+        )
+
+
+def fits_of(parts: Iterable[Any]) -> list[int]:
+    """How often each part was fitted; 0 for what is not ours."""
+    return [getattr(part, "num_fits", 0) for part in parts]
+
+
+def check_same_fits(parts: Sequence[Any], before: list[int]) -> None:
+    """Raises RuntimeError for parts fitted since a threshold was chosen."""
+    pairs = zip(parts, fits_of(parts), before, strict=True)
+    again = [type(part).__name__ for part, now, then in pairs if now != then]
+    if again:
+        raise RuntimeError(
+            invalid(
+                "`calibrator` and `score` must be those for which the "
+                "threshold was chosen, and were fitted again: call `fit` of "
+                "the selector, with data that they were not fitted on",
+                fitted_again=again,
+            )
         )
 
 

@@ -40,6 +40,25 @@ def test_pixels_are_refused_and_images_are_not():
     assert chosen.coverage == 1.0
 
 
+def test_a_part_that_is_fitted_again_ends_the_guarantee():
+    labels, logits = noisy()
+    for part in (
+        {"calibrator": temperature()},
+        {"score": kc.LogitNormalization().fit(labels, logits)},
+    ):
+        fitted = next(iter(part.values()))
+        selector = kc.SelectiveClassifier(**part).fit(labels, logits, risk=0.2)
+        known = kc.SelectiveClassifier(**part, threshold=selector.threshold)
+        copied = kc.SelectiveClassifier.from_config(selector.get_config())
+        fitted.fit(labels, logits)
+        for use in (lambda s: s(logits), lambda s: s.get_config()):
+            with pytest.raises(RuntimeError, match="were fitted again"):
+                use(selector)
+            use(known)
+            use(copied)
+        selector.fit(labels, logits, risk=0.2)(logits)
+
+
 def test_a_guarantee_needs_parts_that_other_data_fitted():
     labels, logits = noisy()
     options = {"risk": 0.05, "delta": 0.05}
