@@ -19,8 +19,6 @@ _POINTS = 256
 _PATHS = 1000
 # Places so many standard deviations below the top may be the true top.
 _NEAR = 4.0
-# Steps of size 1 that a sample may not show: z^2 / 2 of 95 %.
-_UNSEEN = 1.92
 
 
 def cumulative_interval(
@@ -67,17 +65,18 @@ def cumulative_interval(
     """
     check_kind(kind)
     tail = tail_of(level)
+    z = normal.isf(tail)
     if not len(difference) or num_samples <= 0.0:
         return 0.0, 1.0
     error = float(cumulative_error(difference, kind))
-    unseen = _UNSEEN / num_samples**2
+    # Steps of size 1 that a sample may not show.
+    unseen = 0.5 * z * z / num_samples**2
     walk, time = _thinned(difference, variance)
     rise, run = walk, time
     if kind == "range":
         # Between all places; both signs of a gap have the same size.
         rise, run = (x[:, None] - x for x in (walk, time))
     spread = np.maximum(np.abs(run) - rise**2 / num_samples, 0.0) + unseen
-    z = normal.isf(tail)
     high = np.max(np.abs(rise) + z * np.sqrt(spread))
     # The first term of Edgeworth's series: few errors are skewed.
     skewness = abs(third + unseen / num_samples) / (time[-1] + unseen)

@@ -113,7 +113,7 @@ MUTANTS = {
     ),
     "errors_that_were_not_seen_ignored": Mutant(
         "formulas/cumulative_intervals.py",
-        "unseen = _UNSEEN / num_samples**2",
+        "unseen = 0.5 * z * z / num_samples**2",
         "unseen = 1e-9 / num_samples**2",
         "formulas/test_cumulative_intervals.py::"
         "test_no_error_at_all_leaves_a_rate_of_errors_possible",
