@@ -4,9 +4,9 @@ from mutants.mutant import Mutant
 
 MUTANTS = {
     "accept_above": Mutant(
-        "selection/classifier.py",
-        '"accept": score >= self._threshold',
-        '"accept": score > self._threshold',
+        "selection/answers.py",
+        '"accept": score >= threshold',
+        '"accept": score > threshold',
         "selection/test_classifier.py::test_a_score_of_exactly_the_threshold_is_accepted",
     ),
     "slope_without_weights": Mutant(
