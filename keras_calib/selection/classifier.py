@@ -70,7 +70,8 @@ class SelectiveClassifier(FittedLayer):
 
     Raises:
         RuntimeError: If it is called before `fit`, or if its calibrator or
-            score was fitted again later.
+            score was fitted again later. A function that was compiled before
+            does not notice.
 
     Example:
 
