@@ -8,16 +8,13 @@ from typing import Self
 from typing import cast
 
 import keras
-from keras import ops
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import CalibratorChoice
-from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.formulas import scores
-from keras_calib.inputs.checks import check_number
 from keras_calib.inputs.checks import class_axis
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
@@ -27,26 +24,21 @@ from keras_calib.predictions.outputs import read_as
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.answers import answers_of
 from keras_calib.selection.answers import interval_of_label
-from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_units
+from keras_calib.selection.threshold_layer import ThresholdLayer
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import ThresholdTable
-from keras_calib.selection.thresholds import choose
-from keras_calib.selection.thresholds import table_of
 from keras_calib.selection.tuning import HeldOut
 from keras_calib.selection.tuning import apply_score
 from keras_calib.selection.tuning import check_nothing_to_tune
-from keras_calib.selection.tuning import check_same_fits
-from keras_calib.selection.tuning import fits_of
 from keras_calib.selection.tuning import tuned
 
 __all__ = ["SelectiveClassifier"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SelectiveClassifier(FittedLayer):
+class SelectiveClassifier(ThresholdLayer):
     """A classifier that abstains when its score is below a threshold.
 
     Use it to let a model answer only when it is sure enough. It calibrates
@@ -121,41 +113,13 @@ class SelectiveClassifier(FittedLayer):
             )
         # The place of the score in use; None until `fit` has chosen.
         self._place: Any = None if several else 0
-        self._threshold = self.add_weight(
-            shape=(), initializer="zeros", trainable=False, name="threshold"
-        )
-        self._fitted = threshold is not None
-        self._chosen = chosen
-        # Fits of the parts when the threshold was chosen.
-        self._fits = fits_of(self._parts()) if chosen else None
-        self._table: tuple[Candidates, Any, float | None] | None = None
-        if threshold is not None:
-            if threshold not in (float("inf"), -float("inf")):
-                check_number("threshold", threshold)
-            self._threshold.assign(threshold)
+        self.set_threshold(threshold, chosen)
 
     @property
     def score(self) -> Any:
         """The score in use; a tuple of candidates until `fit` chooses one."""
         several = self._place is None
         return self._scores if several else self._scores[self._place]
-
-    @property
-    def threshold(self) -> float:
-        """The least score that is accepted."""
-        self.check_fitted()
-        return float(ops.convert_to_numpy(self._threshold))
-
-    @property
-    def chosen(self) -> ChosenThreshold | None:
-        """Coverage, risk and guarantee found by `fit`; None without a fit."""
-        return self._chosen
-
-    def check_fitted(self) -> None:
-        """Raises RuntimeError before `fit`, and if a part was fitted later."""
-        super().check_fitted()
-        if self._fits is not None:
-            check_same_fits(self._parts(), self._fits)
 
     def fitted_summary(self) -> dict[str, Any]:
         """Score, threshold and calibrator by name."""
@@ -222,7 +186,7 @@ class SelectiveClassifier(FittedLayer):
         class_axis(logits, -1, "logits")
         check_units(delta, logits.shape[:-1])
         if tune_fraction is None:
-            check_nothing_to_tune(self._parts(), delta)
+            check_nothing_to_tune(self.parts(), delta)
         if sample_weight is not None:
             sample_weight = as_array(sample_weight, "sample_weight")
         held_out = HeldOut(labels, logits, sample_weight, ignore_class)
@@ -230,7 +194,8 @@ class SelectiveClassifier(FittedLayer):
             held_out, self.calibrator, self._functions, tune_fraction, seed
         ) as (top, place):
             found = candidates(top.score, top.correct, top.weight, delta)
-            self._take(found, target, place)
+            self.take(found, target, self._scores[place] == "msp")
+            self._place = place
         return self
 
     @takes_data_set
@@ -307,20 +272,8 @@ class SelectiveClassifier(FittedLayer):
         # Served scores are float32.
         scores = as_array(scores, "scores", "float32")
         found = candidates(scores, correct, sample_weight, delta)
-        self._take(found, target, self._place)
+        self.take(found, target, self.score == "msp")
         return self
-
-    def table(self) -> ThresholdTable:
-        """Coverage and risk of each threshold, on the data of the last fit."""
-        if self._table is None:
-            raise RuntimeError(
-                invalid(
-                    "`table` needs the data of a `fit`, which loaded layers "
-                    "do not keep",
-                    fitted=self.fitted,
-                )
-            )
-        return table_of(*self._table)
 
     def score_of(self, logits: Any) -> Any:
         """Scores `(...)` of calibrated logits `(..., num_classes)`.
@@ -382,13 +335,6 @@ class SelectiveClassifier(FittedLayer):
             config["chosen"] = ChosenThreshold(**config["chosen"])
         return cls(**config)
 
-    def _parts(self) -> list[Any]:
+    def parts(self) -> list[Any]:
+        """Calibrator and scores."""
         return [self.calibrator, *self._functions]
-
-    def _take(self, found: Candidates, target: Target, place: int) -> None:
-        chosen, certified = choose(found, target, self._scores[place] == "msp")
-        self._chosen, self._place = chosen, place
-        self._table = (found, certified, target.delta)
-        self._fits = fits_of(self._parts())
-        self._threshold.assign(chosen.threshold)
-        self.mark_fitted()
