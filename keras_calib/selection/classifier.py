@@ -62,8 +62,8 @@ class SelectiveClassifier(ThresholdLayer):
 
     Raises:
         RuntimeError: If it is called before `fit`, or if its calibrator or
-            score was fitted again later. A function that was compiled before
-            does not notice.
+            score was fitted again later. Functions that were compiled before
+            then accept nothing.
 
     Example:
 

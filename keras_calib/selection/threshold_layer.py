@@ -1,5 +1,6 @@
 """The base of layers that compare a score with a fitted threshold."""
 
+import math
 from typing import Any
 
 from keras import ops
@@ -44,7 +45,9 @@ class ThresholdLayer(FittedLayer):
         self._fitted = threshold is not None
         self._chosen = chosen
         # Fits of the parts when the threshold was chosen.
-        self._fits = fits_of(self.parts()) if chosen else None
+        self._fits: list[int] | None = None
+        if chosen:
+            self._note_fits()
         if threshold is not None:
             if threshold not in (float("inf"), -float("inf")):
                 check_number("threshold", threshold)
@@ -87,6 +90,16 @@ class ThresholdLayer(FittedLayer):
         chosen, certified = choose(found, target, log_odds)
         self._chosen = chosen
         self._table = (found, certified, target.delta)
-        self._fits = fits_of(self.parts())
+        self._note_fits()
         self._threshold.assign(chosen.threshold)
         self.mark_fitted()
+
+    def part_was_fitted(self) -> None:
+        """Rejects everything: compiled functions do not check the fits."""
+        self._threshold.assign(math.inf)
+
+    def _note_fits(self) -> None:
+        self._fits = fits_of(self.parts())
+        for part in self.parts():
+            if isinstance(part, FittedLayer):
+                part.tell(self)
