@@ -24,6 +24,7 @@ OUTPUT_NAMES = (
     "label",
     "probability_low",
     "probability_high",
+    "expected_cost",
 )
 # Names that Keras numbers differ between processes.
 _MADE_UP = re.compile(r"(keras_tensor|input_layer)(_\d+)?")

@@ -81,9 +81,15 @@ def probes(
 
 
 def check_answers(
-    signatures: Signatures, probes: Iterable[Probe], threshold: float
+    signatures: Signatures,
+    probes: Iterable[Probe],
+    threshold: float,
+    costs: np.ndarray | None = None,
 ) -> None:
-    """Raises RuntimeError unless a loaded file answers as Keras did."""
+    """Raises RuntimeError unless a loaded file answers as Keras did.
+
+    `costs` are those that choose the label, or None.
+    """
     for probe in probes:
         name, wanted = probe.signature, probe.expected
         try:
@@ -97,18 +103,29 @@ def check_answers(
             got = given[output].shape, given[output].dtype.name
             if got != kind:
                 raise _wrong(name, output=output, expected=kind, answered=got)
-        for output, wrong in _wrong_answers(given, probe, threshold).items():
+        found = _wrong_answers(given, probe, threshold, costs)
+        for output, wrong in found.items():
             if wrong.sum() > _SHARE * wrong.size:
                 facts = {"wrong": int(wrong.sum()), "compared": wrong.size}
                 raise _wrong(name, output=output, **facts)
 
 
 def _wrong_answers(
-    given: dict[str, np.ndarray], probe: Probe, threshold: float
+    given: dict[str, np.ndarray],
+    probe: Probe,
+    threshold: float,
+    costs: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
     """Masks of the wrong answers, by output."""
     given = {k: v[probe.compared] for k, v in given.items()}
     wanted = {k: v[probe.compared] for k, v in probe.expected.items()}
+    if costs is not None:
+        # Small costs in units of the largest, for the tolerance.
+        unit = min(1.0, float(costs.max()))
+        costs, threshold = costs / unit, threshold / unit
+        for answers in (given, wanted):
+            for output in ("score", "expected_cost"):
+                answers[output] = answers[output] / unit
 
     def close(a, b):
         # The median ignores a few classes that are masked by -1e9.
@@ -126,12 +143,20 @@ def _wrong_answers(
     wrong["accept"] = apart & (given["accept"] != wanted["accept"])
     logits, ids = wanted["logits"], given["label"][:, None].astype("int64")
     exists = (ids >= 0) & (ids < logits.shape[-1])
-    of_label = np.take_along_axis(logits, np.where(exists, ids, 0), axis=-1)
-    ties = close(logits.max(axis=-1, keepdims=True), of_label)
+    # What the label has the largest of.
+    worth = logits if costs is None else -wanted["probabilities"] @ costs
+    of_label = np.take_along_axis(worth, np.where(exists, ids, 0), axis=-1)
+    ties = close(worth.max(axis=-1, keepdims=True), of_label)
     wrong["label"] = ~(exists & ties)
-    # Ends of intervals are those of the predicted class.
+    # These are of the predicted class; without costs tied classes share one
+    # confidence.
+    of_class = {"probability_low", "probability_high"}
     same = given["label"] == wanted["label"]
-    for output in wanted.keys() & {"probability_low", "probability_high"}:
+    if costs is not None:
+        of_class.add("confidence")
+        expected = wanted["expected_cost"], given["expected_cost"]
+        wrong["expected_cost"] = ~close(*expected)
+    for output in wanted.keys() & of_class:
         wrong[output] = same & ~close(wanted[output], given[output])
     return wrong
 

@@ -55,7 +55,8 @@ def export(
     predicted class, `score`, `accept` (bool) and `label` (int32)
     `(batch, ...)`. Without a selector it accepts every sample. With
     `VennAbers` there are also `probability_low` and `probability_high`, the
-    interval of the predicted class `(batch, ...)`.
+    interval of the predicted class `(batch, ...)`; with costs, `label` is the
+    cheapest answer, and `expected_cost` its cost `(batch, ...)`.
 
     A SavedModel has up to three signatures:
 
@@ -301,7 +302,8 @@ def _write_whole(
                     error=f"{type(error).__name__}: {str(error)[:400]}",
                 )
             ) from error
-        check_answers(signatures, probes, served.selector.threshold)
+        chosen = served.selector.threshold, served.selector.costs
+        check_answers(signatures, probes, *chosen)
         if overwrite and os.path.lexists(path):
             _check_replaced(path, made, overwrite)
             _replace(written, path)

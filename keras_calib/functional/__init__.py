@@ -8,6 +8,7 @@ Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.costs import MeanCost
 from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.proper import BrierDecomposition
@@ -34,6 +35,8 @@ from keras_calib.functional.confidence import objectness_deviation
 from keras_calib.functional.confidence import overconfidence
 from keras_calib.functional.confidence import overconfidence_error
 from keras_calib.functional.confidence import underconfidence
+from keras_calib.functional.costs import mean_cost
+from keras_calib.functional.costs import mean_cost_of_records
 from keras_calib.functional.cumulative import cumulative_differences
 from keras_calib.functional.cumulative import ecce
 from keras_calib.functional.equal_mass import adaptive_ece
@@ -67,6 +70,7 @@ __all__ = [
     "Comparison",
     "CumulativeDifferences",
     "Decomposition",
+    "MeanCost",
     "PriorEstimate",
     "RiskCoverageCurve",
     "adaptive_ece",
@@ -98,6 +102,8 @@ __all__ = [
     "max_logit",
     "mce",
     "mean_confidence",
+    "mean_cost",
+    "mean_cost_of_records",
     "msp",
     "neg_energy",
     "neg_entropy",

@@ -6,6 +6,7 @@ Floor: above `calibrators` and `metrics`, beside `training`.
 """
 
 from keras_calib.selection.classifier import SelectiveClassifier
+from keras_calib.selection.cost_records import choose_threshold_by_cost
 from keras_calib.selection.normalization import LogitNormalization
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import ThresholdTable
@@ -17,4 +18,5 @@ __all__ = [
     "SelectiveClassifier",
     "ThresholdTable",
     "choose_threshold",
+    "choose_threshold_by_cost",
 ]

@@ -13,14 +13,20 @@ from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import running_sum
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["Candidates", "candidates", "check_units"]
+__all__ = [
+    "Candidates",
+    "candidates",
+    "check_equal_weights",
+    "check_units",
+    "ranked_candidates",
+]
 
 
 class Candidates(NamedTuple):
     """All candidate thresholds, strictest first, `(num_thresholds,)`.
 
     `accepted` and `wrong` are weights of accepted samples and of errors among
-    them. `counts` is True if every weight is 1.
+    them, or of their costs. `counts` is True if every weight is 1.
     """
 
     threshold: np.ndarray
@@ -36,7 +42,7 @@ class Candidates(NamedTuple):
 
     @property
     def risk(self) -> np.ndarray:
-        """Share of errors among the accepted."""
+        """Share of errors among the accepted, or their mean cost."""
         return safe_divide(self.wrong, self.accepted)
 
 
@@ -82,27 +88,40 @@ def candidates(
             raise value_error(
                 "`sample_weight` must not be 0 everywhere", sum=0.0
             )
-        if delta is not None and not np.all(weight == 1.0):
-            raise value_error(
-                "`sample_weight` must be 1 everywhere with `delta`: the "
-                "guarantee counts samples",
-                minimum=float(weight.min()),
-                maximum=float(weight.max()),
-            )
+        check_equal_weights(weight, delta)
         counted = weight > 0
         scores, correct = scores[counted], correct[counted]
         weight = weight[counted]
-    scores, weight = scores.reshape(-1), weight.reshape(-1)
-    wrong = weight * (1.0 - correct.reshape(-1))
+    found = ranked_candidates(
+        scores.reshape(-1), 1.0 - correct.reshape(-1), weight.reshape(-1)
+    )
+    return found._replace(wrong=np.minimum(found.wrong, found.accepted))
+
+
+def check_equal_weights(weight: np.ndarray, delta: float | None) -> None:
+    """Raises ValueError for a guarantee on samples that count unequally."""
+    if delta is not None and not np.all(weight == 1.0):
+        raise value_error(
+            "`sample_weight` must be 1 everywhere with `delta`: the "
+            "guarantee counts samples",
+            minimum=float(weight.min()),
+            maximum=float(weight.max()),
+        )
+
+
+def ranked_candidates(
+    scores: np.ndarray, loss: np.ndarray, weight: np.ndarray
+) -> Candidates:
+    """The candidates of scores, losses and weights, each `(n,)`."""
     order = np.argsort(-scores, kind="stable")
     scores = scores[order]
     last = np.flatnonzero(np.append(scores[1:] != scores[:-1], True))
-    sums = running_sum(np.stack([weight, wrong], axis=-1)[order])
+    sums = running_sum(np.stack([weight, weight * loss], axis=-1)[order])
     accepted, wrong = sums[last].T
     return Candidates(
         _thresholds(scores[last]),
         accepted,
-        np.minimum(wrong, accepted),
+        wrong,
         len(scores),
         bool(np.all(weight == 1.0)),
     )

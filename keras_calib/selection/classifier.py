@@ -26,9 +26,12 @@ from keras_calib.selection.answers import answers_of
 from keras_calib.selection.answers import interval_of_label
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_units
-from keras_calib.selection.threshold_layer import ThresholdLayer
+from keras_calib.selection.cost_targets import read_target
+from keras_calib.selection.costs import CostLayer
+from keras_calib.selection.costs import rule_of
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
+from keras_calib.selection.thresholds import chosen_of
 from keras_calib.selection.tuning import HeldOut
 from keras_calib.selection.tuning import apply_score
 from keras_calib.selection.tuning import check_nothing_to_tune
@@ -38,7 +41,7 @@ __all__ = ["SelectiveClassifier"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SelectiveClassifier(ThresholdLayer):
+class SelectiveClassifier(CostLayer):
     """A classifier that abstains when its score is below a threshold.
 
     Use it to let a model answer only when it is sure enough. It calibrates
@@ -55,7 +58,11 @@ class SelectiveClassifier(ThresholdLayer):
             `"msp"` ranks by log-odds, which do not saturate. Register your own
             functions with `keras.saving.register_keras_serializable` to save
             them.
-        threshold: The threshold, if you know it; None waits for `fit`.
+        costs: Cost of each answer `(num_classes, num_classes)`, >= 0, with a
+            row for each true class; or None. With costs the layer answers the
+            class of the least expected cost, and minus that cost is the score.
+        threshold: The threshold, if you know it; None waits for `fit`. With
+            costs it is minus the price of a rejection.
         chosen: Facts about the threshold, which `fit` sets.
         name: Name of the layer.
         **kwargs: `trainable` of `keras.layers.Layer`.
@@ -83,6 +90,7 @@ class SelectiveClassifier(ThresholdLayer):
         *,
         calibrator: Calibrator | CalibratorChoice | None = None,
         score: str | Callable[[Any], Any] | Sequence = "msp",
+        costs: Any = None,
         threshold: float | None = None,
         chosen: ChosenThreshold | None = None,
         name: str = "selective_classifier",
@@ -113,11 +121,18 @@ class SelectiveClassifier(ThresholdLayer):
             )
         # The place of the score in use; None until `fit` has chosen.
         self._place: Any = None if several else 0
+        if costs is not None:
+            self.use_rule(rule_of(costs, score))
         self.set_threshold(threshold, chosen)
 
     @property
     def score(self) -> Any:
-        """The score in use; a tuple of candidates until `fit` chooses one."""
+        """The score in use; a tuple of candidates until `fit` chooses one.
+
+        With costs it is `"expected_cost"`, which stands for minus that cost.
+        """
+        if self._rule is not None:
+            return "expected_cost"
         several = self._place is None
         return self._scores if several else self._scores[self._place]
 
@@ -137,7 +152,10 @@ class SelectiveClassifier(ThresholdLayer):
         risk: float | None = None,
         coverage: float | None = None,
         delta: float | None = None,
-        method: str = "ltt",
+        method: str | None = None,
+        costs: Any = None,
+        reject_cost: float | None = None,
+        mean_cost: float | None = None,
         tune_fraction: float | None = None,
         seed: int = 0,
         sample_weight: Any = None,
@@ -155,6 +173,11 @@ class SelectiveClassifier(ThresholdLayer):
         coverage in ceil(log2 n) steps that share `delta`, and mostly accepts
         less.
 
+        With `costs` give `reject_cost`: the layer accepts answers of at most
+        this expected cost (Chow's rule), which is best if the probabilities
+        are calibrated. Or give a limit `mean_cost` for what the accepted
+        answers cost on average, which `delta` guarantees.
+
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels
                 `(n, ..., num_classes)`.
@@ -166,7 +189,17 @@ class SelectiveClassifier(ThresholdLayer):
                 strictest such threshold.
             delta: Probability that the guarantee may fail, in (0, 1). None
                 bounds the risk on these samples only.
-            method: `"ltt"` or `"sgr"`, with `delta`.
+            method: With `risk` and `delta`, `"ltt"` or `"sgr"`. With
+                `mean_cost` and `delta`, the test of Learn then Test:
+                `"betting"` or `"hoeffding_bentkus"`, or `"binomial"`, which is
+                exact, if all errors cost the same. With `reject_cost` alone,
+                `"chow"`, or `"empirical"` for the threshold of the least mean
+                cost on these samples. None takes the exact or the first one.
+            costs: Costs to use from now on, as for the constructor.
+            reject_cost: Cost of asking a human, >= 0. With `mean_cost` no
+                answer of a higher expected cost is accepted either.
+            mean_cost: Largest allowed mean cost of the accepted; `fit`
+                maximises the coverage.
             tune_fraction: Share of the rows, drawn at random, that fits an
                 unfitted calibrator or score and chooses among several scores.
                 The rest chooses the threshold.
@@ -181,21 +214,29 @@ class SelectiveClassifier(ThresholdLayer):
                 `tune_fraction` is None.
         """
         self.check_labels(labels)
-        target = Target(risk, coverage, delta, method).check()
+        rule = self._rule if costs is None else rule_of(costs, self.score)
+        prices = mean_cost, reject_cost
+        target = read_target(rule, risk, coverage, delta, method, prices)
         labels, logits = as_array(labels, "labels"), as_array(logits, "logits")
         class_axis(logits, -1, "logits")
         check_units(delta, logits.shape[:-1])
+        functions = self._functions if rule is None else (rule,)
         if tune_fraction is None:
-            check_nothing_to_tune(self.parts(), delta)
+            check_nothing_to_tune([self.calibrator, *functions], delta)
         if sample_weight is not None:
             sample_weight = as_array(sample_weight, "sample_weight")
         held_out = HeldOut(labels, logits, sample_weight, ignore_class)
         with tuned(
-            held_out, self.calibrator, self._functions, tune_fraction, seed
+            held_out, self.calibrator, functions, tune_fraction, seed
         ) as (top, place):
-            found = candidates(top.score, top.correct, top.weight, delta)
-            self.take(found, target, self._scores[place] == "msp")
-            self._place = place
+            if isinstance(target, Target):
+                found = candidates(top.score, top.correct, top.weight, delta)
+                self.take(found, target, self._scores[place] == "msp")
+                self._place = place
+            elif rule is not None:
+                choice = target.choose(*rule.records(top))
+                self.use_rule(rule)
+                self.keep(*choice, delta, target.largest)
         return self
 
     @takes_data_set
@@ -216,7 +257,8 @@ class SelectiveClassifier(ThresholdLayer):
         Use it when you have a model and data rather than logits. `model`,
         `dataset` and the arguments about reading them are those of
         `Calibrator.fit_on`. `risk`, `coverage`, `delta`, `method`,
-        `tune_fraction` and `seed` are those of `fit`. Raises as both.
+        `costs`, `reject_cost`, `mean_cost`, `tune_fraction` and `seed` are
+        those of `fit`. Raises as both.
         """
         reading = read_as(model, from_logits, ignore_class, output)
         labels, logits, weight = predicted_arrays(
@@ -260,6 +302,7 @@ class SelectiveClassifier(ThresholdLayer):
             ValueError: If the target is out of reach, as in `fit`.
             RuntimeError: If there are several scores to choose from.
         """
+        self.check_scores_alone()
         target = Target(risk, coverage, delta, method).check()
         if self._place is None:
             raise RuntimeError(
@@ -298,7 +341,9 @@ class SelectiveClassifier(ThresholdLayer):
             `(..., num_classes)`, `confidence` and `score` `(...)`, float32;
             `accept`, bool, and `label`, int32, `(...)`. If the calibrator has
             intervals, also `probability_low` and `probability_high` of the
-            predicted class `(...)`, float32.
+            predicted class `(...)`, float32. With costs `label` is the
+            cheapest answer, `confidence` its probability, and
+            `expected_cost` what it costs on average `(...)`, float32.
         """
         self.check_fitted()
         # One output becomes two classes before calibration, as when served.
@@ -306,7 +351,11 @@ class SelectiveClassifier(ThresholdLayer):
         logits = given
         if self.calibrator is not None:
             logits = at_least_float32(self.calibrator(given))
-        answers = answers_of(logits, self.score_of(logits), self._threshold)
+        if self._rule is None:
+            score = self.score_of(logits)
+            answers = answers_of(logits, score, self._threshold)
+        else:
+            answers = self._rule.answers(logits, self._threshold)
         interval = getattr(self.calibrator, "interval", None)
         if interval is not None:
             answers |= interval_of_label(answers["label"], interval(given))
@@ -317,10 +366,12 @@ class SelectiveClassifier(ThresholdLayer):
         del config["dtype"]
         several = self._place is None
         serialize = keras.saving.serialize_keras_object
+        score = "msp" if self._rule else self.score
         return {
             **config,
             "calibrator": serialize(self.calibrator),
-            "score": serialize([*self.score] if several else self.score),
+            "score": serialize([*score] if several else score),
+            "costs": self.costs_config(),
             "threshold": self.threshold if self.fitted else None,
             "chosen": self._chosen and self._chosen._asdict(),
         }
@@ -332,7 +383,7 @@ class SelectiveClassifier(ThresholdLayer):
             found = keras.saving.deserialize_keras_object(config[part])
             config[part] = found
         if config["chosen"]:
-            config["chosen"] = ChosenThreshold(**config["chosen"])
+            config["chosen"] = chosen_of(config["chosen"])
         return cls(**config)
 
     def parts(self) -> list[Any]:

@@ -23,8 +23,9 @@ __all__ = ["ThresholdLayer"]
 class ThresholdLayer(FittedLayer):
     """Abstract: a layer with a threshold, and the facts of its choice."""
 
-    # Candidate thresholds of the last fit, which are certified, and delta.
-    _table: tuple[Candidates, Any, float | None] | None = None
+    # Candidate thresholds of the last fit, which are certified, delta, and the
+    # largest cost of an answer; None for errors.
+    _table: tuple[Candidates, Any, float | None, float | None] | None = None
 
     def parts(self) -> list[Any]:
         """Layers and functions for whose scores the threshold is."""
@@ -88,8 +89,19 @@ class ThresholdLayer(FittedLayer):
         `log_odds` is True if scores are log-odds of the confidence.
         """
         chosen, certified = choose(found, target, log_odds)
+        self.keep(found, chosen, certified, target.delta)
+
+    def keep(
+        self,
+        found: Candidates,
+        chosen: ChosenThreshold,
+        certified: Any,
+        delta: float | None,
+        largest_cost: float | None = None,
+    ) -> None:
+        """Takes a threshold that was chosen among the candidates."""
         self._chosen = chosen
-        self._table = (found, certified, target.delta)
+        self._table = (found, certified, delta, largest_cost)
         self._note_fits()
         self._threshold.assign(chosen.threshold)
         self.mark_fitted()

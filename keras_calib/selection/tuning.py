@@ -29,6 +29,7 @@ __all__ = [
     "HeldOut",
     "apply_score",
     "area",
+    "by_blocks",
     "check_nothing_to_tune",
     "check_same_fits",
     "fits_of",
@@ -98,7 +99,7 @@ class HeldOut(NamedTuple):
         # One output becomes two classes, as when served. The calibrator gets
         # the shape of the logits, as it may look at neighbours.
         every = read.outputs.reshape(*logits.shape[:-1], -1)
-        outputs = _by_blocks(calibrator, every).reshape(read.outputs.shape)
+        outputs = by_blocks(calibrator, every).reshape(read.outputs.shape)
         rows = slice(None) if read.mask is None else read.mask
         return standardize_arrays(
             read.labels[rows],
@@ -202,24 +203,7 @@ def area(top: Top1) -> float:
     return float(aurc_of_groups(rank(top)))
 
 
-def _unfitted(parts: Iterable[Any]) -> list[Any]:
-    """The parts that still need a fit."""
-    return [part for part in parts if getattr(part, "fitted", True) is False]
-
-
-def _scored(read: Batch, function: Any) -> Top1:
-    """Score and correctness of every prediction."""
-    score = _by_blocks(lambda z: apply_score(function, z), read.outputs)
-    if score.shape != read.outputs.shape[:1]:
-        raise value_error(
-            "`score` must return one value per sample",
-            **{"score.shape": score.shape, "samples": len(read.outputs)},
-        )
-    wrong = is_wrong(read.outputs, hard_labels(read.labels))
-    return Top1(score, score, 1.0 - wrong.astype("float64"), read.weight)
-
-
-def _by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
+def by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
     """Applies a function to blocks of rows; returns float32."""
     rows = max(1, _BLOCK // max(1, x[:1].size))
     parts = [
@@ -227,3 +211,21 @@ def _by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
         for i in range(0, len(x), rows)
     ]
     return np.concatenate(parts)
+
+
+def _unfitted(parts: Iterable[Any]) -> list[Any]:
+    """The parts that still need a fit."""
+    return [part for part in parts if getattr(part, "fitted", True) is False]
+
+
+def _scored(read: Batch, function: Any) -> Top1:
+    """Score and correctness of every prediction."""
+    score = by_blocks(lambda z: apply_score(function, z), read.outputs)
+    if score.shape != read.outputs.shape[:1]:
+        raise value_error(
+            "`score` must return one value per sample",
+            **{"score.shape": score.shape, "samples": len(read.outputs)},
+        )
+    wrong = is_wrong(read.outputs, hard_labels(read.labels))
+    correct = 1.0 - wrong.astype("float64")
+    return Top1(score, score, correct, read.weight, rows=read)
