@@ -22,7 +22,6 @@ from keras_calib.predictions.collect import predicted_arrays
 from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.outputs import read_as
 from keras_calib.predictions.outputs import to_model_logits
-from keras_calib.selection.answers import answers_of
 from keras_calib.selection.answers import interval_of_label
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_units
@@ -124,17 +123,6 @@ class SelectiveClassifier(CostLayer):
         if costs is not None:
             self.use_rule(rule_of(costs, score))
         self.set_threshold(threshold, chosen)
-
-    @property
-    def score(self) -> Any:
-        """The score in use; a tuple of candidates until `fit` chooses one.
-
-        With costs it is `"expected_cost"`, which stands for minus that cost.
-        """
-        if self._rule is not None:
-            return "expected_cost"
-        several = self._place is None
-        return self._scores if several else self._scores[self._place]
 
     def fitted_summary(self) -> dict[str, Any]:
         """Score, threshold and calibrator by name."""
@@ -351,11 +339,7 @@ class SelectiveClassifier(CostLayer):
         logits = given
         if self.calibrator is not None:
             logits = at_least_float32(self.calibrator(given))
-        if self._rule is None:
-            score = self.score_of(logits)
-            answers = answers_of(logits, score, self._threshold)
-        else:
-            answers = self._rule.answers(logits, self._threshold)
+        answers = self.answers(logits, self._threshold)
         interval = getattr(self.calibrator, "interval", None)
         if interval is not None:
             answers |= interval_of_label(answers["label"], interval(given))
@@ -364,14 +348,10 @@ class SelectiveClassifier(CostLayer):
     def get_config(self):
         config = super().get_config()
         del config["dtype"]
-        several = self._place is None
-        serialize = keras.saving.serialize_keras_object
-        score = "msp" if self._rule else self.score
         return {
             **config,
-            "calibrator": serialize(self.calibrator),
-            "score": serialize([*score] if several else score),
-            "costs": self.costs_config(),
+            **self.score_config(),
+            "calibrator": keras.saving.serialize_keras_object(self.calibrator),
             "threshold": self.threshold if self.fitted else None,
             "chosen": self._chosen and self._chosen._asdict(),
         }

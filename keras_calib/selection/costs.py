@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -13,6 +14,7 @@ from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import Top1
+from keras_calib.selection.answers import answers_of
 from keras_calib.selection.threshold_layer import ThresholdLayer
 from keras_calib.selection.tuning import by_blocks
 
@@ -77,9 +79,26 @@ class CostLayer(ThresholdLayer):
 
     # The rule in use; None without costs.
     _rule: CostRule | None = None
-    # The scores that there are, and the place of that in use.
+    # The scores that there are, as given and as functions, and the place of
+    # that in use; None until `fit` has chosen.
+    _scores: tuple
     _functions: tuple
     _place: Any
+
+    def score_of(self, logits: Any) -> Any:
+        """Scores `(...)` of calibrated logits `(..., num_classes)`."""
+        raise NotImplementedError
+
+    @property
+    def score(self) -> Any:
+        """The score in use; a tuple of candidates until `fit` chooses one.
+
+        With costs it is `"expected_cost"`, which stands for minus that cost.
+        """
+        if self._rule is not None:
+            return "expected_cost"
+        several = self._place is None
+        return self._scores if several else self._scores[self._place]
 
     @property
     def costs(self) -> np.ndarray | None:
@@ -99,9 +118,23 @@ class CostLayer(ThresholdLayer):
                 **{"costs.shape": self._rule.costs.shape},
             )
 
-    def costs_config(self) -> list | None:
-        """The costs as a configuration stores them."""
-        return None if self._rule is None else self._rule.costs.tolist()
+    def answers(self, logits: Any, threshold: Any) -> dict[str, Any]:
+        """The answers to calibrated logits `(..., num_classes)`."""
+        if self._rule is not None:
+            return self._rule.answers(logits, threshold)
+        return answers_of(logits, self.score_of(logits), threshold)
+
+    def score_config(self) -> dict[str, Any]:
+        """Scores and costs as a configuration stores them."""
+        score, costs = self.score, None
+        if self._rule is not None:
+            score, costs = "msp", self._rule.costs.tolist()
+        several = self._place is None
+        score = [*score] if several else score
+        return {
+            "score": keras.saving.serialize_keras_object(score),
+            "costs": costs,
+        }
 
 
 def rule_of(costs: Any, score: Any) -> CostRule:
