@@ -32,10 +32,7 @@ from keras_calib.selection.certification import certified_coverage
 from keras_calib.selection.guarantees import fixed_sequence
 from keras_calib.selection.population import of_pilot
 
-_FITS = flags.DEFINE_integer("num_fits", 1000, "Simulated fits per row.")
 _PILOTS = flags.DEFINE_integer("num_pilots", 10, "Small pilots per row.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of the data.")
-_OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
 LARGE = 200_000
 
@@ -154,7 +151,9 @@ def run(fits, num_pilots, seed):
 
 
 def main(_):
-    publish(run(_FITS.value, _PILOTS.value, _SEED.value), _OUT.value)
+    # `num_fits`, `seed` and `out` are flags of `risk_guarantee.py`.
+    given = flags.FLAGS
+    publish(run(given.num_fits, _PILOTS.value, given.seed), given.out)
 
 
 if __name__ == "__main__":

@@ -125,15 +125,14 @@ def plan_comparison(
             centre = 0.0 if binary else mean
             drawn = np.average((found - centre) ** 2, weights=weight)
             spreads.append(drawn + (0.0 if binary else difference**2))
-    if square < difference or square > 1.0 and binary:
-        if binary:
-            raise value_error(
-                "`compare` must not exceed the share of samples on which the "
-                "networks disagree, which is at most 1: two networks cannot "
-                "differ by more",
-                compare=difference,
-                disagreement=square,
-            )
+    if binary and not difference <= square <= 1.0:
+        raise value_error(
+            "`compare` must not exceed the share of samples on which the "
+            "networks disagree, which is at most 1: two networks cannot "
+            "differ by more",
+            compare=difference,
+            disagreement=square,
+        )
     z = float(norm.isf(tail_of(level)))
 
     def fewest(square: float) -> float:
