@@ -8,15 +8,23 @@ Floor: above `calibrators` and `metrics`, beside `training`.
 from keras_calib.selection.classifier import SelectiveClassifier
 from keras_calib.selection.cost_records import choose_threshold_by_cost
 from keras_calib.selection.normalization import LogitNormalization
+from keras_calib.selection.plan_tables import LabelTable
+from keras_calib.selection.plan_tables import Plan
+from keras_calib.selection.plan_tables import SizeTable
+from keras_calib.selection.planning import plan
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import ThresholdTable
 from keras_calib.selection.thresholds import choose_threshold
 
 __all__ = [
     "ChosenThreshold",
+    "LabelTable",
     "LogitNormalization",
+    "Plan",
     "SelectiveClassifier",
+    "SizeTable",
     "ThresholdTable",
     "choose_threshold",
     "choose_threshold_by_cost",
+    "plan",
 ]
