@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 from typing import NamedTuple
+from typing import cast
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
@@ -26,21 +26,18 @@ from keras_calib.exporting.onnx_graph import OnnxGraph
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
-from keras_calib.formulas.scores import SCORE_NAMES
-from keras_calib.formulas.scores import get
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_share
 from keras_calib.selection import ChosenThreshold
 from keras_calib.selection import SelectiveClassifier
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.tuning import HeldOut
-from keras_calib.selection.tuning import apply_score
 
 __all__ = ["Recalibration", "recalibrate_file"]
 
 _BINS = 15
-# Largest error of a written answer, and of the score of a quantised file in
-# standard deviations.
-_TOLERANCE, _SCORE_TOLERANCE = 1e-3, 0.1
+# Largest error of a written answer.
+_TOLERANCE = 1e-3
 _CERTIFICATE = ".certificate.json"
 
 
@@ -51,21 +48,17 @@ class Recalibration(NamedTuple):
         path: The file that was written.
         temperature: T, by which the file now divides the logits that it
             answered before.
-        threshold: Least score that the file accepts; -inf accepts all.
-        score: Name of the score, or the function.
-        chosen: Coverage, risk and guarantee on the file's own answers; None
-            without a target.
-        ece_before: ECE of 15 bins of the file as it was, on the rows that
-            chose the threshold.
+        chosen: Threshold, coverage, risk and guarantee on the file's own
+            answers.
+        ece_before: ECE of 15 bins of the logits that the file answered before,
+            on the rows that chose the threshold.
         ece_after: The same of the file that was written.
         num_tuned: Number of rows that fitted the temperature.
     """
 
     path: Path
     temperature: float
-    threshold: float
-    score: Any
-    chosen: ChosenThreshold | None
+    chosen: ChosenThreshold
     ece_before: float
     ece_after: float
     num_tuned: int
@@ -82,7 +75,7 @@ def recalibrate_file(
     method: str = "ltt",
     tune_fraction: float = 0.3,
     seed: int = 0,
-    score: Any = None,
+    score: Any = "msp",
     ignore_class: int | None = None,
     batch_size: int = 64,
     out: str | os.PathLike | None = None,
@@ -108,14 +101,13 @@ def recalibrate_file(
             them by name. Floats are quantised for a file of int8 inputs.
         risk: Largest allowed share of errors among the accepted.
         delta: Probability that the guarantee may fail, in (0, 1).
-        coverage: Least share to accept, instead of `risk`. With neither, the
-            file must have accepted every row, and accepts all.
+        coverage: Least share to accept, instead of `risk`.
         method: `"ltt"` or `"sgr"`, with `delta`, as in
             `SelectiveClassifier.fit`.
         tune_fraction: Share of the rows, in (0, 1), that fits the temperature.
         seed: Seed of this split.
-        score: The score to rank by, a name or a function as in
-            `SelectiveClassifier`; None finds the named score of the file.
+        score: The score that the file ranks by afterwards, a name or a
+            function as in `SelectiveClassifier`.
         ignore_class: Class id to leave out.
         batch_size: Rows in a batch, >= 1, unless the file fixes it.
         out: Path of a new file; None replaces `path`.
@@ -152,9 +144,8 @@ def recalibrate_file(
         Test, 2021, https://arxiv.org/abs/2110.01052
     """
     _check_backend()
-    target = None
-    if (risk, coverage, delta) != (None, None, None):
-        target = Target(risk, coverage, delta, method).check()
+    target = Target(risk, coverage, delta, method).check()
+    check_share("tune_fraction", tune_fraction, positive=True)
     check_integer("batch_size", batch_size, 1)
     path, written = _read_paths(path, out)
     name = format_of(path, None)
@@ -200,29 +191,26 @@ def _recalibrated(
     path: Path,
     made: Path,
     data: _Data,
-    target: Target | None,
+    target: Target,
     score: Any,
     tune_fraction: float,
     seed: int,
 ) -> Recalibration:
     """Writes the new file to `made`."""
-    runner = load(path)
-    inputs = runner.read(data.inputs)
-    rows = len(next(iter(inputs.values())))
-    labels = _read_labels(data.labels, rows)
-    before = runner.run(inputs)
-    _check_labels(labels, before["logits"], data.ignore_class)
-    if target is None and not before["accept"].all():
+    inputs = load(path).read(data.inputs)
+    labels = _read_labels(data.labels, len(next(iter(inputs.values()))))
+    _check_ids(labels, graph.logits_shape()[-1], data.ignore_class)
+    # The old answers are not run: int8 steps of them can abort the process.
+    known = _graft(graph, score)
+    before = _written(graph, load, made, inputs)
+    if labels.shape != before["label"].shape:
         raise value_error(
-            "`risk` or `coverage` must be given for a file that rejects: its "
-            "threshold is for the scores that it had",
-            accepted=float(before["accept"].mean()),
+            "`labels` must be class ids of the shape of the file's answers",
+            **{"labels.shape": labels.shape, "shape": before["label"].shape},
         )
-    score = _score_of(before) if score is None else score
-    places = np.arange(rows)
-    # The split of `SelectiveClassifier.fit`.
-    held_out = HeldOut(places, before["logits"], None, None)
-    tune, rest = held_out.split(tune_fraction, seed)
+    # The split of `SelectiveClassifier.fit`, here of the rows' numbers.
+    rows = HeldOut(np.arange(len(labels)), before["logits"], None, None)
+    tune, rest = rows.split(tune_fraction, seed)
     scaling = TemperatureScaling().fit(
         labels[tune.labels],
         tune.logits,
@@ -230,57 +218,57 @@ def _recalibrated(
         num_folds=0,
     )
     temperature = scaling.temperature
-    _graft(graph, score, temperature)
-    graph.set_constant("threshold", -np.inf)
-    rest_inputs = {name: x[rest.labels] for name, x in inputs.items()}
-    after = _written(graph, load, made, rest_inputs)
+    _set_temperature(graph, known * temperature)
+    inputs = {name: x[rest.labels] for name, x in inputs.items()}
+    after = _written(graph, load, made, inputs)
     _check_scaled(after, rest.logits / np.float32(temperature))
-    counted = labels[rest.labels] != data.ignore_class
-    correct = (after["label"] == labels[rest.labels])[counted]
-    threshold, chosen = -float("inf"), None
-    if target is not None:
-        selector = SelectiveClassifier(score=score).fit_scores(
-            after["score"] if counted.all() else after["score"][counted],
-            correct if not counted.all() else correct.reshape(counted.shape),
-            **target._asdict(),
-        )
-        threshold, chosen = selector.threshold, selector.chosen
-        graph.set_constant("threshold", threshold)
-        final = _written(graph, load, made, rest_inputs)
-        expected = final["score"] >= np.float32(threshold)
-        same = np.array_equal(final["score"], after["score"])
-        if not same or not np.array_equal(final["accept"], expected):
-            raise _wrong("accept")
-    old = {k: v[rest.labels] for k, v in before.items()}
-    right = (old["label"] == labels[rest.labels])[counted]
+    labels = labels[rest.labels]
+    counted: Any = labels != data.ignore_class
+    if counted.all():
+        # Keeps the shape, by which a guarantee knows its units.
+        counted = slice(None)
+    correct = (after["label"] == labels)[counted]
+    selector = SelectiveClassifier(score=score).fit_scores(
+        after["score"][counted], correct, **target._asdict()
+    )
+    threshold = selector.threshold
+    graph.set_constant("threshold", threshold)
+    final = _written(graph, load, made, inputs)
+    expected = final["score"] >= np.float32(threshold)
+    same = np.array_equal(final["score"], after["score"])
+    if not same or not np.array_equal(final["accept"], expected):
+        raise _wrong("accept")
+    old = before["confidence"][rest.labels][counted]
     return Recalibration(
         made,
         temperature,
-        threshold,
-        score,
-        chosen,
-        _ece(old["confidence"][counted], right),
+        cast(ChosenThreshold, selector.chosen),
+        _ece(old, correct),
         _ece(after["confidence"][counted], correct),
         len(tune.labels),
     )
 
 
-def _graft(graph: Any, score: Any, temperature: float) -> None:
-    """Puts the answers of a temperature behind the network's logits."""
-    # What an earlier call divides by, and this one replaces.
-    known = graph.constant("temperature")
+def _graft(graph: Any, score: Any) -> float:
+    """Puts new answers behind the network's logits; returns T as it was."""
+    before = graph.constant("temperature")
     inverse = graph.constant("inverse_temperature")
-    known = known or (1.0 / inverse if inverse else 1.0)
+    known = before or (1.0 / inverse if inverse else 1.0)
     write = write_litert
     if isinstance(graph, OnnxGraph):
         write = partial(write_onnx, opset=graph.opset)
-    tail = type(graph)(answer_graph(graph.logits_shape(), score, write))
-    graph.graft(tail)
-    total = known * temperature
+    shape = graph.logits_shape()
+    graph.graft(type(graph)(answer_graph(shape, score, write)))
+    _set_temperature(graph, known)
+    graph.set_constant("threshold", -np.inf)
+    return known
+
+
+def _set_temperature(graph: Any, value: float) -> None:
     if graph.constant("temperature") is None:
-        graph.set_constant("inverse_temperature", 1.0 / total)
+        graph.set_constant("inverse_temperature", 1.0 / value)
     else:
-        graph.set_constant("temperature", total)
+        graph.set_constant("temperature", value)
 
 
 def _written(graph: Any, load: Any, path: Path, inputs: dict) -> dict:
@@ -316,25 +304,6 @@ def _wrong(output: str) -> RuntimeError:
     )
 
 
-def _score_of(answers: dict) -> str:
-    """The named score that a file computes from its logits."""
-    logits, given = answers["logits"], answers["score"].astype("float64")
-    errors = {}
-    for name in SCORE_NAMES:
-        function = "msp" if name == "msp" else get(name)
-        made = ops.convert_to_numpy(apply_score(function, logits))
-        spread = np.std(np.clip(made, -1e6, 1e6)) or 1.0
-        errors[name] = float(np.median(np.abs(given - made)) / spread)
-    best = min(errors, key=lambda name: errors[name])
-    if not errors[best] <= _SCORE_TOLERANCE:
-        raise value_error(
-            "`score` must be given, as the file's scores are none of "
-            f"{SCORE_NAMES}",
-            score=None,
-        )
-    return best
-
-
 def _ece(confidence: np.ndarray, correct: np.ndarray) -> float:
     confidence = confidence.astype("float64")
     index = bin_index(confidence, _BINS)
@@ -356,19 +325,14 @@ def _read_labels(labels: Any, rows: int) -> np.ndarray:
     return labels.astype("int64")
 
 
-def _check_labels(
-    labels: np.ndarray, logits: np.ndarray, ignore_class: int | None
+def _check_ids(
+    labels: np.ndarray, num_classes: int, ignore_class: int | None
 ) -> None:
-    if labels.shape != logits.shape[:-1]:
-        raise value_error(
-            "`labels` must be class ids of the shape of the file's answers",
-            **{"labels.shape": labels.shape, "label.shape": logits.shape[:-1]},
-        )
-    known = (labels >= 0) & (labels < logits.shape[-1])
+    known = (labels >= 0) & (labels < num_classes)
     if not (known | (labels == ignore_class)).all():
         raise value_error(
             "`labels` must be class ids of the file",
-            num_classes=logits.shape[-1],
+            num_classes=num_classes,
             found=[int(labels.min()), int(labels.max())],
         )
 
