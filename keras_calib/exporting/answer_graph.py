@@ -32,7 +32,7 @@ _VALUES = {
     "threshold": _THRESHOLD,
 }
 _ROUNDING = 1e-6
-_INTERVALS = OUTPUT_NAMES[6:]
+_OTHERS = OUTPUT_NAMES[6:]
 
 
 def answer_graph(
@@ -92,10 +92,10 @@ def check_marks(names: Any) -> None:
             missing=sorted(missing),
             outputs=sorted(names),
         )
-    if set(_INTERVALS) & set(names):
+    if set(_OTHERS) & set(names):
         raise value_error(
-            "`path` must not hold a `VennAbers` calibrator, whose intervals "
-            "no temperature can follow: export the model with "
-            "`TemperatureScaling`",
+            "`path` must have no intervals of `VennAbers` and no costs, which "
+            "new answers would not keep: export the model with "
+            "`TemperatureScaling` and without costs",
             outputs=sorted(names),
         )
