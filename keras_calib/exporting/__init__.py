@@ -5,6 +5,8 @@ servers (`examples/serving`).
 Floor: above `selection`, beside `plots`.
 """
 
+from keras_calib.exporting.recalibration import Recalibration
+from keras_calib.exporting.recalibration import recalibrate_file
 from keras_calib.exporting.writer import export
 
-__all__ = ["export"]
+__all__ = ["Recalibration", "export", "recalibrate_file"]
