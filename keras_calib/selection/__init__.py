@@ -8,15 +8,19 @@ Floor: above `calibrators` and `metrics`, beside `training`.
 from keras_calib.selection.classifier import SelectiveClassifier
 from keras_calib.selection.cost_records import choose_threshold_by_cost
 from keras_calib.selection.normalization import LogitNormalization
+from keras_calib.selection.risks import ControlledRisks
+from keras_calib.selection.risks import control_risks
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import ThresholdTable
 from keras_calib.selection.thresholds import choose_threshold
 
 __all__ = [
     "ChosenThreshold",
+    "ControlledRisks",
     "LogitNormalization",
     "SelectiveClassifier",
     "ThresholdTable",
     "choose_threshold",
     "choose_threshold_by_cost",
+    "control_risks",
 ]
