@@ -12,12 +12,15 @@ from keras_calib.selection.plan_tables import LabelTable
 from keras_calib.selection.plan_tables import Plan
 from keras_calib.selection.plan_tables import SizeTable
 from keras_calib.selection.planning import plan
+from keras_calib.selection.risks import ControlledRisks
+from keras_calib.selection.risks import control_risks
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import ThresholdTable
 from keras_calib.selection.thresholds import choose_threshold
 
 __all__ = [
     "ChosenThreshold",
+    "ControlledRisks",
     "LabelTable",
     "LogitNormalization",
     "Plan",
@@ -26,5 +29,6 @@ __all__ = [
     "ThresholdTable",
     "choose_threshold",
     "choose_threshold_by_cost",
+    "control_risks",
     "plan",
 ]

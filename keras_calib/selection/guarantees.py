@@ -101,9 +101,9 @@ def fixed_sequence_of_means(
 ) -> np.ndarray:
     """Learn then Test for a mean loss: thresholds certified, strictest first.
 
-    It is `fixed_sequence` with a test of bounded means. Betting tests at most
-    256 thresholds, from the least rank that can pass to all; the others are
-    not certified.
+    It is `fixed_sequence` with a test of bounded means. Of more thresholds
+    betting tests 256, evenly from the first start on, and the starts. The
+    others are not certified.
 
     Args:
         accepted: Counts of accepted samples `(num_thresholds,)`, ascending;
@@ -121,10 +121,9 @@ def fixed_sequence_of_means(
         return certified
     tested = np.arange(len(accepted))
     if betting and len(tested) > _MOST_TESTED:
-        spread = np.geomspace(ranks[0], accepted[-1], _MOST_TESTED)
-        wanted = np.append(spread, ranks)
-        places = np.searchsorted(accepted, np.floor(wanted))
-        tested = np.unique(places)
+        spread = np.linspace(ranks[0], accepted[-1], _MOST_TESTED)
+        wanted = np.floor(np.append(spread, ranks))
+        tested = np.unique(np.searchsorted(accepted, wanted))
     p_value = accepted_p_values(
         losses,
         accepted[tested],
