@@ -32,7 +32,8 @@ def thresholds(draws, i, tied, n):
     wrong = np.maximum.accumulate(wrong)
     allowed, begin = np.zeros(n + 1, bool), 0
     for end, whole in zip(draws.ends[i], tied, strict=True):
-        allowed[end if whole else begin + 1 : end + 1] = end > begin
+        if end > begin:
+            allowed[end if whole else begin + 1 : end + 1] = True
         begin = end
     accepted = np.flatnonzero(allowed)
     return accepted, wrong[accepted]
