@@ -101,9 +101,9 @@ def fixed_sequence_of_means(
 ) -> np.ndarray:
     """Learn then Test for a mean loss: thresholds certified, strictest first.
 
-    It is `fixed_sequence` with a test of bounded means. Of more thresholds
-    betting tests 256, evenly from the first start on, and the starts. The
-    others are not certified.
+    It is `fixed_sequence` with a test of bounded means. Betting tests at most
+    256 thresholds, evenly from the first start on, and the starts. It does not
+    certify the others.
 
     Args:
         accepted: Counts of accepted samples `(num_thresholds,)`, ascending;

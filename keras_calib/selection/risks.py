@@ -51,7 +51,7 @@ class ControlledRisks(NamedTuple):
 class _Failures(NamedTuple):
     """Failures among trials at each threshold, and whether less is better."""
 
-    count: np.ndarray
+    failed: np.ndarray
     trials: np.ndarray
     less: bool
     # The true share of failures rises or falls with the threshold.
@@ -135,7 +135,7 @@ def control_risks(
     >>> targets = {"precision": 0.9, "recall": 0.9}
     >>> found = control_risks(scores, labels, targets)
     >>> found.coverage, found.estimates["recall"]
-    (0.528, 1.0)
+    (0.532, 1.0)
 
     Reference:
         Angelopoulos et al., Learn then Test, 2021,
@@ -148,14 +148,14 @@ def control_risks(
     for name, target in targets.items():
         failures = _QUANTITIES[name](found)
         limit = target if failures.less else 1.0 - target
-        p_value = binomial_p_value(failures.count, failures.trials, limit)
+        p_value = binomial_p_value(failures.failed, failures.trials, limit)
         p_values[name] = p_value
         certified[name] = (
             p_value <= share
             if failures.monotone
             else fixed_sequence(found.accepted, found.wrong, limit, share)
         )
-        failed = safe_divide(failures.count, failures.trials)
+        failed = safe_divide(failures.failed, failures.trials)
         values[name] = failed if failures.less else 1.0 - failed
     valid = np.all(list(certified.values()), axis=0)
     if not valid.any():
