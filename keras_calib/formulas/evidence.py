@@ -93,6 +93,8 @@ def start_mass(
 
     Its density at count t is in proportion to 1 / (t + scale) up to the
     horizon, where all mass is spent.
+
+    Derivation: docs/derivations.md, 'Alarms'.
     """
     ends = np.minimum([first, last], horizon)
     share = np.diff(np.log1p(ends / scale)) / np.log1p(horizon / scale)
@@ -112,6 +114,8 @@ def with_block(
     That sums the evidence from every start, weighted by its mass, in one
     number. Wealth lost in good times does not delay an alarm. The mass must be
     known before the first outcome of the block.
+
+    Derivation: docs/derivations.md, 'Alarms'.
 
     Args:
         log_wealth: Before the block `(num_alternatives,)`; -inf at first.

@@ -10,7 +10,7 @@ class Alarm(NamedTuple):
 
     Attributes:
         name: `"risk"`, `"calibration"` or `"coverage"`.
-        num_outcomes: Number of outcomes at the alarm: labelled accepted answers,
+        num_outcomes: Outcomes at the alarm: labelled accepted answers,
             labelled answers, or answers.
         evidence: Largest evidence so far against what should hold.
         limit: The evidence that raises the alarm.

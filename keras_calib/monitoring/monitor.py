@@ -36,9 +36,9 @@ __all__ = ["Monitor"]
 class Monitor:
     """Watches a model in use: accepted risk, calibration and coverage.
 
-    Use it where a model answers and some labels come later. After each update
-    you may look: if all that it watches still holds, the probability that it
-    ever raises an alarm is at most `alpha`, however long and often you look.
+    Use it where a model answers and some labels come later. You may look after
+    each update. While all that it watches holds, the probability that it ever
+    raises an alarm is at most `alpha`.
 
     It holds evidence against three hypotheses, each by e-processes:
 
@@ -48,17 +48,15 @@ class Monitor:
       least c - `tolerance` and at most c + `tolerance`;
     - coverage: an answer is accepted with a probability in `coverage`.
 
-    An alarm is raised when the evidence reaches 1 over its part of `alpha`:
-    half for the risk, a quarter each for calibration and coverage, in
-    proportion where one is not watched. A mixture over the times at which a
+    An alarm is raised when the evidence reaches 1 over its part of `alpha`.
+    The risk has half, calibration and coverage a quarter each, in proportion
+    where one is not watched. A mixture over the times at which a
     change may begin keeps good times from delaying it. An alarm stays until
     `restart`.
 
     Which answers get a label, and when, must not depend on whether they are
     right. A certified risk fails with probability `delta`, which adds to
     `alpha`.
-
-    Derivation: docs/derivations.md, 'Alarms'.
 
     Args:
         selector: A fitted `SelectiveClassifier`, or its `chosen`. It gives
