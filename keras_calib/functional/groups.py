@@ -83,10 +83,10 @@ def by_group(
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         groups: Names or whole numbers, `(n,)` or of the shape of the class
             ids; or a dict of these by the name of the attribute.
-        metrics: Names out of `"accuracy"`, `"mean_confidence"`, `"gap"` (mean confidence
-            less accuracy), `"ece"`, `"mce"`, `"rmsce"`, `"brier"`, `"nll"`,
-            `"aurc"`, `"augrc"` and `"failure_auroc"`. The last three take
-            0.3 s for each group of 1,000 predictions, by bootstrap.
+        metrics: Names out of `"accuracy"`, `"mean_confidence"`, `"gap"` (mean
+            confidence less accuracy), `"ece"`, `"mce"`, `"rmsce"`, `"brier"`,
+            `"nll"`, `"aurc"`, `"augrc"` and `"failure_auroc"`. The last three
+            take 0.3 s for each group of 1,000 predictions, by bootstrap.
         statistic: Test of calibration: `"count"` for the exact test of the
             number of correct predictions, a `statistic` of `calibration_test`,
             or None. Values from draws, as of `"ece"`, have p-values of at
