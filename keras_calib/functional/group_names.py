@@ -20,6 +20,11 @@ class Grouping(NamedTuple):
     names: list[str]
     code: np.ndarray
 
+    def part(self, rows: slice, lead: tuple[int, ...]) -> "Grouping":
+        """Those of some rows of predictions `lead`."""
+        code = self.code.reshape(lead)[rows].reshape(-1)
+        return Grouping(self.names, code)
+
 
 def groupings(
     groups: Any, lead: tuple[int, ...], intersections: bool | int = False
