@@ -43,6 +43,10 @@ from keras_calib.functional.equal_mass import adaptive_ece
 from keras_calib.functional.failure_detection import failure_auroc
 from keras_calib.functional.failure_detection import failure_average_precision
 from keras_calib.functional.failure_detection import failure_fpr95
+from keras_calib.functional.group_table import GroupMetrics
+from keras_calib.functional.group_table import LargestDifference
+from keras_calib.functional.groups import by_group
+from keras_calib.functional.groups import by_group_from_top1
 from keras_calib.functional.hypothesis_tests import CalibrationTest
 from keras_calib.functional.hypothesis_tests import calibration_test
 from keras_calib.functional.prior import PriorEstimate
@@ -70,6 +74,8 @@ __all__ = [
     "Comparison",
     "CumulativeDifferences",
     "Decomposition",
+    "GroupMetrics",
+    "LargestDifference",
     "MeanCost",
     "PriorEstimate",
     "RiskCoverageCurve",
@@ -79,6 +85,8 @@ __all__ = [
     "average_calibration_error",
     "brier_decomposition",
     "brier_score",
+    "by_group",
+    "by_group_from_top1",
     "calibration_decomposition",
     "calibration_test",
     "canonical_calibration_error",
