@@ -55,7 +55,9 @@ def export(
     predicted class, `score`, `accept` (bool) and `label` (int32)
     `(batch, ...)`. Without a selector it accepts every sample. With
     `VennAbers` there are also `probability_low` and `probability_high`, the
-    interval of the predicted class `(batch, ...)`.
+    interval of the predicted class `(batch, ...)`. A selector with thresholds
+    by group takes one more input, `group` `(batch,)`, int32: the ids of the
+    fit, or places of names in `selector.groups`. It rejects unknown groups.
 
     A SavedModel has up to three signatures:
 

@@ -6,6 +6,9 @@ Floor: above `calibrators` and `metrics`, beside `training`.
 """
 
 from keras_calib.selection.classifier import SelectiveClassifier
+from keras_calib.selection.group_thresholds import GroupThresholds
+from keras_calib.selection.group_thresholds import choose_group_thresholds
+from keras_calib.selection.group_thresholds import combined_groups
 from keras_calib.selection.normalization import LogitNormalization
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import ThresholdTable
@@ -13,8 +16,11 @@ from keras_calib.selection.thresholds import choose_threshold
 
 __all__ = [
     "ChosenThreshold",
+    "GroupThresholds",
     "LogitNormalization",
     "SelectiveClassifier",
     "ThresholdTable",
+    "choose_group_thresholds",
     "choose_threshold",
+    "combined_groups",
 ]
