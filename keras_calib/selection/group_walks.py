@@ -45,9 +45,7 @@ def certified_by_group(
     if method != "ltt":
         for i in tested:
             one = found[i]
-            certified[i] = METHODS[method](
-                one.accepted, one.wrong, risk, level
-            )
+            certified[i] = METHODS[method](one.accepted, one.wrong, risk, level)
         return certified, fewest
     walks, completed = {}, np.empty(count)
     for place, i in enumerate(tested):

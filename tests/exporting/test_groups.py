@@ -20,7 +20,7 @@ def grouped(named=False):
     noise = rng.gumbel(size=logits.shape)
     labels = (2.0 * logits + noise).argmax(axis=-1)
     place = rng.integers(len(IDS), size=600)
-    groups = np.array(["a", "b", "é", "z"])[place] if named else IDS[place]
+    groups = np.array(["a", "b", "z", "é"])[place] if named else IDS[place]
     scaling = kc.TemperatureScaling(temperature=2.5)
     chosen = kc.SelectiveClassifier(calibrator=scaling)
     chosen.fit(labels, logits, coverage=0.5, groups=groups)
@@ -62,7 +62,9 @@ def chosen_name(path, made):
     if made == "onnx":
         import onnxruntime
 
-        names = [x.name for x in onnxruntime.InferenceSession(path).get_inputs()]
+        names = [
+            x.name for x in onnxruntime.InferenceSession(path).get_inputs()
+        ]
     elif made == "litert":
         from ai_edge_litert.interpreter import Interpreter
 
