@@ -351,9 +351,10 @@ def _none_within_reach(
     rule = "No group has a threshold that is certified to have this `risk`"
     if max(sizes) < fewest:
         rule += f", which takes {fewest} samples even if all are correct"
+    alone = first_rank(target.risk, target.delta)
     return value_error(
         f"{rule}: take more data or fewer groups, or ask for a larger `risk` "
-        f"or `delta`; one group alone needs {first_rank(target.risk, target.delta)} "
+        f"or `delta`; one group alone needs {alone} "
         "samples without an error",
         risk=target.risk,
         delta=target.delta,
