@@ -104,10 +104,10 @@ def write_onnx(
     import tensorflow as tf
     import tf2onnx
 
-    names = list(served.inputs)
+    names = list(served.client_inputs)
     specs = [
         tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
-        for name, tensor in served.inputs.items()
+        for name, tensor in served.client_inputs.items()
     ]
     # Flat arguments, as for a dict it would join argument and key names.
     function = tf.function(

@@ -28,6 +28,9 @@ from keras_calib.selection.candidates import check_units
 from keras_calib.selection.cost_targets import read_target
 from keras_calib.selection.costs import CostLayer
 from keras_calib.selection.costs import rule_of
+from keras_calib.selection.group_thresholds import GroupThresholds
+from keras_calib.selection.group_thresholds import facts_of
+from keras_calib.selection.group_thresholds import read_groups
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.thresholds import chosen_of
@@ -90,8 +93,8 @@ class SelectiveClassifier(CostLayer):
         calibrator: Calibrator | CalibratorChoice | None = None,
         score: str | Callable[[Any], Any] | Sequence = "msp",
         costs: Any = None,
-        threshold: float | None = None,
-        chosen: ChosenThreshold | None = None,
+        threshold: Any = None,
+        chosen: ChosenThreshold | GroupThresholds | None = None,
         name: str = "selective_classifier",
         **kwargs: Any,
     ):
@@ -148,6 +151,7 @@ class SelectiveClassifier(CostLayer):
         seed: int = 0,
         sample_weight: Any = None,
         ignore_class: int | None = None,
+        groups: Any = None,
     ) -> Self:
         """Chooses the threshold on held-out data and returns self.
 
@@ -194,6 +198,8 @@ class SelectiveClassifier(CostLayer):
             seed: Seed of this split.
             sample_weight: Weights `(n, ...)` or `(n,)`; 1 with `delta`.
             ignore_class: Class id to leave out.
+            groups: Group of each sample, integers or strings `(n,)`: one
+                threshold for each, as `choose_group_thresholds` says.
 
         Raises:
             ValueError: If the target is out of reach. The error names a risk
@@ -214,11 +220,19 @@ class SelectiveClassifier(CostLayer):
         if sample_weight is not None:
             sample_weight = as_array(sample_weight, "sample_weight")
         held_out = HeldOut(labels, logits, sample_weight, ignore_class)
+        if groups is not None:
+            names, places = read_groups(groups, logits.shape[:-1], rule)
+            held_out = held_out._replace(places=places)
         with tuned(
             held_out, self.calibrator, functions, tune_fraction, seed
         ) as (top, place):
-            if isinstance(target, Target):
-                found = candidates(top.score, top.correct, top.weight, delta)
+            records = top.score, top.correct, top.weight
+            if groups is not None:
+                places = held_out.scored_places(tune_fraction, seed)
+                self.take_groups(names, places, records, cast(Target, target))
+                self._place = place
+            elif isinstance(target, Target):
+                found = candidates(*records, delta)
                 self.take(found, target, self._scores[place] == "msp")
                 self._place = place
             elif rule is not None:
@@ -245,8 +259,9 @@ class SelectiveClassifier(CostLayer):
         Use it when you have a model and data rather than logits. `model`,
         `dataset` and the arguments about reading them are those of
         `Calibrator.fit_on`. `risk`, `coverage`, `delta`, `method`,
-        `costs`, `reject_cost`, `mean_cost`, `tune_fraction` and `seed` are
-        those of `fit`. Raises as both.
+        `costs`, `reject_cost`, `mean_cost`, `tune_fraction`, `seed` and
+        `groups`, in the order of the data set, are those of `fit`. Raises as
+        both.
         """
         reading = read_as(model, from_logits, ignore_class, output)
         labels, logits, weight = predicted_arrays(
@@ -270,6 +285,7 @@ class SelectiveClassifier(CostLayer):
         delta: float | None = None,
         method: str = "ltt",
         sample_weight: Any = None,
+        groups: Any = None,
     ) -> Self:
         """Chooses the threshold for scores that you computed batch by batch.
 
@@ -285,6 +301,7 @@ class SelectiveClassifier(CostLayer):
                 bounds the risk on these samples only.
             method: `"ltt"` or `"sgr"`, with `delta`.
             sample_weight: Weights of the shape of the scores, or `(n,)`.
+            groups: Group of each sample, as for `fit`.
 
         Raises:
             ValueError: If the target is out of reach, as in `fit`.
@@ -302,6 +319,11 @@ class SelectiveClassifier(CostLayer):
             )
         # Served scores are float32.
         scores = as_array(scores, "scores", "float32")
+        if groups is not None:
+            names, places = read_groups(groups, scores.shape)
+            records = scores, correct, sample_weight
+            self.take_groups(names, places, records, target)
+            return self
         found = candidates(scores, correct, sample_weight, delta)
         self.take(found, target, self.score == "msp")
         return self
@@ -316,12 +338,16 @@ class SelectiveClassifier(CostLayer):
         logits = at_least_float32(logits)
         return apply_score(self._functions[self._place], logits)
 
-    def call(self, logits, *, from_logits=True):
+    def call(self, logits, *, groups=None, from_logits=True):
         """Answers as the served model does.
 
         Args:
             logits: The model's outputs `(..., num_classes)`, or `(..., 1)`
                 for the second of two classes.
+            groups: After a fit with `groups`, the group of each row `(batch,)`
+                or each score `(...)`: integers as in the fit, or for strings
+                their place in `chosen.group`; eagerly also the strings. A
+                group that the fit did not have is rejected.
             from_logits: Whether they are logits, not probabilities.
 
         Returns:
@@ -339,7 +365,8 @@ class SelectiveClassifier(CostLayer):
         logits = given
         if self.calibrator is not None:
             logits = at_least_float32(self.calibrator(given))
-        answers = self.answers(logits, self._threshold)
+        threshold = self.threshold_for(groups, len(logits.shape) - 1)
+        answers = self.answers(logits, threshold)
         interval = getattr(self.calibrator, "interval", None)
         if interval is not None:
             answers |= interval_of_label(answers["label"], interval(given))
@@ -352,8 +379,8 @@ class SelectiveClassifier(CostLayer):
             **config,
             **self.score_config(),
             "calibrator": keras.saving.serialize_keras_object(self.calibrator),
-            "threshold": self.threshold if self.fitted else None,
-            "chosen": self._chosen and self._chosen._asdict(),
+            "threshold": self.stored_threshold(),
+            "chosen": self.stored_facts(),
         }
 
     @classmethod
@@ -363,7 +390,9 @@ class SelectiveClassifier(CostLayer):
             found = keras.saving.deserialize_keras_object(config[part])
             config[part] = found
         if config["chosen"]:
-            config["chosen"] = chosen_of(config["chosen"])
+            by_group = "group" in config["chosen"]
+            made = facts_of if by_group else chosen_of
+            config["chosen"] = made(config["chosen"])
         return cls(**config)
 
     def parts(self) -> list[Any]:

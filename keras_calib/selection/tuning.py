@@ -47,13 +47,39 @@ class HeldOut(NamedTuple):
     logits: np.ndarray
     weight: np.ndarray | None
     ignore_class: int | None
+    places: np.ndarray | None = None
 
     def rows(self, part: Any) -> "HeldOut":
         """Some of the rows."""
         weight = None if self.weight is None else self.weight[part]
+        places = None if self.places is None else self.places[part]
         return self._replace(
-            labels=self.labels[part], logits=self.logits[part], weight=weight
+            labels=self.labels[part],
+            logits=self.logits[part],
+            weight=weight,
+            places=places,
         )
+
+    def scored_places(
+        self, tune_fraction: float | None, seed: int
+    ) -> np.ndarray:
+        """Places of the groups of the samples that `tuned` scores `(n,)`."""
+        rest = self
+        if tune_fraction is not None:
+            _, rest = self.split(tune_fraction, seed)
+        places = np.reshape(np.asarray(rest.places), -1)
+        if self.ignore_class is None:
+            return places
+        read = standardize_arrays(
+            rest.labels,
+            rest.logits,
+            from_logits=True,
+            sample_weight=rest.weight,
+            ignore_class=rest.ignore_class,
+            name="logits",
+            drop=False,
+        )
+        return places if read.mask is None else places[read.mask]
 
     def split(self, fraction: float, seed: int) -> list["HeldOut"]:
         """A random share of the rows for tuning, and the rest."""
