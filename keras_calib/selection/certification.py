@@ -5,6 +5,7 @@ samples drawn from a population. Between two errors p-values only fall, so it
 is enough to test at the errors, where walks start, and at the ends of ties.
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -242,6 +243,7 @@ def _of(needed: np.ndarray, wrong: np.ndarray) -> np.ndarray:
     return needed[np.minimum(wrong, len(needed) - 1)]
 
 
+@functools.lru_cache(maxsize=128)
 def _fewest_accepted(end: int, risk: float, level: float) -> np.ndarray:
     """Fewest accepted samples that pass at `level`, by the number of errors.
 
@@ -271,4 +273,5 @@ def _fewest_accepted(end: int, risk: float, level: float) -> np.ndarray:
         found = found - high
     fewest = found.astype(int)
     fewest[-1] = np.iinfo(int).max
+    fewest.flags.writeable = False
     return fewest

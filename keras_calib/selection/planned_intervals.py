@@ -20,9 +20,11 @@ __all__ = ["plan_comparison", "plan_ece"]
 
 # Bins of the ECE; draws of an interval; replicates of `compare`.
 _NUM_BINS, _NUM_DRAWS, _NUM_REPLICATES = 15, 50, 400
-_NUM_PAIRS, _NUM_POPULATIONS = 20_000, 20
+# Populations that the pilot may have been, and draws of an interval of each.
+_NUM_POPULATIONS, _FEW_DRAWS = 20, 10
+_NUM_PAIRS = 20_000
 _TAIL = 0.05
-_FEWEST = 10
+_FEWEST, _MOST_STEPS = 10, 12
 
 
 def plan_ece(
@@ -45,10 +47,12 @@ def plan_ece(
     rate = rate / (sums.weight * count + 1.0)
     rng = np.random.default_rng(0)
 
-    def mean_half_width(n: int, weight: np.ndarray, rate: np.ndarray) -> float:
+    def mean_half_width(
+        n: float, weight: np.ndarray, rate: np.ndarray, draws: int = _NUM_DRAWS
+    ) -> float:
         # The same draws for each n, so that the width falls steadily.
         state = np.random.default_rng(0)
-        counts = state.multinomial(n, weight / weight.sum(), _NUM_DRAWS)
+        counts = state.multinomial(int(n), weight / weight.sum(), draws)
         right = state.binomial(counts, np.clip(rate, 0.0, 1.0))
         widths = []
         for k, c in zip(counts.astype("float64"), right, strict=True):
@@ -58,9 +62,8 @@ def plan_ece(
             widths.append(high - low)
         return 0.5 * float(np.mean(widths))
 
-    samples = _bisected(
-        lambda n: mean_half_width(n, sums.weight, rate) <= half_width,
-        max_samples,
+    samples = _scaled(
+        lambda n: mean_half_width(n, sums.weight, rate), half_width, max_samples
     )
     if math.isinf(samples):
         reached = mean_half_width(max_samples, sums.weight, rate)
@@ -76,7 +79,7 @@ def plan_ece(
             # A bootstrap of the pilot, and that the width falls as 1 / sqrt n.
             weight = rng.poisson(count * sums.weight)
             drawn = (rng.binomial(weight, rate) + rate) / (weight + 1.0)
-            width = mean_half_width(int(samples), weight + 1e-9, drawn)
+            width = mean_half_width(samples, weight + 1e-9, drawn, _FEW_DRAWS)
             ends.append(samples * (width / half_width) ** 2)
     low, high = float(min(ends)), float(max(ends))
     return Plan(
@@ -221,5 +224,26 @@ def _bisected(reaches: Any, max_samples: int) -> float:
         middle = int(math.sqrt(low * high))
         middle = min(max(middle, low + 1), high - 1)
         low, high = (low, middle) if reaches(middle) else (middle, high)
-    unit = 10 ** max(0, math.floor(math.log10(high)) - 1)
-    return float(min(math.ceil(high / unit) * unit, max_samples))
+    return min(_two_digits(high), float(max_samples))
+
+
+def _scaled(width_of: Any, half_width: float, max_samples: int) -> float:
+    """Samples, to two digits, whose half-width this is; or infinity.
+
+    Widths fall nearly as 1 / sqrt(n), so few steps suffice.
+    """
+    count = float(min(max_samples, 1000))
+    for _ in range(_MOST_STEPS):
+        before, wanted = count, count * (width_of(count) / half_width) ** 2
+        count = min(max(wanted, _FEWEST), max_samples)
+        if abs(count - before) <= 0.01 * count:
+            break
+    if count == max_samples and wanted > 1.01 * count:
+        return math.inf
+    return min(_two_digits(count), float(max_samples))
+
+
+def _two_digits(count: float) -> float:
+    """At most two digits, not below the number."""
+    unit = 10 ** max(0, math.floor(math.log10(count)) - 1)
+    return float(math.ceil(count / unit) * unit)

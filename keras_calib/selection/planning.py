@@ -8,7 +8,6 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.intervals import binomial_p_value
 from keras_calib.functional.ranking import top_scored
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
@@ -19,6 +18,8 @@ from keras_calib.selection.candidates import candidates
 from keras_calib.selection.certification import certified_coverage
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.guarantees import first_rank
+from keras_calib.selection.plan_reach import Reach
+from keras_calib.selection.plan_reach import rounded_up
 from keras_calib.selection.plan_tables import LabelTable
 from keras_calib.selection.plan_tables import Plan
 from keras_calib.selection.plan_tables import SizeTable
@@ -30,12 +31,15 @@ from keras_calib.selection.population import of_pilot
 
 __all__ = ["plan"]
 
-# Simulated selections at each size; populations that the pilot may have been,
-# which share as many again; and tails of intervals of labels and coverages.
-_NUM_DRAWS, _NUM_POPULATIONS = 1000, 40
+# Simulated selections at each size: most and fewest, the latter from this
+# many labels on, as large samples differ less.
+_MOST_DRAWS, _FEWEST_DRAWS, _LARGE = 1000, 400, 10_000
+# Populations that the pilot may have been, and their draws at each size.
+_NUM_POPULATIONS, _MOST_OTHERS = 40, 800
+# Tails of intervals of labels and of coverages.
 _TAIL, _DECILE = 0.05, 0.1
-# Sizes are these times powers of ten.
-_SIZES = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.4, 8.0)
+# Sizes are these times powers of ten; those of the other populations.
+_SIZES, _COARSE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0)
 _COVERAGES = tuple(i / 10 for i in range(1, 11))
 
 
@@ -190,27 +194,37 @@ class _Aim:
         more: list[int],
         rng: np.random.Generator,
     ) -> Plan:
-        best = of.best_coverage(self.risk)
-        if not best:
-            raise self._never(of)
-        sizes = np.array(sorted({*self._sizes(), *more}))
+        reach = Reach(of, self.risk, self.delta, self.power, self.method)
+        if not (best := reach.best_coverage):
+            raise reach.never(self.max_samples)
+        sizes = np.array(sorted({*self._sizes(_SIZES), *more}))
         # The least coverage of all stands for any threshold.
         asked = np.r_[1e-12, coverages]
-        own, other = self._scan(of, sizes, rng), self._scan(others, sizes, rng)
+        own = self._scan(of, sizes, _MOST_DRAWS, rng)
+        power = np.array([(x > 0).mean() for x in own])
         samples = self._crossing(sizes, own, asked)
-        low, high = samples, samples
+        if math.isinf(samples[0]):
+            raise reach.too_many(self.max_samples, float(power[-1]))
+        low, high, assurance = samples, samples, power
         if of.num_samples:
+            coarse = np.array(sorted(self._sizes(_COARSE)))
+            other = self._scan(others, coarse, _MOST_OTHERS, rng)
             # Draws go round the populations.
             each = [
-                self._crossing(sizes, other[:, i::_NUM_POPULATIONS], asked)
+                self._crossing(
+                    coarse, [x[i::_NUM_POPULATIONS] for x in other], asked
+                )
                 for i in range(_NUM_POPULATIONS)
             ]
+            assurance = np.interp(
+                np.log(sizes),
+                np.log(coarse),
+                [(x > 0).mean() for x in other],
+            )
             ranked = np.sort(np.stack(each), axis=0)
             least = round(_TAIL * (_NUM_POPULATIONS - 1))
             low = np.minimum(ranked[least], samples)
             high = np.maximum(ranked[-1 - least], samples)
-        if math.isinf(samples[0]):
-            raise self._too_many(of, float((own[-1] > 0).mean()))
         beyond = np.append(False, coverages > best)
         samples = np.where(beyond, np.nan, samples)
         return Plan(
@@ -228,31 +242,43 @@ class _Aim:
             by_coverage=LabelTable(coverages, samples[1:], low[1:], high[1:]),
             by_samples=SizeTable(
                 sizes,
-                (own > 0).mean(axis=1),
-                (other > 0).mean(axis=1),
-                own.mean(axis=1),
-                *np.quantile(own, [_DECILE, 1 - _DECILE], axis=1),
+                power,
+                assurance,
+                np.array([x.mean() for x in own]),
+                *np.transpose(
+                    [np.quantile(x, [_DECILE, 1 - _DECILE]) for x in own]
+                ),
             ),
         )
 
-    def _sizes(self) -> list[int]:
+    def _sizes(self, digits: Sequence[float]) -> list[int]:
         """Sizes to simulate, from the fewest labels on."""
         powers = range(1, 2 + int(math.log10(self.max_samples)))
-        found = {round(x * 10**k) for k in powers for x in _SIZES}
+        found = {round(x * 10**k) for k in powers for x in digits}
         found |= {self.fewest, self.max_samples}
         return [x for x in found if self.fewest <= x <= self.max_samples]
 
     def _scan(
-        self, of: Population, sizes: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Coverages that draws certify, `(sizes, draws)`."""
-        options = self.risk, self.delta, self.method, _NUM_DRAWS, rng
-        return np.stack(
-            [certified_coverage(of, int(n), *options) for n in sizes]
-        )
+        self,
+        of: Population,
+        sizes: np.ndarray,
+        most: int,
+        rng: np.random.Generator,
+    ) -> list[np.ndarray]:
+        """Coverages that draws certify, `(draws,)` for each size."""
+        options = self.risk, self.delta, self.method
+        return [
+            certified_coverage(
+                of, int(n), *options, _FEWEST_DRAWS if n > _LARGE else most, rng
+            )
+            for n in sizes
+        ]
 
     def _crossing(
-        self, sizes: np.ndarray, found: np.ndarray, coverages: np.ndarray
+        self,
+        sizes: np.ndarray,
+        found: list[np.ndarray],
+        coverages: np.ndarray,
     ) -> np.ndarray:
         """Labels from which on each coverage is certified often enough.
 
@@ -261,7 +287,7 @@ class _Aim:
         """
         samples = np.full(len(coverages), np.inf)
         for i, coverage in enumerate(coverages):
-            power = (found >= coverage).mean(axis=1)
+            power = np.array([(x >= coverage).mean() for x in found])
             power = isotonic_regression(power).x
             if not (reached := np.flatnonzero(power >= self.power)).size:
                 continue
@@ -271,56 +297,10 @@ class _Aim:
                 share = self.power - power[k - 1]
                 share /= power[k] - power[k - 1]
                 count = sizes[k - 1] * (sizes[k] / sizes[k - 1]) ** share
-            samples[i] = max(_rounded_up(count), self.fewest)
+            samples[i] = max(rounded_up(count), self.fewest)
         return np.minimum(
             samples, np.where(np.isinf(samples), np.inf, self.max_samples)
         )
-
-    def _never(self, of: Population) -> ValueError:
-        accepted = np.maximum(of.num_samples * of.coverage, 1.0)
-        wrong = np.maximum(accepted * of.risk - 1.0, 0.0)
-        compatible = binomial_p_value(np.floor(wrong), accepted, self.risk)
-        # Errors in excess must be improbable if the risk were right.
-        excess = 1.0 - compatible > 0.05
-        if of.num_samples and excess.any():
-            return value_error(
-                "`pilot` is too small to tell whether this `risk` is within "
-                f"reach: take one of {3 * self.fewest} samples or more, or "
-                f"ask for a larger `risk`, such as {self._reachable(of):g}",
-                risk=self.risk,
-                samples=of.num_samples,
-            )
-        best = int(np.argmin(of.risk))
-        return value_error(
-            "`risk` is below that of every threshold, so that no number of "
-            f"labels certifies it: ask for `risk={self._reachable(of):g}` or "
-            "more",
-            risk=self.risk,
-            **{
-                "lowest risk": float(of.risk[best]),
-                "at coverage": float(of.coverage[best]),
-            },
-        )
-
-    def _too_many(self, of: Population, power: float) -> ValueError:
-        return value_error(
-            "`max_samples` labels do not certify any threshold with "
-            f"probability `power`: raise it, or ask for "
-            f"`risk={self._reachable(of):g}` or more",
-            risk=self.risk,
-            power=self.power,
-            max_samples=self.max_samples,
-            probability=power,
-        )
-
-    def _reachable(self, of: Population) -> float:
-        """A risk of two digits that `max_samples` labels would certify."""
-        spread = math.sqrt(2.0 * math.log(2.0 / self.delta)) + 1.0
-        error = np.sqrt(of.risk / (self.max_samples * of.coverage))
-        limit = float((of.risk + spread * error).min())
-        fewest = -math.log(self.delta / 2.0) / self.max_samples
-        limit = max(limit, fewest, 1.01 * self.risk)
-        return min(_rounded_up(limit), 0.99)
 
 
 def _records(
@@ -357,10 +337,3 @@ def _check_inside(name: str, value: Any) -> None:
         raise value_error(
             f"`{name}` must be a number between 0 and 1", **{name: value}
         )
-
-
-def _rounded_up(value: float) -> float:
-    """At most two digits, not below the value."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    # A number of two digits stays.
-    return round(math.ceil(round(value / unit, 9)) * unit, 12)

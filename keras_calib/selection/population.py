@@ -46,11 +46,6 @@ class Population(NamedTuple):
         """Error rate of the samples up to the end of each piece."""
         return np.cumsum(self.mass * self.rate, axis=-1) / self.coverage
 
-    def best_coverage(self, risk: float) -> float:
-        """The largest coverage whose error rate is at most `risk`, or 0."""
-        place = np.flatnonzero(self.risk <= risk)
-        return float(self.coverage[place[-1]]) if len(place) else 0.0
-
 
 class Curve(NamedTuple):
     """Errors of a pilot up to each rank: knots that straight lines join.
