@@ -1,6 +1,5 @@
 """The base of layers that compare a score with a fitted threshold."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -268,7 +267,8 @@ class ThresholdLayer(FittedLayer):
 
     def part_was_fitted(self) -> None:
         """Rejects everything: compiled functions do not check the fits."""
-        self._threshold.assign(ops.full_like(self._threshold, math.inf))
+        shape = tuple(self._threshold.shape)
+        self._threshold.assign(np.full(shape, np.inf, "float32"))
 
     def _note_fits(self) -> None:
         self._fits = fits_of(self.parts())
