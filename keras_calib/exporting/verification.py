@@ -210,8 +210,8 @@ def _probe(
     expected = served.answers(outputs, from_logits, groups)
     threshold = None
     if groups is not None:
-        rank = expected["score"].ndim
-        found = served.selector.threshold_for(groups, rank)
+        shape = expected["score"].shape
+        found = served.selector.threshold_for(groups, shape)
         threshold = np.broadcast_to(
             ops.convert_to_numpy(found), expected["score"].shape
         )

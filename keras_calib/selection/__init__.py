@@ -7,9 +7,9 @@ Floor: above `calibrators` and `metrics`, beside `training`.
 
 from keras_calib.selection.classifier import SelectiveClassifier
 from keras_calib.selection.cost_records import choose_threshold_by_cost
+from keras_calib.selection.group_names import combined_groups
 from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.group_thresholds import choose_group_thresholds
-from keras_calib.selection.group_thresholds import combined_groups
 from keras_calib.selection.normalization import LogitNormalization
 from keras_calib.selection.plan_tables import LabelTable
 from keras_calib.selection.plan_tables import Plan

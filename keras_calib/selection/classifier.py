@@ -28,9 +28,9 @@ from keras_calib.selection.candidates import check_units
 from keras_calib.selection.cost_targets import read_target
 from keras_calib.selection.costs import CostLayer
 from keras_calib.selection.costs import rule_of
+from keras_calib.selection.group_names import read_groups
 from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.group_thresholds import facts_of
-from keras_calib.selection.group_thresholds import read_groups
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.thresholds import chosen_of
@@ -365,7 +365,7 @@ class SelectiveClassifier(CostLayer):
         logits = given
         if self.calibrator is not None:
             logits = at_least_float32(self.calibrator(given))
-        threshold = self.threshold_for(groups, len(logits.shape) - 1)
+        threshold = self.threshold_for(groups, tuple(logits.shape)[:-1])
         answers = self.answers(logits, threshold)
         interval = getattr(self.calibrator, "interval", None)
         if interval is not None:

@@ -5,15 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
+from keras_calib.selection.group_names import read_groups
 from keras_calib.selection.group_walks import certified_by_group
 from keras_calib.selection.guarantees import first_rank
-from keras_calib.selection.served_groups import LARGEST_ID
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.thresholds import choose
 
@@ -21,9 +20,7 @@ __all__ = [
     "GroupThresholds",
     "choose_group_thresholds",
     "choose_of_groups",
-    "combined_groups",
     "facts_of",
-    "read_groups",
     "split_by_group",
 ]
 
@@ -177,74 +174,6 @@ def choose_group_thresholds(
     return choose_of_groups(names, found, target)[0]
 
 
-def combined_groups(*groups: Any) -> list[str]:
-    """Names of the intersections of groupings, such as `"f / old"`.
-
-    Use it to ask for a threshold in each intersection: its result is the
-    `groups` of a fit.
-
-    Args:
-        *groups: Ids or names `(n,)` of each grouping.
-
-    Example:
-
-    >>> combined_groups(["f", "m"], [3, 4])
-    ['f / 3', 'm / 4']
-    """
-    lists = [to_numpy(one).reshape(-1).tolist() for one in groups]
-    if len({len(one) for one in lists}) != 1:
-        raise value_error(
-            "`groups` must all have one value per sample",
-            lengths=[len(one) for one in lists],
-        )
-    return [" / ".join(map(str, row)) for row in zip(*lists, strict=True)]
-
-
-def read_groups(
-    groups: Any, shape: tuple, costs: Any = None
-) -> tuple[tuple, np.ndarray]:
-    """Names of the groups, ascending, and the place of each sample's group.
-
-    Places have the given shape, that of the scores. Costs are refused.
-    """
-    if costs is not None:
-        raise value_error(
-            "`groups` must be left out with `costs`: thresholds by group are "
-            "for risk and coverage"
-        )
-    array = to_numpy(groups)
-    if array.dtype.kind == "O":
-        flat = array.reshape(-1).tolist()
-        whole = all(isinstance(x, str) for x in flat)
-        array = array.astype(str) if whole else array
-    if array.dtype.kind not in "iuUS":
-        raise type_error(
-            "`groups` must be integers or strings, without NaN and None: give "
-            "missing ones a group of their own",
-            dtype=array.dtype.name,
-        )
-    if array.dtype.kind == "S":
-        array = np.char.decode(array, "utf-8")
-    per_row = array.shape == shape[:1]
-    if array.shape != shape and not (per_row and shape):
-        raise value_error(
-            "`groups` must have one value per sample, or per row",
-            **{"groups.shape": array.shape, "samples": shape},
-        )
-    names, places = np.unique(array, return_inverse=True)
-    if array.dtype.kind in "iu" and len(names):
-        ends = int(names[0]), int(names[-1])
-        if ends[0] < -LARGEST_ID or ends[1] > LARGEST_ID:
-            raise value_error(
-                "`groups` must be in the range of int32: number them, or "
-                "pass their names",
-                minimum=ends[0],
-                maximum=ends[1],
-            )
-    places = places.reshape(array.shape + (1,) * (len(shape) - array.ndim))
-    return tuple(names.tolist()), np.broadcast_to(places, shape)
-
-
 def split_by_group(
     scores: Any,
     correct: Any,
@@ -286,7 +215,7 @@ def choose_of_groups(
     """
     risk, delta = target.risk, target.delta
     some = [one for one in found if one is not None]
-    fewest, certified = 0, [np.zeros(0, bool)] * len(some)
+    fewest, certified = 0, [np.zeros(len(x.threshold), bool) for x in some]
     if risk is not None and delta is not None:
         certified, fewest = certified_by_group(some, risk, delta, target.method)
     chosen = []

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["LARGEST_ID", "ids_of", "served_ids", "thresholds_of"]
@@ -49,7 +50,7 @@ def served_ids(groups: Any, group: tuple) -> Any:
     return np.clip(array, -LARGEST_ID - 1, LARGEST_ID + 1).astype("int32")
 
 
-def thresholds_of(ids: Any, thresholds: Any, groups: Any, rank: int) -> Any:
+def thresholds_of(ids: Any, thresholds: Any, groups: Any, shape: tuple) -> Any:
     """The threshold of each sample's group; inf for an unknown one.
 
     A search in steps that halve, by gathers and comparisons, which every
@@ -59,11 +60,17 @@ def thresholds_of(ids: Any, thresholds: Any, groups: Any, rank: int) -> Any:
         ids: Ids of the groups `(num_groups,)`, int32, ascending.
         thresholds: Their thresholds `(num_groups,)`.
         groups: Ids of the samples `(batch,)`, or of the shape of the scores.
-        rank: Number of axes of the scores.
+        shape: Shape of the scores, with None for what is not known.
     """
     groups = ops.convert_to_tensor(groups)
-    if keras.backend.standardize_dtype(groups.dtype) == "int64":
-        groups = ops.clip(groups, -LARGEST_ID - 1, LARGEST_ID + 1)
+    _check_shape(tuple(groups.shape), tuple(shape))
+    dtype = keras.backend.standardize_dtype(groups.dtype)
+    if "int" not in dtype:
+        raise type_error("`groups` must be integers or strings", dtype=dtype)
+    if dtype in ("int64", "uint32", "uint64"):
+        groups = ops.minimum(groups, ops.cast(LARGEST_ID + 1, dtype))
+    if dtype == "int64":
+        groups = ops.maximum(groups, ops.cast(-LARGEST_ID - 1, dtype))
     groups = ops.cast(groups, "int32")
     last = ids.shape[0] - 1
     place = ops.zeros_like(groups)
@@ -76,6 +83,20 @@ def thresholds_of(ids: Any, thresholds: Any, groups: Any, rank: int) -> Any:
     known = ops.equal(ops.take(ids, place), groups)
     found = ops.take(thresholds, place)
     found = ops.where(known, found, ops.full_like(found, float("inf")))
-    for _ in range(rank - len(found.shape)):
+    for _ in range(len(shape) - len(found.shape)):
         found = ops.expand_dims(found, -1)
     return found
+
+
+def _check_shape(groups: tuple, scores: tuple) -> None:
+    """Raises ValueError unless there is a group for each row or score."""
+    fits = len(groups) in (1, len(scores)) and all(
+        None in (one, other) or one == other
+        for one, other in zip(groups, scores, strict=False)
+    )
+    if not fits and scores:
+        raise value_error(
+            "`groups` must have one value per row, shape (batch,), or per "
+            "score",
+            **{"groups.shape": groups, "score.shape": scores},
+        )

@@ -1,6 +1,5 @@
 """The base of layers that compare a score with a fitted threshold."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import is_in_live_graph
+from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.inputs.checks import check_number
 from keras_calib.selection.candidates import Candidates
@@ -87,30 +87,37 @@ class ThresholdLayer(FittedLayer):
         self._threshold.assign(threshold)
 
     def _make_threshold(self, group: tuple) -> None:
-        """A variable for one threshold, or for one of each group."""
+        """Variables for one threshold, or for one of each group and the ids.
+
+        Functions that JAX compiled read variables, and keep other arrays.
+        """
         shape = (len(group),) if group else ()
-        if self._threshold is not None:
-            self._group, self._ids = group, ids_of(group) if group else None
-            if tuple(self._threshold.shape) == shape:
-                return
+        made = self._threshold is not None
+        if made and tuple(self._threshold.shape) != shape:
             unlock_variables(self)
-            self.built = False
+            self.built = made = False
             del self._threshold
-        self._threshold = self.add_weight(
-            shape=shape,
-            initializer="zeros",
-            trainable=False,
-            name="threshold",
-        )
-        self._group, self._ids = group, ids_of(group) if group else None
+            if self._ids is not None:
+                del self._ids
+        options = {"shape": shape, "initializer": "zeros", "trainable": False}
+        if not made:
+            self._threshold = self.add_weight(name="threshold", **options)
+            if group:
+                self._ids = self.add_weight(
+                    name="group_ids", dtype="int32", **options
+                )
+        self._group = group
+        if group:
+            self._ids.assign(ids_of(group))
 
     def _check_may_regroup(self, group: tuple) -> None:
-        """Raises if a compiled function would go on with other groups."""
-        if group != self._group and is_in_live_graph(self):
+        """Raises if a compiled function would go on with other variables."""
+        if len(group) != len(self._group) and is_in_live_graph(self):
             raise value_error(
-                f"`{type(self).__name__}` must not change its groups while a "
-                "compiled function holds it, such as that of `model.predict`. "
-                "Fit a new selector and build a new model with it",
+                f"`{type(self).__name__}` must keep its number of groups while "
+                "a compiled function holds it, such as that of "
+                "`model.predict`: fit a new selector and build a new model "
+                "with it",
                 before=len(self._group),
                 now=len(group),
             )
@@ -142,8 +149,8 @@ class ThresholdLayer(FittedLayer):
             for k, v in self._chosen._asdict().items()
         }
 
-    def threshold_for(self, groups: Any, rank: int) -> Any:
-        """The threshold, or that of each sample's group."""
+    def threshold_for(self, groups: Any, shape: tuple) -> Any:
+        """The threshold, or that of each sample's group, for scores' shape."""
         if (groups is None) != (self._ids is None):
             raise value_error(
                 "`groups` must be given to a selector with thresholds by "
@@ -151,9 +158,10 @@ class ThresholdLayer(FittedLayer):
                 groups=None if groups is None else type(groups).__name__,
                 fitted_groups=len(self._group),
             )
+        note_graph(self)
         if self._ids is None:
             return self._threshold
-        return thresholds_of(self._ids, self._threshold, groups, rank)
+        return thresholds_of(self._ids, self._threshold, groups, shape)
 
     @property
     def chosen(self) -> Any:
@@ -259,7 +267,8 @@ class ThresholdLayer(FittedLayer):
 
     def part_was_fitted(self) -> None:
         """Rejects everything: compiled functions do not check the fits."""
-        self._threshold.assign(ops.full_like(self._threshold, math.inf))
+        shape = tuple(self._threshold.shape)
+        self._threshold.assign(np.full(shape, np.inf, "float32"))
 
     def _note_fits(self) -> None:
         self._fits = fits_of(self.parts())

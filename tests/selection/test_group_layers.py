@@ -1,0 +1,300 @@
+"""Selective classifiers with thresholds by group: fits, answers, files."""
+
+import keras
+import numpy as np
+import pytest
+from cases import array
+from selection_data import noisy
+from selection_data import temperature
+
+import keras_calib as kc
+
+pytestmark = pytest.mark.portable
+
+IDS = np.array([-5, 2, 40, 2**31 - 2])
+NAMES = np.array(["b", "c", "d", "é"])
+
+
+def data(kind="ids", n=1000):
+    """Class ids, logits, and the group of each row."""
+    labels, logits = noisy(n=n)
+    place = np.random.default_rng(1).integers(4, size=n)
+    return labels, logits, (NAMES if kind == "names" else IDS)[place]
+
+
+def accepted(selector, logits, groups):
+    return array(selector(logits, groups=groups)["accept"])
+
+
+def model_of(selector, logits):
+    inputs = keras.Input(logits.shape[1:])
+    group = keras.Input((), dtype="int32")
+    return keras.Model([inputs, group], selector(inputs, groups=group))
+
+
+@pytest.mark.parametrize("kind", ["ids", "names"])
+def test_every_group_is_accepted_by_its_own_threshold(kind):
+    labels, logits, groups = data(kind)
+    selector = kc.SelectiveClassifier(calibrator=temperature())
+    selector.fit(labels, logits, risk=0.02, groups=groups)
+    accept = accepted(selector, logits, groups)
+    wrong = logits.argmax(-1) != labels
+    for place, name in enumerate(selector.groups):
+        of = groups == name
+        alone = kc.SelectiveClassifier(calibrator=temperature())
+        alone.fit(labels[of], logits[of], risk=0.02)
+        assert selector.threshold[place] == np.float32(alone.threshold)
+        assert accept[of].mean() == selector.chosen.group_coverage[place]
+        table, expected = selector.table(group=name), alone.table()
+        for found, other in zip(table, expected, strict=True):
+            np.testing.assert_array_equal(found, other)
+    assert selector.chosen.coverage == accept.mean()
+    assert abs(selector.chosen.risk - wrong[accept].mean()) < 1e-12
+    assert len(set(selector.threshold)) == 4
+
+
+def test_the_order_of_rows_and_their_groups_is_kept():
+    labels, logits, groups = data()
+    ignored = np.where(np.arange(1000) % 7 == 0, 9, labels)
+    weight = np.arange(1000) % 3
+    kept = (ignored != 9) & (weight > 0)
+    selector = kc.SelectiveClassifier(calibrator=temperature()).fit(
+        ignored,
+        logits,
+        coverage=0.3,
+        groups=groups,
+        ignore_class=9,
+        sample_weight=weight,
+    )
+    accept = accepted(selector, logits, groups)
+    for place, name in enumerate(selector.groups):
+        of = kept & (groups == name)
+        assert selector.chosen.num_samples[place] == of.sum()
+        share = (weight * accept)[of].sum() / weight[of].sum()
+        assert abs(share - selector.chosen.group_coverage[place]) < 1e-12
+    # The rows that tune nothing keep their groups too.
+    tuned = kc.SelectiveClassifier(calibrator=kc.TemperatureScaling()).fit(
+        ignored,
+        logits,
+        coverage=0.3,
+        groups=groups,
+        ignore_class=9,
+        tune_fraction=0.4,
+        seed=2,
+    )
+    order = np.random.default_rng(2).permutation(1000)
+    rest = np.sort(order[400:])
+    accept = accepted(tuned, logits, groups)
+    for place, name in enumerate(tuned.groups):
+        of = rest[(groups[rest] == name) & (ignored[rest] != 9)]
+        assert tuned.chosen.num_samples[place] == len(of)
+        assert accept[of].mean() == tuned.chosen.group_coverage[place]
+
+
+def test_a_guarantee_by_group_is_that_of_the_records():
+    labels, logits, groups = data(n=3000)
+    options = {"risk": 0.03, "delta": 0.1, "groups": groups}
+    selector = kc.SelectiveClassifier().fit(labels, logits, **options)
+    scores = array(selector.score_of(logits))
+    correct = logits.argmax(-1) == labels
+    expected = kc.choose_group_thresholds(scores, correct, **options)
+    assert selector.chosen == expected
+    assert (expected.certified_risk, expected.delta) == (0.03, 0.1)
+    other = kc.SelectiveClassifier().fit_scores(scores, correct, **options)
+    assert other.chosen == expected
+    for place, name in enumerate(selector.groups):
+        table = selector.table(group=name)
+        last = np.flatnonzero(table.certified)[-1]
+        assert table.threshold[last] == expected.threshold[place]
+
+
+def test_unknown_groups_are_rejected():
+    labels, logits, groups = data()
+    selector = kc.SelectiveClassifier().fit(
+        labels, logits, coverage=1.0, groups=groups
+    )
+    assert accepted(selector, logits, groups).all()
+    for unknown in (-6, 0, 3, 41, 2**31 - 1, 2**33 + 2, -(2**33)):
+        other = np.full(1000, unknown)
+        assert not accepted(selector, logits, other).any(), unknown
+    big = np.full(1000, 2**32 - 5, "uint64")  # In 32 bits it would be -5.
+    assert not accepted(selector, logits, big).any()
+    named = kc.SelectiveClassifier().fit(
+        labels, logits, coverage=1.0, groups=data("names")[2]
+    )
+    for names in (["a"], ["z"], [""]):
+        assert not accepted(named, logits[:1], names).any()
+    for names in (["b"], [b"b"], np.array(["b"]), np.array(["b"], object), [0]):
+        assert accepted(named, logits[:1], names).all()
+    assert not accepted(named, logits[:1], [4]).any()
+
+
+def test_groups_of_other_shapes_and_kinds_are_refused():
+    labels, logits, groups = data()
+    selector = kc.SelectiveClassifier().fit(
+        labels, logits, coverage=0.5, groups=groups
+    )
+    # A column would be compared with every row.
+    for bad in (groups[:, None], groups[:1], groups[:-1], groups[0]):
+        with pytest.raises(ValueError, match="`groups` must have one value"):
+            selector(logits, groups=bad)
+    number = keras.ops.convert_to_tensor(groups.astype("float32"))
+    for bad in (number, groups.astype("float64"), groups > 3):
+        with pytest.raises(TypeError, match="integers or strings"):
+            selector(logits, groups=bad)
+    with pytest.raises(TypeError, match="integers, as in `fit`"):
+        selector(logits, groups=["a"] * 1000)
+    with pytest.raises(ValueError, match="must be given to a selector with"):
+        selector(logits)
+    alone = kc.SelectiveClassifier().fit(labels, logits, coverage=0.5)
+    with pytest.raises(ValueError, match="must be given to a selector with"):
+        alone(logits, groups=groups)
+    with pytest.raises(ValueError, match="`group` must name a group"):
+        selector.table()
+    with pytest.raises(ValueError, match="must be a group of the fit"):
+        selector.table(group=3)
+    with pytest.raises(ValueError, match="`group` must name a group"):
+        alone.table(group=2)
+
+
+def test_groups_are_refused_with_costs():
+    labels, logits, groups = data()
+    selector = kc.SelectiveClassifier(costs=1.0 - np.eye(4))
+    with pytest.raises(ValueError, match="must be left out with `costs`"):
+        selector.fit(labels, logits, reject_cost=0.1, groups=groups)
+    assert not selector.fitted
+
+
+def test_images_take_the_group_of_their_row():
+    labels, logits, _ = data()
+    dense = labels.reshape(10, 100), logits.reshape(10, 100, 4)
+    groups = np.arange(10) % 2
+    selector = kc.SelectiveClassifier().fit(*dense, coverage=0.5, groups=groups)
+    accept = accepted(selector, dense[1], groups)
+    assert accept.shape == (10, 100)
+    assert accept[::2].mean() == accept[1::2].mean() == 0.5
+    each = np.repeat(groups[:, None], 100, axis=1)
+    np.testing.assert_array_equal(accepted(selector, dense[1], each), accept)
+
+
+@pytest.mark.parametrize("kind", ["ids", "names"])
+def test_it_saves_and_loads_with_its_groups(kind, tmp_path):
+    labels, logits, groups = data(kind)
+    selector = kc.SelectiveClassifier(calibrator=temperature())
+    selector.fit(labels, logits, risk=0.05, delta=0.1, groups=groups)
+    assert any(selector.chosen.accepts)
+    model = model_of(selector, logits)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    expected = accepted(selector, logits, groups)
+    assert expected.any()
+    ids = np.searchsorted(NAMES, groups) if kind == "names" else groups
+    inputs = [logits, ids.astype("int32")]
+    for whole in (model, loaded, keras.models.clone_model(model)):
+        found = whole.predict(inputs, batch_size=300, verbose=0)["accept"]
+        np.testing.assert_array_equal(found, expected)
+    for copy in (
+        loaded.layers[-1],
+        kc.SelectiveClassifier.from_config(selector.get_config()),
+        keras.models.model_from_json(model.to_json()).layers[-1],
+    ):
+        assert copy.chosen == selector.chosen
+        assert copy.groups == selector.groups
+        np.testing.assert_array_equal(copy.threshold, selector.threshold)
+        found = accepted(copy, logits, groups)
+        np.testing.assert_array_equal(found, expected)
+        with pytest.raises(RuntimeError, match="loaded layers"):
+            copy.table(group=copy.groups[0])
+
+
+def test_a_second_fit_may_have_other_groups_or_none():
+    labels, logits, groups = data()
+    selector = kc.SelectiveClassifier()
+    for again in (groups, groups % 2, None, groups, data("names")[2], None):
+        selector.fit(labels, logits, coverage=0.5, groups=again)
+        fresh = kc.SelectiveClassifier()
+        fresh.fit(labels, logits, coverage=0.5, groups=again)
+        assert selector.chosen == fresh.chosen
+        assert selector.groups == fresh.groups
+        np.testing.assert_array_equal(selector.threshold, fresh.threshold)
+        if again is None:
+            assert isinstance(selector.threshold, float)
+            assert array(selector(logits)["accept"]).mean() == 0.5
+        else:
+            np.testing.assert_array_equal(
+                accepted(selector, logits, again),
+                accepted(fresh, logits, again),
+            )
+
+
+def test_a_failed_fit_keeps_the_previous_one():
+    labels, logits, groups = data()
+    selector = kc.SelectiveClassifier()
+    selector.fit(labels, logits, coverage=0.5, groups=groups)
+    before = selector.chosen
+    with pytest.raises(ValueError, match="certified to have this `risk`"):
+        selector.fit(
+            labels, logits, risk=1e-4, delta=0.1, groups=data("names")[2]
+        )
+    assert selector.chosen == before
+    assert selector.groups == tuple(IDS.tolist())
+    assert accepted(selector, logits, groups).mean() > 0.49
+
+
+def test_a_part_that_is_fitted_again_rejects_all_groups():
+    labels, logits, groups = data()
+    scaling = temperature()
+    selector = kc.SelectiveClassifier(calibrator=scaling)
+    selector.fit(labels, logits, coverage=0.5, groups=groups)
+    model, inputs = model_of(selector, logits), [logits, groups.astype("int32")]
+    assert model.predict(inputs, verbose=0)["accept"].any()
+    scaling.fit(labels, logits)
+    if keras.backend.backend() != "torch":  # There nothing is compiled.
+        assert not model.predict(inputs, verbose=0)["accept"].any()
+    with pytest.raises(RuntimeError, match="were fitted again"):
+        selector(logits, groups=groups)
+    selector.fit(labels, logits, coverage=0.5, groups=groups)
+    assert model.predict(inputs, verbose=0)["accept"].any()
+
+
+def test_a_compiled_function_keeps_its_groups():
+    labels, logits, groups = data()
+    selector = kc.SelectiveClassifier()
+    selector.fit(labels, logits, coverage=0.5, groups=groups)
+    model, inputs = model_of(selector, logits), [logits, groups.astype("int32")]
+    before = model.predict(inputs, verbose=0)["accept"]
+    selector.fit(labels, logits, coverage=0.2, groups=groups)
+    after = model.predict(inputs, verbose=0)["accept"]
+    assert after.mean() < 0.25 < before.mean()
+    # As many groups with other ids: 2 is the second of both.
+    other = np.where(groups == 2, 2, np.where(groups == 40, -5, 41))
+    other = np.where(groups == -5, -7, other)
+    selector.fit(labels, logits, coverage=0.5, groups=other)
+    found = model.predict([logits, other.astype("int32")], verbose=0)["accept"]
+    np.testing.assert_array_equal(found, accepted(selector, logits, other))
+    assert not model.predict([logits, inputs[1] * 0], verbose=0)["accept"].any()
+    if keras.backend.backend() == "tensorflow":
+        for fewer in (groups % 2, None):
+            with pytest.raises(ValueError, match="must keep its number of"):
+                selector.fit(labels, logits, coverage=0.5, groups=fewer)
+        assert len(selector.groups) == 4
+        return
+    selector.fit(labels, logits, coverage=0.5, groups=groups % 2)
+    inputs[1] = (groups % 2).astype("int32")
+    found = model.predict(inputs, verbose=0)["accept"]
+    expected = accepted(selector, logits, groups % 2)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_known_thresholds_need_no_fit_and_match_their_groups():
+    labels, logits, groups = data()
+    facts = (
+        kc.SelectiveClassifier()
+        .fit(labels, logits, coverage=0.5, groups=groups)
+        .chosen
+    )
+    made = kc.SelectiveClassifier(threshold=facts.threshold, chosen=facts)
+    assert 0.49 < accepted(made, logits, groups).mean() < 0.51
+    for bad in (0.5, [0.5], [0.5, 1.0, np.nan, 2.0]):
+        with pytest.raises(ValueError, match="a number for each group"):
+            kc.SelectiveClassifier(threshold=bad, chosen=facts)

@@ -1,0 +1,298 @@
+"""The guarantee for all groups at once, and thresholds by group from records.
+
+In the simulations a group is either without errors, or its risk is just above
+the limit at every threshold, so that every certificate of it is false.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+import keras_calib as kc
+from keras_calib.selection.candidates import candidates
+from keras_calib.selection.group_thresholds import GroupThresholds
+from keras_calib.selection.group_walks import certified_by_group
+from keras_calib.selection.guarantees import METHODS
+from keras_calib.selection.guarantees import first_rank
+from keras_calib.selection.guarantees import starts
+
+pytestmark = pytest.mark.portable
+
+RISK, DELTA = 0.05, 0.05
+
+
+def made_up(rng, size, rate, *, tied=False):
+    """Candidates of one group, whose errors are rarer among the surest."""
+    scores = rng.integers(0, 9, size) if tied else rng.normal(size=size)
+    share = np.argsort(np.argsort(-scores)) / size
+    correct = rng.random(size) >= 2.0 * rate * share
+    return candidates(scores.astype("float64"), correct, None, DELTA)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    size=st.integers(1, 3000),
+    tied=st.booleans(),
+    method=st.sampled_from(["ltt", "sgr"]),
+)
+def test_one_group_is_certified_as_without_groups(seed, size, tied, method):
+    one = made_up(np.random.default_rng(seed), size, 0.04, tied=tied)
+    (found,), _ = certified_by_group([one], RISK, DELTA, method)
+    expected = METHODS[method](one.accepted, one.wrong, RISK, DELTA)
+    np.testing.assert_array_equal(found, expected)
+
+
+def slow_walk(one, waiting):
+    """Threshold after threshold, with the level that each rank brings."""
+    waiting, level, certified = dict(waiting), 0.0, []
+    for accepted, wrong in zip(one.accepted, one.wrong, strict=True):
+        for rank in [r for r in waiting if r <= accepted]:
+            level += waiting.pop(rank)
+        passes = 0.0 < level >= binom.cdf(wrong, accepted, RISK)
+        certified.append(passes)
+        level = level if passes else 0.0
+    return certified
+
+
+def slow_certified(found, delta):
+    """Groups complete one after the other, and the others share their part."""
+    for count in range(len(found), 0, -1):
+        large = sorted(found, key=lambda x: -x.num_samples)[:count]
+        least = first_rank(RISK, delta / count)
+        if large[-1].num_samples >= least:
+            break
+    else:
+        return [[False] * len(one.threshold) for one in found]
+    parts = {}
+    for one in large:
+        ranks, shares = starts(one.num_samples, RISK, delta / count)
+        parts[id(one)] = ranks, shares / (delta / count)
+    done = set()
+    while True:
+        level = delta / max(count - len(done), 1)
+        results = {
+            id(one): slow_walk(one, zip(ranks, level * shares, strict=True))
+            for one in large
+            for ranks, shares in [parts[id(one)]]
+        }
+        ended = {key for key, passed in results.items() if passed[-1]}
+        if ended == done or len(ended) == count == len(done):
+            nothing = {id(one): [False] * len(one.threshold) for one in found}
+            results = nothing | results
+            return [results[id(one)] for one in found]
+        done = ended
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    sizes=st.lists(st.integers(1, 400), min_size=1, max_size=6),
+    tied=st.booleans(),
+)
+def test_the_walks_are_the_loop_over_groups_and_thresholds(seed, sizes, tied):
+    rng = np.random.default_rng(seed)
+    rates = rng.choice([0.0, 0.01, 0.03, 0.08], len(sizes))
+    found = [
+        made_up(rng, size, rate, tied=tied)
+        for size, rate in zip(sizes, rates, strict=True)
+    ]
+    # Two groups of one size: which is tested does not matter to the oracle.
+    certified, _ = certified_by_group(found, RISK, 0.2, "ltt")
+    if len(set(sizes)) == len(sizes):
+        assert [x.tolist() for x in certified] == slow_certified(found, 0.2)
+
+
+def records(*groups):
+    """Scores and correctness, surest first, and the place of each group."""
+    scores = np.concatenate([-np.arange(len(x)) for x in groups])
+    places = np.repeat(np.arange(len(groups)), [len(x) for x in groups])
+    return scores, np.concatenate(groups), places
+
+
+def test_a_group_that_is_certified_as_a_whole_passes_its_share_on():
+    # Of 130 samples with 2 errors the p-value is 0.0395: above delta / 2.
+    other = np.ones(130)
+    other[[109, 129]] = 0.0
+    options = {"risk": RISK, "delta": DELTA}
+    for first, coverage in ((np.ones(200), 1.0), (np.zeros(200), 129 / 130)):
+        found = kc.choose_group_thresholds(*records(first, other), **options)
+        assert found.group_coverage[1] == coverage
+
+
+def test_groups_that_nothing_could_certify_cost_the_others_nothing():
+    # 59 samples without an error pass at 0.05, and 72 at 0.025.
+    options = {"risk": RISK, "delta": DELTA}
+    assert (first_rank(RISK, DELTA), first_rank(RISK, DELTA / 2)) == (59, 72)
+    groups = [np.ones(60), *[np.ones(20)] * 50]
+    found = kc.choose_group_thresholds(*records(*groups), **options)
+    assert found.threshold == (-np.inf, *[np.inf] * 50)
+    assert found.min_samples == 59
+    assert "fewer than 59 samples" in repr(found)
+    assert "and 39 more groups" in repr(found)
+    with pytest.raises(ValueError, match="takes 59 samples even if all"):
+        kc.choose_group_thresholds(*records(*groups[1:]), **options)
+    with pytest.raises(ValueError, match="more data or fewer groups"):
+        kc.choose_group_thresholds(
+            *records(np.zeros(80), np.zeros(90)), **options
+        )
+
+
+FITS = 150
+ALLOWED = DELTA + 2 * math.sqrt(DELTA * (1 - DELTA) / FITS)
+
+
+def false_rate(easy, hard, method, joint):
+    """Share of fits in which a group just above the limit gets a threshold."""
+    rng = np.random.default_rng([easy, hard])
+    size, false = 150, 0
+    rates = np.array([0.0] * easy + [1.002 * RISK] * hard)
+    for _ in range(FITS):
+        correct = rng.random((easy + hard, size)) >= rates[:, None]
+        found = [candidates(-np.arange(size), x, None, DELTA) for x in correct]
+        parts = [found] if joint else [[one] for one in found]
+        certified = [
+            passed.any()
+            for part in parts
+            for passed in certified_by_group(part, RISK, DELTA, method)[0]
+        ]
+        false += any(certified[easy:])
+    return false / FITS
+
+
+@pytest.mark.parametrize("method", ["ltt", "sgr"])
+@pytest.mark.parametrize(("easy", "hard"), [(0, 12), (6, 6), (11, 1)])
+def test_the_guarantee_holds_for_all_groups_at_once(easy, hard, method):
+    assert false_rate(easy, hard, method, joint=True) <= ALLOWED
+
+
+def test_guarantees_of_each_group_alone_are_none_for_all():
+    # What the shares are for: the same simulation without them.
+    assert false_rate(0, 12, "ltt", joint=False) > 0.15
+
+
+def test_thresholds_from_records_are_those_of_each_group():
+    rng = np.random.default_rng(3)
+    scores = np.round(rng.normal(size=900), 1)
+    correct = rng.random(900) < 1.0 / (1.0 + np.exp(-2.0 * scores))
+    weight = rng.integers(0, 3, 900)
+    sites = np.array(["north", "Süd", "x"])[rng.integers(0, 3, 900)]
+    for target in ({"risk": 0.2}, {"coverage": 0.4}):
+        found = kc.choose_group_thresholds(
+            scores, correct, sites, sample_weight=weight, **target
+        )
+        assert found.group == ("Süd", "north", "x")
+        assert found.certified_risk is found.delta is found.method is None
+        accept = np.zeros(900, bool)
+        for place, name in enumerate(found.group):
+            of = sites == name
+            alone = kc.choose_threshold(
+                scores[of], correct[of], sample_weight=weight[of], **target
+            )
+            assert alone[:3] == (
+                found.threshold[place],
+                found.group_coverage[place],
+                found.group_risk[place],
+            )
+            assert found.num_samples[place] == alone.num_samples
+            accept |= of & (scores >= alone.threshold)
+        total = (weight * accept).sum()
+        assert abs(found.coverage - total / weight.sum()) < 1e-12
+        wrong = (weight * accept * ~correct).sum()
+        assert abs(found.risk - wrong / total) < 1e-12
+
+
+def test_images_take_one_group_each_and_pixels_their_own():
+    rng = np.random.default_rng(5)
+    scores = rng.normal(size=(6, 5, 5))
+    correct = rng.random(scores.shape) < 0.8
+    groups = np.array([3, 1, 3, 1, 3, 3])
+    by_row = kc.choose_group_thresholds(scores, correct, groups, coverage=0.5)
+    by_pixel = kc.choose_group_thresholds(
+        scores, correct, np.tile(groups[:, None, None], (1, 5, 5)), coverage=0.5
+    )
+    assert by_row == by_pixel
+    assert by_row.num_samples == (50, 100)
+
+
+def test_a_group_without_weight_or_certificate_rejects_everything():
+    found = kc.choose_group_thresholds(
+        [3.0, 2.0, 1.0, 0.0],
+        [1, 1, 0, 1],
+        [7, 7, 8, 9],
+        sample_weight=[1, 1, 1, 0],
+        risk=0.1,
+    )
+    assert found.threshold == (-np.inf, np.inf, np.inf)
+    assert found.num_samples == (2, 1, 0)
+    assert found.accepts == (True, False, False)
+    assert found.coverage == 2 / 3
+
+
+def test_the_text_of_thresholds_says_who_answers_and_why_not():
+    certified = {"certified_risk": 0.05, "delta": 0.1, "method": "ltt"}
+    found = GroupThresholds(
+        ("a", "b", "c"),
+        (500, 20, 400),
+        (0.25, np.inf, np.inf),
+        (0.5, 0.0, 0.0),
+        (0.02, 0.0, 0.0),
+        0.27,
+        0.02,
+        **certified,
+        min_samples=76,
+    )
+    lines = repr(found).split("\n")
+    assert lines[0].startswith("GroupThresholds: 1 of 3 groups answer")
+    assert "probability 0.9 no group has a true risk above 0.05" in lines[1]
+    assert lines[3].split() == ["a", "500", "0.25", "0.5", "0.02"]
+    assert lines[4].endswith("fewer than 76 samples")
+    assert lines[5].endswith("too many errors for so many samples")
+
+
+BAD_GROUPS = (
+    ([0.0, 1.0, np.nan], TypeError, "without NaN and None"),
+    (["a", None, "b"], TypeError, "without NaN and None"),
+    (["a", np.nan, "b"], TypeError, "without NaN and None"),
+    ([True, False, True], TypeError, "integers or strings"),
+    ([0.0, 1.0, 2.0], TypeError, "integers or strings"),
+    ([0, 1], ValueError, "one value per sample, or per row"),
+    ([[0], [1], [2]], ValueError, "one value per sample, or per row"),
+    (7, ValueError, "one value per sample, or per row"),
+    ([0, 1, 2**31], ValueError, "range of int32"),
+    ([-(2**40), 1, 2], ValueError, "range of int32"),
+)
+
+
+def test_bad_groups_are_refused():
+    for groups, error, message in BAD_GROUPS:
+        with pytest.raises(error, match=message):
+            kc.choose_group_thresholds(
+                [3.0, 2.0, 1.0], [1, 1, 0], groups, risk=0.1
+            )
+        with pytest.raises(error, match=message):
+            kc.SelectiveClassifier().fit(
+                [0, 1, 1], np.eye(3)[:, :2], risk=0.6, groups=groups
+            )
+    with pytest.raises(ValueError, match="below that of every threshold of"):
+        kc.choose_group_thresholds([2.0, 1.0], [0, 0], [0, 1], risk=0.1)
+
+
+def test_combined_groups_name_intersections():
+    names = kc.combined_groups(["f", "m", "f"], [1, 1, 2], ["x"] * 3)
+    assert names == ["f / 1 / x", "m / 1 / x", "f / 2 / x"]
+    found = kc.choose_group_thresholds([1, 2, 3], [1, 1, 1], names, risk=0.0)
+    assert found.group == tuple(sorted(names))
+    for groups, error, message in (
+        ((["a"], ["b", "c"]), ValueError, "one value per sample"),
+        ((), ValueError, "one value per sample"),
+        ((["a", None], ["b", "c"]), TypeError, "without NaN and None"),
+        ((["a / b", "a"], ["c", "b / c"]), ValueError, "told apart"),
+    ):
+        with pytest.raises(error, match=message):
+            kc.combined_groups(*groups)
