@@ -135,11 +135,22 @@ def _selector(path: str) -> SelectiveClassifier | ChosenThreshold:
     from keras.saving import load_model
 
     model = load_model(path)
-    layers = [model, *getattr(model, "_flatten_layers", list)()]
-    for layer in layers:
-        if isinstance(layer, SelectiveClassifier):
-            return layer
-    raise value_error("the model must have a `SelectiveClassifier`", file=path)
+    found = _selectors(model)
+    if len(found) == 1:
+        return found[0]
+    raise value_error(
+        "the model must have one `SelectiveClassifier`",
+        file=path,
+        count=len(found),
+    )
+
+
+def _selectors(layer: Any) -> list[SelectiveClassifier]:
+    """The layer if it is a selector, or those of its layers that are."""
+    if isinstance(layer, SelectiveClassifier):
+        return [layer]
+    parts = getattr(layer, "layers", ())
+    return [found for part in parts for found in _selectors(part)]
 
 
 def _certified(path: str) -> ChosenThreshold:
