@@ -7,7 +7,9 @@ r"""Watches the log of a server: labels come by POST, alarms go by GET.
 
 The server that answers appends one JSON object with `id`, `confidence` and
 `accepted` to the log, in a line of its own. GET /metrics has counts and
-evidence, /picture.png draws them. POST /restart forgets them after a repair.
+evidence, /picture.png draws them. POST /restart forgets alarms after a repair,
+those of the hypotheses in `names`.
+
 A label gets 404 for an unknown id and 409 if the answer has one already; then
 none of the request is counted. What was answered with 200 survives a kill. Do
 not use it in production: it has no encryption and no authentication.
