@@ -35,6 +35,18 @@ def label(address, ids, correct):
     return post(address, {"ids": ids, "correct": correct}, "/labels")
 
 
+def announce(address, length):
+    """Says how long a body will be, and sends none."""
+    connection = http.client.HTTPConnection(address, timeout=60)
+    connection.putrequest("POST", "/labels")
+    connection.putheader("Content-Length", str(length))
+    connection.endheaders()
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    return response.status, answer
+
+
 def write(path, ids, confidence, accepted=True):
     with open(path, "a") as file:
         for name, value in zip(ids, confidence, strict=True):
@@ -107,7 +119,7 @@ def test_faulty_requests_change_nothing(tmp_path):
                 label(address, ["b"], ["yes"]),
                 post(address, {"names": ["x"]}, "/restart"),
             ],
-            413: [post(address, " " * (2**20 + 1), "/labels")],
+            413: [announce(address, 2**20 + 1)],
         }
         for status, answers in refused.items():
             assert [x for x, _ in answers] == [status] * len(answers)
