@@ -47,6 +47,8 @@ class Watch:
     def __init__(self, prior: np.ndarray, log_limit: float):
         self._prior = prior
         self.log_limit = log_limit
+        # Log wealth with the mass of the open block.
+        self._opened: np.ndarray
         self.reset()
 
     def reset(self) -> None:
