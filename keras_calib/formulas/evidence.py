@@ -6,6 +6,8 @@ probability alpha at most. So it may be looked at after every outcome, and an
 alarm needs no correction for the looks.
 """
 
+import math
+
 import numpy as np
 from scipy.special import expit
 from scipy.special import logit
@@ -96,9 +98,9 @@ def start_mass(
 
     Derivation: docs/derivations.md, 'Alarms'.
     """
-    ends = np.minimum([first, last], horizon)
-    share = np.diff(np.log1p(ends / scale)) / np.log1p(horizon / scale)
-    return float(share[0])
+    ends = [math.log1p(min(x, horizon) / scale) for x in (first, last)]
+    low, high = ends
+    return (high - low) / math.log1p(horizon / scale)
 
 
 def with_block(
@@ -147,8 +149,7 @@ def log_evidence(
     Derivation: docs/derivations.md, 'Alarms'.
     """
     terms = np.log(prior) + log_wealth
-    top = np.maximum(np.max(terms, axis=-1), _LEAST)
-    rest = np.log(max(1.0 - mass, 0.0) + _NOTHING)
-    with np.errstate(under="ignore"):
-        total = np.sum(np.exp(terms - top[..., None]), axis=-1)
-        return np.logaddexp(np.log(total + _NOTHING) + top, rest)
+    top = np.maximum(terms.max(axis=-1), _LEAST)
+    rest = math.log(max(1.0 - mass, 0.0) + _NOTHING)
+    total = np.exp(terms - top[..., None]).sum(axis=-1)
+    return np.logaddexp(np.log(total + _NOTHING) + top, rest)

@@ -12,6 +12,7 @@ from keras_calib.formulas.intervals import clopper_pearson
 
 __all__ = ["CalibrationHolds", "CoverageHolds", "RiskHolds"]
 
+_OUTCOMES = np.array([0.0, 1.0])
 # By how much odds change under an alternative.
 _ODDS = np.log([1.25, 1.5, 2.0, 3.0, 5.0])
 # Alternatives for all confidences: the network became surer or less sure.
@@ -28,17 +29,17 @@ class RiskHolds:
     def __init__(self, risk: float):
         self.risk = risk
         self.prior = np.full(len(_ODDS), 1.0 / len(_ODDS))
+        limits = np.zeros(2), np.full(2, risk)
+        away = moved(limits[1], _ODDS)
+        self._factors = log_factors(_OUTCOMES, *limits, away)
 
     def log_factors(self, wrong: np.ndarray) -> np.ndarray:
         """Log of the factors `(n, num_alternatives)` of errors `(n,)`."""
-        two = np.array([0.0, 1.0])
-        limits = np.zeros(2), np.full(2, self.risk)
-        found = log_factors(two, *limits, moved(limits[1], _ODDS))
-        return found[wrong.astype("int64")]
+        return self._factors[wrong.astype("int64")]
 
     def facts(self, wrong: np.ndarray) -> np.ndarray:
         """What is summed since a start `(n, 2)`: errors."""
-        return np.stack([wrong, np.zeros(len(wrong))], axis=-1)
+        return _beside_zeros(wrong)
 
     def message(self, _: int, before: int, facts: np.ndarray) -> str:
         """An alarm in words."""
@@ -56,18 +57,18 @@ class CoverageHolds:
     def __init__(self, low: float, high: float):
         self.low, self.high = low, high
         self.prior = np.full(2 * len(_ODDS), 0.5 / len(_ODDS))
+        ends = np.full(2, low), np.full(2, high)
+        away = [moved(ends[0], -_ODDS), moved(ends[1], _ODDS)]
+        away = np.concatenate(away, axis=1)
+        self._factors = log_factors(_OUTCOMES, *ends, away)
 
     def log_factors(self, accepted: np.ndarray) -> np.ndarray:
         """Log of the factors `(n, num_alternatives)` of answers `(n,)`."""
-        two = np.array([0.0, 1.0])
-        low, high = np.full(2, self.low), np.full(2, self.high)
-        away = np.concatenate([moved(low, -_ODDS), moved(high, _ODDS)], axis=1)
-        found = log_factors(two, low, high, away)
-        return found[accepted.astype("int64")]
+        return self._factors[accepted.astype("int64")]
 
     def facts(self, accepted: np.ndarray) -> np.ndarray:
         """What is summed since a start `(n, 2)`: accepted answers."""
-        return np.stack([accepted, np.zeros(len(accepted))], axis=-1)
+        return _beside_zeros(accepted)
 
     def message(self, place: int, before: int, facts: np.ndarray) -> str:
         """An alarm in words."""
@@ -113,14 +114,17 @@ class CalibrationHolds:
         )
         here = len(_RANGE_SHIFTS)
         place = np.searchsorted(_RANGES, confidence, side="right")
-        ranges = np.zeros((len(found), len(_RANGES) + 1, here))
-        ranges[np.arange(len(found)), place] = found[:, -here:]
-        flat = ranges.reshape(len(found), (len(_RANGES) + 1) * here)
-        return np.concatenate([found[:, :-here], flat], axis=1)
+        everywhere = found.shape[1] - here
+        factors = np.zeros((len(found), len(self.prior)))
+        factors[:, :everywhere] = found[:, :everywhere]
+        columns = everywhere + here * place[:, None] + np.arange(here)
+        rows = np.arange(len(found))[:, None]
+        factors[rows, columns] = found[:, everywhere:]
+        return factors
 
     def facts(self, confidence: np.ndarray, correct: np.ndarray) -> np.ndarray:
         """What is summed since a start `(n, 2)`: correct, and confidence."""
-        return np.stack([correct, confidence], axis=-1)
+        return np.array([correct, confidence]).T
 
     def message(self, place: int, before: int, facts: np.ndarray) -> str:
         """An alarm in words."""
@@ -138,6 +142,12 @@ class CalibrationHolds:
             f"mean confidence of {mean:.3f}. Fit the calibrator on new "
             "labels, and restart the monitor."
         )
+
+
+def _beside_zeros(outcomes: np.ndarray) -> np.ndarray:
+    found = np.zeros((len(outcomes), 2))
+    found[:, 0] = outcomes
+    return found
 
 
 def _share(facts: np.ndarray) -> str:

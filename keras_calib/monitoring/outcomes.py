@@ -22,10 +22,10 @@ def read_answers(
                 "`tolerance=None` leaves it out",
                 confidence=confidence,
             )
-        accepted = np.atleast_1d(as_array(accepted, "accepted", "float64"))
+        accepted = np.atleast_1d(_numbers(accepted, "accepted"))
         # No number that depends on it is shown.
         confidence = np.zeros(accepted.shape)
-    confidence = np.atleast_1d(as_array(confidence, "confidence", "float64"))
+    confidence = np.atleast_1d(_numbers(confidence, "confidence"))
     shape = confidence.shape
     if len(shape) != 1:
         raise value_error(
@@ -37,13 +37,14 @@ def read_answers(
     correct = np.nan if correct is None else correct
     found = []
     for name, x in (("accepted", accepted), ("correct", correct)):
-        x = as_array(x, name, "float64")
+        x = _numbers(x, name)
         if x.shape not in ((), shape):
             raise value_error(
                 f"`{name}` must have the shape of `confidence`",
                 **{f"{name}.shape": x.shape, "confidence.shape": shape},
             )
-        x = np.broadcast_to(x, shape)
+        if x.shape != shape:
+            x = np.full(shape, x)
         _check_binary(x, name=name, allow_nan=name == "correct")
         found.append(x)
     return confidence, found[0] > 0.5, found[1]
@@ -51,7 +52,7 @@ def read_answers(
 
 def read_labels(correct: Any) -> np.ndarray:
     """Correctness `(n,)` of answers that all have a label."""
-    correct = np.atleast_1d(as_array(correct, "correct", "float64"))
+    correct = np.atleast_1d(_numbers(correct, "correct"))
     if correct.ndim != 1:
         raise value_error(
             "`correct` must have shape (n,)", **{"correct.shape": correct.shape}
@@ -72,6 +73,15 @@ def by_hypothesis(
         "calibration": (confidence, correct),
         "coverage": (accepted,),
     }
+
+
+def _numbers(x: Any, name: str) -> np.ndarray:
+    # The usual kinds need no search for tensors, which takes longer than all
+    # that the monitor does with one answer.
+    usual = isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "bf"
+    if usual or isinstance(x, bool | float):
+        return np.asarray(x, "float64")
+    return as_array(x, name, "float64")
 
 
 def _check_binary(x: np.ndarray, *, name: str, allow_nan: bool) -> None:

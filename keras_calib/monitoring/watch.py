@@ -1,5 +1,6 @@
 """One hypothesis under watch: its evidence, block by block."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,6 +47,8 @@ class Watch:
     def __init__(self, prior: np.ndarray, log_limit: float):
         self._prior = prior
         self.log_limit = log_limit
+        # Log wealth with the mass of the open block.
+        self._opened: np.ndarray
         self.reset()
 
     def reset(self) -> None:
@@ -72,6 +75,7 @@ class Watch:
         self.highest = 0.0
         # Number of outcomes at the alarm; -1 without one.
         self.alarm_at = -1
+        self._remember()
 
     @property
     def count(self) -> int:
@@ -81,8 +85,7 @@ class Watch:
     @property
     def log_evidence(self) -> float:
         """Log of the evidence now; 0 at the start."""
-        wealth = with_block(self._wealth, self._open, self._mass)
-        return float(log_evidence(wealth, self._prior, self._spent))
+        return self._now
 
     def add(self, log_factors: np.ndarray, facts: np.ndarray) -> None:
         """Adds outcomes in order, and looks after each.
@@ -130,17 +133,17 @@ class Watch:
         """Closes the open block."""
         if not self._open_count:
             return
-        with np.errstate(divide="ignore"):
-            mass = np.log(self._mass)
+        mass = math.log(self._mass) if self._mass else -math.inf
         new = self._best <= mass
         self._best = np.maximum(self._best, mass) + self._open
         self._since = np.where(new, self._settled, self._since)
         self._facts = np.where(new[:, None], 0.0, self._facts)
         self._facts += self._open_count, *self._open_facts
-        self._wealth = with_block(self._wealth, self._open, self._mass)
+        self._wealth = self._opened + self._open
         self._settled = self.count
         self._mass = 0.0
-        self._open = np.zeros_like(self._open)
+        self._opened = self._wealth
+        self._open = np.zeros(len(self._open))
         self._open_count = 0
         self._open_facts = np.zeros(2)
 
@@ -184,6 +187,7 @@ class Watch:
         made._spent = float(np.mean([part._spent for part in parts]))
         made._planned = sum(part._planned for part in parts)
         made.highest, made.alarm_at = 0.0, -1
+        made._remember()
         made._look(made._open[None], 0)
         return made
 
@@ -196,6 +200,7 @@ class Watch:
         for name in _STATE:
             value = np.array(state[name.strip("_")])
             setattr(self, name, value if value.ndim else value.item())
+        self._remember()
 
     def _plan(self, count: int) -> None:
         """Gives a block its mass before its first outcome."""
@@ -205,12 +210,20 @@ class Watch:
         )
         self._planned = end
         self._spent += self._mass
+        self._opened = with_block(self._wealth, np.zeros(1), self._mass)
+
+    def _remember(self) -> None:
+        """Works out what follows from the state and is needed at each look."""
+        self._opened = with_block(self._wealth, np.zeros(1), self._mass)
+        wealth = self._opened + self._open
+        self._now = float(log_evidence(wealth, self._prior, self._spent))
 
     def _look(self, sums: np.ndarray, count: int = 1) -> None:
         """Looks at the open block as it grows, `(n, num_alternatives)`."""
-        wealth = with_block(self._wealth, sums, self._mass)
-        found = log_evidence(wealth, self._prior, self._spent)
-        self.highest = max(self.highest, float(found.max()))
-        above = found >= self.log_limit
-        if self.alarm_at < 0 and above.any():
-            self.alarm_at = self.count + count + int(np.argmax(above))
+        found = log_evidence(self._opened + sums, self._prior, self._spent)
+        self._now = float(found[-1])
+        most = float(found.max())
+        self.highest = max(self.highest, most)
+        if self.alarm_at < 0 and most >= self.log_limit:
+            first = int(np.argmax(found >= self.log_limit))
+            self.alarm_at = self.count + count + first

@@ -7,7 +7,7 @@ its name. The module has
 - `FLAGS`: how errors call the library's arguments on the command line;
 - `add_arguments(parser)`;
 - `check(given)`: raises ValueError for arguments that are wrong;
-- `run(given, progress)`: does the work.
+- `run(given, progress)`: does the work; may return an exit code.
 
 Only the module of the command at hand is imported. It imports what needs Keras
 inside `run`, so that help and errors of usage come at once.
@@ -29,12 +29,14 @@ __all__ = ["COMMANDS", "command_module", "main", "runs_as_command"]
 
 # Commands, and what the help says of each.
 COMMANDS = {
+    "monitor": "alarms for a model in use, from its log",
     "plan": "how many labels a guarantee or an interval takes",
     "report": "an HTML report from files of predictions",
 }
 _EXIT_CODES = """\
 exit codes: 0 done; 1 a file or its values are at fault; 2 the arguments are;
-130 interrupted. Errors are one line on standard error.
+3 `monitor` has an alarm; 130 interrupted. Errors are one line on
+standard error.
 """
 # Characters that a terminal obeys or cannot show.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -116,7 +118,7 @@ def _run(module: Any, given: argparse.Namespace) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = warn
-            module.run(given, progress)
+            return module.run(given, progress) or 0
     except KeyboardInterrupt:
         progress.clear()
         return 130
@@ -126,7 +128,6 @@ def _run(module: Any, given: argparse.Namespace) -> int:
     except (ValueError, TypeError, OSError, ImportError) as error:
         tell("error", error)
         return 1
-    return 0
 
 
 def _in_flags(message: Any, flags: dict[str, str]) -> str:

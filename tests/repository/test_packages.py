@@ -78,7 +78,7 @@ AT_TOP_ALSO = {"beam": {"apache_beam"}}
 # Inside functions also these, in the rooms named.
 INSIDE_FUNCTIONS = {
     "ai_edge_litert": {"exporting"},
-    "apache_beam": {"beam"},
+    "apache_beam": {"beam", "monitoring"},
     "flatbuffers": {"exporting"},
     "google": {"exporting"},
     "jax": {"backend", "training"},

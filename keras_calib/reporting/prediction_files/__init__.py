@@ -10,6 +10,7 @@ Read in this order:
 - `roles`: which column holds what, by its name.
 - `vote_rows`: labels that are votes of several annotators.
 - `reader`: labels and outputs of these columns.
+- `answer_log`: answers of a model in use, and labels that came later.
 - `repeated_samples`: whether two files hold the same samples.
 """
 

@@ -77,15 +77,21 @@ class ColumnFile:
         texts: Sequence[str],
         numbers: Sequence[str],
         others: Sequence[str],
+        gaps: Sequence[str] = (),
     ) -> Iterator[dict[str, np.ndarray]]:
         """The columns asked for, piece by piece.
 
         Values of `texts` are strings and those of `numbers` numbers, or
         lists of them in every row; those of `others` are what the file says.
+        Those of `gaps` are strings, empty where a value is missing.
         """
+        texts = [*texts, *gaps]
         start, names = 0, [*texts, *numbers, *others]
         for part in self._parts(texts, numbers, names):
-            read = {x: self._values(part[x], x, start) for x in names}
+            read = {
+                x: self._values(_filled(part[x], x in gaps), x, start)
+                for x in names
+            }
             for name in numbers:
                 if read[name].dtype.kind not in "biuf":
                     raise self.bad_value(
@@ -259,6 +265,13 @@ class ColumnFile:
                 return str(file.schema_arrow.field(name).type)
         with self._open_csv({}, [name]) as reader:
             return str(reader.schema.field(name).type)
+
+
+def _filled(column: Any, has_gaps: bool) -> Any:
+    """A column of a table as texts, empty where a value is missing."""
+    if not has_gaps or isinstance(column, np.ndarray):
+        return column
+    return column.cast("string").fill_null("")
 
 
 def _pyarrow(module: str) -> Any:

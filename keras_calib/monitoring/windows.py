@@ -1,0 +1,168 @@
+"""A monitor over windows of a stream, on Apache Beam."""
+
+import operator
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
+from keras_calib.monitoring.monitor import Monitor
+
+__all__ = ["add_windows", "window_sums"]
+
+_NAMES = ("confidence", "accepted", "correct")
+# Answers that a worker reduces at a time: a single one costs as much.
+_FEWEST, _MOST = 100, 4096
+
+
+def window_sums(monitor: Monitor) -> Any:
+    """A Beam transform from answers to the sums of each window.
+
+    Use it where answers stream through Apache Beam. Workers see parts of a
+    window in any order; `add_windows` gives the sums to one monitor. An
+    element is
+
+    *   `(confidence, accepted)` or `(confidence, accepted, correct)`,
+    *   a batch of them, each `(n,)`, or
+    *   a dict of these by name.
+
+    `correct` is 1 or 0, or None or NaN without a label. An answer counts once:
+    join labels before, in a window that is long enough, as the choice of what
+    gets a label must not depend on whether it is right.
+
+    Args:
+        monitor: A `Monitor` with the arguments of the one that gets the sums.
+
+    Returns:
+        A `PTransform`. It gives pairs of the end of a window in seconds and
+        its sums `(num_sums,)`; a window without answers gives none.
+
+    Raises:
+        ImportError: If Apache Beam is absent.
+        TypeError: If `monitor` is none.
+        ValueError: In the workers, if a value is out of its range.
+
+    Example:
+
+    >>> import apache_beam as beam
+    >>> from keras_calib import Monitor, window_sums
+    >>> hourly = beam.WindowInto(beam.window.FixedWindows(3600))
+    >>> sums = hourly | window_sums(Monitor(risk=0.1))
+
+    Reference:
+        Windows: https://beam.apache.org/documentation/programming-guide
+    """
+    if not isinstance(monitor, Monitor):
+        raise type_error(
+            "`monitor` must be a `Monitor`", monitor=type(monitor).__name__
+        )
+    try:
+        import apache_beam as beam
+    except ImportError as error:
+        raise ImportError(
+            "`window_sums` needs Apache Beam: pip install 'keras-calib[beam]'"
+        ) from error
+
+    def with_end(sums: Any, window: Any = beam.DoFn.WindowParam) -> Any:
+        return window.end.micros / 1e6, sums
+
+    return (
+        "Batch" >> beam.BatchElements(_FEWEST, _MOST)
+        | "Sums" >> beam.Map(_sums_of, monitor)
+        | "Add" >> beam.CombineGlobally(_total).without_defaults()
+        | "Ends" >> beam.Map(with_end)
+    )
+
+
+def add_windows(
+    monitor: Monitor, windows: Iterable[tuple[float, Any]]
+) -> Monitor:
+    """Adds the sums of windows in their order; returns the monitor.
+
+    Use it where `window_sums` was written to a file or comes from a queue. If
+    each call has all windows since the last one, the guarantee is that of
+    `Monitor.add_sums`. The monitor keeps no times, so windows of an earlier
+    call are not recognized.
+
+    Args:
+        monitor: The `Monitor` to add to.
+        windows: Pairs of `window_sums`, in any order.
+
+    Returns:
+        The monitor.
+
+    Raises:
+        ValueError: If a window comes twice, as from triggers that fire again,
+            or sums are not of this monitor. Nothing is added then.
+
+    Example:
+
+    >>> from keras_calib import Monitor, add_windows
+    >>> monitor = Monitor(risk=0.1)
+    >>> late = monitor.sums([0.9, 0.8], True, [1, 0])
+    >>> early = monitor.sums([0.9], True, [1])
+    >>> monitor = add_windows(monitor, [(7200.0, late), (3600.0, early)])
+    >>> monitor.counts["answers"]
+    3.0
+
+    Reference:
+        Ramdas et al., Game-Theoretic Statistics and Safe Anytime-Valid
+        Inference, Statistical Science 2023, https://arxiv.org/abs/2210.01948
+    """
+    pairs = sorted(windows, key=operator.itemgetter(0))
+    ends = [end for end, _ in pairs]
+    twice = [a for a, b in zip(ends, ends[1:], strict=False) if a == b]
+    if twice:
+        raise value_error(
+            "`windows` must have each window once: let triggers fire once, at "
+            "the end of the window",
+            twice=twice[:3],
+        )
+    # Tried on another one first, so that nothing is added of faulty ones.
+    tried = Monitor.merge([monitor])
+    for _, sums in pairs:
+        tried.add_sums(sums)
+    for _, sums in pairs:
+        monitor.add_sums(sums)
+    return monitor
+
+
+def _sums_of(elements: list, monitor: Monitor) -> np.ndarray:
+    """Sums of a batch of elements."""
+    columns: list[list] = [[], [], []]
+    for element in elements:
+        found = _answers(element)
+        for column, values in zip(columns, found, strict=True):
+            column.append(values)
+    confidence, accepted, correct = map(np.concatenate, columns)
+    if monitor.tolerance is None:
+        confidence = None
+    return monitor.sums(confidence, accepted, correct)
+
+
+def _answers(element: Any) -> list[np.ndarray]:
+    """The three arrays `(n,)` of an element."""
+    values = element
+    if isinstance(element, Mapping):
+        values = [element.get(name) for name in _NAMES]
+    values = [*values, None][:3] if len(values) < 3 else [*values]
+    if len(values) != 3:
+        raise value_error(
+            "an element must be `(confidence, accepted)` or `(confidence, "
+            "accepted, correct)`, or a dict of these",
+            element=element,
+        )
+    # None becomes NaN.
+    arrays = [np.atleast_1d(np.asarray(x, "float64")) for x in values]
+    return list(np.broadcast_arrays(*arrays))
+
+
+def _total(sums: Iterable[np.ndarray]) -> np.ndarray:
+    """The sum of arrays; 0 of none, which Beam asks for."""
+    total: Any = 0.0
+    for part in sums:
+        total = total + part
+    return total

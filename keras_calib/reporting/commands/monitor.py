@@ -1,0 +1,246 @@
+"""The arguments of `keras-calib monitor`, read and checked without Keras."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from keras_calib.backend.errors import value_error
+from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import load_keras
+
+__all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
+
+DESCRIPTION = """\
+Watches a model in use by its log: the share of wrong answers among the
+accepted, the calibration of their confidence, and the accepted share. It may
+look as often as you like: while all holds, the probability that it ever raises
+an alarm is at most --alpha. An alarm ends the command with exit code 3.
+
+A log has one row for each answer, in their order:
+  id          of the answer; needed for --state and --labels
+  confidence  of the predicted class, in [0, 1]
+  accepted    1 or 0, true or false; or --threshold, for the column `score`, or
+              else for the confidence
+  correct     1 or 0, nothing without a label; or `label` and `predicted`
+  time        may be there; it must not go back
+Files are .npz, .csv, .tsv, .parquet, or .jsonl with one JSON object in each
+line. Labels that came later are in a second file with `id` and `correct`, or
+`id`, `label` and `predicted`, in the order in which they came.
+
+With --state, the next run goes on where this one ended. Give each run the
+answers and labels that are new: an id that came before is refused, and nothing
+is counted then. The last --waiting ids are remembered. A run that fails leaves
+the state as it was.
+"""
+EXAMPLES = """\
+examples:
+  keras-calib monitor --log=answers.parquet --risk=0.01
+  keras-calib monitor --log=monday.jsonl --labels=labels.csv --risk=0.01 \\
+      --coverage=0.6,0.8 --state=monitor.npz --out=monitor.html
+  keras-calib monitor --state=monitor.npz --labels=late.csv --unknown=skip
+  keras-calib monitor --state=monitor.npz --restart=risk
+"""
+# How errors call the library's arguments here.
+FLAGS = {
+    "risk": "--risk",
+    "coverage": "--coverage",
+    "alpha": "--alpha",
+    "tolerance": "--tolerance",
+    "max_waiting": "--waiting",
+    "selector": "--selector",
+    'unknown="skip"': "--unknown=skip",
+}
+_Arguments = dict[str, dict[str, Any]]
+_FILES: _Arguments = {
+    "--log": {
+        "action": "append",
+        "default": [],
+        "metavar": "FILE",
+        "help": "answers; repeat it for further files, in their order",
+    },
+    "--labels": {
+        "action": "append",
+        "default": [],
+        "metavar": "FILE",
+        "help": "labels of answers of this log, or of the logs before",
+    },
+    "--state": {
+        "metavar": "FILE",
+        "help": "the .npz file to go on from and to write",
+    },
+    "--out": {
+        "metavar": "FILE",
+        "help": "a picture: .png or .svg, or .html with the text",
+    },
+}
+_WATCHED: _Arguments = {
+    "--risk": {
+        "type": float,
+        "metavar": "SHARE",
+        "help": "largest share of wrong answers among the accepted",
+    },
+    "--coverage": {
+        "metavar": "LOW,HIGH",
+        "help": "least and largest accepted share that are as expected",
+    },
+    "--selector": {
+        "metavar": "FILE",
+        "help": (
+            "a .keras file with a fitted selector, or the .json file of a "
+            "certificate: gives risk and coverage"
+        ),
+    },
+    "--alpha": {
+        "type": float,
+        "metavar": "SHARE",
+        "help": "probability of a false alarm, at any time (0.05)",
+    },
+    "--tolerance": {
+        "metavar": "GAP",
+        "help": (
+            "gap between confidence and accuracy that is no cause for an "
+            "alarm, or `none` to leave calibration out (0.01)"
+        ),
+    },
+    "--restart": {
+        "nargs": "?",
+        "const": "all",
+        "metavar": "NAMES",
+        "help": (
+            "after a repair, forget the evidence of the state: all, or "
+            "those of risk, calibration and coverage that are named"
+        ),
+    },
+}
+_COLUMNS: _Arguments = {
+    "--threshold": {
+        "type": float,
+        "metavar": "SCORE",
+        "help": "least score to accept, where the log has no `accepted`",
+    },
+    "--unknown": {
+        "choices": ("raise", "skip"),
+        "default": "raise",
+        "help": (
+            "labels of unknown answers, and second ones: refuse the file, or "
+            "leave them out and count them (%(default)s)"
+        ),
+    },
+    "--waiting": {
+        "type": int,
+        "metavar": "N",
+        "help": (
+            "number of answers that may wait for labels, and whose ids are "
+            "remembered (100000)"
+        ),
+    },
+    **{
+        f"--{name}": {"metavar": "NAME", "help": f"column of {text}"}
+        for name, text in {
+            "ids": "the ids",
+            "confidence": "the confidence",
+            "score": "the score that --threshold is for",
+            "accepted": "acceptance",
+            "correct": "correctness",
+            "label": "the true class",
+            "predicted": "the predicted class",
+            "time": "the time",
+        }.items()
+    },
+}
+_GROUPS = {"files": _FILES, "what is watched": _WATCHED, "columns": _COLUMNS}
+_NAMES = ("risk", "calibration", "coverage")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Gives a parser the arguments of the command."""
+    for title, arguments in _GROUPS.items():
+        group = parser.add_argument_group(title)
+        for flag, options in arguments.items():
+            group.add_argument(flag, **options)
+
+
+def check(given: argparse.Namespace) -> None:
+    """Raises ValueError if arguments are wrong, alone or together."""
+    if not given.log and not (given.state and (given.labels or given.restart)):
+        raise ValueError(
+            "--log, the answers, must be given; or --state with --labels, or "
+            "with --restart"
+        )
+    if given.restart is not None and not given.state:
+        raise ValueError("--restart needs --state, what to restart")
+    for name in ("risk", "alpha"):
+        share = getattr(given, name)
+        if share is not None and not 0.0 < share < 1.0:
+            raise value_error(
+                f"`{name}` must be a number between 0 and 1, such as 0.05",
+                **{name: share},
+            )
+    given.coverage = _coverage(given.coverage)
+    given.tolerance = _tolerance(given.tolerance)
+    given.restart = _restarted(given.restart)
+    if given.waiting is not None and given.waiting < 0:
+        raise value_error("`max_waiting` must be >= 0", waiting=given.waiting)
+    for name, endings in {
+        "state": (".npz",),
+        "out": (".png", ".svg", ".html"),
+        "selector": (".keras", ".json"),
+    }.items():
+        text = getattr(given, name)
+        if text is not None and Path(text).suffix.lower() not in endings:
+            raise value_error(
+                f"--{name} must be a file that ends in {' or '.join(endings)}",
+                **{f"--{name}": text},
+            )
+
+
+def run(given: argparse.Namespace, progress: Progress) -> int:
+    """Watches the log, prints what was found; 3 with an alarm, else 0."""
+    load_keras(progress)
+    from keras_calib.reporting.commands.watched_logs import watch_logs
+
+    text, has_alarm = watch_logs(given, progress)
+    progress.clear()
+    print(text)
+    return 3 if has_alarm else 0
+
+
+def _coverage(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        low, high = 1.0, 0.0
+    if not 0.0 <= low <= high <= 1.0:
+        raise value_error(
+            "`coverage` must be two shares with a comma between them, such as "
+            "0.6,0.8",
+            coverage=text,
+        )
+    return low, high
+
+
+def _tolerance(text: str | None) -> float | str | None:
+    if text in (None, "none"):
+        return text
+    try:
+        gap = float(text)
+    except ValueError:
+        gap = -1.0
+    if not 0.0 <= gap < 1.0:
+        raise value_error(
+            "`tolerance` must be a number in [0, 1), or none", tolerance=text
+        )
+    return gap
+
+
+def _restarted(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    names = [] if text == "all" else text.split(",")
+    if wrong := [x for x in names if x not in _NAMES]:
+        raise value_error(
+            f"--restart must be all, or of {', '.join(_NAMES)}", names=wrong
+        )
+    return names

@@ -1,0 +1,306 @@
+"""What `keras-calib monitor` does: from logs to alarms."""
+
+import contextlib
+import html
+import json
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import warn
+from keras_calib.backend.files import replacing
+from keras_calib.backend.locks import PathLock
+from keras_calib.monitoring import Monitor
+from keras_calib.plots import MonitorDisplay
+from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.prediction_files.answer_log import AnswerLog
+from keras_calib.selection import ChosenThreshold
+from keras_calib.selection import SelectiveClassifier
+
+__all__ = ["watch_logs"]
+
+_WAITING = 100_000
+_COLUMNS = (
+    "ids",
+    "confidence",
+    "score",
+    "accepted",
+    "correct",
+    "label",
+    "predicted",
+    "time",
+)
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Monitor</title></head>
+<body style="max-width: 50em; margin: auto; font-family: sans-serif">
+<h1>Monitor</h1>
+{picture}
+<pre style="white-space: pre-wrap">{text}</pre>
+</body></html>
+"""
+
+
+def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
+    """What to print, and whether there is an alarm."""
+    with _reserved(given.state):
+        monitor = _monitor(given)
+        is_old = monitor.counts["answers"] > 0
+        if given.restart is not None:
+            monitor.restart(*given.restart)
+        lines = []
+        columns = {name: getattr(given, name) for name in _COLUMNS}
+        for path in given.log:
+            with _blamed(f"--log={path}"):
+                log = AnswerLog(path, columns, threshold=given.threshold)
+                _check_log(log, given, monitor)
+                if is_old and "ids" in log.has:
+                    _check_new(log, monitor, progress)
+                _add(log, monitor, progress)
+        for path in given.labels:
+            # A log may call its columns otherwise: there they need not be.
+            own = {k: columns[k] for k in ("ids", "correct")}
+            with _blamed(f"--labels={path}"):
+                log = AnswerLog(path, own)
+                left = _add_labels(log, given.unknown, monitor, progress)
+            if left:
+                lines.append(f"{left:,} labels of {path} were left out.")
+        if given.state:
+            monitor.save(given.state)
+    text = "\n".join([*_told(monitor), *lines])
+    if given.out:
+        progress.say("Drawing ...")
+        _draw(monitor, text, Path(given.out))
+    return text, bool(monitor.alarms)
+
+
+@contextlib.contextmanager
+def _reserved(path: str | None) -> Iterator[None]:
+    """Keeps a state for this process, as another would overwrite it."""
+    if path is None:
+        yield
+        return
+    lock = PathLock("state", path)
+    try:
+        lock.acquire()
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _monitor(given: Namespace) -> Monitor:
+    """The monitor of the state, or a new one."""
+    arguments: dict[str, Any] = {
+        "risk": given.risk,
+        "coverage": given.coverage,
+        "alpha": given.alpha,
+        "tolerance": given.tolerance,
+        "max_waiting": given.waiting,
+    }
+    arguments = {k: x for k, x in arguments.items() if x is not None}
+    if given.tolerance == "none":
+        arguments["tolerance"] = None
+    if not given.state or not Path(given.state).exists():
+        if not given.log:
+            raise ValueError(f"--state={given.state}: there is no such file")
+        arguments.setdefault("max_waiting", _WAITING)
+        selector = None
+        if given.selector:
+            with _blamed(f"--selector={given.selector}"):
+                selector = _selector(given.selector)
+        return Monitor(selector, **arguments)
+    with _blamed(f"--state={given.state}"):
+        monitor = Monitor.load(given.state)
+    for name, value in arguments.items():
+        if (found := getattr(monitor, name)) != value:
+            raise value_error(
+                f"`{name}` must be that of --state: leave it out, or begin "
+                "another state",
+                **{name: value, "state": found},
+            )
+    if given.selector:
+        warn("--selector is not read: --state has its risk and coverage")
+    return monitor
+
+
+def _selector(path: str) -> SelectiveClassifier | ChosenThreshold:
+    """What a file says of a threshold."""
+    if Path(path).suffix.lower() == ".json":
+        return _certified(path)
+    from keras.saving import load_model
+
+    model = load_model(path)
+    found = _selectors(model)
+    if len(found) == 1:
+        return found[0]
+    raise value_error(
+        "the model must have one `SelectiveClassifier`",
+        file=path,
+        count=len(found),
+    )
+
+
+def _selectors(layer: Any) -> list[SelectiveClassifier]:
+    """The layer if it is a selector, or those of its layers that are."""
+    if isinstance(layer, SelectiveClassifier):
+        return [layer]
+    parts = getattr(layer, "layers", ())
+    return [found for part in parts for found in _selectors(part)]
+
+
+def _certified(path: str) -> ChosenThreshold:
+    """The threshold of a certificate, which needs no model."""
+    try:
+        facts = json.loads(Path(path).read_text(encoding="utf-8"))
+        selection, guarantee = facts["selection"], facts["guarantee"]
+        return ChosenThreshold(
+            threshold=float(selection["threshold"]),
+            coverage=float(selection["coverage"]),
+            risk=float(selection["risk"]),
+            num_samples=int(selection["num_samples"]),
+            certified_risk=float(guarantee["certified_risk"]),
+            delta=float(guarantee["delta"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise value_error(
+            "the file must be a certificate: its `selection` has threshold, "
+            "coverage, risk and num_samples, its `guarantee` certified_risk "
+            "and delta",
+            error=repr(error),
+        ) from error
+
+
+def _check_log(log: AnswerLog, given: Namespace, monitor: Monitor) -> None:
+    if monitor.tolerance is not None and "confidence" not in log.has:
+        raise value_error(
+            f"{log.path.name} must have a column `confidence`; without it, "
+            "`tolerance=none` leaves calibration out",
+            columns=sorted(log.has),
+        )
+    if given.threshold is None and "accepted" not in log.has:
+        raise value_error(
+            f"{log.path.name} must have a column `accepted`; --accepted gives "
+            "another name, and --threshold the least score to accept",
+            columns=sorted(log.has),
+        )
+    if given.threshold is not None:
+        log.require(("score", "confidence"))
+    if "ids" in log.has:
+        return
+    if given.labels:
+        log.require(("ids",))
+    if given.state:
+        warn(
+            f"{log.path.name} has no column `id`: if it is given again, its "
+            "answers count twice"
+        )
+
+
+def _check_new(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
+    """Raises ValueError for a log that the state has already.
+
+    Before any is added, as new ids take the place of those remembered.
+    """
+    what = f"Looking for known ids in {log.path.name}"
+    for part in progress.rows(log.parts(), what, log.num_rows):
+        try:
+            monitor._waiting.check_new(part.ids, len(part.labels))
+        except ValueError as error:
+            raise ValueError(
+                "the log has answers that are in --state already: give each "
+                f"log once. {error}"
+            ) from error
+
+
+def _add(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
+    what = f"Reading {log.path.name}"
+    for part in progress.rows(log.parts(), what, log.num_rows):
+        confidence = part.confidence
+        if monitor.tolerance is None:
+            confidence = None
+        monitor.update(confidence, part.accepted, part.labels, ids=part.ids)
+
+
+def _add_labels(
+    log: AnswerLog, unknown: str, monitor: Monitor, progress: Progress
+) -> int:
+    """Adds labels; returns how many were left out."""
+    log.require(("ids",), ("correct", "label"))
+    if "correct" not in log.has:
+        log.require(("predicted",))
+    left = 0
+    what = f"Reading {log.path.name}"
+    for part in progress.rows(log.parts(), what, log.num_rows):
+        here = part.labels == part.labels
+        names = [x for x, has in zip(part.ids or [], here, strict=True) if has]
+        left += monitor.update_labels(names, part.labels[here], unknown=unknown)
+    return left
+
+
+def _told(monitor: Monitor) -> list[str]:
+    """What the monitor found, in words."""
+    counts = monitor.counts
+    answers, labelled = counts["answers"], counts["labelled"]
+    known, wrong = counts["accepted_labelled"], counts["accepted_wrong"]
+    lines = [
+        f"{answers:,.0f} answers, {counts['accepted']:,.0f} accepted"
+        + _share(counts["accepted"], answers),
+        f"{labelled:,.0f} labels, {known:,.0f} of accepted answers, of which "
+        f"{wrong:,.0f} were wrong" + _share(wrong, known),
+        f"{counts['waiting']:,.0f} answers wait for a label, "
+        f"{counts['expired']:,.0f} were given up",
+        "",
+    ]
+    expected = {"risk": f"at most {monitor.risk:g}" if monitor.risk else ""}
+    if monitor.tolerance is not None:
+        expected["calibration"] = f"within {monitor.tolerance:g}"
+    if monitor.coverage:
+        low, high = monitor.coverage
+        expected["coverage"] = f"{low:.4g} to {high:.4g}"
+    alarms = {alarm.name: alarm for alarm in monitor.alarms}
+    for name, evidence in monitor.evidence.items():
+        limit = monitor.limits[name]
+        lines.append(
+            f"{name} ({expected[name]}): evidence {evidence:.3g}, alarm from "
+            f"{limit:.3g}" + " - ALARM" * (name in alarms)
+        )
+    lines.append("")
+    for alarm in alarms.values():
+        lines.append(
+            f"Alarm of {alarm.name} at outcome {alarm.num_outcomes:,}: "
+            f"{alarm.message}"
+        )
+    return lines if alarms else [*lines, "No alarm."]
+
+
+def _share(part: float, whole: float) -> str:
+    return f" ({100.0 * part / whole:.2f} %)" if whole else ""
+
+
+def _draw(monitor: Monitor, text: str, path: Path) -> None:
+    display = MonitorDisplay.from_monitor(monitor)
+    kind = path.suffix.lower()
+    if kind == ".png":
+        content = display.to_png()
+    else:
+        page = picture = display.to_svg()
+        if kind == ".html":
+            picture = picture[picture.index("<svg") :]
+            page = _PAGE.format(picture=picture, text=html.escape(text))
+        content = page.encode("utf-8")
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def _blamed(flag: str) -> Iterator[None]:
+    """Says which file is at fault."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        raise ValueError(f"{flag}: {error}") from error

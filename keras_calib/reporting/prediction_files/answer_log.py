@@ -1,0 +1,314 @@
+"""Logs of a model in use: answers, and the labels that came for them."""
+
+import contextlib
+import datetime
+import json
+import re
+from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+from keras_calib.reporting.prediction_files.columns import ColumnFile
+
+__all__ = ["AnswerLog", "Answers"]
+
+# Names that columns have by default, the first that is there.
+_NAMES = {
+    "ids": ("id", "ids", "request_id"),
+    "confidence": ("confidence",),
+    "score": ("score",),
+    "accepted": ("accepted", "accept"),
+    "correct": ("correct",),
+    "label": ("label", "labels"),
+    "predicted": ("predicted", "prediction", "pred"),
+    "time": ("time", "timestamp"),
+}
+_NUMBERS = ("confidence", "score")
+_LINES = 4096
+_FLAGS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
+_WITHOUT = ("", "nan", "none", "null")
+
+
+class Answers(NamedTuple):
+    """Answers of a log, in its order; None for columns that it has not.
+
+    Attributes:
+        labels: 1 for a right and 0 for a wrong answer `(n,)`, NaN without a
+            label.
+        accepted: Whether each answer was accepted, or None.
+        confidence: Confidence `(n,)`, or None.
+        ids: Ids as texts `(n,)`, or None.
+    """
+
+    labels: np.ndarray
+    accepted: np.ndarray | None
+    confidence: np.ndarray | None
+    ids: list[str] | None
+
+
+class AnswerLog:
+    """A file of answers or labels, read in pieces.
+
+    Values may be missing in `correct` and `label`, which says that there is
+    no label yet. Rows of errors count from 1.
+
+    Args:
+        path: A `.npz`, `.csv`, `.tsv`, `.parquet` or `.jsonl` file. The last
+            has one JSON object in each line.
+        columns: Names of columns by what they hold, None for the default.
+        threshold: Least score to accept, of the score or else of the
+            confidence, where the log does not say what was accepted.
+
+    Raises:
+        ImportError: If a table needs pyarrow.
+        ValueError: If the file cannot be read or columns are absent.
+
+    Attributes:
+        num_rows: Number of rows, None if only reading tells.
+        has: What the file holds.
+    """
+
+    def __init__(
+        self,
+        path: Any,
+        columns: dict[str, str | None],
+        *,
+        threshold: float | None = None,
+    ):
+        self.path = Path(path)
+        is_lines = self.path.suffix.lower() in (".jsonl", ".ndjson")
+        self._file: Any = _JsonLines(path) if is_lines else ColumnFile(path)
+        self.num_rows = self._file.num_rows
+        self._threshold = threshold
+        self._columns = {
+            what: _found(self.path.name, self._file.names, names, columns, what)
+            for what, names in _NAMES.items()
+        }
+        self.has = {k for k, name in self._columns.items() if name is not None}
+        self._last: tuple[int, Any] | None = None
+
+    def require(self, *options: Sequence[str]) -> None:
+        """Raises ValueError unless the file has one of each of the options."""
+        for option in options:
+            if not {*option} & self.has:
+                names = " or ".join(f"`{_NAMES[x][0]}`" for x in option)
+                raise value_error(
+                    f"{self.path.name} must have a column {names}; other "
+                    "names are given by --ids, --confidence, --accepted, "
+                    "--correct and so on",
+                    columns=self._file.names[:20],
+                )
+
+    def parts(self) -> Iterator[Answers]:
+        """The answers, piece by piece."""
+        wanted = {k: x for k, x in self._columns.items() if x is not None}
+        if "correct" in wanted:
+            wanted.pop("label", None)
+            wanted.pop("predicted", None)
+        if self._threshold is not None:
+            wanted.pop("accepted", None)
+        numbers = [wanted[x] for x in _NUMBERS if x in wanted]
+        gaps = [x for k, x in wanted.items() if k in ("correct", "label")]
+        others = [x for x in wanted.values() if x not in {*numbers, *gaps}]
+        parts = self._file.parts(others, numbers, [], gaps=gaps)
+        start = 0
+        for part in parts:
+            read = {k: np.atleast_1d(part[x]) for k, x in wanted.items()}
+            yield self._answers(read, start)
+            start += len(next(iter(read.values())))
+
+    def _answers(self, read: dict[str, np.ndarray], start: int) -> Answers:
+        num = len(next(iter(read.values())))
+        if any(x.shape != (num,) for x in read.values()):
+            raise value_error(
+                f"{self.path.name} must have one value in each row and column",
+                shapes={self._columns[k]: x.shape for k, x in read.items()},
+            )
+        if "time" in read:
+            self._check_times(read["time"], start)
+        correct = np.full(num, np.nan)
+        if "correct" in read:
+            correct = self._flags("correct", read["correct"], start, gaps=True)
+        elif {"label", "predicted"} <= read.keys():
+            pairs = zip(read["label"], read["predicted"], strict=True)
+            correct = np.array([_same(*pair) for pair in pairs])
+        accepted = None
+        if "accepted" in read:
+            accepted = self._flags("accepted", read["accepted"], start)
+        elif self._threshold is not None:
+            score = read["score" if "score" in read else "confidence"]
+            accepted = score >= self._threshold
+        ids = [str(x) for x in read["ids"]] if "ids" in read else None
+        return Answers(correct, accepted, read.get("confidence"), ids)
+
+    def _flags(
+        self, what: str, values: np.ndarray, start: int, gaps: bool = False
+    ) -> np.ndarray:
+        """Numbers 0 and 1, NaN for what is missing."""
+        found = np.empty(len(values))
+        for i, value in enumerate(values):
+            text = _plain(value)
+            if gaps and text in _WITHOUT:
+                found[i] = np.nan
+            elif text in _FLAGS:
+                found[i] = _FLAGS[text]
+            else:
+                rule = ", or nothing without a label" if gaps else ""
+                raise self._file.bad_value(
+                    self._columns[what],
+                    f"must be 1 or 0, or true or false{rule}",
+                    start + i,
+                    value=str(value),
+                )
+        return found
+
+    def _check_times(self, texts: np.ndarray, start: int) -> None:
+        for i, text in enumerate(texts):
+            row, now = start + i, _time(str(text))
+            if now is None:
+                raise self._file.bad_value(
+                    self._columns["time"],
+                    "must be a number or a time as 2026-01-31T12:30:00",
+                    row,
+                    value=str(text),
+                )
+            if self._last is not None and now < self._last[1]:
+                raise self._file.bad_value(
+                    self._columns["time"],
+                    "must not go back: sort the log by it, as alarms are for "
+                    "answers in their order",
+                    row,
+                    value=str(text),
+                )
+            self._last = row, now
+
+
+class _JsonLines:
+    """Columns of a file with one JSON object in each line."""
+
+    def __init__(self, path: Any):
+        self.path = Path(path)
+        self.num_rows = None
+        names: dict[str, None] = {}
+        for place, (_, record) in enumerate(self._records()):
+            names.update(dict.fromkeys(record))
+            # Later lines may have more, such as labels, but seldom do.
+            if place >= _LINES:
+                break
+        self.names = [*names]
+
+    def parts(
+        self,
+        texts: Sequence[str],
+        numbers: Sequence[str],
+        others: Sequence[str],
+        gaps: Sequence[str] = (),
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """The columns, as `ColumnFile.parts` gives them."""
+        names = [*texts, *numbers, *others, *gaps]
+        found: dict[str, list] = {name: [] for name in names}
+        count = 0
+        for row, record in self._records():
+            for name in names:
+                value = record.get(name)
+                if value is None and name not in gaps:
+                    raise self.bad_value(
+                        name, "must have a value in every line", row, value=None
+                    )
+                if name in numbers and type(value) not in (int, float):
+                    raise self.bad_value(
+                        name, "must hold numbers", row, value=value
+                    )
+                found[name].append("" if value is None else value)
+            count += 1
+            if count == _LINES:
+                yield _columns(found, numbers)
+                found, count = {name: [] for name in names}, 0
+        if count:
+            yield _columns(found, numbers)
+
+    def bad_value(
+        self, name: str, rule: str, row: int, **received: Any
+    ) -> ValueError:
+        """The error of a value that breaks a rule; `row` counts from 0."""
+        return value_error(f"`{name}` {rule}", row=row + 1, **received)
+
+    def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                row = -1
+                for row, line in enumerate(file):
+                    record: Any = None
+                    with contextlib.suppress(ValueError, RecursionError):
+                        record = json.loads(line)
+                    if not isinstance(record, dict):
+                        raise value_error(
+                            f"{self.path.name} must have one JSON object in "
+                            "each line",
+                            line=row + 1,
+                        )
+                    yield row, record
+        except OSError as error:
+            raise ValueError(f"{error.strerror}: {self.path}") from error
+        except UnicodeDecodeError as error:
+            raise value_error(
+                f"{self.path.name} must be UTF-8 text", error=str(error)
+            ) from error
+
+
+def _columns(
+    found: dict[str, list], numbers: Sequence[str]
+) -> dict[str, np.ndarray]:
+    return {
+        name: np.array(x, "float64" if name in numbers else object)
+        for name, x in found.items()
+    }
+
+
+def _found(
+    file: str,
+    present: Sequence[str],
+    names: Sequence[str],
+    columns: dict[str, str | None],
+    what: str,
+) -> str | None:
+    """The column that holds what is asked for, or None."""
+    given = columns.get(what)
+    if given is None:
+        return next((x for x in names if x in present), None)
+    if given not in present:
+        raise value_error(
+            f"{file} must have the columns that are asked for",
+            absent=given,
+            columns=[*present][:20],
+        )
+    return given
+
+
+def _plain(value: Any) -> str:
+    """A value as a text, where 1, 1.0 and "1" are the same."""
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", str(value).strip()).lower()
+
+
+def _same(label: Any, predicted: Any) -> float:
+    label = _plain(label)
+    return np.nan if label in _WITHOUT else float(label == _plain(predicted))
+
+
+def _time(text: str) -> float | None:
+    with contextlib.suppress(ValueError):
+        number = float(text)
+        return None if number != number else number
+    with contextlib.suppress(ValueError):
+        # Ten digits: times with nanoseconds have more than Python reads.
+        text = re.sub(r"(\.\d{6})\d+", r"\1", text)
+        moment = datetime.datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=datetime.UTC)
+        return moment.timestamp()
+    return None

@@ -1,0 +1,101 @@
+"""Sums of windows on Apache Beam are those of a loop over the windows."""
+
+import pickle
+
+import numpy as np
+import pytest
+from cases import BACKEND
+
+from keras_calib import Monitor
+from keras_calib import add_windows
+from keras_calib import window_sums
+
+NUM, WIDTH = 2400, 400.0
+
+
+def made(tolerance=0.01):
+    return Monitor(risk=0.1, coverage=(0.5, 0.8), tolerance=tolerance)
+
+
+def answers():
+    """Answers, one a second, that become worse."""
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.8, 1.0, NUM)
+    truth = rng.random(NUM) < confidence - 0.2 * (np.arange(NUM) > 1200)
+    correct = np.where(rng.random(NUM) < 0.7, truth, np.nan)
+    return confidence, confidence > 0.86, correct
+
+
+def in_a_loop(tolerance=0.01):
+    monitor, columns = made(tolerance), answers()
+    for start in range(0, NUM, int(WIDTH)):
+        part = [x[start : start + int(WIDTH)] for x in columns]
+        if tolerance is None:
+            part[0] = None
+        monitor.add_sums(monitor.sums(*part))
+    return monitor
+
+
+def elements(form):
+    rows = zip(*(x.tolist() for x in answers()), strict=True)
+    for second, (confidence, accepted, correct) in enumerate(rows):
+        is_known = correct == correct
+        if form == "batch":
+            if second % 100 == 0:
+                part = slice(second, second + 100)
+                yield second, tuple(x[part] for x in answers())
+        elif form == "dict":
+            row = {"confidence": confidence, "accepted": accepted}
+            yield second, row | {"correct": correct} if is_known else row
+        elif form == "score":
+            yield second, (None, accepted, correct if is_known else None)
+        else:
+            row = (confidence, accepted)
+            yield second, (*row, correct) if is_known else row
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="one backend shows it")
+@pytest.mark.parametrize("form", ["tuple", "dict", "batch", "score"])
+def test_windows_of_a_pipeline_are_those_of_a_loop(tmp_path, form):
+    beam = pytest.importorskip("apache_beam")
+    from apache_beam.testing.test_pipeline import TestPipeline
+
+    tolerance = None if form == "score" else 0.01
+    path = str(tmp_path / "sums")
+
+    def keep(pair):
+        with open(f"{path}-{pair[0]}.pickle", "xb") as file:
+            pickle.dump(pair, file)
+
+    with TestPipeline(runner="FnApiRunner") as pipeline:
+        _ = (
+            pipeline
+            | beam.Create(list(elements(form)))
+            | beam.Reshuffle()
+            | beam.MapTuple(
+                lambda second, row: beam.window.TimestampedValue(row, second)
+            )
+            | beam.WindowInto(beam.window.FixedWindows(WIDTH))
+            | window_sums(made(tolerance))
+            | beam.Map(keep)
+        )
+    pairs = [pickle.loads(x.read_bytes()) for x in tmp_path.glob("sums-*")]
+    ends = sorted(end for end, _ in pairs)
+    assert ends == [*np.arange(WIDTH, NUM + 1, WIDTH)]
+    found, wanted = add_windows(made(tolerance), pairs), in_a_loop(tolerance)
+    assert found.counts == pytest.approx(wanted.counts)
+    assert found.evidence == pytest.approx(wanted.evidence)
+    assert [x.name for x in found.alarms] == [x.name for x in wanted.alarms]
+    assert "risk" in [x.name for x in found.alarms]
+
+
+def test_faulty_windows_are_refused_whole():
+    monitor = made()
+    sums = monitor.sums([0.9], True, [1.0])
+    with pytest.raises(ValueError, match="each window once"):
+        add_windows(monitor, [(1.0, sums), (2.0, sums), (1.0, sums)])
+    with pytest.raises(ValueError, match="with the same arguments"):
+        add_windows(monitor, [(1.0, sums), (2.0, sums[:-1])])
+    assert monitor.counts["answers"] == 0
+    with pytest.raises(TypeError, match="must be a `Monitor`"):
+        window_sums("monitor")

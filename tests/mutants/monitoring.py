@@ -1,0 +1,44 @@
+"""Faults of `monitoring`."""
+
+from mutants.mutant import Mutant
+
+MUTANTS = {
+    # A look could choose the mass of a start.
+    "mass_grows_with_outcomes": Mutant(
+        "monitoring/watch.py",
+        "log_evidence(self._opened + sums, self._prior, self._spent)",
+        "log_evidence("
+        "np.logaddexp(self._wealth, np.log("
+        "self._mass * (self._open_count + 1) / BLOCK)) + sums, self._prior, "
+        "self._spent - self._mass * (1 - (self._open_count + 1) / BLOCK))",
+        "monitoring/test_watch.py::"
+        "test_evidence_never_grows_in_the_mean_given_the_past",
+    ),
+    "merge_adds_evidence": Mutant(
+        "monitoring/watch.py",
+        "np.logaddexp.reduce(wealth) - np.log(len(parts))",
+        "np.logaddexp.reduce(wealth)",
+        "monitoring/test_monitor.py::"
+        "test_merging_takes_the_mean_and_changes_nobody",
+    ),
+    "loaded_evidence_of_before": Mutant(
+        "monitoring/watch.py",
+        "value.item())\n        self._remember()",
+        "value.item())",
+        "monitoring/test_monitor.py::"
+        "test_a_saved_monitor_goes_on_as_if_it_had_not_stopped",
+    ),
+    "expected_share_costs_nothing": Mutant(
+        "monitoring/monitor_setup.py",
+        'parts["coverage"] /= 2.0',
+        'parts["coverage"] /= 1.0',
+        "monitoring/test_monitor.py::"
+        "test_a_selector_gives_its_risk_and_the_shares_its_data_allow",
+    ),
+    "second_label_counts": Mutant(
+        "monitoring/waiting.py",
+        "self._answers[key] = np.nan",
+        "pass",
+        "monitoring/test_monitor.py::test_bad_labels_are_refused_whole",
+    ),
+}

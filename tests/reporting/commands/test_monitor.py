@@ -1,0 +1,304 @@
+"""`keras-calib monitor` finds what a `Monitor` of the same answers finds."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_calib import Monitor
+from keras_calib import SelectiveClassifier
+from keras_calib.backend.locks import PathLock
+from keras_calib.reporting.command_line import main
+
+pa = pytest.importorskip("pyarrow")
+import pyarrow.parquet as pq  # noqa: E402
+
+NUM = 6000
+
+
+def stream(seed, wrong):
+    rng = np.random.default_rng(seed)
+    confidence = rng.uniform(0.9, 1.0, NUM)
+    correct = np.where(rng.random(NUM) < confidence - wrong, 1.0, 0.0)
+    known = rng.random(NUM) < 0.6
+    ids = [f"{seed}-{i}" for i in range(NUM)]
+    return ids, confidence, confidence > 0.92, correct, known
+
+
+GOOD, BAD = stream(1, 0.0), stream(2, 0.1)
+
+
+def write(path, ids, confidence, accepted, correct, known):
+    """One log, in the form that its name asks for."""
+    seen = np.where(known, correct, np.nan)
+    texts = ["" if np.isnan(x) else str(bool(x)) for x in seen]
+    values = [None if np.isnan(x) else bool(x) for x in seen]
+    columns = {"id": ids, "confidence": confidence, "accepted": accepted}
+    rows = zip(ids, confidence.tolist(), accepted.tolist(), strict=True)
+    if path.suffix == ".npz":
+        np.savez(path, **columns, correct=seen)
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.table({**columns, "correct": values}), path)
+    elif path.suffix == ".csv":
+        lines = [
+            f"{i},{c!r},{a},{t}"
+            for (i, c, a), t in zip(rows, texts, strict=True)
+        ]
+        head = "id,confidence,accepted,correct"
+        path.write_text("\n".join([head, *lines]))
+    else:
+        with open(path, "w") as file:
+            for row, value in zip(rows, values, strict=True):
+                record = dict(zip(columns, row, strict=True))
+                if value is not None:
+                    record["correct"] = value
+                file.write(json.dumps(record) + "\n")
+    return path
+
+
+def write_labels(path, ids, correct, known):
+    lines = [
+        f"{i},{c:g}" for i, c, k in zip(ids, correct, known, strict=True) if k
+    ]
+    path.write_text("\n".join(["id,correct", *lines]))
+    return path
+
+
+def said(capsys, *arguments):
+    code = main(["monitor", *map(str, arguments)])
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
+
+
+def facts(monitor):
+    """Alarms without the last digits of their evidence."""
+    return [alarm._replace(evidence=0.0) for alarm in monitor.alarms]
+
+
+@pytest.mark.parametrize("ending", ["npz", "csv", "parquet", "jsonl"])
+def test_a_log_of_any_form_gives_the_alarms_of_a_monitor(
+    tmp_path, capsys, ending
+):
+    log = write(tmp_path / f"log.{ending}", *BAD)
+    state = tmp_path / "s.npz"
+    code, shown = said(capsys, f"--log={log}", "--risk=0.1", f"--state={state}")
+    ids, confidence, accepted, correct, known = BAD
+    monitor = Monitor(risk=0.1, max_waiting=100_000).update(
+        confidence, accepted, np.where(known, correct, np.nan), ids=ids
+    )
+    assert code == 3
+    assert "Alarm of risk at outcome" in shown and "6,000 answers" in shown
+    for alarm in monitor.alarms:
+        assert alarm.message in shown
+    assert facts(Monitor.load(state)) == facts(monitor)
+    assert Monitor.load(state).counts == pytest.approx(monitor.counts)
+
+
+def test_runs_go_on_where_the_last_ended(tmp_path, capsys):
+    state = f"--state={tmp_path / 's.npz'}"
+    logs = [write(tmp_path / f"{i}.npz", *x) for i, x in enumerate((GOOD, BAD))]
+    late = [
+        write_labels(tmp_path / f"{i}.csv", ids, correct, ~known)
+        for i, (ids, _, _, correct, known) in enumerate((GOOD, BAD))
+    ]
+    watched = ("--risk=0.1", "--coverage=0.5,0.9", "--tolerance=0.02")
+    code, shown = said(
+        capsys, f"--log={logs[0]}", f"--labels={late[0]}", state, *watched
+    )
+    assert code == 0 and "No alarm." in shown and "0 answers wait" in shown
+    kept = (tmp_path / "s.npz").read_bytes()
+    for again in (f"--log={logs[0]}", f"--labels={late[0]}"):
+        code, shown = said(capsys, again, state)
+        assert code == 1 and "repeated=" in shown
+        assert ("give each log once" in shown) == again.startswith("--log")
+    code, shown = said(capsys, f"--log={logs[1]}", state, "--risk=0.2")
+    assert code == 1 and "--risk must be that of --state" in shown
+    assert (tmp_path / "s.npz").read_bytes() == kept
+    assert said(capsys, f"--log={logs[1]}", state)[0] == 3
+    assert said(capsys, f"--labels={late[1]}", state)[0] == 3
+    code, shown = said(capsys, f"--labels={late[1]}", state, "--unknown=skip")
+    assert code == 3 and "labels of" in shown and "were left out" in shown
+    wanted = Monitor(
+        risk=0.1, coverage=(0.5, 0.9), tolerance=0.02, max_waiting=100_000
+    )
+    for ids, confidence, accepted, correct, known in (GOOD, BAD):
+        seen = np.where(known, correct, np.nan)
+        wanted.update(confidence, accepted, seen, ids=ids)
+        names = [x for x, k in zip(ids, known, strict=True) if not k]
+        wanted.update_labels(names, correct[~known])
+    found = Monitor.load(tmp_path / "s.npz")
+    assert facts(found) == facts(wanted)
+    assert found.evidence == pytest.approx(wanted.evidence)
+    code, shown = said(capsys, state, "--restart")
+    assert code == 0 and "No alarm." in shown
+
+
+def test_a_log_given_again_is_seen_though_few_ids_are_kept(tmp_path, capsys):
+    state = f"--state={tmp_path / 's.npz'}"
+    log = f"--log={write(tmp_path / 'log.npz', *GOOD)}"
+    assert said(capsys, log, state, "--risk=0.2", "--waiting=50")[0] == 0
+    assert said(capsys, log, state)[0] == 1
+
+
+def test_a_class_and_a_score_say_what_a_log_leaves_out(tmp_path, capsys):
+    path = tmp_path / "log.csv"
+    rows = [f"{i},{i / 100},cat,{('cat', 'dog', '')[i % 3]}" for i in range(90)]
+    path.write_text("\n".join(["key,score,predicted,label", *rows]))
+    code, shown = said(
+        capsys,
+        f"--log={path}",
+        "--ids=key",
+        "--threshold=0.3",
+        "--risk=0.6",
+        "--tolerance=none",
+    )
+    assert code == 0
+    assert "90 answers, 60 accepted (66.67 %)" in shown
+    assert "60 labels, 40 of accepted answers, of which 20" in shown
+    assert "30 answers wait for a label" in shown
+
+
+CERTIFICATE = {
+    "selection": {
+        "threshold": 0.2,
+        "coverage": 0.8,
+        "risk": 0.05,
+        "num_samples": 500,
+    },
+    "guarantee": {"certified_risk": 0.1, "delta": 0.05},
+}
+
+
+@pytest.mark.parametrize("name", ["c.json", "s.keras"])
+def test_a_selector_says_what_to_watch(tmp_path, capsys, name):
+    if name == "c.json":
+        (tmp_path / name).write_text(json.dumps(CERTIFICATE))
+        risk = 0.1
+    else:
+        import keras
+
+        rng = np.random.default_rng(0)
+        logits = 4.0 * rng.normal(size=(500, 3)).astype("float32")
+        selector = SelectiveClassifier().fit(
+            logits.argmax(-1), logits, risk=0.1, delta=0.05
+        )
+        keras.Sequential([keras.Input((3,)), selector]).save(tmp_path / name)
+        risk = selector.chosen.certified_risk
+    log = write(tmp_path / "log.npz", *GOOD)
+    code, _ = said(
+        capsys,
+        f"--log={log}",
+        f"--selector={tmp_path / name}",
+        f"--state={tmp_path / 'm.npz'}",
+    )
+    found = Monitor.load(tmp_path / "m.npz")
+    assert code in (0, 3) and found.risk == risk
+    assert found.coverage is not None
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "html"])
+def test_a_picture_is_drawn(tmp_path, capsys, ending):
+    log, out = write(tmp_path / "log.npz", *BAD), tmp_path / f"m.{ending}"
+    said(capsys, f"--log={log}", "--risk=0.1", f"--out={out}")
+    start = {"png": b"\x89PNG", "svg": b"<?xml", "html": b"<!DOCTYPE"}
+    content = out.read_bytes()
+    assert content.startswith(start[ending])
+    if ending == "html":
+        assert b"<svg" in content and b"Alarm of risk" in content
+
+
+HEAD = "id,confidence,accepted,correct"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", "id,accepted\n1,1", "must have a column `confidence`"),
+        ("a.csv", "id,confidence\n1,0.5", "--threshold"),
+        ("a.csv", f"{HEAD}\n1,0.5,1,\n2,0.5,maybe,1", "row=2, value='maybe'"),
+        ("a.csv", f"{HEAD}\n1,0.5,1,2", "nothing without a label"),
+        ("a.csv", f"{HEAD}\n1,0.5,1,1\n1,0.5,1,1", "repeated=['1']"),
+        ("a.csv", f"{HEAD}\n1,1.5,1,1", "must lie in [0, 1]"),
+        ("a.csv", f"{HEAD},time\n1,1,1,1,5\n2,1,1,1,4", "must not go back"),
+        (
+            "a.csv",
+            f"{HEAD},time\n1,1,1,1,2026-01-02\n2,1,1,1,2026-01-01T23:00:00Z",
+            "must not go back",
+        ),
+        ("a.csv", f"{HEAD},time\n1,1,1,1,noon", "value='noon'"),
+        ("a.jsonl", '{"id": 1}\n{"id"', "one JSON object in each line"),
+        ("a.jsonl", '{"id": 1}\n[]', "line=2"),
+        (
+            "a.jsonl",
+            '{"id": 1, "confidence": "x", "accepted": true}',
+            "must hold numbers",
+        ),
+        ("a.jsonl", None, "No such file"),
+        ("a.txt", "", "must end in"),
+    ],
+)
+def test_a_faulty_log_is_refused_in_words(
+    tmp_path, capsys, name, content, words
+):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    code, shown = said(capsys, f"--log={tmp_path / name}", "--risk=0.1")
+    assert code == 1 and words in shown, shown
+    assert f"--log={tmp_path / name}" in shown
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("id,correct\nx,1", "--unknown=skip"),
+        ("id,label\na,1", "must have a column `predicted`"),
+        ("correct\n1", "must have a column `id`"),
+    ],
+)
+def test_faulty_labels_are_refused_in_words(tmp_path, capsys, content, words):
+    log, labels = tmp_path / "log.csv", tmp_path / "labels.csv"
+    log.write_text(f"{HEAD}\na,0.5,1,")
+    labels.write_text(content)
+    code, shown = said(
+        capsys, f"--log={log}", f"--labels={labels}", "--risk=0.1"
+    )
+    assert code == 1 and words in shown, shown
+
+
+def test_a_state_in_use_is_left_alone(tmp_path, capsys, monkeypatch):
+    log = write(tmp_path / "log.npz", *GOOD)
+
+    def taken(self):
+        raise RuntimeError("`state` is written by another process")
+
+    monkeypatch.setattr(PathLock, "acquire", taken)
+    code, shown = said(capsys, f"--log={log}", f"--state={tmp_path / 's.npz'}")
+    assert code == 1 and "another process" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "--log, the answers, must be given"),
+        (("--log=a.csv", "--restart"), "--restart needs --state"),
+        (("--log=a.csv", "--risk=1.5"), "between 0 and 1"),
+        (("--log=a.csv", "--coverage=0.8,0.6"), "such as 0.6,0.8"),
+        (("--log=a.csv", "--tolerance=x"), "or none"),
+        (("--log=a.csv", "--state=s.txt"), "ends in .npz"),
+        (("--log=a.csv", "--out=o.pdf"), ".png or .svg or .html"),
+        (("--state=s.npz", "--restart=all,x"), "names=['all', 'x']"),
+    ],
+)
+def test_wrong_arguments_are_told(capsys, arguments, words):
+    with pytest.raises(SystemExit) as stop:
+        main(["monitor", *arguments])
+    assert stop.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_help_says_what_a_log_holds_and_how_the_command_ends(capsys):
+    with pytest.raises(SystemExit):
+        main(["monitor", "--help"])
+    shown = capsys.readouterr().out
+    for word in ("confidence", "exit code 3", "--unknown", "jsonl", "--state"):
+        assert word in shown
