@@ -186,6 +186,16 @@ def combined_groups(*groups: Any) -> list[str]:
     Args:
         *groups: Ids or names `(n,)` of each grouping.
 
+    Returns:
+        List of names `(n,)`.
+
+    Raises:
+        ValueError: If groupings have different lengths.
+
+    Reference:
+        Subgroups of several attributes: Kearns et al., Preventing Fairness
+        Gerrymandering, ICML 2018, https://arxiv.org/abs/1711.05144
+
     Example:
 
     >>> combined_groups(["f", "m"], [3, 4])
