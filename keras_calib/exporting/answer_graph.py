@@ -1,6 +1,7 @@
 """The graph from logits to answers, with a temperature and a threshold."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from keras_calib.selection import SelectiveClassifier
 __all__ = [
     "PREFIX",
     "answer_graph",
+    "check_kept",
     "check_marks",
     "names_of_constants",
     "read_constant",
@@ -33,6 +35,15 @@ _VALUES = {
 }
 _ROUNDING = 1e-6
 _OTHERS = OUTPUT_NAMES[6:]
+# Operators that converters and quantisers add and drop: they shape, copy or
+# round values. The others tell one score from another.
+_NEUTRAL = {
+    *("QUANTIZE", "DEQUANTIZE", "CAST", "SHAPE", "BROADCAST_TO", "RESHAPE"),
+    *("EXPAND_DIMS", "SQUEEZE", "FILL", "ZEROS_LIKE", "PACK", "CONCATENATION"),
+    *("STRIDED_SLICE", "Cast", "Shape", "Expand", "Reshape", "Unsqueeze"),
+    *("Squeeze", "ConstantOfShape", "Concat", "Slice", "Gather", "Identity"),
+    *("Constant", "QuantizeLinear", "DequantizeLinear"),
+}
 
 
 def answer_graph(
@@ -55,6 +66,33 @@ def answer_graph(
         path = Path(folder) / "answers"
         write(served, path)
         return path.read_bytes()
+
+
+def check_kept(graph: Any, msp: Any) -> None:
+    """Raises ValueError if new answers by "msp" would be others than the old.
+
+    Both graphs are of one format. Without `msp` any score may be replaced.
+    """
+    extra = graph.inputs_of("accept") - graph.inputs_of("logits")
+    if extra:
+        raise value_error(
+            "`path` must have no thresholds by group, which new answers would "
+            "not keep: export the model without `groups`",
+            inputs=sorted(extra),
+        )
+    if msp is None:
+        return
+    if _arithmetic(graph) != _arithmetic(msp):
+        raise value_error(
+            '`score` must be given for a file whose score is not the "msp" of '
+            'an export: name the score of its selector, as in `score="msp"`',
+            score=None,
+        )
+
+
+def _arithmetic(graph: Any) -> Counter:
+    """Number of operators of each kind from the logits to the score."""
+    return Counter(x for x in graph.score_operators() if x not in _NEUTRAL)
 
 
 def names_of_constants(values: dict[Any, float]) -> dict[str, Any]:

@@ -109,6 +109,35 @@ class LiteRTGraph:
         self.signature.outputs = tail.signature.outputs
         self._drop_unused()
 
+    def inputs_of(self, output: str) -> set[str]:
+        """Names of the inputs that an output depends on."""
+        needed = self._needed(self._output(output))
+        read = {i for x in needed for i in _ids(x.inputs)}
+        return {
+            x.name.decode()
+            for x in self.signature.inputs
+            if int(x.tensorIndex) in read
+        }
+
+    def score_operators(self) -> list[str]:
+        """Kinds of the operators from the logits to the score."""
+        kinds = {
+            code: name
+            for name, code in vars(self._schema.BuiltinOperator).items()
+            if isinstance(code, int)
+        }
+        before = {id(x) for x in self._needed(self._output("logits"))}
+        codes = [
+            self.model.operatorCodes[x.opcodeIndex]
+            for x in self._needed(self._output("score"))
+            if id(x) not in before
+        ]
+        # Old files have the code of an operator in another place.
+        return [
+            kinds[max(x.builtinCode or 0, x.deprecatedBuiltinCode or 0)]
+            for x in codes
+        ]
+
     def packed(self) -> bytes:
         """The bytes of the file."""
         import flatbuffers

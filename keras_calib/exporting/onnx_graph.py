@@ -109,6 +109,21 @@ class OnnxGraph:
             if other.domain not in known and other.domain != "ai.onnx":
                 self.model.opset_import.append(other)
 
+    def inputs_of(self, output: str) -> set[str]:
+        """Names of the inputs that an output depends on."""
+        needed = self._needed(output)
+        read = {x for node in needed for x in _names_read(node)}
+        return {x.name for x in self.graph.input} & read
+
+    def score_operators(self) -> list[str]:
+        """Kinds of the operators from the logits to the score."""
+        before = {x for node in self._needed("logits") for x in node.output}
+        return [
+            node.op_type
+            for node in self._needed("score")
+            if not before & set(node.output)
+        ]
+
     def packed(self) -> bytes:
         """The bytes of the file."""
         return self.model.SerializeToString()

@@ -16,6 +16,7 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.exporting.answer_graph import answer_graph
+from keras_calib.exporting.answer_graph import check_kept
 from keras_calib.exporting.file_runner import FileRunner
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
@@ -75,7 +76,7 @@ def recalibrate_file(
     method: str = "ltt",
     tune_fraction: float = 0.3,
     seed: int = 0,
-    score: Any = "msp",
+    score: Any = None,
     ignore_class: int | None = None,
     batch_size: int = 64,
     out: str | os.PathLike | None = None,
@@ -107,7 +108,8 @@ def recalibrate_file(
         tune_fraction: Share of the rows, in (0, 1), that fits the temperature.
         seed: Seed of this split.
         score: The score that the file ranks by afterwards, a name or a
-            function as in `SelectiveClassifier`.
+            function as in `SelectiveClassifier`. None keeps `"msp"`, and
+            refuses a file with another score.
         ignore_class: Class id to leave out.
         batch_size: Rows in a batch, >= 1, unless the file fixes it.
         out: Path of a new file; None replaces `path`.
@@ -117,8 +119,9 @@ def recalibrate_file(
 
     Raises:
         ValueError: If the file is none of `export`, or labels or inputs do not
-            fit it. If the target is out of reach, or a path cannot be used: a
-            file at `out`, a read-only file, or one with a certificate.
+            fit it, or new answers would lose some of its own. If the target
+            is out of reach, or a path cannot be used: a file at `out`, a
+            read-only file, or one with a certificate.
         ImportError: If the packages of the format are not installed.
         OSError: If nothing can be written to the folder.
         RuntimeError: If the backend is not TensorFlow, or the written file
@@ -228,7 +231,7 @@ def _recalibrated(
         # Keeps the shape, by which a guarantee knows its units.
         counted = slice(None)
     correct = (after["label"] == labels)[counted]
-    selector = SelectiveClassifier(score=score).fit_scores(
+    selector = SelectiveClassifier(score=score or "msp").fit_scores(
         after["score"][counted], correct, **target._asdict()
     )
     threshold = selector.threshold
@@ -258,7 +261,9 @@ def _graft(graph: Any, score: Any) -> float:
     if isinstance(graph, OnnxGraph):
         write = partial(write_onnx, opset=graph.opset)
     shape = graph.logits_shape()
-    graph.graft(type(graph)(answer_graph(shape, score, write)))
+    tail = type(graph)(answer_graph(shape, score or "msp", write))
+    check_kept(graph, tail if score is None else None)
+    graph.graft(tail)
     _set_temperature(graph, known)
     graph.set_constant("threshold", -np.inf)
     return known

@@ -15,7 +15,7 @@ from keras_calib.functional.group_table import group_metrics
 from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.reporting.annotators import wrong_of
 
-__all__ = ["AttributeGroups", "with_groups"]
+__all__ = ["AttributeGroups", "with_groups", "worst_first"]
 
 _MIN_SIZE, _LEVEL = 30, 0.95
 # So many groups are named in a sentence.
@@ -111,6 +111,17 @@ def with_groups(batches: Iterable[tuple], groups: Any) -> Iterator[tuple]:
             groups=total,
             samples=start if start < total else f"at least {start}",
         )
+
+
+def worst_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows by how far the interval of the gap is from 0; too few come last."""
+
+    def place(row):
+        if row["too_few"]:
+            return 1, -row["size"]
+        return 0, -max(row["gap_low"], -row["gap_high"])
+
+    return sorted(rows, key=place)
 
 
 def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:

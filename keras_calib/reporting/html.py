@@ -17,6 +17,7 @@ from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.plots.display import matplotlib_module
 from keras_calib.plots.display import printable
+from keras_calib.reporting.attributes import worst_first
 from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.groups import SURE
 from keras_calib.reporting.groups import GroupRow
@@ -261,6 +262,7 @@ def _model(
             rows, evaluation.groups[-1].totals(), name_of
         ),
         "num_predicted": len(rows),
+        "group_rows": worst_first(results.get("groups", {}).get("rows", [])),
         "groups_picture": group_picture(results.get("groups")),
     }
 

@@ -17,6 +17,7 @@ from keras_calib.plots.display import Display
 from keras_calib.plots.display import as_picture
 from keras_calib.plots.display import matplotlib_module
 from keras_calib.plots.display import plain
+from keras_calib.reporting.attributes import worst_first
 
 __all__ = ["cumulative_diagram", "diagram", "group_picture", "shown"]
 
@@ -93,9 +94,9 @@ class _GroupsDisplay(Display):
 
 
 def group_picture(found: dict[str, Any] | None) -> dict[str, str] | None:
-    """Gaps of the first groups as a picture, None without any."""
+    """Gaps of the worst groups as a picture, None without any."""
     rows = [x for x in (found or {}).get("rows", ()) if not x["too_few"]]
-    rows = rows[:_MOST_GROUPS]
+    rows = worst_first(rows)[:_MOST_GROUPS]
     if not rows:
         return None
     display = _GroupsDisplay(rows)

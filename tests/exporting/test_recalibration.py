@@ -35,13 +35,12 @@ def network():
     return model
 
 
-def quantised(model, folder):
+def quantised(model, folder, chosen=None):
     """An int8 file of an export, by the converter of LiteRT."""
     import tensorflow as tf
 
-    kc.export(
-        model, folder / "saved", selector=selector(0.5, 1.0), from_logits=True
-    )
+    chosen = chosen or selector(0.5, 1.0)
+    kc.export(model, folder / "saved", selector=chosen, from_logits=True)
     converter = tf.lite.TFLiteConverter.from_saved_model(
         str(folder / "saved"), signature_keys=["serving_default"]
     )
@@ -146,6 +145,62 @@ def test_a_foreign_model_is_refused(tmp_path):
     converter = tf.lite.TFLiteConverter.from_keras_model(network())
     path.write_bytes(converter.convert())
     with pytest.raises(ValueError, match="a file that `export` wrote"):
+        refused(path)
+
+
+def exported(folder, ending, **facts):
+    """A file of a selector, or of a calibrator alone."""
+    model = network()
+    path = folder / f"model{ending}"
+    return kc.export(model, path, from_logits=True, **facts)
+
+
+@pytest.mark.parametrize("ending", [".tflite", ".onnx"])
+def test_answers_that_would_be_lost_are_refused(tmp_path, ending):
+    scaling = kc.TemperatureScaling(temperature=2.0)
+    logits = X @ W
+    venn_abers = kc.VennAbers().fit(Y, logits)
+    costs = kc.SelectiveClassifier(
+        calibrator=scaling, costs=np.ones((3, 3)) - np.eye(3), threshold=-0.3
+    )
+    grouped = kc.SelectiveClassifier(calibrator=scaling)
+    grouped.fit(Y, logits, coverage=0.5, groups=np.arange(len(Y)) % 2)
+    cases = {
+        "no intervals of `VennAbers`": {"calibrator": venn_abers},
+        "no costs": {"selector": costs},
+        "no thresholds by group": {"selector": grouped},
+    }
+    for place, (message, facts) in enumerate(cases.items()):
+        (folder := tmp_path / str(place)).mkdir()
+        path = exported(folder, ending, **facts)
+        before = path.read_bytes()
+        inputs = {"inputs": X}
+        if "group" in message:
+            inputs["group"] = np.arange(len(Y)) % 2
+        with pytest.raises(ValueError, match=f"`path` must have.*{message}"):
+            refused(path, inputs=inputs, score="msp")
+        assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["int8", "tflite", "onnx"])
+@pytest.mark.parametrize("score", ["prob_margin", "neg_entropy"])
+def test_a_score_changes_only_when_named(tmp_path, kind, score):
+    other = selector(0.1, 1.0, score)
+    if kind == "int8":
+        path = quantised(network(), tmp_path, other)
+    else:
+        path = exported(tmp_path, f".{kind}", selector=other)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="`score` must be given for a file"):
+        refused(path)
+    assert path.read_bytes() == before
+    found = refused(path, score=score)
+    given = answers(path, "onnx" if kind == "onnx" else "litert", x=X)
+    same = selector(found.chosen.threshold, 1.0, score)
+    wanted = keras.ops.convert_to_numpy(same(given["logits"])["score"])
+    np.testing.assert_allclose(given["score"], wanted, rtol=1e-4, atol=1e-4)
+    # The file that was written has this score as well.
+    with pytest.raises(ValueError, match="`score` must be given for a file"):
         refused(path)
 
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import keras_calib as kc
+from keras_calib.reporting.attributes import worst_first
 from keras_calib.reporting.command_line import main
+from keras_calib.reporting.prediction_files import columns
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,12 @@ def test_a_page_has_the_table_by_group_and_blames_the_right_one(data, page):
     assert found["sentences"] == ["Overconfident: site Graz."]
     assert "Which groups are served worse?" in page.html
     assert "too few" in page.html
+    order = [x["group"] for x in worst_first(found["rows"])]
+    assert order[0] == "Graz" and order[-1] == "Rome"
+    table = page.html.split("Which groups are served worse?")[1]
+    places = [table.index(f">site {x}<") for x in order]
+    assert places == sorted(places)
+    assert "left out" not in page.html
 
 
 def test_a_file_gives_the_groups_of_the_arrays(data, page, tmp_path, capsys):
@@ -63,3 +71,27 @@ def test_a_file_gives_the_groups_of_the_arrays(data, page, tmp_path, capsys):
     assert "Overconfident: site Graz." in out.read_text(encoding="utf-8")
     assert main(["report", *given, "--groups=place", "--quiet"]) == 1
     assert "place" in capsys.readouterr().err
+
+
+def test_a_page_of_many_groups_counts_those_left_out(data):
+    labels, probs, _ = data
+    groups = {"ward": np.arange(1500) % 103}
+    page = kc.report_of_predictions(labels, probs, groups=groups, verbose=0)
+    assert "3 further groups are left out" in page.html
+
+
+@pytest.mark.parametrize("ending", ["npz", "parquet"])
+def test_a_missing_group_is_no_group(data, tmp_path, ending):
+    labels, probs, _ = data
+    site = np.where(np.arange(1500) == 7, np.nan, 1.0)
+    path = tmp_path / f"test.{ending}"
+    if ending == "npz":
+        np.savez(path, labels=labels, probs=probs, site=site)
+    else:
+        pa = pytest.importorskip("pyarrow")
+        pq = pytest.importorskip("pyarrow.parquet")
+        found = {"label": labels, "probs": [*probs], "site": site}
+        pq.write_table(pa.table(found), path)
+    file = columns.ColumnFile(path, None, ".")
+    with pytest.raises(ValueError, match="`site` must have a value.*row=8"):
+        list(file.parts(["site"], [], []))

@@ -100,7 +100,7 @@ class ColumnFile:
                         "row",
                     )
             for name in texts:
-                read[name] = read[name].astype(str)
+                read[name] = self._texts(read[name], name, start)
             yield read
             start += len(np.atleast_1d(read[names[0]]))
 
@@ -241,6 +241,19 @@ class ColumnFile:
         if len(values) and isinstance(values[0], np.ndarray):
             return self._stacked(values, name, start)
         return values
+
+    def _texts(self, values: np.ndarray, name: str, start: int) -> np.ndarray:
+        """Values as strings; ValueError if one is NaN, which is no name."""
+        if values.dtype.kind in "fmM":
+            missing = np.flatnonzero(np.isnan(values.reshape(-1)))
+            if len(missing):
+                raise self.bad_value(
+                    name,
+                    "must have a value in every row: name what is missing",
+                    start + int(missing[0]),
+                    value=str(values.reshape(-1)[missing[0]]),
+                )
+        return values.astype(str)
 
     def _stacked(self, values: np.ndarray, name: str, start: int) -> np.ndarray:
         """Lists of one length as an array."""
