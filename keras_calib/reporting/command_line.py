@@ -30,6 +30,7 @@ __all__ = ["COMMANDS", "command_module", "main", "runs_as_command"]
 # Commands, and what the help says of each.
 COMMANDS = {
     "report": "an HTML report from files of predictions",
+    "verify": "check the certificate of an exported model",
 }
 _EXIT_CODES = """\
 exit codes: 0 done; 1 a file or its values are at fault; 2 the arguments are;

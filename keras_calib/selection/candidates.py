@@ -7,20 +7,19 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.values import located
-from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import running_sum
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["Candidates", "candidates", "check_units"]
+__all__ = ["Candidates", "candidates", "check_units", "ranked_candidates"]
 
 
 class Candidates(NamedTuple):
     """All candidate thresholds, strictest first, `(num_thresholds,)`.
 
     `accepted` and `wrong` are weights of accepted samples and of errors among
-    them. `counts` is True if every weight is 1.
+    them. `counts` is True if every weight is 1. `score` is the least score that
+    each accepts.
     """
 
     threshold: np.ndarray
@@ -28,6 +27,7 @@ class Candidates(NamedTuple):
     wrong: np.ndarray
     num_samples: int
     counts: bool
+    score: np.ndarray | None = None
 
     @property
     def coverage(self) -> np.ndarray:
@@ -56,6 +56,10 @@ def candidates(
     scores: Any, correct: Any, sample_weight: Any, delta: float | None
 ) -> Candidates:
     """Checks scores and correctness and returns the candidate thresholds."""
+    # Here, as these need Keras, which verification does without.
+    from keras_calib.inputs.values import located
+    from keras_calib.inputs.weights import weight_of_rows
+
     scores = as_array(scores, "scores")
     correct = as_array(correct, "correct", "float64")
     check_units(delta, scores.shape)
@@ -92,19 +96,28 @@ def candidates(
         counted = weight > 0
         scores, correct = scores[counted], correct[counted]
         weight = weight[counted]
-    scores, weight = scores.reshape(-1), weight.reshape(-1)
-    wrong = weight * (1.0 - correct.reshape(-1))
+    found = ranked_candidates(
+        scores.reshape(-1), 1.0 - correct.reshape(-1), weight.reshape(-1)
+    )
+    return found._replace(wrong=np.minimum(found.wrong, found.accepted))
+
+
+def ranked_candidates(
+    scores: np.ndarray, loss: np.ndarray, weight: np.ndarray
+) -> Candidates:
+    """The candidates of scores, losses and weights, each `(n,)`."""
     order = np.argsort(-scores, kind="stable")
     scores = scores[order]
     last = np.flatnonzero(np.append(scores[1:] != scores[:-1], True))
-    sums = running_sum(np.stack([weight, wrong], axis=-1)[order])
+    sums = running_sum(np.stack([weight, weight * loss], axis=-1)[order])
     accepted, wrong = sums[last].T
     return Candidates(
         _thresholds(scores[last]),
         accepted,
-        np.minimum(wrong, accepted),
+        wrong,
         len(scores),
         bool(np.all(weight == 1.0)),
+        scores[last],
     )
 
 

@@ -30,6 +30,7 @@ from keras_calib.selection.answers import interval_of_label
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_units
+from keras_calib.selection.data_hash import with_hashes
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.thresholds import ThresholdTable
@@ -387,6 +388,7 @@ class SelectiveClassifier(FittedLayer):
 
     def _take(self, found: Candidates, target: Target, place: int) -> None:
         chosen, certified = choose(found, target, self._scores[place] == "msp")
+        chosen = with_hashes(chosen, found)
         self._chosen, self._place = chosen, place
         self._table = (found, certified, target.delta)
         self._fits = fits_of(self._parts())

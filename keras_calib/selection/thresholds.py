@@ -53,6 +53,9 @@ class ChosenThreshold(NamedTuple):
         method: `"ltt"` or `"sgr"`, or None.
         confidence: The same threshold as a confidence in [0, 1], if the score
             is in log-odds; otherwise None. Near 1 only `threshold` is exact.
+        data_sha256: SHA-256 of the (score, correct) rows of the data in
+            canonical order, set by a selector's fit with `delta`; else None.
+        ranking_sha256: The same of counts alone, in order of the scores.
     """
 
     threshold: float
@@ -63,9 +66,13 @@ class ChosenThreshold(NamedTuple):
     delta: float | None = None
     method: str | None = None
     confidence: float | None = None
+    data_sha256: str | None = None
+    ranking_sha256: str | None = None
 
     def __repr__(self) -> str:
         facts = {name: repr(value) for name, value in self._asdict().items()}
+        for name in ("data_sha256", "ranking_sha256"):
+            del facts[name]
         if self.confidence is not None:
             facts["threshold"] += " (log-odds)"
             facts["confidence"] += " (probability)"

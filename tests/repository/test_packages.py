@@ -83,7 +83,7 @@ INSIDE_FUNCTIONS = {
     "jinja2": {"reporting"},
     "matplotlib": {"plots", "reporting"},
     "onnxruntime": {"exporting"},
-    "pyarrow": {"reporting"},
+    "pyarrow": {"exporting", "reporting"},
     "tensorflow": {
         "backend",
         "calibrators",
