@@ -11,13 +11,13 @@ class _Late:
     """Stands for a module, and imports it when an attribute is asked for."""
 
     def __init__(self, name: str):
-        self._name = name
+        self._address = name
 
     def __getattr__(self, attribute: str) -> Any:
         # Tools that inspect modules ask every object for such names.
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        found = getattr(importlib.import_module(self._name), attribute)
+        found = getattr(importlib.import_module(self._address), attribute)
         setattr(self, attribute, found)
         return found
 
@@ -36,4 +36,4 @@ def keras_module(name: str) -> Any:
 def loaded(module: Any) -> Any:
     """The module itself, for comparisons by `is`."""
     late = isinstance(module, _Late)
-    return importlib.import_module(module._name) if late else module
+    return importlib.import_module(module._address) if late else module
