@@ -40,7 +40,7 @@ _NAMES = {"certificate", "keras_calib", "calibrator", "digest", *_PARTS}
 
 
 def certificate_path(path: Path) -> Path:
-    """Where the certificate of a folder or file is."""
+    """The place of the certificate of a folder or file."""
     if path.is_dir():
         return path / _INSIDE
     return path.with_name(path.name + _BESIDE)

@@ -9,6 +9,7 @@ from typing import Any
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.exporting.certificate_file import certificate_path
+from keras_calib.exporting.certificate_file import digest_of
 from keras_calib.exporting.certificate_file import read_certificate
 from keras_calib.inputs.checks import check_number
 
@@ -95,6 +96,11 @@ def model_card(
     for metric, value in (evaluation or {}).items():
         check_number(metric, value)
     facts = read_certificate(certificate_path(Path(path).expanduser()))
+    if digest_of(facts) != facts["digest"]:
+        raise value_error(
+            "The certificate must be unchanged since it was made",
+            digest=facts["digest"],
+        )
     return _template().render(
         {
             **facts,
