@@ -64,18 +64,17 @@ class Entry:
     every: int = 1
 
 
+_EDGES = np.array([0.0, 0.5, 1.0])
 _REQUIRED = {
     "ClasswiseECE": {"num_classes": 3},
     "CoverageAtAccuracy": {"accuracy": 0.7},
     "CoverageAtRisk": {"risk": 0.3},
     "RiskAtCoverage": {"coverage": 0.5},
+    "mean_cost": {"costs": 1.0 - np.eye(3)},
     "coverage_at_accuracy": {"accuracy": 0.7},
     "coverage_at_risk": {"risk": 0.3},
     "risk_at_coverage": {"coverage": 0.5},
-    "adaptive_focal": {
-        "edges": np.array([0.0, 0.5, 1.0]),
-        "gammas": np.array([2.0, 1.0]),
-    },
+    "adaptive_focal": {"edges": _EDGES, "gammas": np.array([2.0, 1.0])},
     "adaptive_label_smoothing": {"objectness": np.linspace(0, 1, NUM)},
     "objectness_deviation": {"objectness": np.linspace(0, 1, NUM)},
 }

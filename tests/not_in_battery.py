@@ -63,7 +63,7 @@ NO_PREDICTIONS = {
             *("BinSums", "BrierDecomposition", "CalibrationTest"),
             *("CalibratorChoice", "CandidateScore", "ChosenThreshold"),
             *("Comparison", "CumulativeDifferences", "DatasetSummary"),
-            *("Decomposition", "EffectiveLabels", "LoggedEpoch"),
+            *("Decomposition", "EffectiveLabels", "LoggedEpoch", "MeanCost"),
             *("PriorEstimate", "RegularizerHistogram", "Report"),
             *("RiskCoverageCurve", "ThresholdTable"),
         ),
@@ -77,5 +77,7 @@ NO_PREDICTIONS = {
         "draws losses of points of its own",
     ),
     "CalibratorChoiceDisplay": "draws a result",
+    "choose_threshold_by_cost": "takes records: tests/selection/test_costs.py",
     "clopper_pearson": "takes counts",
+    "mean_cost_of_records": "takes records: tests/functional/test_costs.py",
 }

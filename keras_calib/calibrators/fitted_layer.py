@@ -1,5 +1,6 @@
 """The base of layers that are fitted on held-out data."""
 
+import weakref
 from typing import Any
 
 import keras
@@ -15,6 +16,8 @@ __all__ = ["FittedLayer"]
 
 # Longer arrays are shown by their shape.
 _SHOWN = 4
+# Layers that are told when a part of theirs is fitted, by this part.
+_DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 class FittedLayer(keras.layers.Layer):
@@ -47,6 +50,15 @@ class FittedLayer(keras.layers.Layer):
         """Notes a fit; whoever sets the fitted values calls it last."""
         self._fitted = True
         self.num_fits += 1
+        for layer in [*_DEPENDENTS.get(self, ())]:
+            layer.part_was_fitted()
+
+    def tell(self, layer: "FittedLayer") -> None:
+        """Calls `layer.part_was_fitted` after each later fit of this one."""
+        _DEPENDENTS.setdefault(self, weakref.WeakSet()).add(layer)
+
+    def part_was_fitted(self) -> None:
+        """Called after a fit of a layer that was asked to `tell` this one."""
 
     def check_fitted(self) -> None:
         """Raises RuntimeError before `fit`."""

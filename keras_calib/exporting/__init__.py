@@ -12,12 +12,26 @@ from typing import Any
 if TYPE_CHECKING:
     from keras_calib.exporting.certificate_check import CertificateCheck
     from keras_calib.exporting.certificate_check import check_certificate
+    from keras_calib.exporting.recalibration import Recalibration
+    from keras_calib.exporting.recalibration import recalibrate_file
     from keras_calib.exporting.records import save_records
     from keras_calib.exporting.writer import export
 
-__all__ = ["CertificateCheck", "check_certificate", "export", "save_records"]
+__all__ = [
+    "CertificateCheck",
+    "Recalibration",
+    "check_certificate",
+    "export",
+    "recalibrate_file",
+    "save_records",
+]
 
-_MODULES = {"export": "writer", "save_records": "records"}
+_MODULES = {
+    "Recalibration": "recalibration",
+    "export": "writer",
+    "recalibrate_file": "recalibration",
+    "save_records": "records",
+}
 
 
 def __getattr__(name: str) -> Any:

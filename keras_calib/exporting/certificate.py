@@ -14,6 +14,7 @@ from keras_calib.exporting.certificate_file import artefact_files
 from keras_calib.exporting.certificate_file import canonical
 from keras_calib.exporting.certificate_file import digest_of
 from keras_calib.exporting.certificate_file import facts_of
+from keras_calib.exporting.records import check_certified_kind
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection import ChosenThreshold
@@ -33,6 +34,7 @@ _MOST_CHARACTERS = 2000
 
 def check_certifiable(selector: Any) -> ChosenThreshold:
     """The facts to certify; raises unless `fit` guaranteed the threshold."""
+    check_certified_kind(selector, "`certificate=True`")
     chosen = getattr(selector, "chosen", None)
     if chosen is None or chosen.delta is None or chosen.data_sha256 is None:
         raise value_error(

@@ -21,6 +21,8 @@ __all__ = [
     "Signatures",
     "file_format",
     "format_of",
+    "write_litert",
+    "write_onnx",
 ]
 
 # Endings of files and their formats.
@@ -92,16 +94,20 @@ def _load_savedmodel(path: Path) -> Signatures:
     return {name: partial(run, name) for name in loaded.signatures}
 
 
-def _write_onnx(
-    served: ServedModel, path: Path, images: ImageReader | None = None
+def write_onnx(
+    served: ServedModel,
+    path: Path,
+    images: ImageReader | None = None,
+    opset: int | None = None,
 ) -> None:
+    """Writes an ONNX file, of the converter's usual version or another."""
     import tensorflow as tf
     import tf2onnx
 
-    names = list(served.inputs)
+    names = list(served.client_inputs)
     specs = [
         tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
-        for name, tensor in served.inputs.items()
+        for name, tensor in served.client_inputs.items()
     ]
     # Flat arguments, as for a dict it would join argument and key names.
     function = tf.function(
@@ -114,6 +120,7 @@ def _write_onnx(
     tf2onnx.convert.from_function(
         function,
         specs,
+        opset=opset,
         custom_op_handlers=dict(HANDLERS),
         output_path=str(path),
     )
@@ -133,9 +140,10 @@ def _load_onnx(path: Path) -> Signatures:
     return {"serving_default": run}
 
 
-def _write_litert(
+def write_litert(
     served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
+    """Writes a LiteRT file."""
     import tensorflow as tf
 
     # Converts a SavedModel, as that names inputs and outputs.
@@ -165,7 +173,7 @@ FORMATS = {
     made.name: made
     for made in (
         FileFormat("savedmodel", (), write_savedmodel, _load_savedmodel),
-        FileFormat("onnx", ("tf2onnx", "onnxruntime"), _write_onnx, _load_onnx),
-        FileFormat("litert", ("ai_edge_litert",), _write_litert, _load_litert),
+        FileFormat("onnx", ("tf2onnx", "onnxruntime"), write_onnx, _load_onnx),
+        FileFormat("litert", ("ai_edge_litert",), write_litert, _load_litert),
     )
 }

@@ -12,7 +12,7 @@ from keras_calib.backend.files import replacing
 from keras_calib.selection import SelectiveClassifier
 from keras_calib.selection.data_hash import rows_of
 
-__all__ = ["save_records"]
+__all__ = ["check_certified_kind", "save_records"]
 
 
 def save_records(selector: SelectiveClassifier, path: Any) -> Path:
@@ -31,7 +31,7 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
 
     Raises:
         ValueError: If the path has another ending, or the samples have
-            weights.
+            weights. If it has costs or thresholds by group.
         RuntimeError: If the selector was loaded, or not fitted.
         ImportError: If pyarrow is missing, which parquet needs.
 
@@ -57,6 +57,7 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
             "`selector` must be a SelectiveClassifier",
             selector=type(selector).__name__,
         )
+    check_certified_kind(selector, "`save_records`")
     if selector._table is None:
         raise RuntimeError(
             invalid(
@@ -81,6 +82,25 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
         else:
             _write_parquet(file, score, correct)
     return path
+
+
+def check_certified_kind(selector: Any, what: str) -> None:
+    """Raises ValueError for kinds of thresholds that no certificate is for.
+
+    `what` names the caller in the error.
+    """
+    if getattr(selector, "costs", None) is not None:
+        raise value_error(
+            f"{what} needs a `selector` without `costs`: certificates are for "
+            "the share of errors alone",
+            **{"costs.shape": selector.costs.shape},
+        )
+    if getattr(selector, "groups", ()):
+        raise value_error(
+            f"{what} needs a `selector` with one threshold for all: "
+            "certificates are not for thresholds by group",
+            groups=len(selector.groups),
+        )
 
 
 def _write_parquet(file: Any, score: np.ndarray, correct: np.ndarray) -> None:

@@ -116,6 +116,7 @@ def write_savedmodel(
             for name, tensor in tensors.items()
         }
 
+    groups = list(specs(served.group_input).values())
     archive = keras.export.ExportArchive()
     # Tracks the tables of text layers. Signatures track variables already; a
     # model tracked directly would be stored with a second copy of them.
@@ -125,22 +126,29 @@ def write_savedmodel(
     archive.add_endpoint(
         "serving_default",
         lambda inputs: served.model(inputs, training=False),
-        [specs(served.inputs)],
+        [specs(served.client_inputs)],
     )
     archive.add_endpoint(
         "serving_logits",
-        lambda logits: served.selector(
-            to_model_logits(logits, from_logits=True)
+        lambda logits, group=None: served.selector(
+            to_model_logits(logits, from_logits=True), groups=group
         ),
-        [tf.TensorSpec(served.logits_shape, tf.float32, name="logits")],
+        [
+            tf.TensorSpec(served.logits_shape, tf.float32, name="logits"),
+            *groups,
+        ],
     )
     if images is not None:
         archive.add_endpoint(
             "serving_bytes",
-            lambda encoded: served.model(
-                {images.input_name: images.read(encoded)}, training=False
+            lambda encoded, *group: served.model(
+                {
+                    images.input_name: images.read(encoded),
+                    **dict(zip(served.group_input, group, strict=True)),
+                },
+                training=False,
             ),
-            [tf.TensorSpec((None,), tf.string, name="image_bytes")],
+            [tf.TensorSpec((None,), tf.string, name="image_bytes"), *groups],
         )
     for name, variables in _collections(served.selector).items():
         archive.add_variable_collection(name, variables)

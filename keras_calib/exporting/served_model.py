@@ -24,6 +24,7 @@ OUTPUT_NAMES = (
     "label",
     "probability_low",
     "probability_high",
+    "expected_cost",
 )
 # Names that Keras numbers differ between processes.
 _MADE_UP = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
@@ -44,12 +45,25 @@ class ServedModel:
         self.structure = input_structure(network)
         flat = keras.tree.flatten(self.structure)
         names = _input_names(self.structure)
+        if selector.groups:
+            names = [f"input_{x}" if x == "group" else x for x in names]
         self.inputs = {
             name: keras.Input(tensor.shape[1:], dtype=tensor.dtype, name=name)
             for name, tensor in zip(names, flat, strict=True)
         }
+        # What clients send besides the network's inputs.
+        self.group_input = {}
+        if selector.groups:
+            group = keras.Input((), dtype="int32", name="group")
+            self.group_input = {"group": group}
         logits = to_model_logits(self._call(self.inputs), from_logits)
-        self.model = keras.Model(self.inputs, selector(logits))
+        answers = selector(logits, groups=self.group_input.get("group"))
+        self.model = keras.Model(self.client_inputs, answers)
+
+    @property
+    def client_inputs(self) -> dict:
+        """All inputs of the served model by name."""
+        return {**self.inputs, **self.group_input}
 
     @property
     def logits_shape(self) -> tuple:
@@ -67,12 +81,16 @@ class ServedModel:
         return self._call(inputs, training=False)
 
     def answers(
-        self, outputs: Any, from_logits: bool | None = None
+        self,
+        outputs: Any,
+        from_logits: bool | None = None,
+        groups: Any = None,
     ) -> dict[str, np.ndarray]:
         """The selector's named answers in Keras to outputs of the network."""
         if from_logits is None:
             from_logits = self.from_logits
-        answers = self.selector(to_model_logits(outputs, from_logits))
+        logits = to_model_logits(outputs, from_logits)
+        answers = self.selector(logits, groups=groups)
         return {k: ops.convert_to_numpy(v) for k, v in answers.items()}
 
     def _call(self, inputs: dict, **options: Any) -> Any:

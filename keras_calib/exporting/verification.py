@@ -15,6 +15,7 @@ from keras_calib.exporting.formats import Signatures
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.numerics.arrays import shape_of
+from keras_calib.selection.served_groups import ids_of
 
 __all__ = ["Probe", "check_answers", "probes"]
 
@@ -34,6 +35,7 @@ class Probe(NamedTuple):
     expected: dict[str, np.ndarray]
     tolerance: float
     compared: np.ndarray
+    threshold: np.ndarray | None = None  # of each score, with groups
 
 
 def probes(
@@ -55,6 +57,7 @@ def probes(
         given = _read_samples(served, sample_inputs)
         batches = [given, {k: v[:1] for k, v in given.items()}]
     network = served.from_logits, served.computes_in_half
+    groups = _GroupsInTurn(served)
     for inputs in batches:
         try:
             outputs = served.outputs(inputs)
@@ -66,24 +69,31 @@ def probes(
                 "random inputs",
                 error=str(error)[:200],
             ) from error
+        inputs = inputs | groups.of(outputs)
         yield _probe("serving_default", inputs, served, outputs, *network)
     for size in _SIZES if client_logits else ():
         shape = _with_sides(served.logits_shape, *size)
         logits = 3 * rng.standard_normal(shape, "float32")
-        inputs = {"logits": logits}
+        inputs = {"logits": logits, **groups.of(logits)}
         yield _probe("serving_logits", inputs, served, logits, True, False)
     if images is not None:
         encoded = _encoded_images(images.shape, rng)
         for files in (encoded, encoded[:1]):
             outputs = served.outputs({images.input_name: images.read(files)})
-            inputs = {"image_bytes": files}
+            inputs = {"image_bytes": files, **groups.of(files)}
             yield _probe("serving_bytes", inputs, served, outputs, *network)
 
 
 def check_answers(
-    signatures: Signatures, probes: Iterable[Probe], threshold: float
+    signatures: Signatures,
+    probes: Iterable[Probe],
+    threshold: float,
+    costs: np.ndarray | None = None,
 ) -> None:
-    """Raises RuntimeError unless a loaded file answers as Keras did."""
+    """Raises RuntimeError unless a loaded file answers as Keras did.
+
+    `costs` are those that choose the label, or None.
+    """
     for probe in probes:
         name, wanted = probe.signature, probe.expected
         try:
@@ -97,18 +107,29 @@ def check_answers(
             got = given[output].shape, given[output].dtype.name
             if got != kind:
                 raise _wrong(name, output=output, expected=kind, answered=got)
-        for output, wrong in _wrong_answers(given, probe, threshold).items():
+        found = _wrong_answers(given, probe, threshold, costs)
+        for output, wrong in found.items():
             if wrong.sum() > _SHARE * wrong.size:
                 facts = {"wrong": int(wrong.sum()), "compared": wrong.size}
                 raise _wrong(name, output=output, **facts)
 
 
 def _wrong_answers(
-    given: dict[str, np.ndarray], probe: Probe, threshold: float
+    given: dict[str, np.ndarray],
+    probe: Probe,
+    threshold: float,
+    costs: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
     """Masks of the wrong answers, by output."""
     given = {k: v[probe.compared] for k, v in given.items()}
     wanted = {k: v[probe.compared] for k, v in probe.expected.items()}
+    if costs is not None:
+        # Small costs in units of the largest, for the tolerance.
+        unit = min(1.0, float(costs.max()))
+        costs, threshold = costs / unit, threshold / unit
+        for answers in (given, wanted):
+            for output in ("score", "expected_cost"):
+                answers[output] = answers[output] / unit
 
     def close(a, b):
         # The median ignores a few classes that are masked by -1e9.
@@ -121,19 +142,48 @@ def _wrong_answers(
         output: ~close(wanted[output], given[output])
         for output in ("logits", "probabilities", "confidence", "score")
     }
+    if probe.threshold is not None:
+        threshold = probe.threshold[probe.compared]
     # At the threshold, and between tied classes, both answers are right.
     apart = ~close(wanted["score"], threshold)
     wrong["accept"] = apart & (given["accept"] != wanted["accept"])
     logits, ids = wanted["logits"], given["label"][:, None].astype("int64")
     exists = (ids >= 0) & (ids < logits.shape[-1])
-    of_label = np.take_along_axis(logits, np.where(exists, ids, 0), axis=-1)
-    ties = close(logits.max(axis=-1, keepdims=True), of_label)
+    # What the label has the largest of.
+    worth = logits if costs is None else -wanted["probabilities"] @ costs
+    of_label = np.take_along_axis(worth, np.where(exists, ids, 0), axis=-1)
+    ties = close(worth.max(axis=-1, keepdims=True), of_label)
     wrong["label"] = ~(exists & ties)
-    # Ends of intervals are those of the predicted class.
+    # These are of the predicted class; without costs tied classes share one
+    # confidence.
+    of_class = {"probability_low", "probability_high"}
     same = given["label"] == wanted["label"]
-    for output in wanted.keys() & {"probability_low", "probability_high"}:
+    if costs is not None:
+        of_class.add("confidence")
+        expected = wanted["expected_cost"], given["expected_cost"]
+        wrong["expected_cost"] = ~close(*expected)
+    for output in wanted.keys() & of_class:
         wrong[output] = same & ~close(wanted[output], given[output])
     return wrong
+
+
+class _GroupsInTurn:
+    """Ids of groups for the batches, all groups and an unknown one in turn."""
+
+    def __init__(self, served: ServedModel):
+        ids = ids_of(served.selector.groups)
+        unknown = np.setdiff1d(np.arange(len(ids) + 1), ids)[:1]
+        self._ids = np.append(ids, unknown).astype("int32")
+        self._served = served
+        self._next = 0
+
+    def of(self, batch: Any) -> dict[str, np.ndarray]:
+        """The input of groups for as many rows; none without groups."""
+        if not self._served.group_input:
+            return {}
+        places = np.arange(self._next, self._next + len(batch))
+        self._next += len(batch)
+        return {"group": self._ids[places % len(self._ids)]}
 
 
 def _wrong(signature: str, **facts: Any) -> RuntimeError:
@@ -156,13 +206,21 @@ def _probe(
     half: bool,
 ) -> Probe:
     outputs = ops.convert_to_numpy(ops.cast(outputs, "float32"))
-    expected = served.answers(outputs, from_logits)
+    groups = inputs.get("group") if served.group_input else None
+    expected = served.answers(outputs, from_logits, groups)
+    threshold = None
+    if groups is not None:
+        rank = expected["score"].ndim
+        found = served.selector.threshold_for(groups, rank)
+        threshold = np.broadcast_to(
+            ops.convert_to_numpy(found), expected["score"].shape
+        )
     tolerance = _TOLERANCE[half]
     compared = np.ones(outputs.shape[:-1], bool)
     if outputs.shape[-1] == 1 and not from_logits:
         # Near 0 and 1 rounding of p changes its logit much.
         compared = np.abs(outputs[..., 0] - 0.5) < 0.5 - tolerance
-    return Probe(signature, inputs, expected, tolerance, compared)
+    return Probe(signature, inputs, expected, tolerance, compared, threshold)
 
 
 def _with_sides(shape: tuple, batch: int, side: int) -> list[int]:

@@ -60,7 +60,11 @@ def export(
     predicted class, `score`, `accept` (bool) and `label` (int32)
     `(batch, ...)`. Without a selector it accepts every sample. With
     `VennAbers` there are also `probability_low` and `probability_high`, the
-    interval of the predicted class `(batch, ...)`.
+    interval of the predicted class `(batch, ...)`; with costs, `label` is the
+    cheapest answer, and `expected_cost` its cost `(batch, ...)`. A selector
+    with thresholds by group takes one more input, `group` `(batch,)`, int32:
+    the ids of the fit, or places of names in `selector.groups`. It rejects
+    unknown groups.
 
     A SavedModel has up to three signatures:
 
@@ -106,7 +110,8 @@ def export(
         certificate: Whether to write a certificate of the guarantee, which
             `check_certificate` computes again: `assets.extra/certificate.json`
             in a SavedModel, `model.onnx.certificate.json` beside `model.onnx`.
-            It needs a selector that was fitted with `delta`.
+            It needs a selector that was fitted with `risk` and `delta`,
+            without costs and groups.
 
     Returns:
         The path.
@@ -314,7 +319,8 @@ def _write_whole(
                     error=f"{type(error).__name__}: {str(error)[:400]}",
                 )
             ) from error
-        check_answers(signatures, probes, served.selector.threshold)
+        chosen = served.selector.threshold, served.selector.costs
+        check_answers(signatures, probes, *chosen)
         beside = certificate_path(written)
         if certificate:
             text = text_of(certificate_of(served, written, made.name))

@@ -95,14 +95,19 @@ def binomial_p_value(errors: Any, trials: Any, risk: float) -> np.ndarray:
 
 
 def poisson_binomial_tails(
-    successes: int, probability: np.ndarray, count: np.ndarray
+    successes: int,
+    probability: np.ndarray,
+    count: np.ndarray,
+    *,
+    exact_variance: float = _EXACT_VARIANCE,
 ) -> tuple[float, float]:
     """P(K <= successes) and P(K >= successes) of independent trials.
 
     K is the number of successes of trials with known probabilities: `count`
-    trials of each `probability`, arrays `(groups,)`. Up to a variance of 100 it
+    trials of each `probability`, arrays `(groups,)`. Up to `exact_variance` it
     is exact, by a discrete Fourier transform. Beyond, it is the normal
-    distribution with a term for the skewness, with errors below 3e-4.
+    distribution with a term for the skewness, with errors below 3e-4 from a
+    variance of 100. The tails that many tests need must be smaller than that.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
@@ -114,7 +119,7 @@ def poisson_binomial_tails(
     mean = float(np.sum(count * probability))
     each = count * probability * (1.0 - probability)
     variance = float(np.sum(each))
-    if variance > _EXACT_VARIANCE:
+    if variance > exact_variance:
         spread = np.sqrt(variance)
         third = float(np.sum(each * (1.0 - 2.0 * probability))) / spread**3
         ends = (np.array([0.5, -0.5]) + successes - mean) / spread

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.formulas.intervals import Moments
+from keras_calib.formulas.intervals import mean_interval
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import array_namespace
@@ -27,6 +29,7 @@ __all__ = [
     "brier_parts",
     "check_clip",
     "log_losses",
+    "loss_interval",
     "losses_of_rows",
     "squared_probabilities",
     "summable_losses",
@@ -35,6 +38,8 @@ __all__ = [
 
 # Log loss of the smallest probability, in nats.
 LARGEST_LOSS = -float(np.log(PROBABILITY_FLOOR))
+# With fewer wrong predictions, the variance of their losses is unknown.
+_ENOUGH_ERRORS = 5.0
 
 
 class BrierDecomposition(NamedTuple):
@@ -103,6 +108,33 @@ def check_clip(clip: float | None) -> None:
     """Raise unless `clip` is None or in (0, 1]."""
     if clip is not None:
         check_share("clip", clip, positive=True)
+
+
+def loss_interval(
+    moments: Moments,
+    errors: Any,
+    *,
+    level: float = 0.95,
+    largest: float | None = None,
+    clip: float | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Interval of mean losses, from their moments.
+
+    Args:
+        moments: Moments of the losses, scalars or arrays of one shape.
+        errors: Effective number of wrong predictions. With fewer than five,
+            losses without a limit get the largest of a log loss as unseen.
+        level: Probability to cover, in (0, 1).
+        largest: Largest loss that is possible, or None.
+        clip: Lower bound on the probabilities of log losses, or None.
+    """
+    ends = mean_interval(moments, level=level, unseen=(0.0, largest))
+    low, high = np.maximum(ends[0], 0.0), ends[1]
+    if largest is not None:
+        return low, np.minimum(high, largest)
+    unseen = LARGEST_LOSS if clip is None else -float(np.log(clip))
+    further = mean_interval(moments, level=level, unseen=(0.0, unseen))[1]
+    return low, np.where(np.asarray(errors) < _ENOUGH_ERRORS, further, high)
 
 
 def log_losses(

@@ -8,6 +8,7 @@ Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.costs import MeanCost
 from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.proper import BrierDecomposition
@@ -34,12 +35,18 @@ from keras_calib.functional.confidence import objectness_deviation
 from keras_calib.functional.confidence import overconfidence
 from keras_calib.functional.confidence import overconfidence_error
 from keras_calib.functional.confidence import underconfidence
+from keras_calib.functional.costs import mean_cost
+from keras_calib.functional.costs import mean_cost_of_records
 from keras_calib.functional.cumulative import cumulative_differences
 from keras_calib.functional.cumulative import ecce
 from keras_calib.functional.equal_mass import adaptive_ece
 from keras_calib.functional.failure_detection import failure_auroc
 from keras_calib.functional.failure_detection import failure_average_precision
 from keras_calib.functional.failure_detection import failure_fpr95
+from keras_calib.functional.group_table import GroupMetrics
+from keras_calib.functional.group_table import LargestDifference
+from keras_calib.functional.groups import by_group
+from keras_calib.functional.groups import by_group_from_top1
 from keras_calib.functional.hypothesis_tests import CalibrationTest
 from keras_calib.functional.hypothesis_tests import calibration_test
 from keras_calib.functional.prior import PriorEstimate
@@ -67,6 +74,9 @@ __all__ = [
     "Comparison",
     "CumulativeDifferences",
     "Decomposition",
+    "GroupMetrics",
+    "LargestDifference",
+    "MeanCost",
     "PriorEstimate",
     "RiskCoverageCurve",
     "adaptive_ece",
@@ -75,6 +85,8 @@ __all__ = [
     "average_calibration_error",
     "brier_decomposition",
     "brier_score",
+    "by_group",
+    "by_group_from_top1",
     "calibration_decomposition",
     "calibration_test",
     "canonical_calibration_error",
@@ -98,6 +110,8 @@ __all__ = [
     "max_logit",
     "mce",
     "mean_confidence",
+    "mean_cost",
+    "mean_cost_of_records",
     "msp",
     "neg_energy",
     "neg_entropy",

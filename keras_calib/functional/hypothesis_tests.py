@@ -25,8 +25,14 @@ from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
 from keras_calib.inputs.top_label import top_label
 from keras_calib.inputs.votes import numbers_of_votes
+from keras_calib.numerics.softmax import Top1
 
-__all__ = ["CalibrationTest", "calibration_test"]
+__all__ = [
+    "CalibrationTest",
+    "calibration_test",
+    "check_test",
+    "records_test",
+]
 
 # Uniform numbers drawn at once, 8 MB.
 _BLOCK = 1_000_000
@@ -130,21 +136,43 @@ def calibration_test(
         Probability Distribution Derived from the Binomial Distribution, JRSS
         B 1948, https://doi.org/10.1111/j.2517-6161.1948.tb00014.x
     """
-    check_in("statistic", statistic, _STATISTICS)
-    check_integer("num_bins", num_bins, 1)
-    check_integer("num_samples", num_samples, 1)
+    check_test(statistic, num_bins, num_samples)
     weight = options.get("sample_weight")
     if weight is not None:
         raise value_error(
             "`sample_weight` must be None: the test counts predictions",
             sample_weight=type(weight).__name__,
         )
-    top = top_label(labels, probs, **options)
+    top, votes = top_label(labels, probs, **options), None
+    if options.get("votes"):
+        votes = numbers_of_votes(labels, len(top.confidence))
+    return records_test(
+        top, votes, statistic, num_bins, num_samples=num_samples, seed=seed
+    )
+
+
+def check_test(statistic: Any, num_bins: Any, num_samples: Any) -> None:
+    """Raises unless these are arguments of a test."""
+    check_in("statistic", statistic, _STATISTICS)
+    check_integer("num_bins", num_bins, 1)
+    check_integer("num_samples", num_samples, 1)
+
+
+def records_test(
+    top: Top1,
+    votes: np.ndarray | None,
+    statistic: str,
+    num_bins: int,
+    *,
+    num_samples: int,
+    seed: int,
+) -> CalibrationTest:
+    """The test of top-1 records, with the numbers of their votes or None."""
     # A softmax in float32 can round to slightly more than 1.
     confidence = np.clip(top.confidence.astype("float64"), 0.0, 1.0)
     null = DrawnLabels(confidence)
-    if options.get("votes"):
-        null = _null_of_votes(labels, confidence, top.correct)
+    if votes is not None:
+        null = _null_of_votes(votes, confidence, top.correct)
     draws = _Draws(num_samples, seed)
     if statistic == "ece":
         return _resampled_ece(null, top.correct, num_bins, draws)
@@ -175,9 +203,8 @@ class _Draws(NamedTuple):
 
 
 def _null_of_votes(
-    labels: Any, confidence: np.ndarray, share: np.ndarray
+    votes: np.ndarray, confidence: np.ndarray, share: np.ndarray
 ) -> DrawnLabels:
-    votes = numbers_of_votes(labels, len(confidence))
     if votes.max() == 1:
         return DrawnLabels(confidence)
     rho = intraclass_correlation(confidence, share, votes)

@@ -22,7 +22,7 @@ from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.intervals import mean_interval
-from keras_calib.formulas.proper import LARGEST_LOSS
+from keras_calib.formulas.proper import loss_interval
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.smooth import smooth_error_of_points
 from keras_calib.metrics.state_dicts import nan_if_lost
@@ -42,8 +42,6 @@ __all__ = ["QUANTITIES", "Quantity", "Rank", "lost_order", "mode_of"]
 _ROUNDING = 1e-6
 # Share of scores beyond a histogram above which there is a warning.
 _CLIPPED = 0.01
-# With fewer wrong predictions, the variance of their losses is unknown.
-_ENOUGH_ERRORS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,16 +284,11 @@ class _Loss(Quantity):
         clip: float | None = None,
     ) -> tuple[Any, Any]:
         """Interval of the mean of losses with these moments."""
-        largest = self.largest
-        if largest is None:
-            weight, squares = bins.weight.sum(), bins.squared_weight.sum()
-            errors = (weight - bins.correct.sum()) * safe_divide(
-                weight, squares
-            )
-            if errors < _ENOUGH_ERRORS:
-                largest = LARGEST_LOSS if clip is None else -np.log(clip)
-        low, high = mean_interval(moments, level=level, unseen=(0.0, largest))
-        return max(low, 0.0), high if self.largest is None else min(high, 2.0)
+        weight, squares = bins.weight.sum(), bins.squared_weight.sum()
+        errors = (weight - bins.correct.sum()) * safe_divide(weight, squares)
+        return loss_interval(
+            moments, errors, level=level, largest=self.largest, clip=clip
+        )
 
 
 def _norm(norm: str) -> _Binned:

@@ -1,11 +1,13 @@
-"""Monitoring of calibration while a model trains, epoch by epoch.
+"""Monitoring of a model that trains, epoch by epoch, and of one in use.
 
-Lives here: the callback and the files that it writes. Not here: the pass over
-the data (`predictions`).
+Lives here: the callback and its files; the monitor of a model in use. Not
+here: the pass over the data (`predictions`), the evidence (`formulas`).
 Floor: above `plots`, below `reporting`.
 """
 
+from keras_calib.monitoring.alarm import Alarm
 from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.monitoring.logger import CalibrationLogger
+from keras_calib.monitoring.monitor import Monitor
 
-__all__ = ["CalibrationLogger", "LoggedEpoch"]
+__all__ = ["Alarm", "CalibrationLogger", "LoggedEpoch", "Monitor"]

@@ -19,6 +19,7 @@ from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import PathLock
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.monitoring.evaluation import LoggedEpoch
+from keras_calib.monitoring.trackers import EpochTracker
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots.display import matplotlib_module
 
@@ -36,7 +37,11 @@ class EpochFiles:
         csv_path: Any,
         log_dir: Any,
         picture_dir: Any,
+        tracker: Any = None,
     ):
+        self._tracker = None
+        if tracker is not None:
+            self._tracker = EpochTracker(tracker, prefix)
         self._table = self._pictures = self._events = None
         self._draws = log_dir is not None or picture_dir is not None
         if self._draws:
@@ -79,6 +84,9 @@ class EpochFiles:
         if self._events is not None:
             with _told(entry):
                 self._events.put(entry, png)
+        if self._tracker is not None:
+            with _told(entry):
+                self._tracker.put(entry)
 
 
 @contextlib.contextmanager

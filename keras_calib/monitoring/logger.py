@@ -24,6 +24,7 @@ from keras_calib.monitoring.evaluation import DatasetEvaluator
 from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.monitoring.evaluation import flips
 from keras_calib.monitoring.files import EpochFiles
+from keras_calib.monitoring.trackers import check_tracker
 from keras_calib.predictions.batches import check_reread
 from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.outputs import loss_of
@@ -95,6 +96,10 @@ class CalibrationLogger(keras.callbacks.Callback):
             and the regulariser's histogram. Needs TensorFlow and matplotlib.
         picture_dir: Folder for the diagrams as PNG files
             `cal_reliability_0000.png`, ... Needs matplotlib.
+        tracker: The module `mlflow`, a run of wandb, or any object with
+            `log_metrics(values, step=)` or `log(values, step=)`. It gets the
+            values, and with matplotlib the diagram by `log_figure` or as an
+            `Image` of the run's package.
 
     Attributes:
         logged: A `LoggedEpoch` for each epoch logged by the last `fit`.
@@ -157,6 +162,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         csv_path: str | os.PathLike | None = None,
         log_dir: str | os.PathLike | None = None,
         picture_dir: str | os.PathLike | None = None,
+        tracker: Any = None,
     ):
         super().__init__()
         count_batches(data, batch_size)
@@ -189,6 +195,9 @@ class CalibrationLogger(keras.callbacks.Callback):
         self.csv_path = csv_path
         self.log_dir = log_dir
         self.picture_dir = picture_dir
+        if tracker is not None:
+            check_tracker(tracker)
+        self.tracker = tracker
         self.logged: list[LoggedEpoch] = []
         # Made as training begins, as they depend on the model.
         self._evaluator: Any = None
@@ -224,6 +233,7 @@ class CalibrationLogger(keras.callbacks.Callback):
             csv_path=self.csv_path if chief else None,
             log_dir=self.log_dir if chief else None,
             picture_dir=self.picture_dir if chief else None,
+            tracker=self.tracker if chief else None,
         )
 
     def on_epoch_end(self, epoch, logs=None):

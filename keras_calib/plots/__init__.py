@@ -17,6 +17,8 @@ from keras_calib.plots.loss_curves import EffectiveLabelsDisplay
 from keras_calib.plots.loss_curves import LossCurveDisplay
 from keras_calib.plots.loss_curves import RegularizerDisplay
 from keras_calib.plots.loss_curves import SmoothingProfileDisplay
+from keras_calib.plots.monitor import MonitorDisplay
+from keras_calib.plots.planning import PlanDisplay
 from keras_calib.plots.reliability import ConfidenceDisplay
 from keras_calib.plots.reliability import ReliabilityDisplay
 from keras_calib.plots.risk_coverage import RiskCoverageDisplay
@@ -31,7 +33,9 @@ __all__ = [
     "EffectiveLabelsDisplay",
     "LossCurveDisplay",
     "MaxLogitDisplay",
+    "MonitorDisplay",
     "NormalizedLogitDisplay",
+    "PlanDisplay",
     "RegularizerDisplay",
     "ReliabilityDisplay",
     "RiskCoverageDisplay",

@@ -29,6 +29,7 @@ __all__ = ["COMMANDS", "command_module", "main", "runs_as_command"]
 
 # Commands, and what the help says of each.
 COMMANDS = {
+    "plan": "how many labels a guarantee or an interval takes",
     "report": "an HTML report from files of predictions",
     "verify": "check the certificate of an exported model",
 }

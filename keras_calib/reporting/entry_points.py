@@ -10,6 +10,7 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.calibrators import CalibratorChoice
+from keras_calib.functional.group_names import groupings
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
@@ -23,6 +24,7 @@ from keras_calib.predictions.batches import predict_batch
 from keras_calib.predictions.batches import with_progress
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
+from keras_calib.reporting.attributes import with_groups
 from keras_calib.reporting.blocks import merged
 from keras_calib.reporting.evaluation import EXPLAINED
 from keras_calib.reporting.evaluation import ModelEvaluation
@@ -55,6 +57,7 @@ def report(
     class_names: Sequence[str] | None = None,
     num_bins: int = 15,
     num_mistakes: int = 12,
+    groups: Any = None,
     batch_size: int = 32,
     steps: int | None = None,
     title: str = "Calibration report",
@@ -89,6 +92,9 @@ def report(
         num_bins: Number of bins of the calibration errors, at most 1000.
         num_mistakes: How many of the surest mistakes to show, with the
             images if the inputs are images.
+        groups: Groups to compare, one for each sample in the order of the
+            data, or a dict of such by the name of the attribute, as in
+            `by_group`; or None.
         batch_size: Size of the batches of arrays.
         steps: How many batches, at most; None for all.
         title: Title of the page.
@@ -148,7 +154,9 @@ def report(
     )
     return report_of_batches(
         list(models),
-        merged(with_progress(batches, num_batches, verbose)),
+        with_groups(
+            merged(with_progress(batches, num_batches, verbose)), groups
+        ),
         first,
         calibrator=calibrator,
         selector=selector,
@@ -169,6 +177,7 @@ def report_of_predictions(
     ignore_class: int | None = None,
     votes: bool = False,
     inputs: Any = None,
+    groups: Any = None,
     verbose: int = 1,
     **kwargs: Any,
 ) -> Report:
@@ -189,6 +198,7 @@ def report_of_predictions(
             `(n, ..., num_classes)`, as in `report`.
         inputs: Images `(n, height, width, channels)` or texts `(n,)` to show
             the surest mistakes with, or None.
+        groups: Groups to compare, as in `by_group`, or None.
         verbose: 1 for a progress bar, 0 for none.
         **kwargs: `calibrator`, `selector`, `class_names`, `num_bins`,
             `num_mistakes`, `title` and `notes`, as in `report`.
@@ -226,6 +236,8 @@ def report_of_predictions(
     options = _of_labels(
         ReadOptions(from_logits, ignore_class=ignore_class), votes
     )
+    lead = next(iter(outputs.values())).shape[:-1]
+    grouped = {} if groups is None else groupings(groups, lead)
     largest = max(array[0].size for array in outputs.values())
     rows = max(1, BLOCK // max(1, largest))
     parts = [slice(i, i + rows) for i in range(0, len(labels), rows)]
@@ -234,6 +246,7 @@ def report_of_predictions(
             labels[part],
             [array[part] for array in outputs.values()],
             *(None if x is None else x[part] for x in others.values()),
+            {name: x.part(part, lead) for name, x in grouped.items()} or None,
         )
         for part in parts
     )
@@ -262,7 +275,8 @@ def report_of_batches(
     """The report of batches as they come; arguments as in `report`.
 
     A batch is `(labels, outputs of each model, weights or None, samples to
-    show mistakes with or None)`. Only the named `metrics` are computed.
+    show mistakes with or None)`, and may have a dict of `Grouping`. Only the
+    named `metrics` are computed.
     """
     # Check what can be checked before hours of predictions.
     template()
@@ -295,9 +309,9 @@ def report_of_batches(
         )
         for name in names
     ]
-    for labels, outputs, sample_weight, inputs in batches:
+    for labels, outputs, *others in batches:
         for evaluation, own in zip(evaluations, outputs, strict=True):
-            evaluation.add(labels, own, sample_weight, inputs)
+            evaluation.add(labels, own, *others)
     if not any(x.num_classes for x in evaluations):
         raise value_error("`labels` must have samples that count", samples=0)
     num_classes = {x.num_classes for x in evaluations}

@@ -24,6 +24,7 @@ from keras_calib.numerics.softmax import to_logits
 from keras_calib.reporting.annotators import Annotators
 from keras_calib.reporting.annotators import confusions
 from keras_calib.reporting.annotators import wrong_of
+from keras_calib.reporting.attributes import AttributeGroups
 from keras_calib.reporting.groups import SURE
 from keras_calib.reporting.groups import StageGroups
 from keras_calib.reporting.measures import EXPLAINED
@@ -91,13 +92,20 @@ class ModelEvaluation:
         self.confused: Any = collections.Counter()
         # What is known of the annotators, if labels are votes.
         self.annotators = Annotators() if self.options.votes else None
+        # Groups that came with the data, such as sites.
+        self.attributes = AttributeGroups(self.num_bins, self.options.votes)
         self.mistakes: list[Mistake] = []
         # Rows: all, the accepted, the wrong among these. Columns: sums of
         # weights and of their squares.
         self._selected = np.zeros((3, 2))
 
     def add(
-        self, labels: Any, outputs: Any, sample_weight: Any, inputs: Any
+        self,
+        labels: Any,
+        outputs: Any,
+        sample_weight: Any,
+        inputs: Any,
+        groups: Any = None,
     ) -> None:
         """Adds a batch, of whose inputs the surest mistakes are kept."""
         options, lead = self.options, np.shape(outputs)[:-1]
@@ -140,12 +148,15 @@ class ModelEvaluation:
         self._add_errors(stages[-1], truth, weight, inputs)
         if self.annotators is not None:
             self.annotators.add(labels, truth, weight)
-        if self.selector is not None:
+        accepts, accept = self.selector is not None, None
+        if accepts:
             answers = self.selector(logits)
             accept = to_numpy(answers["accept"]).reshape(-1)
             wrong = wrong_of(truth, to_numpy(answers["label"]).reshape(-1))
             rows = np.stack([np.ones_like(accept), accept, accept * wrong])
             self._selected += rows @ np.stack([weight, weight**2], axis=-1)
+        if groups is not None:
+            self.attributes.add(groups, lead, stages[-1], truth, weight, accept)
         self.num_samples += len(truth)
         self.num_counted += int(np.count_nonzero(weight))
 
@@ -166,6 +177,10 @@ class ModelEvaluation:
             "sure": [x._asdict() for x in self.groups[-1].sure()],
             "classes": [x._asdict() for x in self.groups[-1].classes()],
         }
+        if self.attributes:
+            results["groups"] = self.attributes.results(
+                getattr(self.selector, "chosen", None)
+            )
         if self.annotators is not None:
             results["annotators"] = self.annotators.results()
         before, after = (gap, metrics["ece"]), None

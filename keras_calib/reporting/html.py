@@ -25,6 +25,7 @@ from keras_calib.reporting.measures import directions
 from keras_calib.reporting.measures import measures
 from keras_calib.reporting.pictures import cumulative_diagram
 from keras_calib.reporting.pictures import diagram
+from keras_calib.reporting.pictures import group_picture
 from keras_calib.reporting.pictures import shown
 from keras_calib.reporting.slider import operating_points
 from keras_calib.reporting.slider import slider_rows
@@ -260,6 +261,7 @@ def _model(
             rows, evaluation.groups[-1].totals(), name_of
         ),
         "num_predicted": len(rows),
+        "groups_picture": group_picture(results.get("groups")),
     }
 
 

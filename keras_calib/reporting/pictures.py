@@ -10,14 +10,20 @@ import numpy as np
 from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.plots import CumulativeDisplay
+from keras_calib.plots.display import BLUE
+from keras_calib.plots.display import GREY
+from keras_calib.plots.display import ORANGE
 from keras_calib.plots.display import Display
 from keras_calib.plots.display import as_picture
 from keras_calib.plots.display import matplotlib_module
+from keras_calib.plots.display import plain
 
-__all__ = ["cumulative_diagram", "diagram", "shown"]
+__all__ = ["cumulative_diagram", "diagram", "group_picture", "shown"]
 
 # Steps of a curve of cumulative differences, at most.
 _STEPS = 400
+# Groups in a picture, at most.
+_MOST_GROUPS = 24
 # Pixels of the longer side of a thumbnail, at most.
 _THUMBNAIL = 96
 
@@ -52,6 +58,52 @@ def cumulative_diagram(
     )
     display = CumulativeDisplay(thinned, name=when.capitalize() or None)
     return diagram(display, text, size)
+
+
+class _GroupsDisplay(Display):
+    """Gaps of groups with their intervals."""
+
+    def __init__(self, rows: list[dict[str, Any]]):
+        self.rows = rows
+        self._size = (4.4, 1.2 + 0.24 * len(rows))
+
+    def _draw(self, ax: Any) -> None:
+        ax.axvline(0.0, color=GREY, linestyle="--")
+        for place, x in enumerate(self.rows):
+            value, low, high = (
+                100.0 * x[f"gap{end}"] for end in ("", "_low", "_high")
+            )
+            apart = low > 0.0 or high < 0.0
+            ax.errorbar(
+                value,
+                place,
+                xerr=[[value - low], [high - value]],
+                fmt="D" if apart else "o",
+                color=ORANGE if apart else BLUE,
+                capsize=3,
+            )
+        ax.set(
+            yticks=range(len(self.rows)),
+            yticklabels=[
+                plain(f"{x['attribute']} {x['group']}") for x in self.rows
+            ],
+            ylim=(len(self.rows) - 0.5, -0.5),
+            xlabel="confidence less accuracy, points",
+        )
+
+
+def group_picture(found: dict[str, Any] | None) -> dict[str, str] | None:
+    """Gaps of the first groups as a picture, None without any."""
+    rows = [x for x in (found or {}).get("rows", ()) if not x["too_few"]]
+    rows = rows[:_MOST_GROUPS]
+    if not rows:
+        return None
+    display = _GroupsDisplay(rows)
+    text = (
+        "Confidence less accuracy by group, with intervals that hold "
+        "together; diamonds are groups whose interval excludes 0."
+    )
+    return diagram(display, text, display._size)
 
 
 def shown(sample: Any) -> dict[str, str | None]:

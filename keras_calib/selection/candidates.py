@@ -11,15 +11,21 @@ from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import running_sum
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["Candidates", "candidates", "check_units", "ranked_candidates"]
+__all__ = [
+    "Candidates",
+    "candidates",
+    "check_equal_weights",
+    "check_units",
+    "ranked_candidates",
+]
 
 
 class Candidates(NamedTuple):
     """All candidate thresholds, strictest first, `(num_thresholds,)`.
 
     `accepted` and `wrong` are weights of accepted samples and of errors among
-    them. `counts` is True if every weight is 1. `score` is the least score that
-    each accepts.
+    them, or of their costs. `counts` is True if every weight is 1. `score` is
+    the least score that each accepts.
     """
 
     threshold: np.ndarray
@@ -36,7 +42,7 @@ class Candidates(NamedTuple):
 
     @property
     def risk(self) -> np.ndarray:
-        """Share of errors among the accepted."""
+        """Share of errors among the accepted, or their mean cost."""
         return safe_divide(self.wrong, self.accepted)
 
 
@@ -86,13 +92,7 @@ def candidates(
             raise value_error(
                 "`sample_weight` must not be 0 everywhere", sum=0.0
             )
-        if delta is not None and not np.all(weight == 1.0):
-            raise value_error(
-                "`sample_weight` must be 1 everywhere with `delta`: the "
-                "guarantee counts samples",
-                minimum=float(weight.min()),
-                maximum=float(weight.max()),
-            )
+        check_equal_weights(weight, delta)
         counted = weight > 0
         scores, correct = scores[counted], correct[counted]
         weight = weight[counted]
@@ -100,6 +100,17 @@ def candidates(
         scores.reshape(-1), 1.0 - correct.reshape(-1), weight.reshape(-1)
     )
     return found._replace(wrong=np.minimum(found.wrong, found.accepted))
+
+
+def check_equal_weights(weight: np.ndarray, delta: float | None) -> None:
+    """Raises ValueError for a guarantee on samples that count unequally."""
+    if delta is not None and not np.all(weight == 1.0):
+        raise value_error(
+            "`sample_weight` must be 1 everywhere with `delta`: the "
+            "guarantee counts samples",
+            minimum=float(weight.min()),
+            maximum=float(weight.max()),
+        )
 
 
 def ranked_candidates(

@@ -8,16 +8,13 @@ from typing import Self
 from typing import cast
 
 import keras
-from keras import ops
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import CalibratorChoice
-from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.formulas import scores
-from keras_calib.inputs.checks import check_number
 from keras_calib.inputs.checks import class_axis
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
@@ -25,29 +22,28 @@ from keras_calib.predictions.collect import predicted_arrays
 from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.outputs import read_as
 from keras_calib.predictions.outputs import to_model_logits
-from keras_calib.selection.answers import answers_of
 from keras_calib.selection.answers import interval_of_label
-from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_units
-from keras_calib.selection.data_hash import with_hashes
+from keras_calib.selection.cost_targets import read_target
+from keras_calib.selection.costs import CostLayer
+from keras_calib.selection.costs import rule_of
+from keras_calib.selection.group_thresholds import GroupThresholds
+from keras_calib.selection.group_thresholds import facts_of
+from keras_calib.selection.group_thresholds import read_groups
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import ThresholdTable
-from keras_calib.selection.thresholds import choose
-from keras_calib.selection.thresholds import table_of
+from keras_calib.selection.thresholds import chosen_of
 from keras_calib.selection.tuning import HeldOut
 from keras_calib.selection.tuning import apply_score
 from keras_calib.selection.tuning import check_nothing_to_tune
-from keras_calib.selection.tuning import check_same_fits
-from keras_calib.selection.tuning import fits_of
 from keras_calib.selection.tuning import tuned
 
 __all__ = ["SelectiveClassifier"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SelectiveClassifier(FittedLayer):
+class SelectiveClassifier(CostLayer):
     """A classifier that abstains when its score is below a threshold.
 
     Use it to let a model answer only when it is sure enough. It calibrates
@@ -64,15 +60,19 @@ class SelectiveClassifier(FittedLayer):
             `"msp"` ranks by log-odds, which do not saturate. Register your own
             functions with `keras.saving.register_keras_serializable` to save
             them.
-        threshold: The threshold, if you know it; None waits for `fit`.
+        costs: Cost of each answer `(num_classes, num_classes)`, >= 0, with a
+            row for each true class; or None. With costs the layer answers the
+            class of the least expected cost, and minus that cost is the score.
+        threshold: The threshold, if you know it; None waits for `fit`. With
+            costs it is minus the price of a rejection.
         chosen: Facts about the threshold, which `fit` sets.
         name: Name of the layer.
         **kwargs: `trainable` of `keras.layers.Layer`.
 
     Raises:
         RuntimeError: If it is called before `fit`, or if its calibrator or
-            score was fitted again later. A function that was compiled before
-            does not notice.
+            score was fitted again later. Functions that were compiled before
+            then accept nothing.
 
     Example:
 
@@ -92,8 +92,9 @@ class SelectiveClassifier(FittedLayer):
         *,
         calibrator: Calibrator | CalibratorChoice | None = None,
         score: str | Callable[[Any], Any] | Sequence = "msp",
-        threshold: float | None = None,
-        chosen: ChosenThreshold | None = None,
+        costs: Any = None,
+        threshold: Any = None,
+        chosen: ChosenThreshold | GroupThresholds | None = None,
         name: str = "selective_classifier",
         **kwargs: Any,
     ):
@@ -122,41 +123,9 @@ class SelectiveClassifier(FittedLayer):
             )
         # The place of the score in use; None until `fit` has chosen.
         self._place: Any = None if several else 0
-        self._threshold = self.add_weight(
-            shape=(), initializer="zeros", trainable=False, name="threshold"
-        )
-        self._fitted = threshold is not None
-        self._chosen = chosen
-        # Fits of the parts when the threshold was chosen.
-        self._fits = fits_of(self._parts()) if chosen else None
-        self._table: tuple[Candidates, Any, float | None] | None = None
-        if threshold is not None:
-            if threshold not in (float("inf"), -float("inf")):
-                check_number("threshold", threshold)
-            self._threshold.assign(threshold)
-
-    @property
-    def score(self) -> Any:
-        """The score in use; a tuple of candidates until `fit` chooses one."""
-        several = self._place is None
-        return self._scores if several else self._scores[self._place]
-
-    @property
-    def threshold(self) -> float:
-        """The least score that is accepted."""
-        self.check_fitted()
-        return float(ops.convert_to_numpy(self._threshold))
-
-    @property
-    def chosen(self) -> ChosenThreshold | None:
-        """Coverage, risk and guarantee found by `fit`; None without a fit."""
-        return self._chosen
-
-    def check_fitted(self) -> None:
-        """Raises RuntimeError before `fit`, and if a part was fitted later."""
-        super().check_fitted()
-        if self._fits is not None:
-            check_same_fits(self._parts(), self._fits)
+        if costs is not None:
+            self.use_rule(rule_of(costs, score))
+        self.set_threshold(threshold, chosen)
 
     def fitted_summary(self) -> dict[str, Any]:
         """Score, threshold and calibrator by name."""
@@ -174,11 +143,15 @@ class SelectiveClassifier(FittedLayer):
         risk: float | None = None,
         coverage: float | None = None,
         delta: float | None = None,
-        method: str = "ltt",
+        method: str | None = None,
+        costs: Any = None,
+        reject_cost: float | None = None,
+        mean_cost: float | None = None,
         tune_fraction: float | None = None,
         seed: int = 0,
         sample_weight: Any = None,
         ignore_class: int | None = None,
+        groups: Any = None,
     ) -> Self:
         """Chooses the threshold on held-out data and returns self.
 
@@ -192,6 +165,11 @@ class SelectiveClassifier(FittedLayer):
         coverage in ceil(log2 n) steps that share `delta`, and mostly accepts
         less.
 
+        With `costs` give `reject_cost`: the layer accepts answers of at most
+        this expected cost (Chow's rule), which is best if the probabilities
+        are calibrated. Or give a limit `mean_cost` for what the accepted
+        answers cost on average, which `delta` guarantees.
+
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels
                 `(n, ..., num_classes)`.
@@ -203,13 +181,25 @@ class SelectiveClassifier(FittedLayer):
                 strictest such threshold.
             delta: Probability that the guarantee may fail, in (0, 1). None
                 bounds the risk on these samples only.
-            method: `"ltt"` or `"sgr"`, with `delta`.
+            method: With `risk` and `delta`, `"ltt"` or `"sgr"`. With
+                `mean_cost` and `delta`, the test of Learn then Test:
+                `"betting"` or `"hoeffding_bentkus"`, or `"binomial"`, which is
+                exact, if all errors cost the same. With `reject_cost` alone,
+                `"chow"`, or `"empirical"` for the threshold of the least mean
+                cost on these samples. None takes the exact or the first one.
+            costs: Costs to use from now on, as for the constructor.
+            reject_cost: Cost of asking a human, >= 0. With `mean_cost` no
+                answer of a higher expected cost is accepted either.
+            mean_cost: Largest allowed mean cost of the accepted; `fit`
+                maximises the coverage.
             tune_fraction: Share of the rows, drawn at random, that fits an
                 unfitted calibrator or score and chooses among several scores.
                 The rest chooses the threshold.
             seed: Seed of this split.
             sample_weight: Weights `(n, ...)` or `(n,)`; 1 with `delta`.
             ignore_class: Class id to leave out.
+            groups: Group of each sample, integers or strings `(n,)`: one
+                threshold for each, as `choose_group_thresholds` says.
 
         Raises:
             ValueError: If the target is out of reach. The error names a risk
@@ -218,20 +208,37 @@ class SelectiveClassifier(FittedLayer):
                 `tune_fraction` is None.
         """
         self.check_labels(labels)
-        target = Target(risk, coverage, delta, method).check()
+        rule = self._rule if costs is None else rule_of(costs, self.score)
+        prices = mean_cost, reject_cost
+        target = read_target(rule, risk, coverage, delta, method, prices)
         labels, logits = as_array(labels, "labels"), as_array(logits, "logits")
         class_axis(logits, -1, "logits")
         check_units(delta, logits.shape[:-1])
+        functions = self._functions if rule is None else (rule,)
         if tune_fraction is None:
-            check_nothing_to_tune(self._parts(), delta)
+            check_nothing_to_tune([self.calibrator, *functions], delta)
         if sample_weight is not None:
             sample_weight = as_array(sample_weight, "sample_weight")
         held_out = HeldOut(labels, logits, sample_weight, ignore_class)
+        if groups is not None:
+            names, places = read_groups(groups, logits.shape[:-1], rule)
+            held_out = held_out._replace(places=places)
         with tuned(
-            held_out, self.calibrator, self._functions, tune_fraction, seed
+            held_out, self.calibrator, functions, tune_fraction, seed
         ) as (top, place):
-            found = candidates(top.score, top.correct, top.weight, delta)
-            self._take(found, target, place)
+            records = top.score, top.correct, top.weight
+            if groups is not None:
+                places = held_out.scored_places(tune_fraction, seed)
+                self.take_groups(names, places, records, cast(Target, target))
+                self._place = place
+            elif isinstance(target, Target):
+                found = candidates(*records, delta)
+                self.take(found, target, self._scores[place] == "msp")
+                self._place = place
+            elif rule is not None:
+                choice = target.choose(*rule.records(top))
+                self.use_rule(rule)
+                self.keep(*choice, delta, target.largest)
         return self
 
     @takes_data_set
@@ -252,7 +259,9 @@ class SelectiveClassifier(FittedLayer):
         Use it when you have a model and data rather than logits. `model`,
         `dataset` and the arguments about reading them are those of
         `Calibrator.fit_on`. `risk`, `coverage`, `delta`, `method`,
-        `tune_fraction` and `seed` are those of `fit`. Raises as both.
+        `costs`, `reject_cost`, `mean_cost`, `tune_fraction`, `seed` and
+        `groups`, in the order of the data set, are those of `fit`. Raises as
+        both.
         """
         reading = read_as(model, from_logits, ignore_class, output)
         labels, logits, weight = predicted_arrays(
@@ -276,6 +285,7 @@ class SelectiveClassifier(FittedLayer):
         delta: float | None = None,
         method: str = "ltt",
         sample_weight: Any = None,
+        groups: Any = None,
     ) -> Self:
         """Chooses the threshold for scores that you computed batch by batch.
 
@@ -291,11 +301,13 @@ class SelectiveClassifier(FittedLayer):
                 bounds the risk on these samples only.
             method: `"ltt"` or `"sgr"`, with `delta`.
             sample_weight: Weights of the shape of the scores, or `(n,)`.
+            groups: Group of each sample, as for `fit`.
 
         Raises:
             ValueError: If the target is out of reach, as in `fit`.
             RuntimeError: If there are several scores to choose from.
         """
+        self.check_scores_alone()
         target = Target(risk, coverage, delta, method).check()
         if self._place is None:
             raise RuntimeError(
@@ -307,21 +319,14 @@ class SelectiveClassifier(FittedLayer):
             )
         # Served scores are float32.
         scores = as_array(scores, "scores", "float32")
+        if groups is not None:
+            names, places = read_groups(groups, scores.shape)
+            records = scores, correct, sample_weight
+            self.take_groups(names, places, records, target)
+            return self
         found = candidates(scores, correct, sample_weight, delta)
-        self._take(found, target, self._place)
+        self.take(found, target, self.score == "msp")
         return self
-
-    def table(self) -> ThresholdTable:
-        """Coverage and risk of each threshold, on the data of the last fit."""
-        if self._table is None:
-            raise RuntimeError(
-                invalid(
-                    "`table` needs the data of a `fit`, which loaded layers "
-                    "do not keep",
-                    fitted=self.fitted,
-                )
-            )
-        return table_of(*self._table)
 
     def score_of(self, logits: Any) -> Any:
         """Scores `(...)` of calibrated logits `(..., num_classes)`.
@@ -333,12 +338,16 @@ class SelectiveClassifier(FittedLayer):
         logits = at_least_float32(logits)
         return apply_score(self._functions[self._place], logits)
 
-    def call(self, logits, *, from_logits=True):
+    def call(self, logits, *, groups=None, from_logits=True):
         """Answers as the served model does.
 
         Args:
             logits: The model's outputs `(..., num_classes)`, or `(..., 1)`
                 for the second of two classes.
+            groups: After a fit with `groups`, the group of each row `(batch,)`
+                or each score `(...)`: integers as in the fit, or for strings
+                their place in `chosen.group`; eagerly also the strings. A
+                group that the fit did not have is rejected.
             from_logits: Whether they are logits, not probabilities.
 
         Returns:
@@ -346,7 +355,9 @@ class SelectiveClassifier(FittedLayer):
             `(..., num_classes)`, `confidence` and `score` `(...)`, float32;
             `accept`, bool, and `label`, int32, `(...)`. If the calibrator has
             intervals, also `probability_low` and `probability_high` of the
-            predicted class `(...)`, float32.
+            predicted class `(...)`, float32. With costs `label` is the
+            cheapest answer, `confidence` its probability, and
+            `expected_cost` what it costs on average `(...)`, float32.
         """
         self.check_fitted()
         # One output becomes two classes before calibration, as when served.
@@ -354,7 +365,8 @@ class SelectiveClassifier(FittedLayer):
         logits = given
         if self.calibrator is not None:
             logits = at_least_float32(self.calibrator(given))
-        answers = answers_of(logits, self.score_of(logits), self._threshold)
+        threshold = self.threshold_for(groups, len(logits.shape) - 1)
+        answers = self.answers(logits, threshold)
         interval = getattr(self.calibrator, "interval", None)
         if interval is not None:
             answers |= interval_of_label(answers["label"], interval(given))
@@ -363,14 +375,12 @@ class SelectiveClassifier(FittedLayer):
     def get_config(self):
         config = super().get_config()
         del config["dtype"]
-        several = self._place is None
-        serialize = keras.saving.serialize_keras_object
         return {
             **config,
-            "calibrator": serialize(self.calibrator),
-            "score": serialize([*self.score] if several else self.score),
-            "threshold": self.threshold if self.fitted else None,
-            "chosen": self._chosen and self._chosen._asdict(),
+            **self.score_config(),
+            "calibrator": keras.saving.serialize_keras_object(self.calibrator),
+            "threshold": self.stored_threshold(),
+            "chosen": self.stored_facts(),
         }
 
     @classmethod
@@ -380,17 +390,11 @@ class SelectiveClassifier(FittedLayer):
             found = keras.saving.deserialize_keras_object(config[part])
             config[part] = found
         if config["chosen"]:
-            config["chosen"] = ChosenThreshold(**config["chosen"])
+            by_group = "group" in config["chosen"]
+            made = facts_of if by_group else chosen_of
+            config["chosen"] = made(config["chosen"])
         return cls(**config)
 
-    def _parts(self) -> list[Any]:
+    def parts(self) -> list[Any]:
+        """Calibrator and scores."""
         return [self.calibrator, *self._functions]
-
-    def _take(self, found: Candidates, target: Target, place: int) -> None:
-        chosen, certified = choose(found, target, self._scores[place] == "msp")
-        chosen = with_hashes(chosen, found)
-        self._chosen, self._place = chosen, place
-        self._table = (found, certified, target.delta)
-        self._fits = fits_of(self._parts())
-        self._threshold.assign(chosen.threshold)
-        self.mark_fitted()

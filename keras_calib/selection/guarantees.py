@@ -1,16 +1,31 @@
 """Guarantees by exact binomial tests, from the strictest threshold on.
 
 A test rejects the hypothesis that the true risk of a threshold exceeds `risk`
-by a small p-value P(Bin(accepted, risk) <= wrong).
+by a small p-value P(Bin(accepted, risk) <= wrong). Losses other than errors
+have a test of their mean instead.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
+from keras_calib.formulas.bounded_means import accepted_p_values
+from keras_calib.formulas.bounded_means import first_rank_by_betting
 from keras_calib.formulas.intervals import binomial_p_value
 
-__all__ = ["METHODS", "first_rank", "fixed_sequence", "sgr", "starts"]
+__all__ = [
+    "METHODS",
+    "first_rank",
+    "fixed_sequence",
+    "fixed_sequence_of_means",
+    "sgr",
+    "starts",
+    "walk",
+]
+
+# Betting takes time for each threshold that it tests.
+_MOST_TESTED = 256
 
 
 def first_rank(risk: float, delta: float) -> int:
@@ -50,12 +65,24 @@ def fixed_sequence(
         Graphical Approaches for Multiple Comparison Procedures, Biometrical
         Journal 53, 2011, https://doi.org/10.1002/bimj.201000239
     """
-    certified = np.zeros(len(accepted), bool)
     ranks, shares = starts(int(accepted[-1]), risk, delta)
-    first = np.searchsorted(accepted, ranks)
     p_value = binomial_p_value(wrong, accepted, risk)
+    return walk(p_value, np.searchsorted(accepted, ranks), shares)
+
+
+def walk(
+    p_value: np.ndarray, first: np.ndarray, shares: np.ndarray
+) -> np.ndarray:
+    """Which hypotheses are rejected by walks through p-values of any test.
+
+    Args:
+        p_value: P-values in the order of the walk `(num_thresholds,)`.
+        first: Index where each walk starts, ascending.
+        shares: Level that each start brings; they sum to at most delta.
+    """
+    certified = np.zeros(len(p_value), bool)
     level = 0.0
-    ends = np.append(first, len(accepted))[1:]
+    ends = np.append(first, len(p_value))[1:]
     for start, end, share in zip(first, ends, shares, strict=True):
         level += share
         failures = np.flatnonzero(p_value[start:end] > level)
@@ -65,17 +92,65 @@ def fixed_sequence(
     return certified
 
 
+def fixed_sequence_of_means(
+    accepted: np.ndarray,
+    losses: np.ndarray,
+    limit: float,
+    delta: float,
+    test: str = "betting",
+) -> np.ndarray:
+    """Learn then Test for a mean loss: thresholds certified, strictest first.
+
+    It is `fixed_sequence` with a test of bounded means. Betting tests at most
+    256 thresholds, evenly from the first start on, and the starts. It does not
+    certify the others.
+
+    Args:
+        accepted: Counts of accepted samples `(num_thresholds,)`, ascending;
+            the last is all.
+        losses: Losses `(n,)` in [0, 1], of the surest sample first.
+        limit: Mean loss of the accepted to certify, in (0, 1).
+        delta: Probability of certifying a threshold whose mean is higher.
+        test: `"betting"` or `"hoeffding_bentkus"`.
+    """
+    betting = test == "betting"
+    first_of = first_rank_by_betting if betting else first_rank
+    ranks, shares = starts(int(accepted[-1]), limit, delta, first_of)
+    certified = np.zeros(len(accepted), bool)
+    if not len(ranks):
+        return certified
+    tested = np.arange(len(accepted))
+    if betting and len(tested) > _MOST_TESTED:
+        spread = np.linspace(ranks[0], accepted[-1], _MOST_TESTED)
+        wanted = np.floor(np.append(spread, ranks))
+        tested = np.unique(np.searchsorted(accepted, wanted))
+    p_value = accepted_p_values(
+        losses,
+        accepted[tested],
+        limit,
+        test=test,
+        delta=float(shares[0]),
+    )
+    first = np.searchsorted(accepted[tested], ranks)
+    certified[tested] = walk(p_value, first, shares)
+    return certified
+
+
 def starts(
-    count: int, risk: float, delta: float
+    count: int,
+    risk: float,
+    delta: float,
+    first_of: Callable[[float, float], int] = first_rank,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ranks where walks begin, and the share of `delta` that each brings.
 
     The first start has half of `delta`. Ranks double from one start to the
-    next, and these share the other half. A single start has all.
+    next, and these share the other half. A single start has all. `first_of`
+    has the fewest samples that pass at a level if all is well.
     """
-    rank = first_rank(risk, delta / 2.0)
+    rank = first_of(risk, delta / 2.0)
     if 2 * rank > count:
-        rank = first_rank(risk, delta)
+        rank = first_of(risk, delta)
         single = [rank] if rank <= count else []
         return np.array(single, int), np.full(len(single), delta)
     num_more = int(math.log2(count / rank))

@@ -10,6 +10,8 @@ import numpy as np
 from scipy.special import rel_entr
 
 from keras_calib.backend.errors import value_error
+from keras_calib.formulas.costs import MeanCost
+from keras_calib.formulas.costs import upper_bounds_of_means
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.formulas.operating_points import within_risk
 from keras_calib.inputs.checks import check_above
@@ -28,6 +30,7 @@ __all__ = [
     "ThresholdTable",
     "choose",
     "choose_threshold",
+    "chosen_of",
     "table_of",
 ]
 
@@ -50,9 +53,13 @@ class ChosenThreshold(NamedTuple):
         certified_risk: Upper bound of the true risk with probability 1 -
             `delta`; None without a guarantee.
         delta: Probability that the guarantee fails, or None.
-        method: `"ltt"` or `"sgr"`, or None.
+        method: `"ltt"` or `"sgr"`, or None; with costs, how `fit` chose the
+            threshold.
         confidence: The same threshold as a confidence in [0, 1], if the score
             is in log-odds; otherwise None. Near 1 only `threshold` is exact.
+        cost: With costs, what the decisions cost on the data, a `MeanCost`.
+        certified_cost: With costs, upper bound of the true mean cost of the
+            accepted with probability 1 - `delta`; None without a guarantee.
         data_sha256: SHA-256 of the (score, correct) rows of the data in
             canonical order, set by a selector's fit with `delta`; else None.
         ranking_sha256: The same of counts alone, in order of the scores.
@@ -66,13 +73,16 @@ class ChosenThreshold(NamedTuple):
     delta: float | None = None
     method: str | None = None
     confidence: float | None = None
+    cost: MeanCost | None = None
+    certified_cost: float | None = None
     data_sha256: str | None = None
     ranking_sha256: str | None = None
 
     def __repr__(self) -> str:
         facts = {name: repr(value) for name, value in self._asdict().items()}
-        for name in ("data_sha256", "ranking_sha256"):
-            del facts[name]
+        del facts["data_sha256"], facts["ranking_sha256"]
+        if self.cost is None:
+            del facts["cost"], facts["certified_cost"]
         if self.confidence is not None:
             facts["threshold"] += " (log-odds)"
             facts["confidence"] += " (probability)"
@@ -83,6 +93,8 @@ class ChosenThreshold(NamedTuple):
 class ThresholdTable(NamedTuple):
     """Coverage and risk of each threshold `(num_thresholds,)`, strictest first.
 
+    With costs, mean costs of the accepted take the place of risks.
+
     Attributes:
         threshold: Least score to accept, midway between two scores of the
             data; the last is -inf.
@@ -90,7 +102,7 @@ class ThresholdTable(NamedTuple):
         risk: Share of errors among the accepted data.
         upper_bound: Exact binomial upper bound of the true risk at level 1 -
             `delta` (0.95 without delta), valid for a row chosen in advance.
-            NaN if weights differ from 1.
+            NaN if weights differ from 1. For costs, by Hoeffding and Bentkus.
         certified: True where the target risk is certified: with probability
             1 - `delta`, all these rows have a true risk of at most the target.
     """
@@ -233,13 +245,28 @@ def choose(
     return chosen, certified
 
 
+def chosen_of(config: dict) -> ChosenThreshold:
+    """A chosen threshold of its fields, as a layer stores them."""
+    cost = config.get("cost")
+    cost = None if cost is None else MeanCost(*cost)
+    return ChosenThreshold(**{**config, "cost": cost})
+
+
 def table_of(
-    found: Candidates, certified: np.ndarray, delta: float | None
+    found: Candidates,
+    certified: np.ndarray,
+    delta: float | None,
+    largest_cost: float | None = None,
 ) -> ThresholdTable:
-    """The table of all candidates."""
+    """The table of all candidates, by errors or by costs up to the largest."""
     bounds = np.full(len(found.threshold), np.nan)
-    if found.counts:
-        level = 1.0 - (_USUAL_DELTA if delta is None else delta)
+    level = 1.0 - (_USUAL_DELTA if delta is None else delta)
+    if found.counts and largest_cost is not None:
+        totals = found.wrong / largest_cost
+        bounds = largest_cost * upper_bounds_of_means(
+            totals, found.accepted, level=level
+        )
+    elif found.counts:
         bounds = binomial_upper_bound(found.wrong, found.accepted, level=level)
     return ThresholdTable(
         found.threshold, found.coverage, found.risk, bounds, certified

@@ -29,6 +29,7 @@ __all__ = [
     "HeldOut",
     "apply_score",
     "area",
+    "by_blocks",
     "check_nothing_to_tune",
     "check_same_fits",
     "fits_of",
@@ -46,13 +47,39 @@ class HeldOut(NamedTuple):
     logits: np.ndarray
     weight: np.ndarray | None
     ignore_class: int | None
+    places: np.ndarray | None = None
 
     def rows(self, part: Any) -> "HeldOut":
         """Some of the rows."""
         weight = None if self.weight is None else self.weight[part]
+        places = None if self.places is None else self.places[part]
         return self._replace(
-            labels=self.labels[part], logits=self.logits[part], weight=weight
+            labels=self.labels[part],
+            logits=self.logits[part],
+            weight=weight,
+            places=places,
         )
+
+    def scored_places(
+        self, tune_fraction: float | None, seed: int
+    ) -> np.ndarray:
+        """Places of the groups of the samples that `tuned` scores `(n,)`."""
+        rest = self
+        if tune_fraction is not None:
+            _, rest = self.split(tune_fraction, seed)
+        places = np.reshape(np.asarray(rest.places), -1)
+        if self.ignore_class is None:
+            return places
+        read = standardize_arrays(
+            rest.labels,
+            rest.logits,
+            from_logits=True,
+            sample_weight=rest.weight,
+            ignore_class=rest.ignore_class,
+            name="logits",
+            drop=False,
+        )
+        return places if read.mask is None else places[read.mask]
 
     def split(self, fraction: float, seed: int) -> list["HeldOut"]:
         """A random share of the rows for tuning, and the rest."""
@@ -98,7 +125,7 @@ class HeldOut(NamedTuple):
         # One output becomes two classes, as when served. The calibrator gets
         # the shape of the logits, as it may look at neighbours.
         every = read.outputs.reshape(*logits.shape[:-1], -1)
-        outputs = _by_blocks(calibrator, every).reshape(read.outputs.shape)
+        outputs = by_blocks(calibrator, every).reshape(read.outputs.shape)
         rows = slice(None) if read.mask is None else read.mask
         return standardize_arrays(
             read.labels[rows],
@@ -202,24 +229,7 @@ def area(top: Top1) -> float:
     return float(aurc_of_groups(rank(top)))
 
 
-def _unfitted(parts: Iterable[Any]) -> list[Any]:
-    """The parts that still need a fit."""
-    return [part for part in parts if getattr(part, "fitted", True) is False]
-
-
-def _scored(read: Batch, function: Any) -> Top1:
-    """Score and correctness of every prediction."""
-    score = _by_blocks(lambda z: apply_score(function, z), read.outputs)
-    if score.shape != read.outputs.shape[:1]:
-        raise value_error(
-            "`score` must return one value per sample",
-            **{"score.shape": score.shape, "samples": len(read.outputs)},
-        )
-    wrong = is_wrong(read.outputs, hard_labels(read.labels))
-    return Top1(score, score, 1.0 - wrong.astype("float64"), read.weight)
-
-
-def _by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
+def by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
     """Applies a function to blocks of rows; returns float32."""
     rows = max(1, _BLOCK // max(1, x[:1].size))
     parts = [
@@ -227,3 +237,21 @@ def _by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
         for i in range(0, len(x), rows)
     ]
     return np.concatenate(parts)
+
+
+def _unfitted(parts: Iterable[Any]) -> list[Any]:
+    """The parts that still need a fit."""
+    return [part for part in parts if getattr(part, "fitted", True) is False]
+
+
+def _scored(read: Batch, function: Any) -> Top1:
+    """Score and correctness of every prediction."""
+    score = by_blocks(lambda z: apply_score(function, z), read.outputs)
+    if score.shape != read.outputs.shape[:1]:
+        raise value_error(
+            "`score` must return one value per sample",
+            **{"score.shape": score.shape, "samples": len(read.outputs)},
+        )
+    wrong = is_wrong(read.outputs, hard_labels(read.labels))
+    correct = 1.0 - wrong.astype("float64")
+    return Top1(score, score, correct, read.weight, rows=read)

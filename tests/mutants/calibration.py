@@ -186,10 +186,17 @@ MUTANTS = {
     ),
     "wrong_without_weights": Mutant(
         "selection/candidates.py",
-        "weight * (1.0 - correct.reshape(-1))",
-        "(1.0 - correct.reshape(-1))",
+        "[weight, weight * loss]",
+        "[weight, loss]",
         "selection/test_thresholds.py::"
         "test_fractional_weights_reach_their_targets_as_counts_do",
+    ),
+    "cost_of_the_other_orientation": Mutant(
+        "selection/costs.py",
+        "self.costs[truth, answer]",
+        "self.costs[answer, truth]",
+        "selection/test_costs.py::"
+        "test_the_cheapest_answer_is_given_and_accepted_up_to_its_price",
     ),
     "coverage_without_rounding": Mutant(
         "selection/thresholds.py",

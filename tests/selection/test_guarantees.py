@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import keras_calib as kc
+from keras_calib.formulas.bounded_means import TESTS
 from keras_calib.formulas.intervals import binomial_p_value
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.guarantees import fixed_sequence
+from keras_calib.selection.guarantees import fixed_sequence_of_means
 from keras_calib.selection.guarantees import sgr
 from keras_calib.selection.guarantees import starts
 
@@ -254,3 +256,22 @@ def test_choosing_a_score_on_the_same_data_breaks_the_guarantee():
             violations += 1
             break
     assert violations / FITS > ALLOWED
+
+
+@pytest.mark.parametrize("test", TESTS)
+def test_walk_of_means_certifies_no_mean_above_the_limit(test):
+    """Losses of mean 3/4 u^2 at u have a mean of u^2 / 4 up to u."""
+    rng = np.random.default_rng(6)
+    fits, n, limit, delta = 60, 1500, 0.08, 0.1
+    reached, wrong = [], 0
+    accepted = np.arange(1, n + 1)
+    for _ in range(fits):
+        u = np.sort(rng.random(n))
+        losses = rng.uniform(0.5, 1.0, n) * u**2
+        found = fixed_sequence_of_means(accepted, losses, limit, delta, test)
+        last = np.flatnonzero(found)[-1] if found.any() else 0
+        reached.append(u[last])
+        wrong += np.any(found & (0.25 * u**2 > limit))
+    assert wrong / fits <= delta + 3 * np.sqrt(delta * (1 - delta) / fits)
+    # The limit is reached at u = 0.566; betting comes close.
+    assert np.mean(reached) > (0.53 if test == "betting" else 0.4)

@@ -40,6 +40,11 @@ def test_pixels_are_refused_and_images_are_not():
     assert chosen.coverage == 1.0
 
 
+def model_of(selector, logits):
+    inputs = keras.Input(logits.shape[1:])
+    return keras.Model(inputs, selector(inputs))
+
+
 def test_a_part_that_is_fitted_again_ends_the_guarantee():
     labels, logits = noisy()
     for part in (
@@ -50,13 +55,18 @@ def test_a_part_that_is_fitted_again_ends_the_guarantee():
         selector = kc.SelectiveClassifier(**part).fit(labels, logits, risk=0.2)
         known = kc.SelectiveClassifier(**part, threshold=selector.threshold)
         copied = kc.SelectiveClassifier.from_config(selector.get_config())
+        compiled = model_of(selector, logits)
+        assert compiled.predict(logits, verbose=0)["accept"].any()
         fitted.fit(labels, logits)
+        if keras.backend.backend() != "torch":  # There nothing is compiled.
+            assert not compiled.predict(logits, verbose=0)["accept"].any()
         for use in (lambda s: s(logits), lambda s: s.get_config()):
             with pytest.raises(RuntimeError, match="were fitted again"):
                 use(selector)
             use(known)
             use(copied)
         selector.fit(labels, logits, risk=0.2)(logits)
+        assert compiled.predict(logits, verbose=0)["accept"].any()
 
 
 def test_a_guarantee_needs_parts_that_other_data_fitted():

@@ -15,6 +15,7 @@ from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import CalibratorChoice
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.calibrators import choose_calibrator
+from keras_calib.functional.group_names import read_groups
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import to_numpy
@@ -91,15 +92,18 @@ def _opened(
     given: Namespace, paths: list[tuple[str, str]]
 ) -> dict[str, PredictionFile]:
     """Files by their flags; the first names the classes of all."""
-    same = {*Columns._fields} - {"class_names"}
+    same = {*Columns._fields} - {"class_names", "groups"}
     columns = Columns(
         class_names=given.classes,
         **{name: getattr(given, name) for name in same},
     )
     files = {}
     for flag, text in paths:
+        # Groups are compared on the predictions alone.
+        named = given.groups if flag == "--predictions" else ()
         with _blamed(flag := f"{flag}={text}"):
-            files[flag] = file = PredictionFile(text, columns)
+            own = columns._replace(groups=tuple(named))
+            files[flag] = file = PredictionFile(text, own)
         if not file.top1:
             columns = columns._replace(class_names=file.class_names)
     if all(file.top1 for file in files.values()):
@@ -188,7 +192,7 @@ def _fitted(
     """A calibrator and a selector, of the data that there are."""
     calibrator: Calibrator | CalibratorChoice | None = None
     selector = None
-    for flag, (labels, logits, weight, _) in held_out.items():
+    for flag, (labels, logits, weight, *_) in held_out.items():
         data = {"sample_weight": weight, "ignore_class": given.ignore_class}
         with _blamed(flag):
             if flag.startswith("--calibration"):
@@ -240,7 +244,9 @@ def _batches(
             seen_ids += [] if rows[0].ids is None else [rows[0].ids]
         outputs = [other.outputs for other in rows]
         # The page shows what it is given as samples: here, their names.
-        yield rows[0].labels, outputs, rows[0].sample_weight, rows[0].ids
+        own = rows[0]
+        grouped = _groups_of(own, first.group_names)
+        yield own.labels, outputs, own.sample_weight, own.ids, grouped
     if keys:
         # Here rather than at the end, as drawing the page takes longest.
         check_apart({**keys, "--predictions": np.concatenate(seen)})
@@ -248,6 +254,17 @@ def _batches(
             own = {"--predictions": np.concatenate(seen_ids)}
             check_ids_apart({**ids, **own})
     progress.say("Computing intervals and drawing the page ...")
+
+
+def _groups_of(rows: Rows, names: Sequence[str]) -> dict | None:
+    """Groups of the samples by the names of their columns."""
+    if rows.groups is None:
+        return None
+    lead = rows.groups.shape[:1]
+    return {
+        name: read_groups(rows.groups[:, k], lead, name)
+        for k, name in enumerate(names)
+    }
 
 
 def _check_same_samples(

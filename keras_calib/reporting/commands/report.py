@@ -152,6 +152,13 @@ _COLUMNS: _Arguments = {
             "same in all --predictions, and others in the other files"
         ),
     },
+    "--groups": {
+        "metavar": "NAMES",
+        "help": (
+            "columns of groups to compare, such as site,sex: the page says "
+            "of each how often it is right and how sure"
+        ),
+    },
     "--classes": {
         "metavar": "NAMES",
         "help": (
@@ -318,6 +325,7 @@ def _check_columns(given: argparse.Namespace) -> None:
                 **{"--separator": given.separator, "--decimal": given.decimal},
             )
     given.classes = _class_names(given.classes)
+    given.groups = given.groups.split(",") if given.groups else []
 
 
 def _check_votes(given: argparse.Namespace) -> None:

@@ -19,8 +19,8 @@ from keras_calib.reporting.prediction_files.vote_rows import votes_of
 
 __all__ = ["PredictionFile", "Rows", "join_rows"]
 
-# Rows that are checked when a file is opened, and that are read at a time.
-_FIRST, _ROWS = 100, 4096
+# Rows that are checked when a file is opened.
+_FIRST = 100
 # A smaller confidence would need more classes than a page can be made of.
 _LEAST_CONFIDENCE = 1e-5
 
@@ -32,6 +32,7 @@ class Rows(NamedTuple):
     outputs: np.ndarray
     sample_weight: np.ndarray | None
     ids: np.ndarray | None = None
+    groups: np.ndarray | None = None  # (n, attributes), as texts
 
 
 class PredictionFile:
@@ -64,6 +65,7 @@ class PredictionFile:
         self._file = ColumnFile(path, columns.separator, columns.decimal)
         self.num_rows = self._file.num_rows
         self._ignored = columns.ignore_class
+        self.group_names = columns.groups
         named = self._file.array("class_names")
         if named is not None:
             own = [str(x) for x in named.reshape(-1)]
@@ -120,7 +122,7 @@ class PredictionFile:
 
     def read(self) -> Rows:
         """All samples."""
-        return join_rows([*self.batches(_ROWS)])
+        return join_rows([*self.batches(4096)])
 
     def _class_columns(self) -> list[str]:
         """The columns of labels and of predicted classes."""
@@ -131,7 +133,7 @@ class PredictionFile:
     def _columns(self) -> Iterator[dict[str, np.ndarray]]:
         """All columns that are read, piece by piece."""
         roles, classes = self._roles, self._class_columns()
-        texts = [roles.ids] if roles.ids else []
+        texts = sorted(x for x in {roles.ids, *self.group_names} if x)
         numbers = [*roles.outputs, *roles.votes]
         numbers += [roles.weights] if roles.weights else []
         named = self.class_names and not self._has_numbers_for_names
@@ -172,7 +174,9 @@ class PredictionFile:
             labels = 1 - labels
         weight = part[roles.weights] if roles.weights else None
         ids = part[roles.ids] if roles.ids else None
-        rows = Rows(labels, outputs, weight, ids)
+        own = [part[x].astype(object) for x in self.group_names]
+        grouped = np.stack(own, axis=-1) if own else None
+        rows = Rows(labels, outputs, weight, ids, grouped)
         self._check_shapes(rows)
         self._check_values(rows, start)
         return rows

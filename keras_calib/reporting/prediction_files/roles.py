@@ -36,6 +36,7 @@ class Columns(NamedTuple):
         separator: Between the columns of a `.csv` file; None looks for it.
         decimal: Decimal point of a `.csv` file.
         votes: Whether labels are rows of annotators' votes.
+        groups: Names of the columns of groups.
     """
 
     labels: str | None = None
@@ -51,6 +52,7 @@ class Columns(NamedTuple):
     separator: str | None = None
     decimal: str = "."
     votes: bool = False
+    groups: Sequence[str] = ()
 
 
 class Roles(NamedTuple):
@@ -161,7 +163,7 @@ def _single(columns: Columns) -> tuple[str | None, ...]:
     """Options that are the name of one column."""
     records = columns.confidence, columns.correct, columns.predicted
     labels = None if columns.votes else columns.labels
-    return (labels, *records, columns.weights, columns.ids)
+    return (labels, *records, columns.weights, columns.ids, *columns.groups)
 
 
 def _check_present(file: str, names: list[str], wanted: Sequence[str]) -> None:

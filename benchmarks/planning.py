@@ -1,0 +1,160 @@
+"""Whether `plan` predicts what the selector certifies.
+
+The populations are those of `risk_guarantee.py`. The first table predicts from
+a pilot of 200,000 samples, so that what is tested is the simulated walk: the
+share of fits that certify some threshold, and one of at least half the best
+coverage. `simulated` is the frequency of this over fresh samples and the
+library's own `fixed_sequence`. The second table plans from small pilots, and
+gives the true power at the number of labels that they ask for.
+
+    python benchmarks/planning.py --out=benchmarks/results/planning.md
+
+Takes about a quarter of an hour on one CPU core.
+"""
+
+import numpy as np
+from absl import app
+from absl import flags
+from reporting import machine
+from reporting import markdown_table
+from reporting import publish
+from risk_guarantee import DELTA
+from risk_guarantee import LIMITS
+from risk_guarantee import NUM_POINTS
+from risk_guarantee import SIZES
+from risk_guarantee import Truth
+from risk_guarantee import draw
+from risk_guarantee import populations
+
+import keras_calib
+from keras_calib.selection.candidates import candidates
+from keras_calib.selection.certification import certified_coverage
+from keras_calib.selection.guarantees import fixed_sequence
+from keras_calib.selection.population import of_pilot
+
+_PILOTS = flags.DEFINE_integer("num_pilots", 10, "Small pilots per row.")
+
+LARGE = 200_000
+
+
+def pilot(of, n, rng):
+    """Scores and correctness of n samples."""
+    u = rng.random(n)
+    correct = rng.random(n) >= of.error[(u * NUM_POINTS).astype(int)]
+    return -(np.floor(u * of.levels) if of.levels else u), correct
+
+
+def simulated(of, n, limit, fits, rng):
+    """True coverage that each fit certifies, by the library's own walk."""
+    found = np.zeros(fits)
+    for i in range(fits):
+        accepted, wrong, coverage = draw(of, n, rng)
+        passed = np.flatnonzero(fixed_sequence(accepted, wrong, limit, DELTA))
+        found[i] = coverage[passed[-1]] if len(passed) else 0.0
+    return found
+
+
+def power_table(fits, seed):
+    rows, worst = [], []
+    for limit in LIMITS:
+        for name, of in populations(limit).items():
+            rng = np.random.default_rng([seed, round(limit * 1e6)])
+            large = candidates(*pilot(of, LARGE, rng), None, None)
+            known, _ = of_pilot(large, 1, rng)
+            half = 0.5 * Truth(of, limit).best
+            for n in SIZES:
+                predicted = certified_coverage(
+                    known, n, limit, DELTA, "ltt", 4000, rng
+                )
+                seen = simulated(of, n, limit, fits, rng)
+                row = [name, limit, f"{n:,}"]
+                for least in (1e-9, max(half, 1e-9)):
+                    pair = [np.mean(x >= least) for x in (predicted, seen)]
+                    row += [f"{x:.3f}" for x in pair]
+                    worst.append((abs(pair[0] - pair[1]), name, limit, n))
+                row += [f"{x.mean():.3f}" for x in (predicted, seen)]
+                rows.append(row)
+                print(*row, sep=" | ", flush=True)
+    header = ["population", "risk", "n", "power: predicted", "simulated"]
+    header += ["of half the best coverage: predicted", "simulated"]
+    header += ["mean coverage: predicted", "simulated"]
+    return markdown_table(header, rows), sorted(worst, reverse=True)
+
+
+def pilot_table(num_pilots, seed):
+    rows = []
+    for limit, name in (
+        (0.02, "calibrated, accuracy 0.93"),
+        (0.05, "calibrated, accuracy 0.93"),
+        (0.05, "calibrated, accuracy 0.75"),
+    ):
+        of = populations(limit)[name]
+        rng = np.random.default_rng([seed, 1])
+        large = candidates(*pilot(of, LARGE, rng), None, None)
+        known, _ = of_pilot(large, 1, rng)
+        for size in (300, 1000):
+            powers, counts, refused = [], [], 0
+            for _ in range(num_pilots):
+                try:
+                    found = keras_calib.plan(
+                        risk=limit,
+                        pilot=pilot(of, size, rng),
+                        max_samples=20_000,
+                    )
+                except ValueError:
+                    refused += 1
+                    continue
+                asked = found.samples, int(min(found.high, 20_000))
+                counts.append(asked)
+                powers.append(
+                    [
+                        (_coverages(known, n, limit, rng) > 0).mean()
+                        for n in asked
+                    ]
+                )
+            row = [name, limit, size, f"{refused} of {num_pilots}"]
+            for asked, reached in zip(
+                np.transpose(counts), np.transpose(powers), strict=True
+            ):
+                row += [f"{np.median(asked):,.0f}"]
+                row += [f"{np.mean(reached):.3f}", f"{np.min(reached):.3f}"]
+            rows.append(row)
+            print(*row, sep=" | ", flush=True)
+    header = ["population", "risk", "pilot", "refused"]
+    for what in ("`samples`", "`high`"):
+        header += [f"{what}: median", "mean true power", "least"]
+    return markdown_table(header, rows)
+
+
+def _coverages(known, n, limit, rng):
+    return certified_coverage(known, n, limit, DELTA, "ltt", 2000, rng)
+
+
+def run(fits, num_pilots, seed):
+    table, worst = power_table(fits, seed)
+    missed = [f"{n} at {r}, n = {k:,} ({d:.3f})" for d, n, r, k in worst]
+    missed = missed[: sum(d > 0.03 for d, *_ in worst)]
+    return "\n\n".join(
+        [
+            f"delta = {DELTA}, LTT, {fits:,} fits per row, seed {seed}. "
+            f"{machine()}.",
+            f"Largest difference of predicted and simulated power: "
+            f"{worst[0][0]:.3f}. Differences above 0.030: "
+            f"{'; '.join(missed) or 'none'}.",
+            table,
+            f"Plans for a power of 0.8 from {num_pilots} small pilots, with "
+            "at most 20,000 labels; `high` is the upper end of the 90 % "
+            "interval of `samples`.",
+            pilot_table(num_pilots, seed),
+        ]
+    )
+
+
+def main(_):
+    # `num_fits`, `seed` and `out` are flags of `risk_guarantee.py`.
+    given = flags.FLAGS
+    publish(run(given.num_fits, _PILOTS.value, given.seed), given.out)
+
+
+if __name__ == "__main__":
+    app.run(main)

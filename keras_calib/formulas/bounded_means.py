@@ -1,0 +1,254 @@
+"""Tests and intervals for the mean of losses in [0, 1].
+
+Losses with other bounds are divided by their bound first, and so is the limit.
+Two tests reject the hypothesis that the mean exceeds a limit.
+That of Hoeffding and Bentkus needs the sum of the losses alone. Betting adapts
+to their variance, so that it is far stronger where losses vary less than 0 and
+1.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.special import rel_entr
+from scipy.stats import binom
+
+from keras_calib.backend.errors import value_error
+from keras_calib.formulas.intervals import tail_of
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_not_empty
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = [
+    "TESTS",
+    "accepted_p_values",
+    "betting_p_value",
+    "bounded_losses",
+    "first_rank_by_betting",
+    "hoeffding_bentkus_p_value",
+    "mean_bounds",
+    "mean_upper_bound",
+]
+
+TESTS = "betting", "hoeffding_bentkus"
+
+# A bet of the whole capital would end with the first loss of 1.
+_LARGEST_BET = 0.9
+# Halvings of [0, 1] in search of a bound.
+_HALVINGS = 50
+
+
+def bounded_losses(losses: Any, name: str = "losses") -> np.ndarray:
+    """Losses `(n,)` in float64; raises ValueError outside [0, 1]."""
+    x = as_array(losses, name, "float64")
+    if x.ndim != 1:
+        raise value_error(
+            f"`{name}` must have one value per sample, shape (n,)",
+            shape=x.shape,
+        )
+    check_not_empty(name, x)
+    bad = ~((x >= 0.0) & (x <= 1.0))
+    if bad.any():
+        # Here, as it needs Keras, which verification does without.
+        from keras_calib.inputs.values import located
+
+        raise value_error(
+            f"`{name}` must lie in [0, 1]: divide them and their limit by "
+            "the largest loss that is possible",
+            **located(bad),
+            value=float(x[bad][0]),
+        )
+    return x
+
+
+def hoeffding_bentkus_p_value(total: Any, count: Any, limit: Any) -> np.ndarray:
+    """P-value of Hoeffding and Bentkus that a mean exceeds `limit`.
+
+    It needs only the sum of the losses. With the mean m of n losses,
+
+    p = min(exp(-n KL(min(m, limit), limit)), e P(Bin(n, limit) <= ceil(n m)))
+
+    Args:
+        total: Sum of independent losses in [0, 1] `(...)`.
+        count: Number of losses `(...)`; without any the p-value is 1.
+        limit: Mean to reject `(...)`, in (0, 1).
+
+    Reference:
+        Bates et al., Distribution-Free, Risk-Controlling Prediction Sets,
+        Journal of the ACM 68, 2021, https://arxiv.org/abs/2101.02703
+    """
+    total, count = np.asarray(total, "float64"), np.asarray(count, "float64")
+    limit = np.asarray(limit, "float64")
+    mean = np.minimum(safe_divide(total, count), limit)
+    exponent = rel_entr(mean, limit) + rel_entr(1.0 - mean, 1.0 - limit)
+    # A sum of whole numbers may be rounded to just above one.
+    whole = np.ceil(total - 1e-12 * np.maximum(total, 1.0))
+    bentkus = np.e * binom.cdf(whole, count, limit)
+    return np.minimum(np.exp(-count * exponent), np.minimum(bentkus, 1.0))
+
+
+def betting_p_value(
+    losses: np.ndarray, limit: Any, *, delta: float = 0.05, seed: int = 0
+) -> np.ndarray:
+    """P-value by betting that a mean exceeds `limit`.
+
+    A gambler starts with 1 and bets on losses below the limit. If the mean
+    exceeds it, the capital is a supermartingale, and by Ville's inequality
+    it reaches 1 / p with a probability of at most p:
+
+    p = 1 / max over t of prod over s <= t of (1 + b_s (limit - x_s))
+    b_s = min(sqrt(2 log(1 / delta) / (n v_s)), 0.9 / (1 - limit))
+
+    v_s is the variance of the losses before s, with a first value of 1/4. The
+    losses come in an order that `seed` alone fixes, so that sorted data do no
+    harm. The p-value decreases with the limit.
+
+    Args:
+        losses: Independent losses `(n,)` in [0, 1].
+        limit: Mean to reject `(...)`, in (0, 1).
+        delta: Level at which the test is strongest; it is valid at all.
+        seed: Seed of the order.
+
+    Reference:
+        Waudby-Smith and Ramdas, Estimating Means of Bounded Random Variables
+        by Betting, Journal of the Royal Statistical Society B 86, 2024,
+        https://arxiv.org/abs/2010.09686
+    """
+    order = np.random.default_rng(seed).permutation(len(losses))
+    return _in_order(losses[order], limit, delta)
+
+
+def first_rank_by_betting(limit: float, delta: float) -> int:
+    """The fewest losses of 0 whose p-value by betting is at most `delta`."""
+
+    def enough(count: int) -> bool:
+        return bool(_in_order(np.zeros(count), limit, delta) <= delta)
+
+    high = 1
+    while not enough(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def accepted_p_values(
+    losses: np.ndarray,
+    accepted: np.ndarray,
+    limit: float,
+    *,
+    test: str = "betting",
+    delta: float = 0.05,
+    seed: int = 0,
+) -> np.ndarray:
+    """P-values that the mean loss of accepted samples exceeds `limit`.
+
+    Args:
+        losses: Losses `(n,)` in [0, 1], of the surest sample first.
+        accepted: Numbers of accepted samples `(num_thresholds,)`.
+        limit: Mean to reject, in (0, 1).
+        test: `"betting"`, which takes time for each threshold, or
+            `"hoeffding_bentkus"`.
+        delta: Level at which betting is strongest.
+        seed: Seed of the order of betting.
+
+    Returns:
+        P-values `(num_thresholds,)`.
+    """
+    check_in("test", test, TESTS)
+    accepted = np.asarray(accepted, int)
+    if test == "hoeffding_bentkus":
+        totals = np.append(0.0, np.cumsum(losses))[accepted]
+        return hoeffding_bentkus_p_value(totals, accepted, limit)
+    # Within the accepted, ranks must not order the bets: losses rise with them.
+    ranks = np.random.default_rng(seed).permutation(len(losses))
+    ordered = losses[ranks]
+    return np.array(
+        [_in_order(ordered[ranks < m], limit, delta) for m in accepted],
+        "float64",
+    )
+
+
+def mean_upper_bound(
+    losses: np.ndarray,
+    *,
+    level: float = 0.95,
+    test: str = "betting",
+    seed: int = 0,
+) -> float:
+    """Upper bound of the mean of losses `(n,)` in [0, 1], by inversion.
+
+    It holds with probability `level`, whatever the distribution of the
+    losses, in finite samples.
+    """
+    check_in("test", test, TESTS)
+    delta = 2.0 * tail_of(level)
+    check_above("level", level, 0.0)
+    if test == "hoeffding_bentkus":
+        total, count = losses.sum(), len(losses)
+        return _inverted(
+            lambda x: hoeffding_bentkus_p_value(total, count, x), delta
+        )
+    order = np.random.default_rng(seed).permutation(len(losses))
+    ordered = losses[order]
+    return _inverted(lambda x: _in_order(ordered, x, delta), delta)
+
+
+def mean_bounds(
+    losses: np.ndarray,
+    *,
+    level: float = 0.95,
+    test: str = "betting",
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Interval of the mean of losses `(n,)` in [0, 1].
+
+    Each end misses with a probability of at most (1 - `level`) / 2.
+    """
+    one_sided = 1.0 - tail_of(level)
+    low = 1.0 - mean_upper_bound(
+        1.0 - losses, level=one_sided, test=test, seed=seed
+    )
+    high = mean_upper_bound(losses, level=one_sided, test=test, seed=seed)
+    return low, high
+
+
+def _in_order(losses: np.ndarray, limit: Any, delta: float) -> np.ndarray:
+    """The p-value by betting on losses as they come."""
+    count = len(losses)
+    limit = np.asarray(limit, "float64")
+    if count == 0:
+        return np.ones(limit.shape)
+    index = np.arange(2.0, count + 2.0)
+    mean = (0.5 + np.cumsum(losses)) / index
+    variance = (0.25 + np.cumsum((losses - mean) ** 2)) / index
+    # A bet may know only what came before.
+    variance = np.append(0.25, variance[:-1])
+    bet = np.sqrt(2.0 * np.log(1.0 / delta) / count / variance)
+    p_values = [
+        _p_value_of_bets(losses, one, np.minimum(bet, _LARGEST_BET / (1 - one)))
+        for one in limit.reshape(-1)
+    ]
+    return np.array(p_values).reshape(limit.shape)
+
+
+def _p_value_of_bets(losses: np.ndarray, limit: float, bet: np.ndarray) -> Any:
+    capital = np.cumsum(np.log1p(bet * (limit - losses)))
+    return np.exp(-max(capital.max(), 0.0))
+
+
+def _inverted(p_value: Callable[[float], Any], delta: float) -> float:
+    """The least mean in [0, 1] that a decreasing p-value rejects."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        if p_value(middle) <= delta:
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,154 @@
+"""Evidence against a hypothesis, valid however often it is looked at.
+
+An e-process starts at 1 and, while its hypothesis holds, is at most 1 in the
+mean at every time. By Ville's inequality it then ever reaches 1 / alpha with
+probability alpha at most. So it may be looked at after every outcome, and an
+alarm needs no correction for the looks.
+"""
+
+import numpy as np
+from scipy.special import expit
+from scipy.special import logit
+
+__all__ = [
+    "log_evidence",
+    "log_factors",
+    "moved",
+    "start_mass",
+    "with_block",
+]
+
+# Probabilities closer to 0 or 1 are rounded in logs, and prove nothing.
+_CLOSEST = 1e-6
+# Stand in for 0 and its log.
+_NOTHING = 1e-300
+_LEAST = -1e300
+
+
+def moved(
+    probability: np.ndarray,
+    shift: np.ndarray,
+    temperature: np.ndarray | float = 1.0,
+) -> np.ndarray:
+    """Alternatives to a probability: its log-odds over T, plus a shift.
+
+    Args:
+        probability: Probabilities `(n,)`, in [0, 1].
+        shift: Shifts of the log-odds `(num_alternatives,)`.
+        temperature: Temperatures, > 0, of the same shape, or a number.
+
+    Returns:
+        Probabilities `(n, num_alternatives)`.
+    """
+    inside = np.clip(probability, _CLOSEST, 1.0 - _CLOSEST)
+    return expit(logit(inside)[:, None] / temperature + shift)
+
+
+def log_factors(
+    outcome: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    alternative: np.ndarray,
+) -> np.ndarray:
+    """Log of the factors by which outcomes change the evidence.
+
+    The hypothesis says that, given the past, each outcome is 1 with some
+    probability from `low` to `high`. The factor is the likelihood ratio of an
+    alternative q to the nearest probability p of these,
+
+        q / p if the outcome is 1, (1 - q) / (1 - p) if it is 0
+
+    and 1 if q is one of them. Its mean is at most 1 if the hypothesis holds. It
+    is the bet 1 + lambda (outcome - p) with lambda = (q - p) / (p (1 - p)).
+
+    Derivation: docs/derivations.md, 'Alarms'.
+
+    Args:
+        outcome: 1 or 0 `(n,)`.
+        low: Least probability `(n,)`, in [0, 1].
+        high: Largest probability `(n,)`, >= `low`.
+        alternative: Probabilities q `(n, num_alternatives)`, in (0, 1).
+
+    Returns:
+        Logs `(n, num_alternatives)`.
+
+    Reference:
+        Waudby-Smith and Ramdas, Estimating Means of Bounded Random Variables
+        by Betting, JRSS B 2024, https://doi.org/10.1093/jrsssb/qkad009
+    """
+    # A wider hypothesis: 0 and 1 would need no more than one wrong rounding.
+    low = np.minimum(low, 1.0 - _CLOSEST)[:, None]
+    high = np.maximum(high, _CLOSEST)[:, None]
+    nearest = np.clip(alternative, low, high)
+    hit = outcome[:, None] > 0.5
+    numerator = np.where(hit, alternative, 1.0 - alternative)
+    denominator = np.where(hit, nearest, 1.0 - nearest)
+    return np.log(numerator) - np.log(denominator)
+
+
+def start_mass(
+    first: float, last: float, *, scale: float, horizon: float
+) -> float:
+    """Share of the prior of a change that begins between two counts.
+
+    Its density at count t is in proportion to 1 / (t + scale) up to the
+    horizon, where all mass is spent.
+
+    Derivation: docs/derivations.md, 'Alarms'.
+    """
+    ends = np.minimum([first, last], horizon)
+    share = np.diff(np.log1p(ends / scale)) / np.log1p(horizon / scale)
+    return float(share[0])
+
+
+def with_block(
+    log_wealth: np.ndarray, log_factor: np.ndarray, mass: float
+) -> np.ndarray:
+    """Log wealth of each alternative after one more block of outcomes.
+
+    The wealth of all earlier starts, and that of a start with this block, are
+    multiplied by the factors of the block:
+
+        wealth = (wealth + mass) * factor
+
+    That sums the evidence from every start, weighted by its mass, in one
+    number. Wealth lost in good times does not delay an alarm. The mass must be
+    known before the first outcome of the block.
+
+    Derivation: docs/derivations.md, 'Alarms'.
+
+    Args:
+        log_wealth: Before the block `(num_alternatives,)`; -inf at first.
+        log_factor: Sums of `log_factors` over the block, of the same shape.
+        mass: `start_mass` of the block.
+
+    Reference:
+        Shin, Ramdas and Rinaldo, E-detectors: A Nonparametric Framework for
+        Sequential Change Detection, 2023, https://arxiv.org/abs/2203.03532
+        (there the starts have mass 1 each, for a bound of the mean delay)
+    """
+    with np.errstate(divide="ignore"):
+        return np.logaddexp(log_wealth, np.log(mass)) + log_factor
+
+
+def log_evidence(
+    log_wealth: np.ndarray, prior: np.ndarray, mass: float
+) -> np.ndarray:
+    """Log of the evidence: mean wealth, and the mass of starts to come.
+
+    Args:
+        log_wealth: Log wealth of each alternative `(..., num_alternatives)`.
+        prior: Weights of the alternatives, which sum to 1.
+        mass: Sum of `start_mass` of all blocks so far.
+
+    Returns:
+        Logs `(...)`.
+
+    Derivation: docs/derivations.md, 'Alarms'.
+    """
+    terms = np.log(prior) + log_wealth
+    top = np.maximum(np.max(terms, axis=-1), _LEAST)
+    rest = np.log(max(1.0 - mass, 0.0) + _NOTHING)
+    with np.errstate(under="ignore"):
+        total = np.sum(np.exp(terms - top[..., None]), axis=-1)
+        return np.logaddexp(np.log(total + _NOTHING) + top, rest)

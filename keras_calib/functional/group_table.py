@@ -1,0 +1,307 @@
+"""What `by_group` returns: a table of metrics by group."""
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.formulas.group_sums import Estimates
+from keras_calib.formulas.group_sums import GroupedSums
+from keras_calib.formulas.multiplicity import benjamini_hochberg
+from keras_calib.formulas.multiplicity import holm
+from keras_calib.formulas.multiplicity import largest_difference
+
+__all__ = ["GroupMetrics", "LargestDifference", "SUMMED", "group_metrics"]
+
+# Metrics that the sums of groups tell.
+SUMMED = ("accuracy", "gap", "ece", "mce", "rmsce")
+# Those whose groups are compared: means, of which each has its interval.
+_COMPARED = ("accuracy", "gap", "brier", "nll", "risk")
+_NORMS = {"ece": "l1", "mce": "max", "rmsce": "l2"}
+# The text of a table has so many rows at most.
+_MOST_ROWS = 40
+_TOO_FEW = "too few"
+
+
+class LargestDifference(NamedTuple):
+    """Largest difference of a metric between two groups of an attribute.
+
+    Attributes:
+        metric: Name of the metric.
+        attribute: Name of the attribute.
+        highest: Group of the largest value.
+        lowest: Group of the smallest value.
+        value: Difference of these, >= 0.
+        low: Lower end of its interval, >= 0.
+        high: Upper end of its interval.
+    """
+
+    metric: str
+    attribute: str
+    highest: str
+    lowest: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, repr=False)
+class GroupMetrics:
+    """Table of metrics by group, the result of `by_group`.
+
+    Use `table` for computing, `rows` for reading, and print it to see it. A
+    metric `m` has the columns `m`, `m_low` and `m_high`. Groups of too few
+    predictions have NaN there, and None in `rows`. `by_group` makes it.
+
+    Args:
+        table: Columns by name, arrays `(rows,)`: `attribute`, `group`,
+            `size`, `too_few`, the metrics, and of tests `p_value`, `p_holm`
+            and `p_bh`. With `accept` also `coverage`, `risk` and
+            `risk_p_value`, `risk_p_holm`.
+        overall: The same of all predictions together, without tests.
+        largest: `LargestDifference` of each metric and attribute.
+        metrics: Names of the metrics.
+        level: Level of the intervals.
+        min_size: Least number of predictions of a group to say something.
+
+    Example:
+
+    >>> import keras_calib as kc
+    >>> found = kc.by_group([0, 1] * 40, [[0.6, 0.4]] * 80, ["a"] * 80)
+    >>> found.rows[0]["group"], found.rows[0]["size"]
+    ('a', 80)
+
+    Reference:
+        docs/derivations.md, 'Intervals and guarantees'
+    """
+
+    table: dict[str, np.ndarray]
+    overall: dict[str, Any]
+    largest: tuple[LargestDifference, ...]
+    metrics: tuple[str, ...]
+    level: float
+    min_size: int
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The table row by row; None for what is not known."""
+        columns = [_plain(x) for x in self.table.values()]
+        return [
+            dict(zip(self.table, values, strict=True))
+            for values in zip(*columns, strict=True)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.table["group"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON can hold it: `rows`, `overall`, `largest`."""
+        return {
+            "rows": self.rows,
+            "overall": self.overall,
+            "largest": [_finite(x._asdict()) for x in self.largest],
+            "metrics": list(self.metrics),
+            "level": self.level,
+            "min_size": self.min_size,
+        }
+
+    def to_csv(self, path: Any = None) -> str:
+        """The table as CSV text, which is also written to `path` if given."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.table)
+        writer.writerows(row.values() for row in self.rows)
+        if path is not None:
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                file.write(text.getvalue())
+        return text.getvalue()
+
+    def __repr__(self) -> str:
+        shown = [*self.metrics]
+        shown += [x for x in ("coverage", "risk") if x in self.table]
+        tests = [x for x in ("p_value", "p_holm", "p_bh") if x in self.table]
+        names = ["attribute", "group", "size", *shown, *tests]
+        lines = [names]
+        for row in [*self.rows[:_MOST_ROWS], self.overall]:
+            head = [row["attribute"], row["group"], f"{row['size']:,}"]
+            cells = [_cell(row, x) for x in shown]
+            if row["too_few"]:
+                cells = [_TOO_FEW, *[""] * (len(shown) - 1)]
+            lines.append([*head, *cells, *(_p(row.get(x)) for x in tests)])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        texts = [
+            "  ".join(
+                x.ljust(w) if i < 2 else x.rjust(w)
+                for i, (x, w) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+        if len(self) > _MOST_ROWS:
+            texts.insert(-1, f"... and {len(self) - _MOST_ROWS:,} groups more")
+        texts += [
+            f"Largest difference of {x.metric} by {x.attribute}: "
+            f"{x.value:.4f} ({x.low:.4f} to {x.high:.4f}), "
+            f"{x.highest} against {x.lowest}"
+            for x in self.largest
+        ]
+        texts.append(
+            f"{100 * self.level:g} % intervals; p-values are of calibration."
+        )
+        return "\n".join(texts)
+
+
+def group_metrics(
+    attributes: Mapping[str, GroupedSums],
+    more: Mapping[str, Any],
+    p_values: np.ndarray | None,
+    *,
+    metrics: tuple[str, ...],
+    min_size: int,
+    level: float,
+    simultaneous: bool = False,
+    accepts: bool = False,
+) -> GroupMetrics:
+    """The table of the groups of some attributes.
+
+    Args:
+        attributes: Sums of the groups by the name of the attribute.
+        more: Metrics beyond `SUMMED` by name: functions of the name of an
+            attribute, or None for all predictions, of the places of its groups
+            and of a level. They return `Estimates`.
+        p_values: Of the groups in order, or None. Those of groups of too few
+            predictions do not count.
+        metrics: Names of the metrics.
+        min_size: Least effective number of predictions of a group.
+        level: Level of the intervals.
+        simultaneous: Whether all intervals of a metric hold together.
+        accepts: Whether predictions were accepted or not.
+    """
+    first: GroupedSums = next(iter(attributes.values()))
+    heads = [(name, x) for name, sums in attributes.items() for x in sums.names]
+    # Rounding must not decide of whole numbers.
+    effective = np.concatenate([x.effective for x in attributes.values()])
+    enough = effective >= min_size - 1e-9
+    ends = np.cumsum([len(x.names) for x in attributes.values()])[:-1]
+    places = [np.flatnonzero(x) for x in np.split(enough, ends)]
+    kept = {
+        name: sums.select(place)
+        for (name, sums), place in zip(attributes.items(), places, strict=True)
+    }
+    named = [*metrics, *(("coverage", "risk") if accepts else ())]
+
+    def estimates(name: str, attribute: str | None, at: float) -> Estimates:
+        sums = first.merged() if attribute is None else kept[attribute]
+        if name not in more:
+            return _estimates(sums, name, at)
+        place = dict(zip(kept, places, strict=True)).get(attribute or "")
+        return more[name](attribute, place, at)
+
+    count = max(1, int(enough.sum()))
+    at = 1.0 - (1.0 - level) / (count if simultaneous else 1)
+    table: dict[str, np.ndarray] = {
+        "attribute": np.array([x for x, _ in heads], object),
+        "group": np.array([x for _, x in heads], object),
+        "size": np.concatenate([x.size for x in attributes.values()]),
+        "too_few": ~enough,
+    }
+    table["size"] = table["size"].astype("int64")
+    overall = {"attribute": "", "group": "all", "too_few": False}
+    overall["size"] = int(first.size.sum())
+    risky = np.concatenate(
+        [x.accepted >= min_size - 1e-9 for x in kept.values()]
+    )
+    for name in named:
+        parts = [estimates(name, attribute, at) for attribute in kept]
+        total = estimates(name, None, level)
+        for end in Estimates._fields:
+            column = name if end == "value" else f"{name}_{end}"
+            values = np.full(len(heads), np.nan)
+            found = np.concatenate([getattr(x, end) for x in parts])
+            if name == "risk":
+                found = np.where(risky, found, np.nan)
+            values[enough] = found
+            table[column] = values
+            overall[column] = float(getattr(total, end)[0])
+    if p_values is not None:
+        p_values = np.where(enough, p_values, np.nan)
+        table["p_value"] = p_values
+        table["p_holm"] = holm(p_values)
+        table["p_bh"] = benjamini_hochberg(p_values)
+    if accepts and first.are_counts:
+        # Groups of too few predictions are among the others.
+        found = [x.risk_p_values() for x in attributes.values()]
+        values = np.concatenate(found)
+        values[np.isnan(table["risk"])] = np.nan
+        table["risk_p_value"], table["risk_p_holm"] = values, holm(values)
+    compared = [x for x in named if x in _COMPARED]
+    largest = _largest(kept, compared, estimates, level, min_size)
+    return GroupMetrics(
+        table, _finite(overall), largest, tuple(metrics), level, min_size
+    )
+
+
+def _estimates(sums: GroupedSums, name: str, level: float) -> Estimates:
+    if name in _NORMS:
+        return sums.binned(_NORMS[name], level)
+    return getattr(sums, name)(level)
+
+
+def _largest(
+    kept: Mapping[str, GroupedSums],
+    metrics: list[str],
+    estimates: Any,
+    level: float,
+    min_size: int,
+) -> tuple[LargestDifference, ...]:
+    """Largest differences, whose intervals hold for all attributes at once."""
+    numbers = [len(x.names) for x in kept.values()]
+    pairs = sum(n * (n - 1) // 2 for n in numbers)
+    found = []
+    for metric in metrics if pairs else ():
+        for attribute, sums in kept.items():
+            at = 1.0 - (1.0 - level) / pairs
+            value, low, high = estimates(metric, attribute, at)
+            names = np.array(sums.names, object)
+            if metric == "risk":
+                several = sums.accepted >= min_size - 1e-9
+                value, low, high = value[several], low[several], high[several]
+                names = names[several]
+            if len(names) > 1:
+                ends = names[value.argmax()], names[value.argmin()]
+                interval = largest_difference(value, low, high)
+                found.append(
+                    LargestDifference(metric, attribute, *ends, *interval)
+                )
+    return tuple(found)
+
+
+def _plain(column: np.ndarray) -> list[Any]:
+    """Values of Python, None for those that are not finite."""
+    if column.dtype.kind != "f":
+        return column.tolist()
+    return [x if np.isfinite(x) else None for x in column.tolist()]
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        k: None if isinstance(x, float) and not np.isfinite(x) else x
+        for k, x in row.items()
+    }
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    if row[name] is None:
+        return "" if name != "risk" else _TOO_FEW
+    ends = [row[f"{name}_{end}"] for end in ("low", "high")]
+    texts = ["" if x is None else f"{x:.3f}" for x in ends]
+    return f"{row[name]:.3f} ({texts[0]} to {texts[1]})"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return ""
+    return "< 0.001" if value < 1e-3 else f"{value:.3f}"

@@ -1,0 +1,346 @@
+"""Metrics by group: do people, sites or devices differ?"""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import Unpack
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+from keras_calib.formulas.group_sums import GroupedSums
+from keras_calib.formulas.intervals import tail_of
+from keras_calib.formulas.proper import brier_losses_of_rows
+from keras_calib.formulas.proper import log_losses
+from keras_calib.formulas.proper import losses_of_rows
+from keras_calib.functional.group_names import Grouping
+from keras_calib.functional.group_names import groupings
+from keras_calib.functional.group_slices import RANKS
+from keras_calib.functional.group_slices import Records
+from keras_calib.functional.group_slices import Slices
+from keras_calib.functional.group_slices import records_at
+from keras_calib.functional.group_table import SUMMED
+from keras_calib.functional.group_table import GroupMetrics
+from keras_calib.functional.group_table import group_metrics
+from keras_calib.functional.hypothesis_tests import check_test
+from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import reads_arrays
+from keras_calib.inputs.top_label import top_of_arrays
+from keras_calib.inputs.values import in_unit_interval
+from keras_calib.inputs.values import located
+from keras_calib.inputs.votes import numbers_of_votes
+from keras_calib.inputs.weights import weight_of_rows
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.softmax import Top1
+
+__all__ = ["by_group", "by_group_from_top1"]
+
+_LOSSES = ("brier", "nll")
+_TOP1 = (*SUMMED, "mean_confidence", *RANKS)
+_DEFAULT = ("accuracy", "mean_confidence", "gap", "ece")
+# The exact test of the number of correct predictions.
+_COUNT = "count"
+
+
+@reads_arrays
+def by_group(
+    labels: Any,
+    probs: Any,
+    groups: Any,
+    *,
+    metrics: Sequence[str] = (*_DEFAULT, *_LOSSES),
+    statistic: str | None = _COUNT,
+    intersections: bool | int = False,
+    min_size: int = 30,
+    level: float = 0.95,
+    simultaneous: bool = False,
+    accept: Any = None,
+    num_bins: int = 15,
+    num_samples: int = 1000,
+    seed: int = 0,
+    **options: Unpack[ArrayOptions],
+) -> GroupMetrics:
+    """Metrics of each group of samples, with intervals and tests.
+
+    Use it to see whether a model serves some people, sites or devices worse
+    than others. Groups differ by chance too, and the intervals and adjusted
+    p-values say by how much.
+
+    - `p_value` tests calibration in the group. `p_holm` adjusts it for the
+      number of groups: reject below 5 %, and any false alarm has a probability
+      of at most 5 %. `p_bh` (Benjamini and Hochberg) bounds the share of false
+      alarms among the alarms.
+    - `largest` has the largest difference of a mean between two groups of one
+      attribute. Its interval covers with probability `level` for all pairs and
+      attributes of a metric at once: max_ij |m_i - m_j|.
+    - A group of fewer than `min_size` predictions says "too few": it has no
+      number, no test, and no part in the largest difference.
+
+    Args:
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        groups: Names or whole numbers, `(n,)` or of the shape of the class
+            ids; or a dict of these by the name of the attribute.
+        metrics: Names out of `"accuracy"`, `"mean_confidence"`, `"gap"` (mean
+            confidence less accuracy), `"ece"`, `"mce"`, `"rmsce"`, `"brier"`,
+            `"nll"`, `"aurc"`, `"augrc"` and `"failure_auroc"`. The last three
+            take 0.3 s for each group of 1,000 predictions, by bootstrap.
+        statistic: Test of calibration: `"count"` for the exact test of the
+            number of correct predictions, a `statistic` of `calibration_test`,
+            or None. Values from draws, as of `"ece"`, have p-values of at
+            least 1 / (1 + num_samples), too large for many groups.
+        intersections: Whether to add the groups of several attributes
+            together, or of how many at most.
+        min_size: Least number of predictions of a group, at least 1.
+        level: Probability that each interval covers, in (0, 1).
+        simultaneous: Whether all intervals of a metric cover at once
+            (Bonferroni).
+        accept: Whether each prediction was accepted, as the `"accept"` of a
+            `SelectiveClassifier`. It adds `coverage`, `risk` (wrong among
+            accepted), and p-values of a higher risk than in the other groups
+            of the attribute (Fisher's exact test).
+        num_bins: Number of bins of calibration errors and of the tests.
+        num_samples, seed: Draws, as in `calibration_test`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` and `votes` of
+            `ArrayOptions`. Weights need `statistic=None`.
+
+    Returns:
+        `GroupMetrics`: print it, or take `table`, `rows` and `largest`.
+
+    Raises:
+        ValueError: If shapes do not fit, a group is missing, or a value is
+            out of range.
+
+    Example:
+
+    >>> labels, probs = [0, 0, 0, 1] * 30, [[0.8, 0.2]] * 120
+    >>> sites = ["A", "A", "B", "B"] * 30
+    >>> found = by_group(labels, probs, {"site": sites}, metrics=("accuracy",))
+    >>> found.table["group"].tolist(), found.table["accuracy"].tolist()
+    (['A', 'B'], [1.0, 0.5])
+    >>> (found.table["p_holm"] < 0.01).tolist()
+    [True, True]
+
+    Reference:
+        Holm, A Simple Sequentially Rejective Multiple Test Procedure,
+        Scandinavian Journal of Statistics 1979; Benjamini and Hochberg,
+        Controlling the False Discovery Rate, JRSS B 1995,
+        https://doi.org/10.1111/j.2517-6161.1995.tb02031.x; Hebert-Johnson et
+        al., Multicalibration, ICML 2018, https://arxiv.org/abs/1711.08513
+        (groups and their intersections)
+    """
+    known = (*_TOP1, *_LOSSES)
+    metrics = _check(metrics, known, statistic, min_size, num_bins, num_samples)
+    read = standardize_arrays(labels, probs, drop=False, **options)
+    lead = as_array(probs, "probs").shape[:-1]
+    votes = None
+    if read.votes and statistic is not None:
+        votes = numbers_of_votes(labels, len(read.outputs))
+    losses = {}
+    if "brier" in metrics:
+        losses["brier"] = brier_losses_of_rows(read, "float64")
+    if "nll" in metrics:
+        losses["nll"] = losses_of_rows(log_losses, read, "float64")
+    records = Records(
+        top_of_arrays(read), _ones(read), votes, read.votes, losses
+    )
+    return _table(
+        records,
+        groupings(groups, lead, intersections),
+        metrics=metrics,
+        statistic=statistic,
+        min_size=min_size,
+        level=level,
+        simultaneous=simultaneous,
+        accept=_accepts(accept, lead),
+        num_bins=num_bins,
+        draws={"num_samples": num_samples, "seed": seed},
+    )
+
+
+def by_group_from_top1(
+    confidence: Any,
+    correct: Any,
+    groups: Any,
+    *,
+    metrics: Sequence[str] = _DEFAULT,
+    statistic: str | None = _COUNT,
+    intersections: bool | int = False,
+    min_size: int = 30,
+    level: float = 0.95,
+    simultaneous: bool = False,
+    accept: Any = None,
+    sample_weight: Any = None,
+    num_bins: int = 15,
+    num_samples: int = 1000,
+    seed: int = 0,
+) -> GroupMetrics:
+    """Metrics by group of top-1 records, as logs keep them.
+
+    Use it in place of `by_group` where only the confidence of the prediction
+    and whether it was correct are known.
+
+    Args:
+        confidence: Probability of the predicted class in [0, 1], `(n, ...)`.
+        correct: Whether it is correct, 0 or 1, of that shape.
+        groups: As in `by_group`.
+        metrics: As in `by_group`, without `"brier"` and `"nll"`.
+        statistic, intersections, min_size, level, simultaneous, accept: As in
+            `by_group`.
+        sample_weight: Weights of that shape, or `(n,)`, or None.
+        num_bins, num_samples, seed: As in `by_group`.
+
+    Returns:
+        `GroupMetrics`.
+
+    Raises:
+        ValueError: If shapes do not fit, a group is missing, or a value is
+            out of range.
+
+    Example:
+
+    >>> found = by_group_from_top1(
+    ...     [0.9] * 80, [1] * 40 + [0, 1] * 20, ["a"] * 40 + ["b"] * 40)
+    >>> [round(x, 4) for x in found.table["gap"].tolist()]
+    [-0.1, 0.4]
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        https://arxiv.org/abs/1706.04599
+    """
+    metrics = _check(metrics, _TOP1, statistic, min_size, num_bins, num_samples)
+    confidence = as_array(confidence, "confidence", "float64")
+    correct = as_array(correct, "correct", "float64")
+    lead = confidence.shape
+    if correct.shape != lead or not confidence.size or not lead:
+        raise value_error(
+            "`confidence` and `correct` must have one shape, (n, ...)",
+            **{"confidence.shape": lead, "correct.shape": correct.shape},
+        )
+    confidence, correct = confidence.reshape(-1), correct.reshape(-1)
+    rules = {
+        "`confidence` must lie in [0, 1]": in_unit_interval(confidence),
+        "`correct` must be 0 or 1": (correct == 0) | (correct == 1),
+    }
+    for rule, right in rules.items():
+        if not right.all():
+            raise value_error(rule, **located(~right))
+    weight = None
+    if sample_weight is not None:
+        weight = weight_of_rows(sample_weight, lead)
+    confidence = np.clip(confidence, 0.0, 1.0)
+    top = Top1(confidence, confidence, correct, weight)
+    ones = np.ones(len(correct)) if weight is None else weight
+    return _table(
+        Records(top, ones, None, False, {}),
+        groupings(groups, lead, intersections),
+        metrics=metrics,
+        statistic=statistic,
+        min_size=min_size,
+        level=level,
+        simultaneous=simultaneous,
+        accept=_accepts(accept, lead),
+        num_bins=num_bins,
+        draws={"num_samples": num_samples, "seed": seed},
+    )
+
+
+def _check(
+    metrics: Any,
+    known: tuple[str, ...],
+    statistic: Any,
+    min_size: Any,
+    num_bins: Any,
+    num_samples: Any,
+) -> tuple[str, ...]:
+    metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    for metric in metrics:
+        check_in("metrics", metric, known)
+    check_integer("min_size", min_size, 1)
+    name = "chi2" if statistic in (_COUNT, None) else statistic
+    check_test(name, num_bins, num_samples)
+    return metrics
+
+
+def _ones(read: Any) -> np.ndarray:
+    weight = np.ones(len(read.outputs)) if read.weight is None else read.weight
+    return weight if read.mask is None else weight * read.mask
+
+
+def _accepts(accept: Any, lead: tuple[int, ...]) -> np.ndarray | None:
+    if accept is None:
+        return None
+    accept = as_array(accept, "accept")
+    if accept.shape != lead or not np.isin(accept, (0, 1)).all():
+        raise value_error(
+            "`accept` must be True or False for each prediction",
+            **{"accept.shape": accept.shape, "labels.shape": lead},
+        )
+    return accept.reshape(-1).astype(bool)
+
+
+def _table(
+    records: Records,
+    grouped: dict[str, Grouping],
+    *,
+    metrics: tuple[str, ...],
+    statistic: str | None,
+    min_size: int,
+    level: float,
+    simultaneous: bool,
+    accept: np.ndarray | None,
+    num_bins: int,
+    draws: dict[str, int],
+) -> GroupMetrics:
+    """The table of records whose groups were read."""
+    tail_of(level)
+    check_flag("simultaneous", simultaneous)
+    if statistic is not None and records.top.weight is not None:
+        raise value_error(
+            "`statistic` must be None with `sample_weight`: a test counts "
+            "predictions, and weights change its null distribution",
+            statistic=statistic,
+        )
+    counts, sums = np.flatnonzero(records.weight > 0), {}
+    records, weight = records_at(records, counts), records.weight[counts]
+    top, orders, starts = records.top, {}, {}
+    for name, (names, code) in grouped.items():
+        code = code[counts]
+        sums[name] = GroupedSums(num_bins, votes=records.is_votes)
+        # In the order of the names, which `add` keeps, without empty ones.
+        size = np.bincount(code, minlength=len(names))
+        filled = np.flatnonzero(size)
+        code = (np.cumsum(size > 0) - 1)[code]
+        sums[name].add(
+            [names[k] for k in filled],
+            code,
+            top.confidence,
+            top.correct,
+            weight,
+            None if accept is None else accept[counts],
+        )
+        orders[name] = code
+        starts[name] = np.r_[0, np.cumsum(size[filled])]
+    slices = Slices(records, weight, orders, starts)
+    p_values = None
+    if statistic == _COUNT and not records.is_votes:
+        p_values = [x.count_p_values() for x in sums.values()]
+    elif statistic is not None:
+        bins = 1 if statistic == _COUNT else num_bins
+        name = "chi2" if statistic == _COUNT else statistic
+        p_values = [
+            slices.p_values(x, min_size, name, bins, draws) for x in sums
+        ]
+    means = {"mean_confidence": slices.mean_confidence}
+    return group_metrics(
+        sums,
+        means | {x: getattr(slices, x) for x in (*_LOSSES, *RANKS)},
+        None if p_values is None else np.concatenate(p_values),
+        metrics=metrics,
+        min_size=min_size,
+        level=level,
+        simultaneous=simultaneous,
+        accepts=accept is not None,
+    )

@@ -1,0 +1,151 @@
+"""The three hypotheses of a monitor, and the alternatives they are tested by.
+
+Each class has the `prior` of its alternatives, `log_factors` and `facts` of
+outcomes, and the `message` of an alarm.
+"""
+
+import numpy as np
+
+from keras_calib.formulas.evidence import log_factors
+from keras_calib.formulas.evidence import moved
+from keras_calib.formulas.intervals import clopper_pearson
+
+__all__ = ["CalibrationHolds", "CoverageHolds", "RiskHolds"]
+
+# By how much odds change under an alternative.
+_ODDS = np.log([1.25, 1.5, 2.0, 3.0, 5.0])
+# Alternatives for all confidences: the network became surer or less sure.
+_TEMPERATURES = np.array([0.5, 0.7, 0.85, 1.2, 1.4, 1.7, 2.5])
+_SHIFTS = np.array([-1.0, -0.5, -0.25, 0.25, 0.5, 1.0])
+# Alternatives for the confidences of one range.
+_RANGES = np.array([0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999])
+_RANGE_SHIFTS = np.array([-1.0, -0.4, 0.4, 1.0])
+
+
+class RiskHolds:
+    """At most a share `risk` of the accepted answers is wrong."""
+
+    def __init__(self, risk: float):
+        self.risk = risk
+        self.prior = np.full(len(_ODDS), 1.0 / len(_ODDS))
+
+    def log_factors(self, wrong: np.ndarray) -> np.ndarray:
+        """Log of the factors `(n, num_alternatives)` of errors `(n,)`."""
+        two = np.array([0.0, 1.0])
+        limits = np.zeros(2), np.full(2, self.risk)
+        found = log_factors(two, *limits, moved(limits[1], _ODDS))
+        return found[wrong.astype("int64")]
+
+    def facts(self, wrong: np.ndarray) -> np.ndarray:
+        """What is summed since a start `(n, 2)`: errors."""
+        return np.stack([wrong, np.zeros(len(wrong))], axis=-1)
+
+    def message(self, _: int, before: int, facts: np.ndarray) -> str:
+        """An alarm in words."""
+        return (
+            f"The accepted risk is above {self.risk:.3g}. The change most "
+            f"likely began after {before:,} labelled accepted answers; since "
+            f"then {_share(facts)} are wrong. Accept less, or fit calibrator "
+            "and threshold on new labels, and restart the monitor."
+        )
+
+
+class CoverageHolds:
+    """The accepted share is from `low` to `high`."""
+
+    def __init__(self, low: float, high: float):
+        self.low, self.high = low, high
+        self.prior = np.full(2 * len(_ODDS), 0.5 / len(_ODDS))
+
+    def log_factors(self, accepted: np.ndarray) -> np.ndarray:
+        """Log of the factors `(n, num_alternatives)` of answers `(n,)`."""
+        two = np.array([0.0, 1.0])
+        low, high = np.full(2, self.low), np.full(2, self.high)
+        away = np.concatenate([moved(low, -_ODDS), moved(high, _ODDS)], axis=1)
+        found = log_factors(two, low, high, away)
+        return found[accepted.astype("int64")]
+
+    def facts(self, accepted: np.ndarray) -> np.ndarray:
+        """What is summed since a start `(n, 2)`: accepted answers."""
+        return np.stack([accepted, np.zeros(len(accepted))], axis=-1)
+
+    def message(self, place: int, before: int, facts: np.ndarray) -> str:
+        """An alarm in words."""
+        rule = f"below {self.low:.3g}"
+        if place >= len(_ODDS):
+            rule = f"above {self.high:.3g}"
+        return (
+            f"The accepted share is {rule}. The change most likely began "
+            f"after {before:,} answers; since then {_share(facts)} are "
+            "accepted. The inputs have changed: look at what is new in them, "
+            "and get labels."
+        )
+
+
+class CalibrationHolds:
+    """Answers of confidence c are right with probability c, but for a gap.
+
+    Half of the prior is for alternatives of all confidences, temperatures and
+    shifts of the log-odds; half for shifts in one range of confidence.
+    """
+
+    def __init__(self, tolerance: float):
+        self.tolerance = tolerance
+        num_all = len(_TEMPERATURES) + len(_SHIFTS)
+        num_ranges = (len(_RANGES) + 1) * len(_RANGE_SHIFTS)
+        parts = [np.full(n, 0.5 / n) for n in (num_all, num_ranges)]
+        self.prior = np.concatenate(parts)
+        ones, zeros = np.ones_like(_SHIFTS), np.zeros_like(_TEMPERATURES)
+        self._temperature = np.concatenate(
+            [_TEMPERATURES, ones, np.ones_like(_RANGE_SHIFTS)]
+        )
+        self._shift = np.concatenate([zeros, _SHIFTS, _RANGE_SHIFTS])
+
+    def log_factors(
+        self, confidence: np.ndarray, correct: np.ndarray
+    ) -> np.ndarray:
+        """Log of the factors `(n, num_alternatives)` of answers `(n,)`."""
+        found = log_factors(
+            correct,
+            np.clip(confidence - self.tolerance, 0.0, 1.0),
+            np.clip(confidence + self.tolerance, 0.0, 1.0),
+            moved(confidence, self._shift, self._temperature),
+        )
+        here = len(_RANGE_SHIFTS)
+        place = np.searchsorted(_RANGES, confidence, side="right")
+        ranges = np.zeros((len(found), len(_RANGES) + 1, here))
+        ranges[np.arange(len(found)), place] = found[:, -here:]
+        flat = ranges.reshape(len(found), (len(_RANGES) + 1) * here)
+        return np.concatenate([found[:, :-here], flat], axis=1)
+
+    def facts(self, confidence: np.ndarray, correct: np.ndarray) -> np.ndarray:
+        """What is summed since a start `(n, 2)`: correct, and confidence."""
+        return np.stack([correct, confidence], axis=-1)
+
+    def message(self, place: int, before: int, facts: np.ndarray) -> str:
+        """An alarm in words."""
+        where = "at all confidences"
+        ranged = place - len(_TEMPERATURES) - len(_SHIFTS)
+        if ranged >= 0:
+            ends = np.r_[0.0, _RANGES, 1.0]
+            at = ranged // len(_RANGE_SHIFTS)
+            where = f"at confidences of {ends[at]:g} to {ends[at + 1]:g}"
+        mean = facts[2] / max(facts[0], 1.0)
+        return (
+            f"Confidence and accuracy differ by more than {self.tolerance:g}, "
+            f"mostly {where}. The change most likely began after {before:,} "
+            f"labelled answers; since then {_share(facts)} are right, with a "
+            f"mean confidence of {mean:.3f}. Fit the calibrator on new "
+            "labels, and restart the monitor."
+        )
+
+
+def _share(facts: np.ndarray) -> str:
+    """A share since a start, with its interval."""
+    count = max(facts[0], 1.0)
+    low, high = clopper_pearson(facts[1], count)
+    share = facts[1] / count
+    return (
+        f"{share:.2%} of {facts[0]:,.0f} ({low:.2%} to {high:.2%} at 95 %, "
+        "as if the start were known)"
+    )

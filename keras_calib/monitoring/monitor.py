@@ -1,0 +1,400 @@
+"""Monitoring of a model in use, with alarms that are valid at any time."""
+
+import json
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Self
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+from keras_calib.inputs.checks import check_in
+from keras_calib.monitoring.alarm import Alarm
+from keras_calib.monitoring.monitor_record import MOST_LOG
+from keras_calib.monitoring.monitor_record import PIECE
+from keras_calib.monitoring.monitor_record import TOTALS
+from keras_calib.monitoring.monitor_record import Record
+from keras_calib.monitoring.monitor_record import totals_of
+from keras_calib.monitoring.monitor_setup import Setup
+from keras_calib.monitoring.monitor_state import check_same
+from keras_calib.monitoring.monitor_state import read_state
+from keras_calib.monitoring.monitor_state import write_state
+from keras_calib.monitoring.outcomes import by_hypothesis
+from keras_calib.monitoring.outcomes import read_answers
+from keras_calib.monitoring.outcomes import read_labels
+from keras_calib.monitoring.waiting import Waiting
+from keras_calib.monitoring.watch import Watch
+from keras_calib.numerics.arrays import as_array
+from keras_calib.selection import ChosenThreshold
+from keras_calib.selection import SelectiveClassifier
+
+__all__ = ["Monitor"]
+
+
+class Monitor:
+    """Watches a model in use: accepted risk, calibration and coverage.
+
+    Use it where a model answers and some labels come later. You may look after
+    each update. While all that it watches holds, the probability that it ever
+    raises an alarm is at most `alpha`.
+
+    It holds evidence against three hypotheses, each by e-processes:
+
+    - risk: given the past, an accepted answer is wrong with a probability of
+      at most `risk`;
+    - calibration: an answer of confidence c is right with a probability of at
+      least c - `tolerance` and at most c + `tolerance`;
+    - coverage: an answer is accepted with a probability in `coverage`.
+
+    An alarm is raised when the evidence reaches 1 over its part of `alpha`.
+    The risk has half, calibration and coverage a quarter each, in proportion
+    where one is not watched. A mixture over the times at which a
+    change may begin keeps good times from delaying it. An alarm stays until
+    `restart`.
+
+    Which answers get a label, and when, must not depend on whether they are
+    right. A certified risk fails with probability `delta`, which adds to
+    `alpha`.
+
+    Args:
+        selector: A fitted `SelectiveClassifier`, or its `chosen`. It gives
+            `risk`, its certified risk, and `coverage`, the shares that its
+            data allow. None to give them yourself.
+        risk: Largest share of wrong answers among the accepted, in (0, 1).
+            None takes that of the selector; without both it is not watched.
+        coverage: Least and largest accepted share that are as expected. None
+            takes that of the selector; without both it is not watched.
+        alpha: Probability of a false alarm, in (0, 1), at any time.
+        tolerance: Gap between confidence and accuracy that is no cause for an
+            alarm, in [0, 1). None does not watch calibration, for scores that
+            are no probabilities.
+        max_waiting: Number of answers, >= 0, that may wait for their labels
+            and that are remembered to refuse a second label.
+
+    Raises:
+        ValueError: If an argument is out of its range, or nothing is watched.
+
+    Example:
+
+    >>> rng = np.random.default_rng(0)
+    >>> confidence = rng.uniform(0.9, 1.0, size=4000)
+    >>> monitor = Monitor(risk=0.1)
+    >>> correct = rng.random(4000) < confidence
+    >>> monitor.update(confidence, True, correct).alarms
+    []
+    >>> wrong_more_often = rng.random(4000) < confidence - 0.15
+    >>> monitor.update(confidence, True, wrong_more_often).alarms[0].name
+    'risk'
+
+    Reference:
+        Ramdas et al., Game-Theoretic Statistics and Safe Anytime-Valid
+        Inference, Statistical Science 2023, https://arxiv.org/abs/2210.01948
+    """
+
+    def __init__(
+        self,
+        selector: SelectiveClassifier | ChosenThreshold | None = None,
+        *,
+        risk: float | None = None,
+        coverage: tuple[float, float] | None = None,
+        alpha: float = 0.05,
+        tolerance: float | None = 0.01,
+        max_waiting: int = 20_000,
+    ):
+        self._set_up(
+            Setup.of(selector, risk, coverage, alpha, tolerance, max_waiting)
+        )
+
+    def _set_up(self, setup: Setup) -> None:
+        self._setup = setup
+        self.risk, self.coverage = setup.risk, setup.coverage
+        self.alpha, self.tolerance = setup.alpha, setup.tolerance
+        self.max_waiting = setup.max_waiting
+        self._waiting = Waiting(setup.max_waiting)
+        self._holds = setup.hypotheses()
+        self._watches = {
+            name: Watch(holds.prior, -math.log(setup.parts[name]))
+            for name, holds in self._holds.items()
+        }
+        self._record = Record(self._holds)
+
+    def update(
+        self,
+        confidence: Any,
+        accepted: Any,
+        correct: Any = None,
+        *,
+        ids: Any = None,
+    ) -> Self:
+        """Adds answers in the order in which they were given; returns self.
+
+        Args:
+            confidence: Confidence of the predicted class `(n,)`, in [0, 1].
+                It may be None if calibration is not watched.
+            accepted: Whether each answer was accepted, `(n,)` or one for all.
+            correct: 1 for a right and 0 for a wrong prediction `(n,)`, NaN
+                without a label. None if none has one.
+            ids: Ids of the answers `(n,)`, texts or whole numbers. Answers
+                without a label then wait for `update_labels`.
+
+        Raises:
+            ValueError: If a value is out of its range or an id came before.
+                Nothing is added then.
+        """
+        outcomes = self._read(confidence, accepted, correct)
+        confidence, accepted, correct = outcomes
+        known = ~np.isnan(correct)
+        if ids is not None:
+            hashes = self._waiting.check_new(ids, len(confidence))
+            left = np.where(known, np.nan, confidence)
+            self._waiting.add(hashes, left, accepted)
+        for i in range(0, len(confidence), PIECE):
+            part = slice(i, i + PIECE)
+            keep = known[part]
+            self._add(accepted[part], *(x[part][keep] for x in outcomes))
+        return self
+
+    def update_labels(
+        self, ids: Any, correct: Any, *, unknown: str = "raise"
+    ) -> int:
+        """Adds labels of answers that wait for them, in order of arrival.
+
+        Args:
+            ids: Ids of the answers `(n,)`.
+            correct: 1 for a right and 0 for a wrong prediction `(n,)`.
+            unknown: `"raise"`, or `"skip"` to leave out and count labels of
+                unknown answers, and all but the first of an answer.
+
+        Returns:
+            Number of labels that were left out.
+
+        Raises:
+            ValueError: If a label is not 0 or 1, or its answer is unknown or
+                has a label already. Nothing is added then.
+        """
+        check_in("unknown", unknown, ("raise", "skip"))
+        correct = read_labels(correct)
+        hashes, found, left_out = self._waiting.find(
+            ids, len(correct), unknown == "skip"
+        )
+        self._waiting.take(hashes, found)
+        keep = ~np.isnan(found)
+        value, correct = found[keep], correct[keep]
+        # The confidence of a rejected answer has a minus.
+        outcomes = np.abs(value), ~np.signbit(value), correct
+        for i in range(0, len(value), PIECE):
+            part = slice(i, i + PIECE)
+            self._add(np.zeros(0, bool), *(x[part] for x in outcomes))
+        return left_out
+
+    def sums(
+        self, confidence: Any, accepted: Any, correct: Any = None
+    ) -> np.ndarray:
+        """Sums of outcomes `(num_sums,)`, which add; the monitor is unchanged.
+
+        Use them where workers see parts of a window in no order: add their
+        arrays, and give the total to `add_sums`. Arguments as in `update`.
+        """
+        outcomes = self._read(confidence, accepted, correct)
+        known = ~np.isnan(outcomes[2])
+        labelled = [x[known] for x in outcomes]
+        values = by_hypothesis(outcomes[1], *labelled)
+        found: list[Any] = []
+        for name, holds in self._holds.items():
+            found.append(holds.log_factors(*values[name]).sum(axis=0))
+            found.append([len(values[name][0])])
+            found.append(holds.facts(*values[name]).sum(axis=0))
+        return np.concatenate([*found, totals_of(outcomes[1], *labelled)])
+
+    def add_sums(self, sums: Any) -> Self:
+        """Adds the sums of a window of outcomes; returns self.
+
+        It is as one stream of which nobody looks within the window: as strong
+        as `update`, with the same guarantee. A change is taken to begin
+        between windows, so an alarm is at most a window late. Which outcomes
+        a window holds must not depend on whether they are right.
+
+        Args:
+            sums: Array of `sums`, or a sum of such arrays of monitors with
+                the same arguments.
+
+        Raises:
+            ValueError: If it has another shape, or is not finite.
+        """
+        sums = as_array(sums, "sums", "float64")
+        sizes = [len(holds.prior) + 3 for holds in self._holds.values()]
+        shape = (sum(sizes) + len(TOTALS),)
+        if sums.shape != shape or not np.isfinite(sums).all():
+            raise value_error(
+                f"`sums` must be finite and have shape {shape}, of `sums` of a "
+                "monitor with the same arguments",
+                **{"sums.shape": sums.shape},
+            )
+        parts = np.split(sums, np.cumsum(sizes))
+        for watch, part in zip(self._watches.values(), parts, strict=False):
+            watch.add_sum(part[:-3], round(part[-3]), part[-2:])
+        self._record.note(parts[-1], self._logs())
+        return self
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """Alarms since the last `restart`, the risk first."""
+        return [
+            Alarm(
+                name,
+                watch.alarm_at,
+                math.exp(min(watch.highest, MOST_LOG)),
+                1.0 / self._setup.parts[name],
+                self._holds[name].message(*watch.likeliest()),
+            )
+            for name, watch in self._watches.items()
+            if watch.alarm_at >= 0
+        ]
+
+    @property
+    def evidence(self) -> dict[str, float]:
+        """Evidence now against each hypothesis, 1 at the start."""
+        return {
+            name: math.exp(min(watch.log_evidence, MOST_LOG))
+            for name, watch in self._watches.items()
+        }
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Evidence at which each hypothesis raises its alarm."""
+        return {name: 1.0 / part for name, part in self._setup.parts.items()}
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """Sums since the start.
+
+        They are the number of `answers`, of `accepted` ones, of
+        `accepted_labelled` and of `accepted_wrong` ones, of `labelled` and of
+        `correct` ones, and the sum of the `confidence` of labelled ones. Also
+        the number that is `waiting` for a label and that `expired`.
+        """
+        found = dict(zip(TOTALS, self._record.totals.tolist(), strict=True))
+        found["waiting"] = len(self._waiting)
+        found["expired"] = self._waiting.num_expired
+        return found
+
+    @property
+    def history(self) -> dict[str, np.ndarray]:
+        """Past `counts` and evidence `(num_points,)`, at most 513 points.
+
+        It has the sums of `counts`, and `evidence_risk` and so on.
+        """
+        return self._record.history(self._logs())
+
+    def restart(self, *names: str) -> None:
+        """Starts anew after a repair: alarms and evidence are forgotten.
+
+        The probability `alpha` of a false alarm holds anew from here. Counts
+        and history stay.
+
+        Args:
+            *names: Hypotheses to restart; none for all.
+        """
+        for name in names:
+            check_in("names", name, tuple(self._watches))
+        for name in names or self._watches:
+            self._watches[name].reset()
+
+    @classmethod
+    def merge(cls, monitors: Sequence["Monitor"]) -> Self:
+        """A new monitor with the mean evidence of several, which are unchanged.
+
+        Use it for servers that each keep a monitor. The mean is valid however
+        the streams depend on each other, at every time, but k servers need
+        more evidence in sum than one monitor with `add_sums`. Alarms of the
+        parts do not count: only the mean is compared with the limit. Counts
+        add, answers wait together, and the history begins anew.
+
+        Args:
+            monitors: Monitors with the same arguments, one or more.
+
+        Raises:
+            ValueError: If there are none, or their arguments differ.
+        """
+        monitors = list(monitors)
+        if not monitors:
+            raise value_error("`monitors` must not be empty", monitors=monitors)
+        made = cls._of(monitors[0]._setup)
+        for monitor in monitors:
+            check_same(made._setup.config(), monitor._config())
+        for name in made._watches:
+            parts = [monitor._watches[name] for monitor in monitors]
+            made._watches[name] = Watch.mean(parts)
+        totals = np.sum([m._record.totals for m in monitors], axis=0)
+        made._record.note(totals, made._logs())
+        made._waiting.merge([m._waiting for m in monitors])
+        return made
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state as arrays by name, below 2 MB by default."""
+        state: dict[str, Any] = self._config()
+        for name, part in self._parts().items():
+            for key, value in part.state_dict().items():
+                state[f"{name}.{key}"] = np.asarray(value)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replaces the state.
+
+        Raises:
+            ValueError: If it is of another configuration or version.
+        """
+        check_same(self._setup.config(), state)
+        for name, part in self._parts().items():
+            head = f"{name}."
+            own = {k: v for k, v in state.items() if k.startswith(head)}
+            part.load_state_dict({k[len(head) :]: v for k, v in own.items()})
+
+    def save(self, path: Any) -> None:
+        """Writes arguments and state as one file, which is replaced whole."""
+        write_state(path, self.state_dict())
+
+    @classmethod
+    def load(cls, path: Any) -> Self:
+        """The monitor of a file of `save`, with its arguments.
+
+        Raises:
+            ValueError: If the file is none, or of another version.
+        """
+        config, state = read_state(path)
+        made = cls._of(Setup.of_config(config))
+        made.load_state_dict(state)
+        return made
+
+    @classmethod
+    def _of(cls, setup: Setup) -> Self:
+        made = cls.__new__(cls)
+        made._set_up(setup)
+        return made
+
+    def _config(self) -> dict[str, Any]:
+        return {"config": np.array(json.dumps(self._setup.config()))}
+
+    def _parts(self) -> dict[str, Any]:
+        named = {"waiting": self._waiting, "record": self._record}
+        return named | self._watches
+
+    def _logs(self) -> list[float]:
+        return [watch.log_evidence for watch in self._watches.values()]
+
+    def _read(
+        self, confidence: Any, accepted: Any, correct: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        needed = "calibration" in self._holds
+        return read_answers(confidence, accepted, correct, calibration=needed)
+
+    def _add(self, *answers: np.ndarray) -> None:
+        """Adds few answers: `accepted` of all, and three of the labelled."""
+        found = by_hypothesis(*answers)
+        for name, holds in self._holds.items():
+            outcomes = found[name]
+            factors = holds.log_factors(*outcomes)
+            self._watches[name].add(factors, holds.facts(*outcomes))
+        self._record.note(totals_of(*answers), self._logs())

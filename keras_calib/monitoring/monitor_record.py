@@ -1,0 +1,99 @@
+"""Sums and history of a monitor, in fixed memory."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["MOST_LOG", "PIECE", "Record", "TOTALS", "totals_of"]
+
+# Answers between two points of the history, at first, and most points.
+PIECE = 200
+_MOST_POINTS = 512
+TOTALS = (
+    "answers",
+    "accepted",
+    "accepted_labelled",
+    "accepted_wrong",
+    "labelled",
+    "correct",
+    "confidence",
+)
+_CLOCKS = [TOTALS.index("answers"), TOTALS.index("labelled")]
+# Log of the largest evidence that is shown: floats cannot hold more.
+MOST_LOG = 700.0
+
+
+class Record:
+    """Totals, and their past with that of the evidence.
+
+    Args:
+        names: Hypotheses under watch.
+    """
+
+    def __init__(self, names: Iterable[str]):
+        self._names = tuple(f"evidence_{name}" for name in names)
+        self.totals = np.zeros(len(TOTALS))
+        self._rows: list[np.ndarray] = []
+        self._piece = PIECE
+
+    def note(self, totals: np.ndarray, logs: list[float]) -> None:
+        """Adds totals, and at times a point of the history.
+
+        Args:
+            totals: To add `(num_totals,)`.
+            logs: Log of the evidence now against each hypothesis.
+        """
+        self.totals = self.totals + totals
+        last = self._rows[-1] if self._rows else np.zeros(len(self.totals))
+        grown = self.totals[_CLOCKS] - last[_CLOCKS]
+        if self._rows and grown.max() < self._piece:
+            return
+        self._rows.append(np.concatenate([self.totals, logs]))
+        if len(self._rows) > _MOST_POINTS:
+            self._rows = self._rows[1::2]
+            self._piece *= 2
+
+    def history(self, logs: list[float]) -> dict[str, np.ndarray]:
+        """Past totals and evidence by name `(num_points,)`, and those now."""
+        rows = [*self._rows, np.concatenate([self.totals, logs])]
+        columns = np.stack(rows, axis=1)
+        found = dict(zip(TOTALS + self._names, columns, strict=True))
+        for name in self._names:
+            found[name] = np.exp(np.minimum(found[name], MOST_LOG))
+        return found
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """The state as arrays, by name."""
+        columns = len(TOTALS) + len(self._names)
+        return {
+            "totals": self.totals.copy(),
+            "rows": np.array(self._rows).reshape(-1, columns),
+            "piece": np.array(self._piece),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replaces the state."""
+        self.totals = np.array(state["totals"])
+        self._rows = [*np.array(state["rows"])]
+        self._piece = int(state["piece"])
+
+
+def totals_of(
+    accepted: np.ndarray,
+    confidence: np.ndarray,
+    labelled_accepted: np.ndarray,
+    correct: np.ndarray,
+) -> np.ndarray:
+    """Totals of answers: `accepted` of all, the others of the labelled."""
+    of_accepted = correct[labelled_accepted]
+    found = (
+        len(accepted),
+        accepted.sum(),
+        len(of_accepted),
+        len(of_accepted) - of_accepted.sum(),
+        len(correct),
+        correct.sum(),
+        confidence.sum(),
+    )
+    return np.array(found, "float64")

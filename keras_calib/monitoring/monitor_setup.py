@@ -1,0 +1,153 @@
+"""What a monitor watches, and the share of alpha of each hypothesis."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+from typing import Self
+
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_share
+from keras_calib.monitoring.hypotheses import CalibrationHolds
+from keras_calib.monitoring.hypotheses import CoverageHolds
+from keras_calib.monitoring.hypotheses import RiskHolds
+from keras_calib.monitoring.monitor_state import VERSION
+from keras_calib.selection import ChosenThreshold
+from keras_calib.selection import SelectiveClassifier
+
+__all__ = ["Setup"]
+
+# Of coverage, half is for the interval of the expected share.
+_PARTS = {"risk": 0.5, "calibration": 0.25, "coverage": 0.25}
+
+
+class Setup(NamedTuple):
+    """Arguments of a monitor, resolved."""
+
+    risk: float | None
+    coverage: tuple[float, float] | None
+    alpha: float
+    tolerance: float | None
+    max_waiting: int
+    parts: dict[str, float]
+
+    @classmethod
+    def of(
+        cls,
+        selector: SelectiveClassifier | ChosenThreshold | None,
+        risk: float | None,
+        coverage: tuple[float, float] | None,
+        alpha: float,
+        tolerance: float | None,
+        max_waiting: int,
+    ) -> Self:
+        """Resolves the arguments of a `Monitor`, and checks them."""
+        _check_inside("alpha", alpha)
+        check_integer("max_waiting", max_waiting, 0)
+        chosen = _chosen_of(selector)
+        if risk is None and chosen is not None:
+            risk = chosen.certified_risk
+        if risk is not None:
+            _check_inside("risk", risk)
+        if tolerance is not None:
+            check_share("tolerance", tolerance)
+        given = {
+            "risk": risk is not None,
+            "calibration": tolerance is not None,
+            "coverage": coverage is not None or chosen is not None,
+        }
+        whole = sum(x for name, x in _PARTS.items() if given[name])
+        if not whole:
+            raise value_error(
+                "`selector`, `risk`, `coverage` or `tolerance` must be given",
+                selector=selector,
+            )
+        parts = {k: alpha * x / whole for k, x in _PARTS.items() if given[k]}
+        if coverage is not None:
+            coverage = _interval(coverage)
+        elif chosen is not None:
+            parts["coverage"] /= 2.0
+            coverage = _expected(chosen, parts["coverage"])
+        return cls(risk, coverage, alpha, tolerance, max_waiting, parts)
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, Any]) -> Self:
+        """That of a `config`, for a file."""
+        found = {name: config[name] for name in cls._fields}
+        if found["coverage"] is not None:
+            found["coverage"] = tuple(found["coverage"])
+        return cls(**found)
+
+    def config(self) -> dict[str, Any]:
+        """The arguments as JSON can hold them."""
+        found = self._asdict()
+        if self.coverage is not None:
+            found["coverage"] = [*self.coverage]
+        return {"version": VERSION, **found}
+
+    def hypotheses(self) -> dict[str, Any]:
+        """Hypotheses by name, the risk first."""
+        found: dict[str, Any] = {}
+        if self.risk is not None:
+            found["risk"] = RiskHolds(self.risk)
+        if self.tolerance is not None:
+            found["calibration"] = CalibrationHolds(self.tolerance)
+        if self.coverage is not None:
+            found["coverage"] = CoverageHolds(*self.coverage)
+        return found
+
+
+def _chosen_of(selector: Any) -> ChosenThreshold | None:
+    if selector is None or isinstance(selector, ChosenThreshold):
+        return selector
+    if not isinstance(selector, SelectiveClassifier):
+        raise type_error(
+            "`selector` must be a `SelectiveClassifier` or its `chosen`",
+            selector=selector,
+        )
+    if selector.chosen is None:
+        raise value_error(
+            "`selector` must have been fitted; without a fit, give `risk` and "
+            "`coverage`",
+            selector=selector,
+        )
+    return selector.chosen
+
+
+def _expected(chosen: ChosenThreshold, part: float) -> tuple[float, float]:
+    """Interval of the accepted share.
+
+    The data chose the threshold, so the interval is of all thresholds at once
+    (Dvoretzky, Kiefer and Wolfowitz, with Massart's constant).
+    """
+    width = math.sqrt(math.log(2.0 / part) / (2.0 * chosen.num_samples))
+    low = max(float(chosen.coverage) - width, 0.0)
+    return low, min(float(chosen.coverage) + width, 1.0)
+
+
+def _interval(coverage: Any) -> tuple[float, float]:
+    try:
+        low, high = coverage
+    except (TypeError, ValueError) as error:
+        raise type_error(
+            "`coverage` must be a pair: least and largest accepted share",
+            coverage=coverage,
+        ) from error
+    for end in (low, high):
+        check_share("coverage", end)
+    if low > high:
+        raise value_error(
+            "`coverage` must be in order: least share first", coverage=coverage
+        )
+    return float(low), float(high)
+
+
+def _check_inside(name: str, value: Any) -> None:
+    check_above(name, value, 0.0)
+    check_at_most(name, value, 1.0)
+    if value == 1.0:
+        raise value_error(f"`{name}` must be < 1", **{name: value})

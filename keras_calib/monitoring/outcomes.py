@@ -1,0 +1,83 @@
+"""Answers and labels that come into a monitor, checked."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+from keras_calib.inputs.values import located
+from keras_calib.numerics.arrays import as_array
+
+__all__ = ["by_hypothesis", "read_answers", "read_labels"]
+
+
+def read_answers(
+    confidence: Any, accepted: Any, correct: Any, *, calibration: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Confidence, acceptance and correctness `(n,)`, NaN without a label."""
+    if confidence is None:
+        if calibration:
+            raise value_error(
+                "`confidence` must be given: calibration is watched; "
+                "`tolerance=None` leaves it out",
+                confidence=confidence,
+            )
+        accepted = np.atleast_1d(as_array(accepted, "accepted", "float64"))
+        # No number that depends on it is shown.
+        confidence = np.zeros(accepted.shape)
+    confidence = np.atleast_1d(as_array(confidence, "confidence", "float64"))
+    shape = confidence.shape
+    if len(shape) != 1:
+        raise value_error(
+            "`confidence` must have shape (n,)", **{"confidence.shape": shape}
+        )
+    bad = ~((confidence >= 0.0) & (confidence <= 1.0))
+    if bad.any():
+        raise value_error("`confidence` must lie in [0, 1]", **located(bad))
+    correct = np.nan if correct is None else correct
+    found = []
+    for name, x in (("accepted", accepted), ("correct", correct)):
+        x = as_array(x, name, "float64")
+        if x.shape not in ((), shape):
+            raise value_error(
+                f"`{name}` must have the shape of `confidence`",
+                **{f"{name}.shape": x.shape, "confidence.shape": shape},
+            )
+        x = np.broadcast_to(x, shape)
+        _check_binary(x, name=name, allow_nan=name == "correct")
+        found.append(x)
+    return confidence, found[0] > 0.5, found[1]
+
+
+def read_labels(correct: Any) -> np.ndarray:
+    """Correctness `(n,)` of answers that all have a label."""
+    correct = np.atleast_1d(as_array(correct, "correct", "float64"))
+    if correct.ndim != 1:
+        raise value_error(
+            "`correct` must have shape (n,)", **{"correct.shape": correct.shape}
+        )
+    _check_binary(correct, name="correct", allow_nan=False)
+    return correct
+
+
+def by_hypothesis(
+    accepted: np.ndarray,
+    confidence: np.ndarray,
+    labelled_accepted: np.ndarray,
+    correct: np.ndarray,
+) -> dict[str, tuple[np.ndarray, ...]]:
+    """Outcomes by hypothesis: `accepted` of all, the others of labelled."""
+    return {
+        "risk": (1.0 - correct[labelled_accepted],),
+        "calibration": (confidence, correct),
+        "coverage": (accepted,),
+    }
+
+
+def _check_binary(x: np.ndarray, *, name: str, allow_nan: bool) -> None:
+    bad = (x != 0.0) & (x != 1.0)
+    if allow_nan:
+        bad &= ~np.isnan(x)
+    if bad.any():
+        rule = " or 1, or NaN without a label" if allow_nan else " or 1"
+        raise value_error(f"`{name}` must be 0{rule}", **located(bad))

@@ -1,0 +1,169 @@
+"""Answers that wait for their labels, in bounded memory."""
+
+import hashlib
+import itertools
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+
+__all__ = ["Waiting"]
+
+# Ids that an error shows.
+_SHOWN = 3
+
+
+class Waiting:
+    """Confidence and acceptance of answers, by a hash of their ids.
+
+    The oldest give way to new ones. An answer that got its label stays among
+    them, so that a second label is seen.
+
+    Args:
+        most: Number of answers to keep.
+    """
+
+    def __init__(self, most: int):
+        self._most = most
+        # By hash, oldest first: the confidence of an accepted answer, less the
+        # confidence of a rejected one, NaN of one that has its label.
+        self._answers: dict[int, float] = {}
+        # Answers that wait, and that gave way before their labels came.
+        self._count = 0
+        self.num_expired = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def check_new(self, ids: Any, count: int) -> list[int]:
+        """Hashes of the ids of new answers; raises if one came before."""
+        names, hashes = _read(ids, count)
+        first: dict[int, int] = {}
+        again = [
+            name
+            for place, (name, key) in enumerate(zip(names, hashes, strict=True))
+            if key in self._answers or first.setdefault(key, place) != place
+        ]
+        if again:
+            raise value_error(
+                "`ids` must be new: give each answer once",
+                repeated=again[:_SHOWN],
+                count=len(again),
+            )
+        return hashes
+
+    def add(
+        self, hashes: list[int], confidence: np.ndarray, accepted: np.ndarray
+    ) -> None:
+        """Adds answers; NaN as the confidence of those that have a label."""
+        values = np.where(accepted, confidence, -confidence)
+        self._answers.update(zip(hashes, values.tolist(), strict=True))
+        self._count += int(np.sum(~np.isnan(values)))
+        self._expire()
+
+    def merge(self, others: Sequence["Waiting"]) -> None:
+        """Adds the answers of others; what has a label anywhere has one."""
+        for other in others:
+            for key, value in other._answers.items():
+                if not np.isnan(self._answers.get(key, 0.0)):
+                    self._answers[key] = value
+            self.num_expired += other.num_expired
+        self._recount()
+        self._expire()
+
+    def find(
+        self, ids: Any, count: int, skip: bool
+    ) -> tuple[list[int], np.ndarray, int]:
+        """Answers that labels are for.
+
+        Args:
+            ids: Ids of the labels.
+            count: Number of labels.
+            skip: Whether to leave out labels without an answer, rather than
+                raise ValueError.
+
+        Returns:
+            Hashes, values of the answers `(n,)` as `take` needs them with NaN
+            for what is left out, and how many that is.
+        """
+        names, hashes = _read(ids, count)
+        found = np.array([self._answers.get(key, np.inf) for key in hashes])
+        twice = [n for n, x in zip(names, found, strict=True) if np.isnan(x)]
+        first: dict[int, int] = {}
+        for place, key in enumerate(hashes):
+            if first.setdefault(key, place) != place:
+                twice.append(names[place])
+                found[place] = np.nan
+        unknown = [n for n, x in zip(names, found, strict=True) if np.isinf(x)]
+        if twice and not skip:
+            raise value_error(
+                '`ids` must have one label each; `unknown="skip"` keeps the '
+                "first and counts the others",
+                repeated=twice[:_SHOWN],
+                count=len(twice),
+            )
+        if unknown and not skip:
+            raise value_error(
+                "`ids` must be of answers that wait for a label; "
+                '`unknown="skip"` leaves out and counts the others',
+                unknown=unknown[:_SHOWN],
+                count=len(unknown),
+                waiting=len(self),
+                expired=self.num_expired,
+            )
+        found[np.isinf(found)] = np.nan
+        return hashes, found, len(twice) + len(unknown)
+
+    def take(self, hashes: list[int], found: np.ndarray) -> None:
+        """Notes that answers have their labels."""
+        for key, value in zip(hashes, found, strict=True):
+            if not np.isnan(value):
+                self._answers[key] = np.nan
+                self._count -= 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """The answers as arrays."""
+        return {
+            "hashes": np.array([*self._answers], "uint64"),
+            "answers": np.array([*self._answers.values()], "float64"),
+            "num_expired": self.num_expired,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replaces the answers."""
+        pairs = zip(
+            state["hashes"].tolist(), state["answers"].tolist(), strict=True
+        )
+        self._answers = dict(pairs)
+        self.num_expired = int(state["num_expired"])
+        self._recount()
+
+    def _recount(self) -> None:
+        self._count = sum(x == x for x in self._answers.values())
+
+    def _expire(self) -> None:
+        over = max(len(self._answers) - self._most, 0)
+        for key in list(itertools.islice(self._answers, over)):
+            expired = not np.isnan(self._answers.pop(key))
+            self.num_expired += expired
+            self._count -= expired
+
+
+def _read(ids: Any, count: int) -> tuple[list[str], list[int]]:
+    """Ids as texts, and their hashes."""
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        ids = [ids]
+    names = [x.decode() if isinstance(x, bytes) else str(x) for x in ids]
+    if len(names) != count:
+        raise value_error(
+            "`ids` must have one id for each answer",
+            ids=len(names),
+            answers=count,
+        )
+    return names, [
+        int.from_bytes(hashlib.blake2b(x.encode(), digest_size=8).digest())
+        for x in names
+    ]

@@ -1,0 +1,216 @@
+"""One hypothesis under watch: its evidence, block by block."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_calib.formulas.evidence import log_evidence
+from keras_calib.formulas.evidence import start_mass
+from keras_calib.formulas.evidence import with_block
+
+__all__ = ["BLOCK", "HORIZON", "SCALE", "Watch"]
+
+# Outcomes in a block; a change is taken to begin with a block.
+BLOCK = 50
+# The prior of a change: flat on a log scale from about the first of these
+# counts of outcomes to the second.
+SCALE = 1_000.0
+HORIZON = 1_000_000.0
+_STATE = (
+    "_wealth",
+    "_settled",
+    "_spent",
+    "_planned",
+    "_mass",
+    "_open",
+    "_open_count",
+    "_open_facts",
+    "_best",
+    "_since",
+    "_facts",
+    "highest",
+    "alarm_at",
+)
+
+
+class Watch:
+    """Evidence against one hypothesis, in fixed memory.
+
+    Args:
+        prior: Weights of the alternatives `(num_alternatives,)`, which sum to
+            1.
+        log_limit: Log of the evidence that raises the alarm.
+    """
+
+    def __init__(self, prior: np.ndarray, log_limit: float):
+        self._prior = prior
+        self.log_limit = log_limit
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all outcomes."""
+        num = len(self._prior)
+        self._wealth = np.full(num, -np.inf)
+        self._settled = 0
+        # Mass of the starts so far, with that of the open block, and the
+        # count of outcomes up to which mass is spent. The mass of a block is
+        # fixed when it opens: otherwise a look could choose it.
+        self._spent = 0.0
+        self._planned = 0
+        self._mass = 0.0
+        # The block that is not full yet: factors, count and facts.
+        self._open = np.zeros(num)
+        self._open_count = 0
+        self._open_facts = np.zeros(2)
+        # Log wealth of the best start of each alternative, the outcomes
+        # before it, and the number of outcomes and their facts since.
+        self._best = np.full(num, -np.inf)
+        self._since = np.zeros(num, "int64")
+        self._facts = np.zeros((num, 3))
+        # Log of the largest evidence so far.
+        self.highest = 0.0
+        # Number of outcomes at the alarm; -1 without one.
+        self.alarm_at = -1
+
+    @property
+    def count(self) -> int:
+        """Number of outcomes."""
+        return self._settled + self._open_count
+
+    @property
+    def log_evidence(self) -> float:
+        """Log of the evidence now; 0 at the start."""
+        wealth = with_block(self._wealth, self._open, self._mass)
+        return float(log_evidence(wealth, self._prior, self._spent))
+
+    def add(self, log_factors: np.ndarray, facts: np.ndarray) -> None:
+        """Adds outcomes in order, and looks after each.
+
+        Args:
+            log_factors: Their factors `(n, num_alternatives)`.
+            facts: Two numbers of each to sum from a start on `(n, 2)`.
+        """
+        start = 0
+        while start < len(log_factors):
+            if not self._open_count:
+                self._plan(BLOCK)
+            stop = start + BLOCK - self._open_count
+            sums = self._open + np.cumsum(log_factors[start:stop], axis=0)
+            self._look(sums)
+            self._open = sums[-1]
+            self._open_count += len(sums)
+            self._open_facts = self._open_facts + facts[start:stop].sum(axis=0)
+            if self._open_count >= BLOCK:
+                self.settle()
+            start = stop
+
+    def add_sum(
+        self, log_factor: np.ndarray, count: int, facts: np.ndarray
+    ) -> None:
+        """Adds the sum of the factors of `count` outcomes, in any order.
+
+        A change is taken to begin before or after them, and between them
+        nobody looks. Their number must not depend on what they are.
+        """
+        if not count:
+            return
+        if count >= BLOCK:
+            self.settle()
+        if not self._open_count:
+            self._plan(max(count, BLOCK))
+        self._look((self._open + log_factor)[None], count)
+        self._open = self._open + log_factor
+        self._open_count += count
+        self._open_facts = self._open_facts + facts
+        if self._open_count >= BLOCK:
+            self.settle()
+
+    def settle(self) -> None:
+        """Closes the open block."""
+        if not self._open_count:
+            return
+        with np.errstate(divide="ignore"):
+            mass = np.log(self._mass)
+        new = self._best <= mass
+        self._best = np.maximum(self._best, mass) + self._open
+        self._since = np.where(new, self._settled, self._since)
+        self._facts = np.where(new[:, None], 0.0, self._facts)
+        self._facts += self._open_count, *self._open_facts
+        self._wealth = with_block(self._wealth, self._open, self._mass)
+        self._settled = self.count
+        self._mass = 0.0
+        self._open = np.zeros_like(self._open)
+        self._open_count = 0
+        self._open_facts = np.zeros(2)
+
+    def likeliest(self) -> tuple[int, int, np.ndarray]:
+        """The start and the alternative with the most wealth.
+
+        Returns:
+            Index of the alternative, number of outcomes before the start, and
+            the number of outcomes and their facts since `(3,)`.
+        """
+        found = self.copy()
+        found.settle()
+        best = int(np.argmax(found._best + np.log(self._prior)))
+        return best, int(found._since[best]), found._facts[best]
+
+    def copy(self) -> "Watch":
+        """An independent copy."""
+        made = Watch(self._prior, self.log_limit)
+        made.load_state_dict(self.state_dict())
+        return made
+
+    @classmethod
+    def mean(cls, watches: Sequence["Watch"]) -> "Watch":
+        """One that holds the mean evidence of streams, however dependent.
+
+        Its likeliest start is that of the stream with the most wealth.
+        """
+        parts = [watch.copy() for watch in watches]
+        for part in parts:
+            part.settle()
+        made = parts[0].copy()
+        most = np.argmax([part._best for part in parts], axis=0)
+        each = np.arange(len(most))
+        for name in ("_best", "_since", "_facts"):
+            stacked = np.stack([getattr(part, name) for part in parts])
+            setattr(made, name, stacked[most, each])
+        wealth = np.stack([part._wealth for part in parts])
+        made._wealth = np.logaddexp.reduce(wealth) - np.log(len(parts))
+        made._settled = sum(part._settled for part in parts)
+        # Where the streams differ, what starts have left is at least this.
+        made._spent = float(np.mean([part._spent for part in parts]))
+        made._planned = sum(part._planned for part in parts)
+        made.highest, made.alarm_at = 0.0, -1
+        made._look(made._open[None], 0)
+        return made
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """The state as arrays, by name."""
+        return {n.strip("_"): np.array(getattr(self, n)) for n in _STATE}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replaces the state."""
+        for name in _STATE:
+            value = np.array(state[name.strip("_")])
+            setattr(self, name, value if value.ndim else value.item())
+
+    def _plan(self, count: int) -> None:
+        """Gives a block its mass before its first outcome."""
+        end = max(self._planned, self._settled + count)
+        self._mass = start_mass(
+            self._planned, end, scale=SCALE, horizon=HORIZON
+        )
+        self._planned = end
+        self._spent += self._mass
+
+    def _look(self, sums: np.ndarray, count: int = 1) -> None:
+        """Looks at the open block as it grows, `(n, num_alternatives)`."""
+        wealth = with_block(self._wealth, sums, self._mass)
+        found = log_evidence(wealth, self._prior, self._spent)
+        self.highest = max(self.highest, float(found.max()))
+        above = found >= self.log_limit
+        if self.alarm_at < 0 and above.any():
+            self.alarm_at = self.count + count + int(np.argmax(above))

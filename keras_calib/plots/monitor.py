@@ -1,0 +1,138 @@
+"""Display of a monitor's evidence, risk and coverage over time."""
+
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Self
+
+import numpy as np
+
+from keras_calib.backend.errors import type_error
+from keras_calib.plots.display import BLUE
+from keras_calib.plots.display import GREY
+from keras_calib.plots.display import ORANGE
+from keras_calib.plots.display import Display
+from keras_calib.plots.display import legend
+from keras_calib.plots.display import line_style
+from keras_calib.plots.display import titled
+
+__all__ = ["MonitorDisplay"]
+
+_HEAD = "evidence_"
+# What the evidence is shown between.
+_LEAST, _MOST = 1e-3, 1e12
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class MonitorDisplay(Display):
+    """Evidence of a `Monitor` over time, above the running risk and coverage.
+
+    Use it to see when an alarm began and what changed. The upper panel has
+    the evidence against each hypothesis, from 0.001 to 1e12, over its limit:
+    1 is an alarm. The lower panel has the shares between two points of the
+    history: wrong answers among the accepted, and accepted answers.
+
+    Args:
+        history: `Monitor.history`.
+        limits: `Monitor.limits`.
+        risk: Largest expected risk, or None.
+        coverage: Least and largest expected accepted share, or None.
+        alarms: Names of the hypotheses with an alarm.
+        name: Name of the model, for the title.
+
+    Example:
+
+    >>> from keras_calib import Monitor
+    >>> monitor = Monitor(risk=0.1).update([0.9] * 500, True, [1.0] * 500)
+    >>> display = MonitorDisplay.from_monitor(monitor)
+    >>> display.history["answers"].tolist()
+    [200.0, 400.0, 500.0]
+
+    Reference:
+        Ramdas et al., Game-Theoretic Statistics and Safe Anytime-Valid
+        Inference, Statistical Science 2023, https://arxiv.org/abs/2210.01948
+    """
+
+    history: Mapping[str, np.ndarray]
+    limits: Mapping[str, float]
+    _: dataclasses.KW_ONLY
+    risk: float | None = None
+    coverage: tuple[float, float] | None = None
+    alarms: Sequence[str] = ()
+    name: str | None = None
+
+    _size = (6.4, 5.6)
+    _panels = (2,)
+
+    @classmethod
+    def from_monitor(cls, monitor: Any, *, name: str | None = None) -> Self:
+        """Makes the display from a `Monitor`, as it is now.
+
+        Args:
+            monitor: A `Monitor`.
+            name: Name of the model, for the title.
+
+        Raises:
+            TypeError: If `monitor` is none.
+        """
+        if not hasattr(monitor, "history") or not hasattr(monitor, "limits"):
+            raise type_error(
+                "`monitor` must be a `Monitor`", monitor=type(monitor).__name__
+            )
+        return cls(
+            monitor.history,
+            monitor.limits,
+            risk=monitor.risk,
+            coverage=monitor.coverage,
+            alarms=[alarm.name for alarm in monitor.alarms],
+            name=name,
+        )
+
+    def _axes(self, figure: Any) -> list:
+        return [*figure.subplots(2, 1, sharex=True)]
+
+    def _draw(self, *axes: Any) -> None:
+        above, below = axes
+        answers = np.asarray(self.history["answers"], "float64")
+        for i, (name, limit) in enumerate(self.limits.items()):
+            share = np.asarray(self.history[_HEAD + name]) / limit
+            shown = np.clip(share, _LEAST, _MOST)
+            above.plot(answers, shown, label=name, **line_style(i))
+        above.axhline(1.0, color=GREY, linewidth=1, linestyle="--")
+        rule = "no alarm"
+        if self.alarms:
+            rule = f"alarm: {', '.join(self.alarms)} not as expected"
+        above.set(
+            yscale="log",
+            ylabel="evidence / limit of alarm",
+            title=titled(self.name, rule),
+        )
+        above.title.set_fontsize("medium")
+        legend(above, loc="upper left")
+        self._draw_shares(below, answers)
+
+    def _draw_shares(self, ax: Any, answers: np.ndarray) -> None:
+        pairs = (
+            ("accepted risk", "accepted_wrong", "accepted_labelled", ORANGE),
+            ("coverage", "accepted", "answers", BLUE),
+        )
+        for label, part, whole, color in pairs:
+            gained = np.diff(np.r_[0.0, self.history[part]])
+            of = np.diff(np.r_[0.0, self.history[whole]])
+            keep = of > 0
+            share = gained[keep] / of[keep]
+            ax.plot(
+                answers[keep], share, color=color, linewidth=1.2, label=label
+            )
+        style: dict[str, Any] = {"linewidth": 1, "linestyle": "--"}
+        if self.risk is not None:
+            ax.axhline(self.risk, color=ORANGE, **style)
+        for end in self.coverage or ():
+            ax.axhline(end, color=BLUE, **style)
+        ax.set(
+            ylim=(-0.02, 1.02),
+            xlabel="answers",
+            ylabel="share; dashed: expected",
+        )
+        legend(ax, loc="center left")

@@ -1,0 +1,205 @@
+"""The arguments of `keras-calib plan`, read and checked without Keras."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from keras_calib.backend.errors import value_error
+from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import load_keras
+
+__all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
+
+DESCRIPTION = """\
+Says how many labelled examples it takes until a threshold is certified to have
+a risk of at most --risk, and at which coverage. With --ece it plans an interval
+of the calibration error instead, with --compare a comparison of two networks.
+
+A pilot is a file of predictions with labels, as `report` reads them: .npz,
+.csv, .tsv or .parquet, with logits or probabilities of all classes, or with
+`confidence` and `correct`. --compare reads two of them, of the same samples in
+the same order, and compares accuracies. Without a pilot, --accuracy assumes a
+calibrated network, and --disagreement the share of the samples on which exactly
+one of two networks is right.
+"""
+EXAMPLES = """\
+examples:
+  keras-calib plan --pilot=preds.parquet --risk=0.01
+  keras-calib plan --accuracy=0.93 --risk=0.01 --delta=0.05 --power=0.9
+  keras-calib plan --pilot=preds.csv --ece=0.01 --out=plan.json
+  keras-calib plan --pilot=a.npz --pilot=b.npz --compare=0.02
+"""
+# How errors call the library's arguments here.
+FLAGS = {
+    "risk": "--risk",
+    "ece": "--ece",
+    "compare": "--compare",
+    "delta": "--delta",
+    "power": "--power",
+    "level": "--level",
+    "accuracy": "--accuracy",
+    "coverage": "--coverage",
+    "disagreement": "--disagreement",
+    "max_samples": "--max-samples",
+    "pilot": "--pilot",
+    "path": "--out",
+}
+_SHARES = {
+    "--risk": "largest share of wrong predictions among the accepted",
+    "--ece": "half-width of the interval of the ECE",
+    "--compare": "difference of two accuracies to find",
+    "--accuracy": "that of a calibrated network, in place of a pilot",
+    "--disagreement": "share of samples on which one of two networks is right",
+}
+_DEFAULTS = {
+    "--delta": (0.05, "probability that the guarantee fails"),
+    "--power": (0.8, "probability to reach the target"),
+    "--level": (0.95, "level of the interval of --ece or --compare"),
+    "--coverage": (1.0, "share of the surest that have this --accuracy"),
+}
+_COLUMNS = {
+    "--labels": "column of class ids or names of classes",
+    "--logits": "columns of logits, as in `report`",
+    "--probs": "columns of probabilities, as in `report`",
+    "--confidence": "column of the probability of the predicted class",
+    "--correct": "column that says whether the prediction was right",
+    "--predicted": "column of the predicted class",
+}
+_TARGETS = "risk", "ece", "compare"
+_KINDS = ".png", ".svg", ".json", ".csv"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Gives a parser the arguments of the command."""
+    parser.add_argument(
+        "--pilot",
+        action="append",
+        metavar="FILE",
+        help="predictions with labels; twice with --compare",
+    )
+    for flag, text in _SHARES.items():
+        parser.add_argument(flag, type=float, metavar="SHARE", help=text)
+    for flag, (value, text) in _DEFAULTS.items():
+        parser.add_argument(
+            flag,
+            type=float,
+            metavar="SHARE",
+            default=value,
+            help=f"{text} (%(default)s)",
+        )
+    parser.add_argument(
+        "--method",
+        choices=("ltt", "sgr"),
+        default="ltt",
+        help="how the threshold will be certified (%(default)s)",
+    )
+    parser.add_argument(
+        "--max-samples",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="most labels to plan for (%(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="file to write too: a picture .png or .svg, or .json or .csv",
+    )
+    group = parser.add_argument_group("columns")
+    for flag, text in _COLUMNS.items():
+        group.add_argument(flag, metavar="NAME", help=text)
+
+
+def check(given: argparse.Namespace) -> None:
+    """Raises ValueError if arguments are wrong, alone or together."""
+    targets = [x for x in _TARGETS if getattr(given, x) is not None]
+    if len(targets) != 1:
+        raise value_error(
+            "One of --risk, --ece and --compare must be given",
+            received=[f"--{x}" for x in targets],
+        )
+    for flag in (*_SHARES, *_DEFAULTS):
+        name = flag.removeprefix("--")
+        share = getattr(given, name)
+        most = share == 1.0 and name == "coverage"
+        if share is not None and not (0.0 < share < 1.0 or most):
+            raise value_error(
+                f"`{name}` must be a number between 0 and 1", **{name: share}
+            )
+    pilots = given.pilot or []
+    wanted = 2 if given.compare is not None else 1
+    assumed = "disagreement" if wanted == 2 else "accuracy"
+    if (len(pilots) != wanted) if pilots else getattr(given, assumed) is None:
+        raise value_error(
+            f"--{targets[0]} needs {wanted} --pilot, or --{assumed}",
+            **{"--pilot": pilots},
+        )
+    if pilots and getattr(given, assumed) is not None:
+        raise ValueError(f"--pilot and --{assumed} exclude each other")
+    if given.out is None:
+        return
+    if (kind := Path(given.out).suffix.lower()) not in _KINDS:
+        raise value_error(
+            f"`path` must end in one of {', '.join(_KINDS)}", path=given.out
+        )
+    if given.risk is None and kind != ".json":
+        raise value_error(
+            "`path` must end in .json without --risk: there is no table",
+            path=given.out,
+        )
+
+
+def run(given: argparse.Namespace, progress: Progress) -> None:
+    """Prints the plan, and writes it where --out says."""
+    load_keras(progress)
+    from keras_calib.reporting.commands.pilot_files import pilot_of_files
+    from keras_calib.selection import plan
+
+    pilot = pilot_of_files(given, progress) if given.pilot else None
+    progress.say("Simulating selections ...")
+    shared = ("delta", "power", "level", "accuracy", "coverage", "disagreement")
+    options = {x: getattr(given, x) for x in (*_TARGETS, *shared)}
+    found = plan(
+        pilot=pilot,
+        method=given.method,
+        max_samples=given.max_samples,
+        **options,
+    )
+    progress.clear()
+    if given.out is not None:
+        _write(found, Path(given.out))
+    print(found)
+
+
+def _write(found: Any, path: Path) -> None:
+    kind = path.suffix.lower()
+    if kind == ".json":
+        text = json.dumps(_facts(found), indent=2, allow_nan=False)
+        path.write_text(text + "\n", encoding="utf-8")
+    elif kind == ".csv":
+        table = found.by_samples
+        rows = [",".join(table._fields)]
+        rows += [",".join(map(str, x)) for x in zip(*table, strict=True)]
+        path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    else:
+        from keras_calib.plots import PlanDisplay
+
+        display = PlanDisplay.from_plan(found)
+        if kind == ".svg":
+            path.write_text(display.to_svg(), encoding="utf-8")
+        else:
+            path.write_bytes(display.to_png())
+
+
+def _facts(value: Any) -> Any:
+    """A plan for JSON, which has no infinity and no NaN: null and text."""
+    if hasattr(value, "_asdict"):
+        return {name: _facts(x) for name, x in value._asdict().items()}
+    if hasattr(value, "tolist"):
+        return [_facts(x) for x in value.tolist()]
+    if isinstance(value, float):
+        if value != value:
+            return "never"
+        return "more" if value == float("inf") else value
+    return value

@@ -1,0 +1,274 @@
+"""What a population's samples certify: the selector's walk, many at once.
+
+The outcome is that of `guarantees.fixed_sequence` or `guarantees.sgr` on
+samples drawn from a population. Between two errors p-values only fall, so it
+is enough to test at the errors, where walks start, and at the ends of ties.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaincinv
+
+from keras_calib.formulas.intervals import binomial_p_value
+from keras_calib.selection.guarantees import starts
+from keras_calib.selection.population import Population
+
+__all__ = ["certified_coverage"]
+
+# Errors of a draw above which only ends of small pieces are tested, and how
+# many pieces there are then.
+_MOST_ERRORS, _NUM_SMALL = 3000, 2500
+# Events of all draws that are held at a time.
+_MOST_EVENTS = 1_000_000
+# Standard errors by which a risk is out of reach for good.
+_HOPELESS = 6.0
+
+
+class _Draws(NamedTuple):
+    """Samples of several draws, and the thresholds where p-values may rise.
+
+    Attributes:
+        ends: Accepted samples up to the end of each piece `(draws, pieces)`.
+        coverage: True coverage there `(pieces,)`.
+        tied: Whether only the end of a piece is a threshold `(pieces,)`.
+        draw: Number of the draw of each event `(events,)`, ascending.
+        rank: Accepted samples at each event, ascending in each draw.
+        wrong: Wrong samples among them.
+        before: Accepted samples at the threshold before each event.
+    """
+
+    ends: np.ndarray
+    coverage: np.ndarray
+    tied: np.ndarray
+    draw: np.ndarray
+    rank: np.ndarray
+    wrong: np.ndarray
+    before: np.ndarray
+
+    def threshold(self, rank: np.ndarray) -> np.ndarray:
+        """The first threshold that accepts so many, of each draw."""
+        piece = (self.ends < rank[:, None]).sum(axis=1)
+        piece = np.minimum(piece, self.ends.shape[1] - 1)
+        end = np.take_along_axis(self.ends, piece[:, None], axis=1)[:, 0]
+        return np.where(self.tied[piece], end, rank)
+
+    def wrong_at(self, rank: np.ndarray) -> np.ndarray:
+        """Wrong samples among the first `rank`, of each draw."""
+        if not len(self.rank):
+            return np.zeros(len(rank), int)
+        size = max(int(self.rank.max()), int(rank.max())) + 1
+        keys = self.draw * size + self.rank
+        draws = np.arange(len(rank))
+        place = np.searchsorted(keys, draws * size + rank, side="right") - 1
+        own = (place >= 0) & (self.draw[place] == draws)
+        return np.where(own, self.wrong[place], 0)
+
+    def coverage_of(self, rank: np.ndarray) -> np.ndarray:
+        """True coverage of the threshold at `rank`, of each draw."""
+        edges = np.append(0.0, self.coverage)
+        ends = np.pad(self.ends, ((0, 0), (1, 0)))
+        piece = np.minimum((self.ends < rank[:, None]).sum(axis=1), len(edges))
+        piece = np.minimum(piece, self.ends.shape[1] - 1)
+        rows = np.arange(len(rank))
+        low, high = ends[rows, piece], ends[rows, piece + 1]
+        share = (rank - low) / np.maximum(high - low, 1)
+        found = edges[piece] + share * (edges[piece + 1] - edges[piece])
+        return np.where(rank > 0, found, 0.0)
+
+
+def certified_coverage(
+    of: Population,
+    num_samples: int,
+    risk: float,
+    delta: float,
+    method: str,
+    num_draws: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """True coverage of the threshold that each draw certifies `(num_draws,)`.
+
+    It is 0 where none is certified. `of` may hold as many populations as
+    there are draws, or a divisor of that number.
+    """
+    of = _within_reach(of, num_samples, risk) if method == "ltt" else of
+    rate = np.atleast_2d(of.rate)
+    errors = float((of.mass * rate).sum(axis=1).max()) * num_samples
+    if errors > _MOST_ERRORS:
+        of = _in_small_pieces(of)
+        rate = np.atleast_2d(of.rate)
+        errors = float(len(of.mass))
+    size = max(1, int(_MOST_EVENTS / (errors + len(of.mass))))
+    walk = _fixed_sequence if method == "ltt" else _search
+    found = []
+    for first in range(0, num_draws, size):
+        chosen = np.arange(first, min(first + size, num_draws)) % len(rate)
+        draws = _draw(of, rate[chosen], num_samples, rng)
+        rank = walk(draws, num_samples, risk, delta)
+        found.append(draws.coverage_of(rank))
+    return np.concatenate(found)
+
+
+def _within_reach(of: Population, num_samples: int, risk: float) -> Population:
+    """The pieces up to the last whose risk is not hopelessly high."""
+    true = of.risk
+    error = np.sqrt(true / (num_samples * of.coverage))
+    near = true - _HOPELESS * error <= risk
+    near = near.reshape(-1, near.shape[-1]).any(axis=0)
+    last = int(np.flatnonzero(near)[-1]) + 1 if near.any() else 1
+    return of._replace(
+        mass=of.mass[:last], rate=of.rate[..., :last], tied=of.tied[:last]
+    )
+
+
+def _in_small_pieces(of: Population) -> Population:
+    """Pieces of nearly equal numbers of errors, tested at their ends alone."""
+    errors = of.mass * np.atleast_2d(of.rate).mean(axis=0)
+    parts = np.ceil(_NUM_SMALL * errors / errors.sum()).astype(int)
+    parts = np.where(of.tied, 1, np.maximum(parts, 1))
+    return of._replace(
+        mass=np.repeat(of.mass / parts, parts),
+        rate=np.repeat(of.rate, parts, axis=-1),
+        tied=np.ones(parts.sum(), bool),
+    )
+
+
+def _draw(
+    of: Population, rate: np.ndarray, num_samples: int, rng: np.random.Generator
+) -> _Draws:
+    """Samples of `len(rate)` draws, by piece, with the ranks of errors."""
+    num_draws, num_pieces = rate.shape
+    rest = max(1.0 - float(of.mass.sum()), 0.0)
+    shares = np.append(of.mass, rest)
+    counts = rng.multinomial(num_samples, shares / shares.sum(), num_draws)
+    counts = counts[:, :num_pieces]
+    wrong = rng.binomial(counts, rate)
+    ends, total = np.cumsum(counts, axis=1), np.cumsum(wrong, axis=1)
+    # One event at the end of ties, otherwise one for each error.
+    events = np.where(of.tied, counts > 0, wrong).ravel()
+    cell = np.repeat(np.arange(events.size), events)
+    first = np.cumsum(events) - events
+    order = np.arange(len(cell)) - first[cell]
+    begin = (ends - counts).ravel()[cell]
+    count, errors = counts.ravel()[cell], wrong.ravel()[cell]
+    position = rng.random(len(cell))
+    position = np.sort(cell + position) - cell
+    place = order + ((count - errors + 1) * position).astype(int)
+    tied = np.tile(of.tied, num_draws)[cell]
+    rank = np.where(tied, begin + count, begin + place + 1)
+    end_total = total.ravel()[cell]
+    return _Draws(
+        ends,
+        of.coverage,
+        of.tied,
+        cell // num_pieces,
+        rank,
+        np.where(tied, end_total, end_total - errors + order + 1),
+        np.where(tied, begin, rank - 1),
+    )
+
+
+def _fixed_sequence(
+    draws: _Draws, num_samples: int, risk: float, delta: float
+) -> np.ndarray:
+    """Accepted samples at the last threshold that the walk certifies."""
+    num_draws = len(draws.ends)
+    ranks, shares = starts(num_samples, risk, delta)
+    levels = np.append(0.0, np.cumsum(shares))
+    certified = np.zeros(num_draws, int)
+    # Place in `levels` of what the walk has lost.
+    lost = np.zeros(num_draws, int)
+    ends = np.append(ranks, draws.ends[:, -1].max() + 1)[1:]
+    for k, (start, end) in enumerate(zip(ranks, ends, strict=True)):
+        first = draws.threshold(np.full(num_draws, start))
+        begins = (draws.ends[:, -1] >= start) & (first < end)
+        inside = np.flatnonzero((draws.rank >= start) & (draws.rank < end))
+        whose, wrong = draws.draw[inside], draws.wrong[inside]
+        at_first = draws.wrong_at(first)
+        failed = np.full(num_draws, np.iinfo(int).max)
+        starved = np.zeros(num_draws, bool)
+        for before in np.unique(lost):
+            level = levels[k + 1] - levels[before]
+            needed = _fewest_accepted(int(end), risk, level)
+            mine = lost == before
+            starved |= mine & (first < _of(needed, at_first))
+            fails = draws.rank[inside] < _of(needed, wrong)
+            fails = np.flatnonzero(fails & mine[whose])
+            # The first in each draw is written last.
+            failed[whose[fails[::-1]]] = inside[fails[::-1]]
+        stopped = failed < np.iinfo(int).max
+        last = _last_threshold(draws, np.full(num_draws, end - 1))
+        place = np.where(stopped, failed, 0)
+        if len(draws.before):
+            last = np.where(stopped, draws.before[place], last)
+        passes = begins & ~starved & (last >= first)
+        certified = np.where(passes, last, certified)
+        fails = begins & (stopped | starved)
+        lost = np.where(fails, k + 1, lost)
+    return certified
+
+
+def _last_threshold(draws: _Draws, rank: np.ndarray) -> np.ndarray:
+    """The last threshold that accepts at most so many, of each draw."""
+    piece = (draws.ends <= rank[:, None]).sum(axis=1)
+    beyond = piece == draws.ends.shape[1]
+    inner = np.minimum(piece, draws.ends.shape[1] - 1)
+    rows = np.arange(len(rank))
+    before = np.where(piece > 0, draws.ends[rows, np.maximum(piece - 1, 0)], 0)
+    return np.where(beyond | draws.tied[inner], before, rank)
+
+
+def _search(
+    draws: _Draws, num_samples: int, risk: float, delta: float
+) -> np.ndarray:
+    """Accepted samples at the last threshold that `sgr` certifies."""
+    num_draws = len(draws.ends)
+    steps = max(int(np.ceil(np.log2(num_samples))), 1)
+    strict = np.ones(num_draws, int)
+    lenient = np.full(num_draws, num_samples)
+    certified = np.zeros(num_draws, int)
+    for _ in range(steps):
+        rank = (strict + lenient + 1) // 2
+        tested = draws.threshold(rank)
+        p_value = binomial_p_value(draws.wrong_at(tested), tested, risk)
+        passes = p_value <= delta / steps
+        certified = np.where(passes, np.maximum(certified, tested), certified)
+        strict = np.where(passes, rank, strict)
+        lenient = np.where(passes, lenient, rank)
+    return certified
+
+
+def _of(needed: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+    return needed[np.minimum(wrong, len(needed) - 1)]
+
+
+def _fewest_accepted(end: int, risk: float, level: float) -> np.ndarray:
+    """Fewest accepted samples that pass at `level`, by the number of errors.
+
+    For 0, 1, ... errors; the last has none below `end`. Wise's approximation
+    by a gamma quantile starts the search, the exact p-value ends it.
+
+    Reference:
+        Wise, On Normalizing the Incomplete Beta-Function for Fitting to
+        Dose-Response Curves, Biometrika 47, 1960,
+        https://doi.org/10.1093/biomet/47.1-2.173
+    """
+    # As many errors as are expected have a p-value near 1/2 or more.
+    wrong = np.arange(int(risk * end) + 3.0)
+    if level >= 0.25:
+        wrong = np.arange(end + 1.0)
+    found = gammaincinv(wrong + 1.0, 1.0 - level)
+    found = np.ceil(found * (2.0 - risk) / (2.0 * risk) + wrong / 2.0)
+    found = np.maximum(found, wrong + 1.0)
+    while (low := binomial_p_value(wrong, found, risk) > level).any():
+        found = found + low
+    while True:
+        high = (found > wrong + 1.0) & (
+            binomial_p_value(wrong, found - 1.0, risk) <= level
+        )
+        if not high.any():
+            break
+        found = found - high
+    fewest = found.astype(int)
+    fewest[-1] = np.iinfo(int).max
+    return fewest

@@ -1,0 +1,148 @@
+"""The cheapest answer, by a matrix of costs."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.errors import value_error
+from keras_calib.formulas.costs import cheapest_answers
+from keras_calib.formulas.costs import check_costs
+from keras_calib.formulas.costs import check_same_classes
+from keras_calib.inputs.top_label import hard_labels
+from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.softmax import Top1
+from keras_calib.selection.answers import answers_of
+from keras_calib.selection.threshold_layer import ThresholdLayer
+from keras_calib.selection.tuning import by_blocks
+
+__all__ = ["CostLayer", "CostRule", "rule_of"]
+
+
+class CostRule:
+    """The cheapest answer by a cost matrix; as a score, minus its cost.
+
+    Attributes:
+        costs: The matrix `(num_classes, num_classes)`, float64.
+    """
+
+    def __init__(self, costs: Any):
+        self.costs = check_costs(costs)
+
+    def __call__(self, logits: Any) -> Any:
+        """Scores `(...)` of logits: minus the expected cost."""
+        return -self.decide(ops.softmax(logits, axis=-1))[1]
+
+    def decide(self, probabilities: Any) -> tuple[Any, Any]:
+        """Answers and their expected costs `(...)`."""
+        shape = shape_of(probabilities)
+        check_same_classes(self.costs, shape, "logits")
+        costs = ops.convert_to_tensor(self.costs, dtype=probabilities.dtype)
+        return cheapest_answers(probabilities, costs)
+
+    def answers(self, logits: Any, threshold: Any) -> dict[str, Any]:
+        """What `SelectiveClassifier.call` answers to calibrated logits."""
+        probabilities = ops.softmax(logits, axis=-1)
+        label, expected = self.decide(probabilities)
+        classes = ops.arange(logits.shape[-1], dtype="int32")
+        chosen = ops.equal(ops.expand_dims(label, -1), classes)
+        shown = ops.where(chosen, probabilities, ops.zeros_like(probabilities))
+        return {
+            "logits": logits,
+            "probabilities": probabilities,
+            "confidence": ops.sum(shown, axis=-1),
+            "score": -expected,
+            "accept": -expected >= threshold,
+            "label": label,
+            "expected_cost": expected,
+        }
+
+    def records(self, top: Top1) -> tuple[np.ndarray, ...]:
+        """Scores, costs, errors and weights `(n,)` of the rows that count."""
+
+        def label_of(logits: Any) -> Any:
+            logits = at_least_float32(logits)
+            return self.decide(ops.softmax(logits, axis=-1))[0]
+
+        answer = by_blocks(label_of, top.rows.outputs).astype("int64")
+        truth = hard_labels(top.rows.labels)
+        weight = np.ones(len(answer)) if top.weight is None else top.weight
+        kept = weight > 0
+        found = top.score, self.costs[truth, answer], answer != truth, weight
+        return tuple(x[kept] for x in found)
+
+
+class CostLayer(ThresholdLayer):
+    """Abstract: a layer that may answer by costs instead of errors."""
+
+    # The rule in use; None without costs.
+    _rule: CostRule | None = None
+    # The scores that there are, as given and as functions, and the place of
+    # that in use; None until `fit` has chosen.
+    _scores: tuple
+    _functions: tuple
+    _place: Any
+
+    def score_of(self, logits: Any) -> Any:
+        """Scores `(...)` of calibrated logits `(..., num_classes)`."""
+        raise NotImplementedError
+
+    @property
+    def score(self) -> Any:
+        """The score in use; a tuple of candidates until `fit` chooses one.
+
+        With costs it is `"expected_cost"`, which stands for minus that cost.
+        """
+        if self._rule is not None:
+            return "expected_cost"
+        several = self._place is None
+        return self._scores if several else self._scores[self._place]
+
+    @property
+    def costs(self) -> np.ndarray | None:
+        """The cost matrix in use, float64; None without costs."""
+        return None if self._rule is None else self._rule.costs
+
+    def use_rule(self, rule: CostRule) -> None:
+        """Ranks by expected costs from now on."""
+        self._rule, self._functions, self._place = rule, (rule,), 0
+
+    def check_scores_alone(self) -> None:
+        """Raises ValueError with costs, which scores and errors do not tell."""
+        if self._rule is not None:
+            raise value_error(
+                "`fit_scores` must be called without `costs`: records of "
+                "scores and costs go to `choose_threshold_by_cost`",
+                **{"costs.shape": self._rule.costs.shape},
+            )
+
+    def answers(self, logits: Any, threshold: Any) -> dict[str, Any]:
+        """The answers to calibrated logits `(..., num_classes)`."""
+        if self._rule is not None:
+            return self._rule.answers(logits, threshold)
+        return answers_of(logits, self.score_of(logits), threshold)
+
+    def score_config(self) -> dict[str, Any]:
+        """Scores and costs as a configuration stores them."""
+        score, costs = self.score, None
+        if self._rule is not None:
+            score, costs = "msp", self._rule.costs.tolist()
+        several = self._place is None
+        score = [*score] if several else score
+        return {
+            "score": keras.saving.serialize_keras_object(score),
+            "costs": costs,
+        }
+
+
+def rule_of(costs: Any, score: Any) -> CostRule:
+    """The rule of a cost matrix; raises ValueError for another score."""
+    if score not in ("msp", "expected_cost"):
+        raise value_error(
+            "`score` must be left out with `costs`: the expected cost ranks "
+            "the answers",
+            score=score,
+        )
+    return CostRule(costs)

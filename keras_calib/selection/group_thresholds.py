@@ -1,0 +1,381 @@
+"""Thresholds by group: one for each group, with a promise for all at once."""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.selection.candidates import Candidates
+from keras_calib.selection.candidates import candidates
+from keras_calib.selection.group_walks import certified_by_group
+from keras_calib.selection.guarantees import first_rank
+from keras_calib.selection.served_groups import LARGEST_ID
+from keras_calib.selection.thresholds import Target
+from keras_calib.selection.thresholds import choose
+
+__all__ = [
+    "GroupThresholds",
+    "choose_group_thresholds",
+    "choose_of_groups",
+    "combined_groups",
+    "facts_of",
+    "read_groups",
+    "split_by_group",
+]
+
+# Most groups that a repr shows.
+_SHOWN = 12
+
+
+class GroupThresholds(NamedTuple):
+    """One threshold for each group, with coverage, risk and guarantee.
+
+    Attributes:
+        group: Ids or names of the groups, ascending.
+        num_samples: Number of samples of each group.
+        threshold: Least score to accept in each group; inf rejects
+            everything, for a group where no threshold reaches the target.
+        group_coverage: Accepted share of each group's data.
+        group_risk: Share of errors among the accepted data of each group.
+        coverage: Accepted share of all data.
+        risk: Share of errors among all accepted data.
+        certified_risk: With probability 1 - `delta` no group has a higher
+            true risk; None without a guarantee.
+        delta: Probability that the guarantee fails for any group, or None.
+        method: `"ltt"` or `"sgr"`, or None.
+        min_samples: Groups of fewer samples were not tested, as no data could
+            certify them; 0 without a guarantee.
+    """
+
+    group: tuple
+    num_samples: tuple
+    threshold: tuple
+    group_coverage: tuple
+    group_risk: tuple
+    coverage: float
+    risk: float
+    certified_risk: float | None = None
+    delta: float | None = None
+    method: str | None = None
+    min_samples: int = 0
+
+    @property
+    def accepts(self) -> tuple:
+        """Whether each group has a threshold that accepts anything."""
+        return tuple(bool(t < np.inf) for t in self.threshold)
+
+    def __repr__(self) -> str:
+        count, good = len(self.group), sum(self.accepts)
+        head = f"GroupThresholds: {good} of {count} groups answer, "
+        head += f"coverage {self.coverage:.4g}, risk {self.risk:.4g}"
+        lines = [head]
+        if self.delta is not None:
+            lines.append(
+                f"with probability {1.0 - self.delta:.4g} no group has a true "
+                f"risk above {self.certified_risk:.4g}"
+            )
+        rows = [["group", "samples", "threshold", "coverage", "risk"]]
+        columns = (
+            self.group,
+            self.num_samples,
+            self.threshold,
+            self.group_coverage,
+            self.group_risk,
+        )
+        for name, number, *facts in list(zip(*columns, strict=True))[:_SHOWN]:
+            row = [str(name), str(number), *(f"{x:.4g}" for x in facts)]
+            if facts[0] == np.inf:
+                row += [self._reason(number)]
+            rows.append(row)
+        widths = [max(len(row[k]) for row in rows) for k in range(5)]
+        for row in rows:
+            cells = [x.rjust(w) for x, w in zip(row, widths, strict=False)]
+            lines.append("  ".join(["", *cells, *row[5:]]))
+        if count > _SHOWN:
+            lines.append(f"  and {count - _SHOWN} more groups")
+        return "\n".join(lines)
+
+    def _reason(self, number: int) -> str:
+        if number < self.min_samples:
+            needed = self.min_samples
+            return f"rejects everything: fewer than {needed} samples"
+        return "rejects everything: too many errors for so many samples"
+
+
+def choose_group_thresholds(
+    scores: Any,
+    correct: Any,
+    groups: Any,
+    *,
+    risk: float | None = None,
+    coverage: float | None = None,
+    delta: float | None = None,
+    method: str = "ltt",
+    sample_weight: Any = None,
+) -> GroupThresholds:
+    """One threshold for each group, with a promise for all groups at once.
+
+    Use it to keep the risk within its limit in every group: regions, devices,
+    customers. With `delta`,
+
+    P(any group with a threshold has a true risk above `risk`) <= `delta`
+
+    Groups share `delta`, and a group that is certified as a whole passes its
+    share on to the others. A group without a certified threshold rejects
+    everything.
+
+    Args:
+        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`.
+        correct: 1 for right and 0 for wrong predictions, shape `(...)`.
+        groups: Group of each sample: integers in the range of int32, or
+            strings; of the shape of the scores, or `(n,)`.
+        risk: Largest allowed share of errors among the accepted of a group.
+        coverage: Least share of each group to accept, in (0, 1]; instead of
+            `risk`.
+        delta: Probability that the guarantee may fail for any group. It
+            needs samples that are independent within each group. None bounds
+            the risk on these samples only.
+        method: With `delta`, `"ltt"` for Learn then Test, or `"sgr"`, with
+            which certified groups pass nothing on.
+        sample_weight: Weights >= 0, of the shape of the scores or `(n,)`; 1
+            everywhere with `delta`.
+
+    Returns:
+        GroupThresholds.
+
+    Raises:
+        ValueError: If no group has a threshold that reaches the target, or
+            values are out of range.
+        TypeError: If groups are neither integers nor strings.
+
+    Example:
+
+    >>> groups = ["a", "a", "a", "b", "b"]
+    >>> chosen = choose_group_thresholds(
+    ...     [4, 3, 2, 4, 3], [1, 1, 0, 0, 0], groups, risk=0.0)
+    >>> chosen.group, chosen.threshold
+    (('a', 'b'), (2.5, inf))
+    >>> chosen.coverage, chosen.risk
+    (0.4, 0.0)
+
+    Reference:
+        Angelopoulos et al., Learn then Test, 2021,
+        https://arxiv.org/abs/2110.01052; shares that pass on: Holm, A Simple
+        Sequentially Rejective Multiple Test Procedure, Scandinavian Journal
+        of Statistics 6, 1979, https://www.jstor.org/stable/4615733
+    """
+    target = Target(risk, coverage, delta, method).check()
+    scores = to_numpy(scores)
+    names, places = read_groups(groups, scores.shape)
+    found = split_by_group(
+        scores, correct, places, len(names), sample_weight, delta
+    )
+    return choose_of_groups(names, found, target)[0]
+
+
+def combined_groups(*groups: Any) -> list[str]:
+    """Names of the intersections of groupings, such as `"f / old"`.
+
+    Use it to ask for a threshold in each intersection: its result is the
+    `groups` of a fit.
+
+    Args:
+        *groups: Ids or names `(n,)` of each grouping.
+
+    Example:
+
+    >>> combined_groups(["f", "m"], [3, 4])
+    ['f / 3', 'm / 4']
+    """
+    lists = [to_numpy(one).reshape(-1).tolist() for one in groups]
+    if len({len(one) for one in lists}) != 1:
+        raise value_error(
+            "`groups` must all have one value per sample",
+            lengths=[len(one) for one in lists],
+        )
+    return [" / ".join(map(str, row)) for row in zip(*lists, strict=True)]
+
+
+def read_groups(
+    groups: Any, shape: tuple, costs: Any = None
+) -> tuple[tuple, np.ndarray]:
+    """Names of the groups, ascending, and the place of each sample's group.
+
+    Places have the given shape, that of the scores. Costs are refused.
+    """
+    if costs is not None:
+        raise value_error(
+            "`groups` must be left out with `costs`: thresholds by group are "
+            "for risk and coverage"
+        )
+    array = to_numpy(groups)
+    if array.dtype.kind == "O":
+        flat = array.reshape(-1).tolist()
+        whole = all(isinstance(x, str) for x in flat)
+        array = array.astype(str) if whole else array
+    if array.dtype.kind not in "iuUS":
+        raise type_error(
+            "`groups` must be integers or strings, without NaN and None: give "
+            "missing ones a group of their own",
+            dtype=array.dtype.name,
+        )
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8")
+    per_row = array.shape == shape[:1]
+    if array.shape != shape and not (per_row and shape):
+        raise value_error(
+            "`groups` must have one value per sample, or per row",
+            **{"groups.shape": array.shape, "samples": shape},
+        )
+    names, places = np.unique(array, return_inverse=True)
+    if array.dtype.kind in "iu" and len(names):
+        ends = int(names[0]), int(names[-1])
+        if ends[0] < -LARGEST_ID or ends[1] > LARGEST_ID:
+            raise value_error(
+                "`groups` must be in the range of int32: number them, or "
+                "pass their names",
+                minimum=ends[0],
+                maximum=ends[1],
+            )
+    places = places.reshape(array.shape + (1,) * (len(shape) - array.ndim))
+    return tuple(names.tolist()), np.broadcast_to(places, shape)
+
+
+def split_by_group(
+    scores: Any,
+    correct: Any,
+    places: np.ndarray,
+    num_groups: int,
+    sample_weight: Any,
+    delta: float | None,
+) -> list[Candidates | None]:
+    """Candidate thresholds of each group; None if all its weights are 0."""
+    # Checks everything at once, so that errors name the place in all data.
+    candidates(scores, correct, sample_weight, delta)
+    scores, correct = to_numpy(scores), to_numpy(correct)
+    weight = np.ones(scores.shape)
+    if sample_weight is not None:
+        given = to_numpy(sample_weight)
+        shape = given.shape + (1,) * (scores.ndim - given.ndim)
+        weight = np.broadcast_to(given.reshape(shape), scores.shape)
+    flat = places.reshape(-1)
+    kept = np.flatnonzero(weight.reshape(-1) > 0)
+    order = kept[np.argsort(flat[kept], kind="stable")]
+    ends = np.searchsorted(flat[order], np.arange(num_groups + 1))
+    columns = [x.reshape(-1)[order] for x in (scores, correct, weight)]
+    found: list[Candidates | None] = []
+    for start, end in zip(ends, ends[1:], strict=False):
+        score, right, each = (x[start:end] for x in columns)
+        part = None
+        if end > start:
+            part = candidates(score, right, each, delta)
+        found.append(part)
+    return found
+
+
+def choose_of_groups(
+    names: tuple, found: list[Candidates | None], target: Target
+) -> tuple[GroupThresholds, list[np.ndarray]]:
+    """Facts of the best thresholds, and which candidates are certified.
+
+    Raises ValueError if no group has a threshold that reaches the target.
+    """
+    risk, delta = target.risk, target.delta
+    some = [one for one in found if one is not None]
+    fewest, certified = 0, [np.zeros(0, bool)] * len(some)
+    if risk is not None and delta is not None:
+        certified, fewest = certified_by_group(some, risk, delta, target.method)
+    chosen = []
+    for one, passed in zip(some, certified, strict=True):
+        index = _best(one, passed, target)
+        if index is None:
+            chosen.append((np.inf, 0.0, 0.0, 0.0, 0.0))
+            continue
+        chosen.append(
+            (
+                float(one.threshold[index]),
+                float(one.coverage[index]),
+                float(one.risk[index]),
+                float(one.accepted[index]),
+                float(one.wrong[index]),
+            )
+        )
+    if not any(row[0] < np.inf for row in chosen):
+        raise _none_within_reach(some, target, fewest)
+    accepted = sum(row[3] for row in chosen)
+    total = sum(one.accepted[-1] for one in some)
+    wrong = sum(row[4] for row in chosen)
+    rows, sizes = iter(chosen), []
+    columns: list[tuple] = []
+    for one in found:
+        sizes.append(0 if one is None else one.num_samples)
+        columns.append((np.inf, 0.0, 0.0) if one is None else next(rows)[:3])
+    threshold, coverage, of_risk = zip(*columns, strict=True)
+    facts = GroupThresholds(
+        names,
+        tuple(sizes),
+        threshold,
+        coverage,
+        of_risk,
+        float(accepted / total),
+        float(safe_divide(np.float64(wrong), np.float64(accepted))),
+    )
+    if delta is not None and risk is not None:
+        facts = facts._replace(
+            certified_risk=float(risk),
+            delta=float(delta),
+            method=target.method,
+            min_samples=fewest,
+        )
+    return facts, certified
+
+
+def _best(one: Candidates, certified: np.ndarray, target: Target) -> int | None:
+    """The place of a group's threshold, or None."""
+    if target.delta is not None:
+        reached = np.flatnonzero(certified)
+        return int(reached[-1]) if len(reached) else None
+    try:
+        chosen, _ = choose(one, target)
+    except ValueError:
+        return None
+    return int(np.flatnonzero(one.coverage == chosen.coverage)[0])
+
+
+def _none_within_reach(
+    found: list[Candidates], target: Target, fewest: int
+) -> ValueError:
+    if target.delta is None or target.risk is None:
+        best = min(float(one.risk.min()) for one in found)
+        return value_error(
+            "`risk` is below that of every threshold of every group: ask for a "
+            "higher one",
+            risk=target.risk,
+            **{"lowest risk": best},
+        )
+    sizes = [one.num_samples for one in found]
+    rule = "No group has a threshold that is certified to have this `risk`"
+    if max(sizes) < fewest:
+        rule += f", which takes {fewest} samples even if all are correct"
+    alone = first_rank(target.risk, target.delta)
+    return value_error(
+        f"{rule}: take more data or fewer groups, or ask for a larger `risk` "
+        f"or `delta`; one group alone needs {alone} "
+        "samples without an error",
+        risk=target.risk,
+        delta=target.delta,
+        groups=len(found),
+        largest=max(sizes),
+    )
+
+
+def facts_of(config: dict) -> GroupThresholds:
+    """Facts of the fields that a layer stores, whose tuples are lists."""
+    fields: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in config.items()
+    }
+    return GroupThresholds(**fields)

@@ -1,0 +1,150 @@
+"""Tests of all groups at once: walks that share delta, as Holm's procedure.
+
+Derivation: docs/derivations.md, 'Thresholds by group'.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_calib.formulas.intervals import binomial_p_value
+from keras_calib.selection.candidates import Candidates
+from keras_calib.selection.guarantees import METHODS
+from keras_calib.selection.guarantees import first_rank
+from keras_calib.selection.guarantees import starts
+
+__all__ = [
+    "certified_by_group",
+    "completion_levels",
+    "num_testable",
+    "shared_level",
+    "walk",
+]
+
+
+def certified_by_group(
+    found: Sequence[Candidates], risk: float, delta: float, method: str
+) -> tuple[list[np.ndarray], int]:
+    """Which thresholds of each group are certified, all at once.
+
+    P(any certified threshold of any group has a true risk above `risk`) <=
+    `delta`, for any number of groups of any sizes.
+
+    Returns:
+        A mask of the candidates of each group, and the fewest samples with
+        which a group was tested.
+    """
+    sizes = np.array([one.num_samples for one in found])
+    certified = [np.zeros(len(one.threshold), bool) for one in found]
+    count = num_testable(sizes, risk, delta)
+    if count == 0:
+        return certified, first_rank(risk, delta)
+    tested = np.argsort(-sizes, kind="stable")[:count]
+    level = delta / count
+    fewest = first_rank(risk, level)
+    if method != "ltt":
+        for i in tested:
+            one = found[i]
+            certified[i] = METHODS[method](one.accepted, one.wrong, risk, level)
+        return certified, fewest
+    walks, completed = {}, np.empty(count)
+    for place, i in enumerate(tested):
+        one = found[i]
+        ranks, shares = starts(one.num_samples, risk, level)
+        first = np.searchsorted(one.accepted, ranks)
+        p_value = np.ones(len(one.threshold))
+        rest = slice(first[0], None)
+        p_value[rest] = binomial_p_value(
+            one.wrong[rest], one.accepted[rest], risk
+        )
+        walks[i] = p_value, first, shares / level
+        completed[place] = completion_levels(*walks[i])
+    level = shared_level(completed, delta)
+    for i, (p_value, first, shares) in walks.items():
+        certified[i] = walk(p_value, first, shares * level)
+    return certified, fewest
+
+
+def num_testable(sizes: np.ndarray, risk: float, delta: float) -> int:
+    """Most groups that can be tested at an equal share of `delta` each.
+
+    The larger ones are tested. A smaller one could not be certified even if
+    all its samples were correct, so it gets no share.
+    """
+    ordered = np.sort(np.asarray(sizes))[::-1]
+    # Tried from all groups on: fewer groups need fewer samples each.
+    low, high = 0, len(ordered)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if ordered[middle - 1] >= first_rank(risk, delta / middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def walk(
+    p_value: np.ndarray, first: np.ndarray, levels: np.ndarray
+) -> np.ndarray:
+    """Which thresholds the walks certify, as in `fixed_sequence`.
+
+    Args:
+        p_value: P-values `(..., num_thresholds)`, strictest threshold first.
+        first: Indices where walks begin `(num_starts,)`, ascending.
+        levels: Level that each start brings `(num_starts,)` or
+            `(..., num_starts)`.
+    """
+    certified = np.zeros(p_value.shape, bool)
+    level = np.zeros(p_value.shape[:-1])
+    ends = np.append(first, p_value.shape[-1])
+    for k in range(len(first)):
+        level = level + levels[..., k]
+        part = slice(ends[k], ends[k + 1])
+        passed = p_value[..., part] <= level[..., None]
+        certified[..., part] = np.logical_and.accumulate(passed, axis=-1)
+        level = np.where(passed.all(axis=-1), level, 0.0)
+    return certified
+
+
+def completion_levels(
+    p_value: np.ndarray, first: np.ndarray, shares: np.ndarray
+) -> np.ndarray:
+    """The least levels at which walks reach the end `(...)`.
+
+    Arguments are those of `walk`; `shares` are the parts of a level that the
+    starts bring `(num_starts,)`, with sum 1. A walk from start j passes part i
+    at a level a if a times the sum of shares j to i is at least the largest
+    p-value of the part.
+    """
+    ends = np.append(first, p_value.shape[-1])
+    num_starts = len(first)
+    highest = np.zeros((*p_value.shape[:-1], num_starts))
+    for k in range(num_starts):
+        if ends[k] < ends[k + 1]:
+            part = p_value[..., ends[k] : ends[k + 1]]
+            highest[..., k] = part.max(axis=-1)
+    least = np.full(p_value.shape[:-1], np.inf)
+    for k in range(num_starts):
+        needed = highest[..., k:] / np.cumsum(shares[k:])
+        least = np.minimum(least, needed.max(axis=-1))
+    return least
+
+
+def shared_level(completed: np.ndarray, delta: float) -> np.ndarray:
+    """The level of each group after those that completed passed theirs on.
+
+    Args:
+        completed: Levels at which the walks of groups reach their ends
+            `(..., num_groups)`.
+        delta: What the groups share.
+
+    Returns:
+        `delta` / (groups that do not complete at this level), at most `delta`,
+        `(...)`.
+    """
+    count = completed.shape[-1]
+    levels = delta / np.arange(count, 0, -1)
+    # Holm's step-down: as many as complete one after the other.
+    passed = np.sort(completed, axis=-1) <= levels
+    done = np.logical_and.accumulate(passed, axis=-1).sum(axis=-1)
+    return delta / np.maximum(count - done, 1)

@@ -1,0 +1,270 @@
+"""The base of layers that compare a score with a fitted threshold."""
+
+import math
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.keras_internals import unlock_variables
+from keras_calib.backend.traced import is_in_live_graph
+from keras_calib.calibrators.fitted_layer import FittedLayer
+from keras_calib.inputs.checks import check_number
+from keras_calib.selection.candidates import Candidates
+from keras_calib.selection.data_hash import with_hashes
+from keras_calib.selection.group_thresholds import GroupThresholds
+from keras_calib.selection.group_thresholds import choose_of_groups
+from keras_calib.selection.group_thresholds import split_by_group
+from keras_calib.selection.served_groups import ids_of
+from keras_calib.selection.served_groups import served_ids
+from keras_calib.selection.served_groups import thresholds_of
+from keras_calib.selection.thresholds import ChosenThreshold
+from keras_calib.selection.thresholds import Target
+from keras_calib.selection.thresholds import ThresholdTable
+from keras_calib.selection.thresholds import choose
+from keras_calib.selection.thresholds import table_of
+from keras_calib.selection.tuning import check_same_fits
+from keras_calib.selection.tuning import fits_of
+
+__all__ = ["ThresholdLayer"]
+
+
+class ThresholdLayer(FittedLayer):
+    """Abstract: a layer with a threshold, and the facts of its choice."""
+
+    # Candidate thresholds of the last fit, which are certified, delta, and the
+    # largest cost of an answer; None for errors.
+    _table: tuple[Candidates, Any, float | None, float | None] | None = None
+
+    _threshold: Any = None
+    # Names of the groups, their ids, and candidates by group.
+    _group: tuple = ()
+    _ids: Any = None
+    _group_table: tuple | None = None
+
+    def __call__(self, logits, *args, **kwargs):
+        if kwargs.get("groups") is not None:
+            kwargs["groups"] = served_ids(kwargs["groups"], self._group)
+        return super().__call__(logits, *args, **kwargs)
+
+    def parts(self) -> list[Any]:
+        """Layers and functions for whose scores the threshold is."""
+        raise NotImplementedError
+
+    def set_threshold(
+        self,
+        threshold: Any,
+        chosen: ChosenThreshold | GroupThresholds | None,
+    ) -> None:
+        """Makes the variable; the constructor calls it last.
+
+        Args:
+            threshold: The threshold, or None to wait for a fit; one for each
+                group of `chosen`.
+            chosen: Facts about it, or None.
+        """
+        group = chosen.group if isinstance(chosen, GroupThresholds) else ()
+        self._make_threshold(group)
+        self._fitted = threshold is not None
+        self._chosen = chosen
+        # Fits of the parts when the threshold was chosen.
+        self._fits: list[int] | None = None
+        if chosen:
+            self._note_fits()
+        if threshold is None:
+            return
+        if group:
+            threshold = np.asarray(threshold, "float32")
+            if threshold.shape != (len(group),) or np.isnan(threshold).any():
+                raise value_error(
+                    "`threshold` must have a number for each group of `chosen`",
+                    shape=threshold.shape,
+                    groups=len(group),
+                )
+        elif threshold not in (float("inf"), -float("inf")):
+            check_number("threshold", threshold)
+        self._threshold.assign(threshold)
+
+    def _make_threshold(self, group: tuple) -> None:
+        """A variable for one threshold, or for one of each group."""
+        shape = (len(group),) if group else ()
+        if self._threshold is not None:
+            self._group, self._ids = group, ids_of(group) if group else None
+            if tuple(self._threshold.shape) == shape:
+                return
+            unlock_variables(self)
+            self.built = False
+            del self._threshold
+        self._threshold = self.add_weight(
+            shape=shape,
+            initializer="zeros",
+            trainable=False,
+            name="threshold",
+        )
+        self._group, self._ids = group, ids_of(group) if group else None
+
+    def _check_may_regroup(self, group: tuple) -> None:
+        """Raises if a compiled function would go on with other groups."""
+        if group != self._group and is_in_live_graph(self):
+            raise value_error(
+                f"`{type(self).__name__}` must not change its groups while a "
+                "compiled function holds it, such as that of `model.predict`. "
+                "Fit a new selector and build a new model with it",
+                before=len(self._group),
+                now=len(group),
+            )
+
+    @property
+    def threshold(self) -> Any:
+        """The least score that is accepted, a float; an array by group."""
+        self.check_fitted()
+        value = ops.convert_to_numpy(self._threshold)
+        return value if self._group else float(value)
+
+    @property
+    def groups(self) -> tuple:
+        """Ids or names of the groups, ascending; empty without groups."""
+        return self._group
+
+    def stored_threshold(self) -> float | list | None:
+        """The threshold as `get_config` keeps it; a list by group."""
+        if not self.fitted:
+            return None
+        return self.threshold.tolist() if self._group else self.threshold
+
+    def stored_facts(self) -> dict | None:
+        """The facts as `get_config` keeps them, with lists for tuples."""
+        if self._chosen is None:
+            return None
+        return {
+            k: list(v) if isinstance(v, tuple) else v
+            for k, v in self._chosen._asdict().items()
+        }
+
+    def threshold_for(self, groups: Any, rank: int) -> Any:
+        """The threshold, or that of each sample's group."""
+        if (groups is None) != (self._ids is None):
+            raise value_error(
+                "`groups` must be given to a selector with thresholds by "
+                "group, and to no other",
+                groups=None if groups is None else type(groups).__name__,
+                fitted_groups=len(self._group),
+            )
+        if self._ids is None:
+            return self._threshold
+        return thresholds_of(self._ids, self._threshold, groups, rank)
+
+    @property
+    def chosen(self) -> Any:
+        """Coverage, risk and guarantee found by `fit`; None without a fit.
+
+        A `ChosenThreshold`, or `GroupThresholds` after a fit with `groups`.
+        """
+        return self._chosen
+
+    def check_fitted(self) -> None:
+        """Raises RuntimeError before `fit`, and if a part was fitted later."""
+        super().check_fitted()
+        if self._fits is not None:
+            check_same_fits(self.parts(), self._fits)
+
+    def table(self, group: Any = None) -> ThresholdTable:
+        """Coverage and risk of each threshold, on the data of the last fit.
+
+        Args:
+            group: Id or name of a group, after a fit with `groups`.
+        """
+        if (group is None) != (not self._group):
+            raise value_error(
+                "`group` must name a group after a fit with `groups`, and "
+                "else be None",
+                group=group,
+                groups=len(self._group),
+            )
+        if self._group_table is not None:
+            tables, delta = self._group_table
+            if tables.get(group) is None:
+                raise value_error(
+                    "`group` must be a group of the fit with data", group=group
+                )
+            found, certified = tables[group]
+            return table_of(found, certified, delta)
+        if self._table is None:
+            raise RuntimeError(
+                invalid(
+                    "`table` needs the data of a `fit`, which loaded layers "
+                    "do not keep",
+                    fitted=self.fitted,
+                )
+            )
+        return table_of(*self._table)
+
+    def take(self, found: Candidates, target: Target, log_odds: bool) -> None:
+        """Takes the best threshold; raises ValueError if none is within reach.
+
+        `log_odds` is True if scores are log-odds of the confidence.
+        """
+        chosen, certified = choose(found, target, log_odds)
+        chosen = with_hashes(chosen, found)
+        self.keep(found, chosen, certified, target.delta)
+
+    def keep(
+        self,
+        found: Candidates,
+        chosen: ChosenThreshold,
+        certified: Any,
+        delta: float | None,
+        largest_cost: float | None = None,
+    ) -> None:
+        """Takes a threshold that was chosen among the candidates."""
+        self._check_may_regroup(())
+        self._make_threshold(())
+        self._group_table = None
+        self._chosen = chosen
+        self._table = (found, certified, delta, largest_cost)
+        self._note_fits()
+        self._threshold.assign(chosen.threshold)
+        self.mark_fitted()
+
+    def take_groups(
+        self, names: tuple, places: np.ndarray, records: tuple, target: Target
+    ) -> None:
+        """Takes the best threshold of each group, as `take` does of all.
+
+        Args:
+            names: Names of the groups.
+            places: Place of the group of each record.
+            records: Scores, correctness and weights of one shape.
+            target: What to reach.
+        """
+        scores, correct, weight = records
+        found = split_by_group(
+            scores, correct, places, len(names), weight, target.delta
+        )
+        chosen, certified = choose_of_groups(names, found, target)
+        self._check_may_regroup(names)
+        self._make_threshold(names)
+        self._chosen, self._table = chosen, None
+        rows = iter(certified)
+        self._group_table = (
+            {
+                name: None if one is None else (one, next(rows))
+                for name, one in zip(names, found, strict=True)
+            },
+            target.delta,
+        )
+        self._note_fits()
+        self._threshold.assign(np.asarray(chosen.threshold, "float32"))
+        self.mark_fitted()
+
+    def part_was_fitted(self) -> None:
+        """Rejects everything: compiled functions do not check the fits."""
+        self._threshold.assign(ops.full_like(self._threshold, math.inf))
+
+    def _note_fits(self) -> None:
+        self._fits = fits_of(self.parts())
+        for part in self.parts():
+            if isinstance(part, FittedLayer):
+                part.tell(self)

@@ -1,0 +1,165 @@
+"""Recalibration: a file is calibrated, and certified, on its own answers."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from exported import answers
+from exported import assert_same
+from exported import expected
+from exported import selector
+
+import keras_calib as kc
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        BACKEND != "tensorflow", reason="export needs TensorFlow"
+    ),
+]
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(1500, 4)).astype("float32")
+# A network of weights W is three times too sure of these labels.
+W = 6.0 * np.eye(4, 3, dtype="float32")
+NOISE = RNG.gumbel(size=(1500, 3))
+Y = (X @ W / 3.0 + NOISE).argmax(axis=-1)
+TARGET = {"risk": 0.2, "delta": 0.1}
+
+
+def network():
+    layer = keras.layers.Dense(3)
+    model = keras.Sequential([keras.Input((4,)), layer])
+    layer.set_weights([W, np.zeros(3)])
+    return model
+
+
+def quantised(model, folder):
+    """An int8 file of an export, by the converter of LiteRT."""
+    import tensorflow as tf
+
+    kc.export(
+        model, folder / "saved", selector=selector(0.5, 1.0), from_logits=True
+    )
+    converter = tf.lite.TFLiteConverter.from_saved_model(
+        str(folder / "saved"), signature_keys=["serving_default"]
+    )
+    converter.experimental_enable_resource_variables = True
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: (
+        {"inputs": X[i : i + 1]} for i in range(100)
+    )
+    path = folder / "int8.tflite"
+    with warnings.catch_warnings():
+        # The converter's own interpreter says that it will move.
+        warnings.simplefilter("ignore")
+        path.write_bytes(converter.convert())
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder, model = tmp_path_factory.mktemp("files"), network()
+    found = {"int8": quantised(model, folder)}
+    for name in ("onnx", "tflite"):
+        found[name] = folder / f"float.{name}"
+        kc.export(
+            model, found[name], selector=selector(0.5, 1.0), from_logits=True
+        )
+    return found
+
+
+@pytest.mark.parametrize("kind", ["int8", "tflite", "onnx"])
+def test_a_file_is_certified_on_its_own_answers(files, tmp_path, kind):
+    path = tmp_path / files[kind].name
+    before = files[kind].read_bytes()
+    found = kc.recalibrate_file(files[kind], Y, X, out=path, **TARGET)
+    assert files[kind].read_bytes() == before
+    made = "onnx" if kind == "onnx" else "litert"
+    given = answers(path, made, x=X)
+    wanted = expected(given["logits"], 1.0, found.chosen.threshold)
+    assert_same(given, {**wanted, "accept": given["accept"]})
+    cut = np.float32(found.chosen.threshold)
+    np.testing.assert_array_equal(given["accept"], given["score"] >= cut)
+    # The rows that chose the threshold, as the file answers them.
+    order = np.random.default_rng(0).permutation(len(X))
+    rest = np.sort(order[found.num_tuned :])
+    accept = given["accept"][rest]
+    wrong = (given["label"] != Y)[rest]
+    assert found.chosen.num_samples == len(rest) == 1050
+    assert found.chosen.coverage == pytest.approx(accept.mean())
+    assert found.chosen.risk == pytest.approx(wrong[accept].mean())
+    assert found.temperature == pytest.approx(3.0, rel=0.2)
+    assert found.ece_after < 0.5 * found.ece_before
+    # Once more in place: nothing is left to divide by, and nothing grows.
+    size = path.stat().st_size
+    again = kc.recalibrate_file(path, Y, X, **TARGET)
+    assert again.temperature == pytest.approx(1.0, abs=1e-4)
+    assert again.chosen.coverage == found.chosen.coverage
+    assert path.stat().st_size == pytest.approx(size, abs=256)
+
+
+def refused(path, **changes):
+    given = {"labels": Y, "inputs": X, **TARGET, **changes}
+    return kc.recalibrate_file(path, **given)
+
+
+@pytest.mark.parametrize("kind", ["tflite", "onnx"])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"inputs": X[:, :3]}, "`inputs` must have the shape"),
+        ({"inputs": {"other": X}}, "`inputs` must be an array for each"),
+        ({"labels": Y[:9]}, "`labels` must have as many rows"),
+        ({"labels": Y + 1}, "`labels` must be class ids of the file"),
+        ({"labels": 1.0 * Y}, "`labels` must be class ids"),
+        ({"risk": 1e-4}, "out of reach|certif"),
+        ({"risk": None}, "One of `risk` and `coverage`"),
+        ({"tune_fraction": 1.0}, "`tune_fraction` must leave rows"),
+        ({"out": "saved"}, "`out` must not exist"),
+    ],
+)
+def test_what_does_not_fit_leaves_the_file(files, kind, changes, message):
+    path = files[kind]
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=message):
+        refused(path, **changes)
+    assert path.read_bytes() == before
+    assert not list(path.parent.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("ending", [".tflite", ".onnx"])
+def test_a_file_without_marks_is_refused(tmp_path, ending):
+    path = tmp_path / f"other{ending}"
+    with pytest.raises(ValueError, match="`path` must be an existing file"):
+        refused(path)
+    path.write_bytes(b"no model at all")
+    with pytest.raises(ValueError, match=r"`path` must be an? \w+ file"):
+        refused(path)
+
+
+def test_a_foreign_model_is_refused(tmp_path):
+    import tensorflow as tf
+
+    path = tmp_path / "foreign.tflite"
+    converter = tf.lite.TFLiteConverter.from_keras_model(network())
+    path.write_bytes(converter.convert())
+    with pytest.raises(ValueError, match="a file that `export` wrote"):
+        refused(path)
+
+
+def test_protected_files_are_refused(files, tmp_path):
+    path = tmp_path / "model.tflite"
+    path.write_bytes(files["tflite"].read_bytes())
+    sidecar = tmp_path / "model.tflite.certificate.json"
+    sidecar.write_text("{}")
+    with pytest.raises(ValueError, match="`path` must have no certificate"):
+        refused(path)
+    sidecar.unlink()
+    path.chmod(0o444)
+    with pytest.raises(ValueError, match="`path` must not be read-only"):
+        refused(path)
+    with pytest.raises(OSError):
+        refused(path, out=tmp_path / "absent" / "x.tflite")
+    assert path.read_bytes() == files["tflite"].read_bytes()

@@ -1,0 +1,260 @@
+"""The monitor of a model in use."""
+
+import numpy as np
+import pytest
+
+import keras_calib as kc
+from keras_calib import Monitor
+from keras_calib.monitoring.monitor_record import Record
+
+RISK, COVERAGE = 0.025, (0.6, 0.8)
+
+
+def answers(n, *, seed=0, drift=1.0, accept=0.75):
+    """Answers of a calibrated model, or of one whose errors multiply."""
+    rng = np.random.default_rng(seed)
+    confidence = 1.0 - 10.0 ** -rng.uniform(0.4, 3.0, n)
+    order = np.argsort(np.argsort(confidence))
+    accepted = order >= (1.0 - accept) * n
+    correct = rng.random(n) >= drift * (1.0 - confidence)
+    return confidence, accepted, correct.astype("float64")
+
+
+def monitor(**options):
+    return Monitor(**{"risk": RISK, "coverage": COVERAGE, **options})
+
+
+def names(watching):
+    return [alarm.name for alarm in watching.alarms]
+
+
+def same(one, other):
+    assert one.counts == pytest.approx(other.counts)
+    for name, value in one.evidence.items():
+        assert value == pytest.approx(other.evidence[name])
+    assert names(one) == names(other)
+
+
+def test_what_holds_raises_no_alarm():
+    watching = monitor().update(*answers(20_000))
+    assert watching.alarms == []
+    assert max(watching.evidence.values()) < 5.0
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("risk", {"drift": 3.0}),
+        ("calibration", {"drift": 1.5}),
+        ("coverage", {"accept": 0.5}),
+        ("coverage", {"accept": 0.9}),
+    ],
+)
+def test_a_change_raises_its_alarm(name, change):
+    watching = monitor().update(*answers(5_000))
+    watching.update(*answers(15_000, seed=1, **change))
+    assert name in names(watching)
+    alarm = next(a for a in watching.alarms if a.name == name)
+    assert alarm.evidence >= alarm.limit == watching.limits[name]
+    assert "most likely began after" in alarm.message
+
+
+def test_limits_spend_alpha_and_no_more():
+    for options in ({}, {"risk": None}, {"tolerance": None}):
+        limits = monitor(**options).limits.values()
+        assert sum(1 / x for x in limits) == pytest.approx(0.05)
+
+
+def test_one_by_one_equals_batches():
+    confidence, accepted, correct = answers(230, drift=9.0)
+    batch = monitor().update(confidence, accepted, correct)
+    single = monitor()
+    for row in zip(confidence, accepted, correct, strict=True):
+        single.update(*row)
+    same(batch, single)
+    at = [[a.num_outcomes for a in m.alarms] for m in (batch, single)]
+    assert at[0] == at[1]
+
+
+def test_late_labels_count_as_those_at_once():
+    confidence, accepted, correct = answers(500, drift=3.0)
+    at_once = monitor().update(confidence, accepted, correct)
+    later = monitor().update(confidence, accepted, ids=range(500))
+    assert later.counts["waiting"] == 500
+    assert later.update_labels(range(500), correct) == 0
+    assert later.evidence["risk"] == pytest.approx(at_once.evidence["risk"])
+    assert later.counts == at_once.counts
+
+
+def test_sums_of_parts_add_and_leave_the_monitor_alone():
+    rows = answers(3_000, drift=2.0)
+    watching = monitor()
+    parts = [[x[i::3] for x in rows] for i in range(3)]
+    total = sum(watching.sums(*part) for part in parts)
+    assert watching.counts["answers"] == 0
+    np.testing.assert_allclose(total, watching.sums(*rows), atol=1e-8)
+    watching.add_sums(total)
+    assert watching.counts == pytest.approx(
+        monitor().update(*rows).counts, rel=1e-9
+    )
+    assert "calibration" in names(watching)
+
+
+def test_merging_takes_the_mean_and_changes_nobody():
+    parts = [monitor().update(*answers(430, seed=i)) for i in range(3)]
+    before = [part.state_dict() for part in parts]
+    merged = Monitor.merge(parts)
+    for part, state in zip(parts, before, strict=True):
+        for name, value in part.state_dict().items():
+            np.testing.assert_array_equal(value, state[name])
+    for name, value in merged.evidence.items():
+        mean = np.mean([part.evidence[name] for part in parts])
+        assert value == pytest.approx(mean)
+    assert merged.counts["answers"] == 3 * 430
+    merged.update(*answers(20_000, drift=3.0))
+    assert "risk" in names(merged)
+
+
+def test_a_saved_monitor_goes_on_as_if_it_had_not_stopped(tmp_path):
+    going = monitor().update(*answers(333))
+    going.update([0.5, 0.9], [False, True], ids=["a", "b"])
+    going.save(tmp_path / "monitor.npz")
+    loaded = Monitor.load(tmp_path / "monitor.npz")
+    for one in (going, loaded):
+        one.update_labels(["b", "a"], [1, 0])
+        one.update(*answers(3_000, seed=1, drift=3.0))
+    same(going, loaded)
+    assert going.alarms == loaded.alarms
+    for name, value in going.history.items():
+        np.testing.assert_array_equal(value, loaded.history[name])
+
+
+def test_a_full_state_is_below_2_mb():
+    watching = monitor()
+    watching.update(*answers(25_000)[:2], ids=range(25_000))
+    assert watching.counts["waiting"] == 20_000
+    assert watching.counts["expired"] == 5_000
+    size = sum(np.asarray(x).nbytes for x in watching.state_dict().values())
+    # With the rest of a full history.
+    assert size + 513 * 10 * 8 < 2e6
+
+
+def test_a_long_history_stays_small():
+    record = Record(["risk"])
+    for i in range(3_000):
+        record.note(np.full(7, 200.0), [float(i)])
+    history = record.history([0.0])
+    assert 200 < len(history["answers"]) <= 513
+    assert history["answers"][-1] == 600_000
+
+
+def test_a_restart_forgets_alarms_and_keeps_counts():
+    watching = monitor().update(*answers(10_000, drift=3.0))
+    watching.restart("risk")
+    assert names(watching) == ["calibration"]
+    assert watching.evidence["risk"] == 1.0
+    watching.restart()
+    assert watching.alarms == []
+    assert watching.counts["answers"] == 10_000
+
+
+def test_a_selector_gives_its_risk_and_the_shares_its_data_allow():
+    chosen = kc.ChosenThreshold(0.5, 0.7, 0.01, 2_000, 0.02, 0.05, "ltt")
+    watching = Monitor(chosen)
+    assert watching.risk == 0.02
+    low, high = watching.coverage
+    width = np.sqrt(np.log(2 / 0.00625) / 4_000)
+    assert (low, high) == pytest.approx((0.7 - width, 0.7 + width))
+    assert sum(1 / x for x in watching.limits.values()) == pytest.approx(
+        0.05 - 0.00625
+    )
+
+
+def test_scores_without_confidence_are_watched_without_calibration():
+    _, accepted, correct = answers(20_000, drift=3.0)
+    watching = monitor(tolerance=None).update(None, accepted, correct)
+    assert names(watching) == ["risk"]
+
+
+REFUSED = {
+    "NaN confidence": (([np.nan], True), {}, "confidence"),
+    "confidence above 1": (([0.5, 1.5], True), {}, "lie in"),
+    "two axes": (([[0.5]], True), {}, "shape"),
+    "accepted of another shape": (([0.5, 0.5], [True]), {}, "accepted"),
+    "accepted 2": (([0.5], [2]), {}, "accepted"),
+    "correct 0.5": (([0.5], True, [0.5]), {}, "correct"),
+    "no confidence": ((None, [True]), {}, "tolerance=None"),
+    "ids twice in a batch": (([0.5, 0.6], True), {"ids": [7, 7]}, "new"),
+    "an id that came before": (([0.5], True), {"ids": ["x"]}, "new"),
+    "too few ids": (([0.5, 0.6], True), {"ids": ["y"]}, "one id"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_answers_are_refused_whole(name):
+    arguments, options, message = REFUSED[name]
+    watching = monitor().update([0.9], True, ids=["x"])
+    before = watching.counts
+    with pytest.raises(ValueError, match=message):
+        watching.update(*arguments, **options)
+    assert watching.counts == before
+
+
+@pytest.mark.parametrize(
+    ("ids", "correct"),
+    [
+        (["a", "a"], [1, 1]),
+        (["a", "done"], [1, 0]),
+        (["a", "unknown"], [1, 0]),
+        (["a", "b"], [1, np.nan]),
+        (["a"], [1, 0]),
+        (["a"], [[1]]),
+    ],
+)
+def test_bad_labels_are_refused_whole(ids, correct):
+    watching = monitor().update([0.9] * 3, True, ids=["a", "b", "done"])
+    watching.update_labels(["done"], [1])
+    before = watching.counts
+    with pytest.raises(ValueError, match="`(ids|correct)` must"):
+        watching.update_labels(ids, correct)
+    assert watching.counts == before
+
+
+def test_skipped_labels_are_counted():
+    watching = monitor().update([0.9] * 2, True, ids=["a", "b"])
+    found = watching.update_labels(
+        ["b", "c", "a", "b"], [1, 1, 0, 0], unknown="skip"
+    )
+    assert found == 2
+    assert watching.counts["correct"] == 1
+    assert watching.update_labels("a", 1, unknown="skip") == 1
+
+
+def test_states_of_others_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="alpha=\\(0.1, 0.05\\)"):
+        monitor().load_state_dict(monitor(alpha=0.1).state_dict())
+    with pytest.raises(ValueError, match="risk"):
+        Monitor.merge([monitor(), monitor(risk=0.2)])
+    (tmp_path / "other").write_text("other")
+    with pytest.raises(ValueError, match="`Monitor.save`"):
+        Monitor.load(tmp_path / "other")
+    with pytest.raises(ValueError, match="shape"):
+        monitor().add_sums([1.0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"risk": 0.0},
+        {"alpha": 1.0},
+        {"tolerance": -0.1},
+        {"coverage": (0.8, 0.6)},
+        {"coverage": 0.8},
+        {"max_waiting": -1},
+        {"selector": "model"},
+        {"risk": None, "coverage": None, "tolerance": None},
+    ],
+)
+def test_arguments_out_of_range_are_refused(options):
+    with pytest.raises((ValueError, TypeError), match="must"):
+        monitor(**options)

@@ -1,0 +1,87 @@
+"""Evidence is at most 1 in the mean, by enumeration of all streams."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from keras_calib.monitoring import watch as watches
+from keras_calib.monitoring.hypotheses import CalibrationHolds
+from keras_calib.monitoring.hypotheses import CoverageHolds
+from keras_calib.monitoring.hypotheses import RiskHolds
+from keras_calib.monitoring.watch import Watch
+
+LENGTH = 6
+STREAMS = np.array(list(itertools.product([0.0, 1.0], repeat=LENGTH)))
+CONFIDENCE = np.array([0.3, 0.95, 1.0, 0.6, 0.995, 0.0])
+CASES = {
+    "risk": (RiskHolds(0.1), 0.1),
+    "risk below": (RiskHolds(0.1), 0.03),
+    "coverage, low end": (CoverageHolds(0.4, 0.6), 0.4),
+    "coverage, high end": (CoverageHolds(0.4, 0.6), 0.6),
+    "calibration": (CalibrationHolds(0.0), CONFIDENCE),
+    "calibration, upper end": (
+        CalibrationHolds(0.05),
+        np.minimum(CONFIDENCE + 0.05, 1.0),
+    ),
+    "calibration, lower end": (
+        CalibrationHolds(0.05),
+        np.maximum(CONFIDENCE - 0.05, 0.0),
+    ),
+}
+
+
+def factors_of(holds, outcomes):
+    if isinstance(holds, CalibrationHolds):
+        return holds.log_factors(CONFIDENCE[: len(outcomes)], outcomes)
+    return holds.log_factors(outcomes)
+
+
+def path(holds, outcomes):
+    """Evidence after each outcome."""
+    watch, found = Watch(holds.prior, np.inf), []
+    for row in factors_of(holds, outcomes):
+        watch.add(row[None], np.zeros((1, 2)))
+        found.append(np.exp(watch.log_evidence))
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_evidence_never_grows_in_the_mean_given_the_past(name, monkeypatch):
+    """So no time of stopping makes the mean exceed 1, in a block or not."""
+    monkeypatch.setattr(watches, "BLOCK", 3)
+    monkeypatch.setattr(watches, "SCALE", 2.0)
+    monkeypatch.setattr(watches, "HORIZON", 7.0)
+    holds, probability = CASES[name]
+    probability = np.broadcast_to(probability, LENGTH)
+    paths = np.array([path(holds, stream) for stream in STREAMS])
+    for t in range(LENGTH):
+        before = paths[:, t - 1] if t else np.ones(len(paths))
+        for past in {tuple(s) for s in STREAMS[:, :t]}:
+            here = (STREAMS[:, :t] == past).all(axis=1)
+            hit = here & (STREAMS[:, t] == 1.0)
+            p = probability[t]
+            after = p * paths[hit, t][0]
+            after += (1 - p) * paths[here & ~hit, t][0]
+            assert after <= before[here][0] * (1 + 1e-6)
+
+
+def test_the_mass_of_all_starts_is_at_most_one():
+    watch = Watch(np.ones(1), np.inf)
+    rng = np.random.default_rng(0)
+    for count in rng.integers(1, 20_000, size=200):
+        watch.add_sum(np.zeros(1), int(count), np.zeros(2))
+        assert watch._spent <= 1.0 + 1e-12
+        assert watch.log_evidence == pytest.approx(0.0, abs=1e-9)
+    assert watch._spent == pytest.approx(1.0)
+
+
+def test_the_likeliest_start_is_that_of_the_change():
+    holds = RiskHolds(0.01)
+    wrong = np.zeros(3000)
+    wrong[2000::10] = 1.0
+    watch = Watch(holds.prior, np.log(40.0))
+    watch.add(holds.log_factors(wrong), holds.facts(wrong))
+    _, before, facts = watch.likeliest()
+    assert before == 2000
+    assert facts.tolist() == [1000.0, 100.0, 0.0]

@@ -1,0 +1,28 @@
+"""Display of a monitor."""
+
+import numpy as np
+import pytest
+
+from keras_calib import Monitor
+from keras_calib import MonitorDisplay
+
+
+def test_it_draws_the_evidence_over_its_limit_and_names_alarms():
+    correct = np.r_[np.ones(1000), np.zeros(1000)]
+    monitor = Monitor(risk=0.1, coverage=(0.9, 1.0))
+    monitor.update(np.full(2000, 0.95), True, correct)
+    display = MonitorDisplay.from_monitor(monitor, name="served").plot()
+    above, below = display.axes_
+    assert "served\nalarm: risk, calibration" in above.get_title()
+    line = above.lines[0].get_ydata()
+    limit = monitor.limits["risk"]
+    assert line[0] == pytest.approx(monitor.history["evidence_risk"][0] / limit)
+    assert line[-1] > 1.0
+    risk = below.lines[0].get_ydata()
+    assert risk[0] == 0.0
+    assert risk[-1] == 1.0
+
+
+def test_it_takes_a_monitor():
+    with pytest.raises(TypeError, match="`monitor`"):
+        MonitorDisplay.from_monitor({})

@@ -1,0 +1,223 @@
+"""Plans: the simulated walk is the selector's, and numbers hold in draws."""
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import keras_calib as kc
+from keras_calib.selection import certification
+from keras_calib.selection.candidates import candidates
+from keras_calib.selection.guarantees import fixed_sequence
+from keras_calib.selection.guarantees import sgr
+from keras_calib.selection.population import Population
+from keras_calib.selection.population import of_calibrated
+from keras_calib.selection.population import of_pilot
+
+QUICK = {"max_samples": 2000, "coverages": (0.2, 0.5)}
+
+
+def records(n, rng, accuracy=0.93):
+    """Scores and correctness of a calibrated network."""
+    of = of_calibrated(accuracy, 1.0)
+    u = rng.random(n)
+    rate = of.rate[np.searchsorted(of.coverage[:-1], u)]
+    return 1.0 - rate, rng.random(n) >= rate
+
+
+def thresholds(draws, i, tied, n):
+    """Accepted and wrong samples at every threshold of one draw."""
+    mine = draws.draw == i
+    wrong = np.zeros(n + 1, int)
+    wrong[draws.rank[mine]] = draws.wrong[mine]
+    wrong = np.maximum.accumulate(wrong)
+    allowed, begin = np.zeros(n + 1, bool), 0
+    for end, whole in zip(draws.ends[i], tied, strict=True):
+        if end > begin:
+            allowed[end if whole else begin + 1 : end + 1] = True
+        begin = end
+    accepted = np.flatnonzero(allowed)
+    return accepted, wrong[accepted]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_simulated_walk_is_that_of_the_selector(seed):
+    rng = np.random.default_rng(seed)
+    pieces = int(rng.integers(3, 40))
+    mass, rate = rng.dirichlet(np.ones(pieces)), 0.1 * rng.random(pieces)
+    tied = rng.random(pieces) < rng.choice([0.0, 0.5, 1.0])
+    of = Population(mass, rate * rng.choice([0.0, 0.3, 1.0], pieces), tied)
+    n, risk = int(rng.integers(50, 3000)), rng.choice([0.02, 0.05, 0.2])
+    draws = certification._draw(of, np.repeat(of.rate[None], 20, 0), n, rng)
+    walks = (certification._fixed_sequence, fixed_sequence)
+    for simulated, selector in (walks, (certification._search, sgr)):
+        found = simulated(draws, n, risk, 0.1)
+        for i in range(20):
+            accepted, wrong = thresholds(draws, i, tied, n)
+            passed = accepted[selector(accepted, wrong, risk, 0.1)]
+            assert found[i] == max(passed, default=0), selector
+
+
+@pytest.mark.parametrize("levels", [0, 40])
+def test_the_power_is_the_frequency_of_certificates(levels):
+    rng = np.random.default_rng(0)
+
+    def drawn(n):
+        scores, correct = records(n, rng)
+        return np.ceil(levels * scores) if levels else scores, correct
+
+    known, _ = of_pilot(candidates(*drawn(200_000), None, None), 1, rng)
+    options = known, 1000, 0.02, 0.05, "ltt", 4000, rng
+    predicted = certification.certified_coverage(*options)
+    found = []
+    for _ in range(500):
+        of = candidates(*drawn(1000), None, None)
+        passed = fixed_sequence(of.accepted, of.wrong, 0.02, 0.05)
+        found.append(of.coverage[passed][-1] if passed.any() else 0.0)
+    # Three standard errors of the difference are 0.07.
+    for least in (1e-9, 0.3):
+        gap = np.mean(predicted >= least) - np.mean(np.array(found) >= least)
+        assert abs(gap) < 0.07
+    assert abs(np.mean(predicted) - np.mean(found)) < 0.035
+
+
+def test_many_errors_are_tested_at_the_ends_of_small_pieces(monkeypatch):
+    of = of_calibrated(0.9, 1.0)
+    options = of, 20_000, 0.05, 0.05, "ltt", 400
+    one, other = (
+        certification.certified_coverage(*options, np.random.default_rng(0))
+        for _ in range(2)
+        if not monkeypatch.setattr(certification, "_MOST_ERRORS", 10 * 3**9 * _)
+    )
+    assert abs(one.mean() - other.mean()) < 0.01
+
+
+def test_plans_agree_with_the_hard_limit_and_their_seed():
+    found = kc.plan(risk=0.05, accuracy=0.95, **QUICK)
+    assert found.fewest == 59
+    assert found.samples >= 59
+    again = kc.plan(risk=0.05, accuracy=0.95, **QUICK)
+    assert str(found) == str(again)
+    assert found.by_coverage.samples[0] <= found.by_coverage.samples[1]
+    # A network without errors among the surest half needs few more.
+    sure = kc.plan(risk=0.05, accuracy=1 - 1e-6, coverage=0.5, **QUICK)
+    assert sure.samples < 200
+    sizes = kc.plan(risk=0.05, accuracy=0.95, sizes=[777], **QUICK).by_samples
+    assert 777 in sizes.samples
+
+
+def test_a_plan_reads_logits_and_records_alike():
+    rng = np.random.default_rng(1)
+    scores, correct = records(1000, rng)
+    log_odds = np.log(scores) - np.log1p(-scores)
+    logits = np.stack([log_odds, np.zeros(1000)], axis=1)
+    of_logits = kc.plan(risk=0.05, pilot=(1 - correct, logits), **QUICK)
+    predicted_first = log_odds > 0
+    right = np.where(predicted_first, correct, ~correct)
+    pilot = (np.abs(log_odds), right)
+    assert str(of_logits) == str(kc.plan(risk=0.05, pilot=pilot, **QUICK))
+    assert of_logits.low <= of_logits.samples <= of_logits.high
+    assert of_logits.pilot_size == 1000 and "1,000 samples" in str(of_logits)
+
+
+def test_no_errors_do_not_prove_a_rate_of_0():
+    scores = np.arange(400.0)
+    known, others = of_pilot(
+        candidates(scores, np.ones(400), None, None),
+        2000,
+        np.random.default_rng(0),
+    )
+    np.testing.assert_allclose(known.risk, 1 / 400)
+    assert abs(others.risk[:, -1].mean() * 400 - 1.0) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "One of `risk`, `ece` and `compare`"),
+        ({"risk": 0.1, "ece": 0.1}, "One of `risk`, `ece` and `compare`"),
+        ({"risk": 1.5, "accuracy": 0.9}, "`risk` must be a number between"),
+        ({"risk": 0.1}, "One of `pilot` and `accuracy`"),
+        ({"risk": 0.1, "pilot": 3}, "`pilot` must be"),
+        ({"risk": 0.01, "accuracy": 0.9, "max_samples": 200}, "299"),
+        ({"risk": 0.1, "accuracy": 0.9, "coverages": [0.0]}, "`coverages`"),
+        ({"risk": 0.1, "accuracy": 0.9, "method": "best"}, "`method`"),
+        ({"compare": 0.1}, "`disagreement` must be given"),
+        ({"compare": 0.1, "disagreement": 0.05}, "must not exceed"),
+        (
+            {"compare": 0.001, "disagreement": 0.2, "max_samples": 500},
+            "ask for `compare=",
+        ),
+        ({"ece": 1e-3, "accuracy": 0.9, "max_samples": 500}, "ask for `ece="),
+        ({"ece": 0.1, "pilot": ([2.0], [1.0])}, "confidences in"),
+    ],
+)
+def test_wrong_arguments_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        kc.plan(**options)
+
+
+@pytest.mark.xfail(
+    reason="noise of the surest few samples names too low a risk"
+)
+def test_a_risk_out_of_reach_is_refused_with_one_within():
+    rng = np.random.default_rng(0)
+    scores, wrong = rng.random(3000), rng.random(3000) < 0.3
+    with pytest.raises(ValueError, match="ask for `risk=0.3"):
+        kc.plan(risk=0.1, pilot=(scores, ~wrong))
+    with pytest.raises(ValueError, match="is too small to tell"):
+        kc.plan(risk=0.01, pilot=(scores[:50], np.ones(50)))
+    with pytest.raises(ValueError, match="raise it, or ask for `risk="):
+        kc.plan(risk=0.01, accuracy=0.8, max_samples=500)
+
+
+def test_labels_of_a_comparison_find_the_difference():
+    options = {"compare": 0.05, "disagreement": 0.2}
+    found = kc.plan(**options)
+    # The normal approximation: (1.96 + 0.84)^2 (q - d^2) / d^2.
+    assert abs(found.samples / 620 - 1) < 0.05
+    rng = np.random.default_rng(0)
+    labels = np.zeros(found.samples, int)
+    hits = []
+    for _ in range(100):
+        kind = rng.choice(3, found.samples, p=[0.125, 0.075, 0.8])
+        a, b = np.where(kind == 1, 0.2, 0.8), np.where(kind == 0, 0.2, 0.8)
+        probs = [np.stack([p, 1 - p], axis=1) for p in (a, b)]
+        of = kc.compare(labels, *probs, accuracy_of, num_replicates=100)
+        hits.append(of.low > 0 or of.high < 0)
+    assert abs(np.mean(hits) - 0.8) < 0.13
+    values = rng.normal(size=(2, 500))
+    of = kc.plan(compare=0.2, pilot=(values[0], values[1]))
+    square = np.var(values[0] - values[1], ddof=1)
+    assert abs(of.samples * 0.2**2 / (2.8**2 * square) - 1) < 0.05
+    assert of.low < of.samples < of.high
+
+
+def accuracy_of(labels, probs, sample_weight=None):
+    return np.average(probs[:, 0] > 0.5, weights=sample_weight)
+
+
+def test_labels_of_an_interval_give_its_width():
+    rng = np.random.default_rng(3)
+    scores, correct = records(1500, rng)
+    found = kc.plan(ece=0.02, pilot=(scores, correct))
+    assert found.low <= found.samples <= found.high
+    widths = []
+    for _ in range(20):
+        drawn, right = records(found.samples, rng)
+        metric = kc.ECE()
+        probs = np.stack([drawn, 1 - drawn], axis=1)
+        labels = np.where(drawn >= 0.5, ~right, right).astype(int)
+        metric.update_state(labels, probs)
+        low, high = metric.interval()
+        widths.append((high - low) / 2)
+    assert abs(np.mean(widths) / 0.02 - 1) < 0.25
+
+
+def test_fewest_accepted_are_exact():
+    for risk, level in ((0.01, 0.0125), (0.05, 0.025), (0.3, 0.4), (0.9, 0.5)):
+        fewest = certification._fewest_accepted(300, risk, level)[:-1]
+        wrong = np.arange(len(fewest))
+        assert (binom.cdf(wrong, fewest, risk) <= level).all()
+        assert (
+            (binom.cdf(wrong, fewest - 1, risk) > level) | (fewest == wrong + 1)
+        ).all()
