@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 if TYPE_CHECKING:
+    from keras_calib.reporting.cards import model_card
     from keras_calib.reporting.entry_points import report
     from keras_calib.reporting.entry_points import report_of_predictions
     from keras_calib.reporting.html import Report
-    from keras_calib.reporting.model_card import model_card
 
 __all__ = ["Report", "model_card", "report", "report_of_predictions"]
 
-_MODULES = {"Report": "html", "model_card": "model_card"}
+_MODULES = {"Report": "html", "model_card": "cards"}
 
 
 def __getattr__(name: str) -> Any:
