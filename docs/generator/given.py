@@ -120,6 +120,7 @@ scenes = (pixels, np.argmax(pixels + noise, axis=-1))
 """,
     ),
     "abstaining.md": _code(_DATA, _PARTS),
+    "deciding.md": _code(_DATA, _PARTS),
     "seeing.md": _code(
         _DATA,
         _PARTS,

@@ -61,10 +61,11 @@ def export(
     `(batch, ...)`. Without a selector it accepts every sample. With
     `VennAbers` there are also `probability_low` and `probability_high`, the
     interval of the predicted class `(batch, ...)`; with costs, `label` is the
-    cheapest answer, and `expected_cost` its cost `(batch, ...)`. A selector
-    with thresholds by group takes one more input, `group` `(batch,)`, int32:
-    the ids of the fit, or places of names in `selector.groups`. It rejects
-    unknown groups.
+    cheapest answer, and `expected_cost` its cost `(batch, ...)`.
+
+    A selector with thresholds by group takes one more input, `group`
+    `(batch,)`, int32: the ids of the fit, or places of names in
+    `selector.groups`. It rejects unknown groups.
 
     A SavedModel has up to three signatures:
 
