@@ -13,7 +13,7 @@ Read in this order:
   `slider` say what the page tells of them.
 - Page: `html` fills the templates `page.*.jinja`, with `pictures`.
 - Command line: `command_line`, and `commands` with a module for each command.
-- `model_card`: the card of an exported model, from its certificate.
+- `cards`: the model card of an export, from its certificate.
 - `prediction_files`: labels and predictions from files.
 """
 
