@@ -186,10 +186,20 @@ def combined_groups(*groups: Any) -> list[str]:
     Args:
         *groups: Ids or names `(n,)` of each grouping.
 
+    Returns:
+        A name for each sample, a list of length n.
+
+    Raises:
+        ValueError: If groupings have different lengths.
+
     Example:
 
     >>> combined_groups(["f", "m"], [3, 4])
     ['f / 3', 'm / 4']
+
+    Reference:
+        Hebert-Johnson et al., Multicalibration, ICML 2018,
+        https://arxiv.org/abs/1711.08513
     """
     lists = [to_numpy(one).reshape(-1).tolist() for one in groups]
     if len({len(one) for one in lists}) != 1:
