@@ -172,8 +172,8 @@ def group_metrics(
         more: Metrics beyond `SUMMED` by name: functions of the name of an
             attribute, or None for all predictions, of the places of its groups
             and of a level. They return `Estimates`.
-        p_values: Of the groups in order, or None. Those of groups of too few
-            predictions do not count.
+        p_values: P-values of the groups in order, or None. Those of groups of
+            too few predictions do not count.
         metrics: Names of the metrics.
         min_size: Least effective number of predictions of a group.
         level: Level of the intervals.

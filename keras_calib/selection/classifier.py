@@ -345,9 +345,9 @@ class SelectiveClassifier(CostLayer):
             logits: The model's outputs `(..., num_classes)`, or `(..., 1)`
                 for the second of two classes.
             groups: After a fit with `groups`, the group of each row `(batch,)`
-                or each score `(...)`: integers as in the fit, or for strings
-                their place in `chosen.group`; eagerly also the strings. A
-                group that the fit did not have is rejected.
+                or each score `(...)`. Integers are those of the fit; strings
+                are given by their place in `chosen.group`, eagerly also by
+                name. A group that the fit did not have is rejected.
             from_logits: Whether they are logits, not probabilities.
 
         Returns:

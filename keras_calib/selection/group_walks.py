@@ -112,9 +112,9 @@ def completion_levels(
     """The least levels at which walks reach the end `(...)`.
 
     Arguments are those of `walk`; `shares` are the parts of a level that the
-    starts bring `(num_starts,)`, with sum 1. A walk from start j has, in part i, a
-    level of a times the sum of shares j to i. It passes if the largest p-value
-    of the part is at most this.
+    starts bring `(num_starts,)`, with sum 1. A walk from start j has, in part
+    i, a level of a times the sum of shares j to i. It passes if the largest
+    p-value of the part is at most this.
     """
     ends = np.append(first, p_value.shape[-1])
     num_starts = len(first)
