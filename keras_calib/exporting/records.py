@@ -37,10 +37,11 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
 
     Example:
 
+    >>> import tempfile
     >>> selector = SelectiveClassifier(score="logit_margin")
     >>> logits = [[4.0, 0.0], [0.0, 3.0], [2.0, 0.0]]
     >>> selector = selector.fit([0, 1, 1], logits, risk=0.0)
-    >>> save_records(selector, "records.npz").name
+    >>> save_records(selector, tempfile.mkdtemp() + "/records.npz").name
     'records.npz'
 
     Reference:
