@@ -5,6 +5,8 @@ repairs, judges and serves a model after training. Everything public is
 importable from here, and from the package where it lives.
 """
 
+import importlib
+
 from keras_calib.reporting.command_line import runs_as_command
 from keras_calib.version import __version__
 
@@ -13,6 +15,8 @@ __all__ = ["__version__"]
 # The command imports by itself what it needs: its help comes without Keras,
 # whose import takes seconds.
 if not runs_as_command():
+    # First, so that no module waits for it.
+    importlib.import_module("keras")
     from keras_calib import analysis
     from keras_calib import calibrators
     from keras_calib import data

@@ -67,6 +67,10 @@ def defined_names(tree: ast.Module) -> set[str]:
     """Public functions, classes and constants of a module."""
     names = set()
     for node in tree.body:
+        made = getattr(node, "value", None)
+        if made and ast.unparse(made).startswith("keras_module("):
+            # An import by another name.
+            continue
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):

@@ -4,9 +4,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from keras import backend
+from keras_calib.backend.late import keras_module
 
 __all__ = ["exact_products"]
+
+backend = keras_module("keras.backend")
 
 
 def exact_products(function: Callable) -> Callable:

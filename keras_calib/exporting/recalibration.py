@@ -17,6 +17,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.exporting.answer_graph import answer_graph
 from keras_calib.exporting.answer_graph import check_kept
+from keras_calib.exporting.certificate_file import certificate_path
 from keras_calib.exporting.file_runner import FileRunner
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
@@ -39,7 +40,6 @@ __all__ = ["Recalibration", "recalibrate_file"]
 _BINS = 15
 # Largest error of a written answer.
 _TOLERANCE = 1e-3
-_CERTIFICATE = ".certificate.json"
 
 
 class Recalibration(NamedTuple):
@@ -371,12 +371,11 @@ def _read_paths(path: Any, out: Any) -> tuple[Path, Path]:
             "`path` must not be read-only: give another with `out`",
             path=str(path),
         )
-    # The one place that knows of certificates: they are for one file.
-    certificate = path.with_name(path.name + _CERTIFICATE)
+    certificate = certificate_path(path)
     if os.path.lexists(certificate):
         raise value_error(
             "`path` must have no certificate, which is for the file as it is: "
-            "give another path with `out`, and certify that file",
+            "give another path with `out`; that file has no certificate",
             certificate=str(certificate),
         )
     return path, written

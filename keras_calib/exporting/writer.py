@@ -18,6 +18,10 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import Calibrator
 from keras_calib.ensembles.base import check_classifier
+from keras_calib.exporting.certificate import certificate_of
+from keras_calib.exporting.certificate import check_certifiable
+from keras_calib.exporting.certificate_file import certificate_path
+from keras_calib.exporting.certificate_file import text_of
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
@@ -45,6 +49,7 @@ def export(
     image_size: tuple[int, int] | None = None,
     sample_inputs: Any = None,
     overwrite: bool = False,
+    certificate: bool = False,
 ) -> Path:
     """Writes a model for serving, with calibrated answers and abstention.
 
@@ -103,6 +108,11 @@ def export(
             then 0 or 1, and uint8 of any value.
         overwrite: Whether to replace an earlier export at `path`, once the
             new one is written and verified. Anything else there is refused.
+        certificate: Whether to write a certificate of the guarantee, which
+            `check_certificate` computes again: `assets.extra/certificate.json`
+            in a SavedModel, `model.onnx.certificate.json` beside `model.onnx`.
+            It needs a selector that was fitted with `risk` and `delta`,
+            without costs and groups.
 
     Returns:
         The path.
@@ -142,8 +152,11 @@ def export(
             )
         )
     check_flag("overwrite", overwrite)
+    check_flag("certificate", certificate)
     path = _read_path(path)
     made = file_format(format_of(path, format))
+    if certificate:
+        check_certifiable(selector)
     if os.path.lexists(path):
         _check_replaced(path, made, overwrite)
     selector = _read_selector(calibrator, selector)
@@ -172,7 +185,7 @@ def export(
         )
         # The first probe comes before the write, so that errors cost little.
         found = itertools.chain([next(found)], found)
-        _write_whole(served, path, made, images, found, overwrite)
+        _write_whole(served, path, made, images, found, overwrite, certificate)
     return path
 
 
@@ -283,6 +296,7 @@ def _write_whole(
     images: ImageReader | None,
     probes: Iterable[Probe],
     overwrite: bool,
+    certificate: bool,
 ) -> None:
     # Written to a folder beside it and renamed, so that a crash leaves nothing
     # incomplete.
@@ -308,11 +322,23 @@ def _write_whole(
             ) from error
         chosen = served.selector.threshold, served.selector.costs
         check_answers(signatures, probes, *chosen)
+        beside = certificate_path(written)
+        if certificate:
+            text = text_of(certificate_of(served, written, made.name))
+            beside.parent.mkdir(exist_ok=True)
+            beside.write_text(text, encoding="ascii")
+        of_file = written.is_file()
         if overwrite and os.path.lexists(path):
             _check_replaced(path, made, overwrite)
             _replace(written, path)
         else:
             _move(written, path)
+        # A crash here leaves a certificate of the earlier file, if any, which
+        # does not fit the new one.
+        if of_file and certificate:
+            os.replace(beside, certificate_path(path))
+        elif of_file:
+            certificate_path(path).unlink(missing_ok=True)
 
 
 def _replace(written: Path, path: Path) -> None:

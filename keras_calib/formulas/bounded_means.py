@@ -19,7 +19,6 @@ from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.values import located
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import safe_divide
 
@@ -53,6 +52,9 @@ def bounded_losses(losses: Any, name: str = "losses") -> np.ndarray:
     check_not_empty(name, x)
     bad = ~((x >= 0.0) & (x <= 1.0))
     if bad.any():
+        # Here, as it needs Keras, which verification does without.
+        from keras_calib.inputs.values import located
+
         raise value_error(
             f"`{name}` must lie in [0, 1]: divide them and their limit by "
             "the largest loss that is possible",

@@ -8,14 +8,12 @@ import itertools
 import re
 from typing import Any
 
-import keras
 import numpy as np
-from keras import backend
-from keras import ops
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.host import host_array
+from keras_calib.backend.late import keras_module
+from keras_calib.backend.late import loaded
 
 __all__ = [
     "HostMath",
@@ -39,13 +37,16 @@ __all__ = [
     "value_if_eager",
 ]
 
+keras = keras_module("keras")
+backend = keras_module("keras.backend")
+ops = keras_module("keras.ops")
 
 _BLOCK = 512
 
 
 def array_namespace(x: Any) -> Any:
     """Module to compute with: NumPy for its arrays, else keras.ops."""
-    return np if isinstance(x, np.ndarray | np.generic) else ops
+    return np if isinstance(x, np.ndarray | np.generic) else loaded(ops)
 
 
 class HostMath:
@@ -101,6 +102,8 @@ def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
 
 def on_host(x: Any) -> np.ndarray:
     """The values of an array or tensor, not copied if they are on the host."""
+    from keras_calib.backend.host import host_array
+
     array = host_array(x)
     return to_numpy(x) if array is None else array
 
@@ -194,7 +197,7 @@ def sum_products(x: Any, y: Any) -> Any:
 def sum_slices(x: Any, ends: np.ndarray) -> Any:
     """Sums of x `(n,)` over adjacent slices with these ends, ascending."""
     xp = array_namespace(x)
-    if xp is ops and backend.backend() != "jax":
+    if xp is not np and backend.backend() != "jax":
         places = np.arange(x.shape[-1])
         inside = (ends[:-1, None] <= places) & (places < ends[1:, None])
         inside = ops.convert_to_tensor(inside, dtype=x.dtype)

@@ -4,8 +4,8 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
-from keras import ops
 
+from keras_calib.backend.late import keras_module
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
 
@@ -22,6 +22,8 @@ __all__ = [
     "to_logits",
     "top1",
 ]
+
+ops = keras_module("keras.ops")
 
 # log and 1/p stay finite in float32.
 PROBABILITY_FLOOR = 1e-37

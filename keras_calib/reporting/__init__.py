@@ -13,6 +13,7 @@ Read in this order:
   `slider` say what the page tells of them.
 - Page: `html` fills the templates `page.*.jinja`, with `pictures`.
 - Command line: `command_line`, and `commands` with a module for each command.
+- `cards`: the model card of an export, from its certificate.
 - `prediction_files`: labels and predictions from files.
 """
 
@@ -21,18 +22,21 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 if TYPE_CHECKING:
+    from keras_calib.reporting.cards import model_card
     from keras_calib.reporting.entry_points import report
     from keras_calib.reporting.entry_points import report_of_predictions
     from keras_calib.reporting.html import Report
 
-__all__ = ["Report", "report", "report_of_predictions"]
+__all__ = ["Report", "model_card", "report", "report_of_predictions"]
+
+_MODULES = {"Report": "html", "model_card": "cards"}
 
 
 def __getattr__(name: str) -> Any:
     """Imports a public name when it is first used: it needs Keras."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "html" if name == "Report" else "entry_points"
+    module = _MODULES.get(name, "entry_points")
     found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     globals()[name] = found
     return found

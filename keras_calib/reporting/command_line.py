@@ -32,6 +32,7 @@ COMMANDS = {
     "monitor": "alarms for a model in use, from its log",
     "plan": "how many labels a guarantee or an interval takes",
     "report": "an HTML report from files of predictions",
+    "verify": "check the certificate of an exported model",
 }
 _EXIT_CODES = """\
 exit codes: 0 done; 1 a file or its values are at fault; 2 the arguments are;

@@ -7,8 +7,6 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.values import located
-from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import running_sum
 from keras_calib.numerics.arrays import safe_divide
@@ -26,7 +24,8 @@ class Candidates(NamedTuple):
     """All candidate thresholds, strictest first, `(num_thresholds,)`.
 
     `accepted` and `wrong` are weights of accepted samples and of errors among
-    them, or of their costs. `counts` is True if every weight is 1.
+    them, or of their costs. `counts` is True if every weight is 1. `score` is
+    the least score that each accepts.
     """
 
     threshold: np.ndarray
@@ -34,6 +33,7 @@ class Candidates(NamedTuple):
     wrong: np.ndarray
     num_samples: int
     counts: bool
+    score: np.ndarray | None = None
 
     @property
     def coverage(self) -> np.ndarray:
@@ -62,6 +62,10 @@ def candidates(
     scores: Any, correct: Any, sample_weight: Any, delta: float | None
 ) -> Candidates:
     """Checks scores and correctness and returns the candidate thresholds."""
+    # Here, as these need Keras, which verification does without.
+    from keras_calib.inputs.values import located
+    from keras_calib.inputs.weights import weight_of_rows
+
     scores = as_array(scores, "scores")
     correct = as_array(correct, "correct", "float64")
     check_units(delta, scores.shape)
@@ -124,6 +128,7 @@ def ranked_candidates(
         wrong,
         len(scores),
         bool(np.all(weight == 1.0)),
+        scores[last],
     )
 
 

@@ -13,6 +13,7 @@ from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.inputs.checks import check_number
 from keras_calib.selection.candidates import Candidates
+from keras_calib.selection.data_hash import with_hashes
 from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.group_thresholds import choose_of_groups
 from keras_calib.selection.group_thresholds import split_by_group
@@ -214,6 +215,7 @@ class ThresholdLayer(FittedLayer):
         `log_odds` is True if scores are log-odds of the confidence.
         """
         chosen, certified = choose(found, target, log_odds)
+        chosen = with_hashes(chosen, found)
         self.keep(found, chosen, certified, target.delta)
 
     def keep(

@@ -60,6 +60,9 @@ class ChosenThreshold(NamedTuple):
         cost: With costs, what the decisions cost on the data, a `MeanCost`.
         certified_cost: With costs, upper bound of the true mean cost of the
             accepted with probability 1 - `delta`; None without a guarantee.
+        data_sha256: SHA-256 of the (score, correct) rows of the data in
+            canonical order, set by a selector's fit with `delta`; else None.
+        ranking_sha256: The same of counts alone, in order of the scores.
     """
 
     threshold: float
@@ -72,9 +75,12 @@ class ChosenThreshold(NamedTuple):
     confidence: float | None = None
     cost: MeanCost | None = None
     certified_cost: float | None = None
+    data_sha256: str | None = None
+    ranking_sha256: str | None = None
 
     def __repr__(self) -> str:
         facts = {name: repr(value) for name, value in self._asdict().items()}
+        del facts["data_sha256"], facts["ranking_sha256"]
         if self.cost is None:
             del facts["cost"], facts["certified_cost"]
         if self.confidence is not None:

@@ -86,7 +86,7 @@ INSIDE_FUNCTIONS = {
     "matplotlib": {"plots", "reporting"},
     "onnx": {"exporting"},
     "onnxruntime": {"exporting"},
-    "pyarrow": {"reporting"},
+    "pyarrow": {"exporting", "reporting"},
     "tensorflow": {
         "backend",
         "calibrators",

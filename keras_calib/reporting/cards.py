@@ -1,0 +1,184 @@
+"""A model card in Markdown, from the certificate of an exported model."""
+
+import json
+from collections.abc import Mapping
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
+from keras_calib.exporting.certificate_file import certificate_path
+from keras_calib.exporting.certificate_file import digest_of
+from keras_calib.exporting.certificate_file import read_certificate
+from keras_calib.inputs.checks import check_number
+
+__all__ = ["model_card"]
+
+# Names of metrics, by those that an evaluation gives.
+_TITLES = {
+    "accuracy": "Accuracy",
+    "ece": "Expected calibration error (ECE)",
+    "aurc": "Area under the risk-coverage curve (AURC)",
+    "nll": "Negative log-likelihood",
+    "brier": "Brier score",
+}
+
+
+def model_card(
+    path: Any,
+    *,
+    name: str,
+    intended_use: str,
+    dataset: str = "selection data",
+    task: str = "image-classification",
+    evaluation: Mapping[str, float] | None = None,
+    evaluation_dataset: str | None = None,
+    license: str | None = None,
+    tags: Sequence[str] = (),
+) -> str:
+    """The Markdown of a model card, from the certificate of an export.
+
+    Use it to publish a certified model, also on the Hugging Face Hub: the card
+    begins with its metadata. The numbers of the guarantee are those of the
+    certificate; `check_certificate` says whether that still holds.
+
+    Args:
+        path: The exported folder or file, with its certificate.
+        name: Name of the model.
+        intended_use: What the model is for and what it is not for, in a
+            sentence or more of yours.
+        dataset: Name of the data that chose the threshold.
+        task: Task of the Hub, such as `"text-classification"`.
+        evaluation: Metrics on other data by name, such as
+            `{"ece": 0.012, "aurc": 0.004}`, or None.
+        evaluation_dataset: Name of these data; needed with `evaluation`.
+        license: Identifier of the licence, such as `"apache-2.0"`.
+        tags: Further tags.
+
+    Returns:
+        The card as text; write it to `README.md`.
+
+    Raises:
+        ValueError: If the certificate is missing or broken, or a text is
+            empty.
+        TypeError: If an argument is of the wrong kind.
+        ImportError: If Jinja2 is missing.
+
+    Example:
+
+    >>> model_card("no/model", name="m", intended_use="A demonstration."
+    ... )  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: There must be a certificate: ...
+
+    Reference:
+        Mitchell et al., Model Cards for Model Reporting, FAT* 2019,
+        https://arxiv.org/abs/1810.03993
+    """
+    texts = {
+        "name": name,
+        "intended_use": intended_use,
+        "dataset": dataset,
+        "task": task,
+    }
+    if evaluation is not None:
+        texts["evaluation_dataset"] = evaluation_dataset or ""
+    for argument, text in texts.items():
+        if not isinstance(text, str):
+            raise type_error(f"`{argument}` must be a text", **{argument: text})
+        if not text.strip():
+            raise value_error(
+                f"`{argument}` must not be empty", **{argument: text}
+            )
+    if isinstance(tags, str):
+        raise type_error("`tags` must be a list of texts", tags=tags)
+    for metric, value in (evaluation or {}).items():
+        check_number(metric, value)
+    facts = read_certificate(certificate_path(Path(path).expanduser()))
+    if digest_of(facts) != facts["digest"]:
+        raise value_error(
+            "The certificate must be unchanged since it was made",
+            digest=facts["digest"],
+        )
+    return _template().render(
+        {
+            **facts,
+            **texts,
+            "metadata": _metadata(facts, texts, evaluation, license, tags),
+            "evaluation": evaluation or {},
+            "titles": _TITLES,
+        }
+    )
+
+
+def _metadata(
+    facts: dict[str, Any],
+    texts: dict[str, str],
+    evaluation: Mapping[str, float] | None,
+    license: str | None,
+    tags: Sequence[str],
+) -> str:
+    """The front matter: YAML whose values are JSON, which is YAML too."""
+    chosen = facts["selection"]
+    on_selection = {
+        "coverage": chosen["coverage"],
+        "selective_risk": chosen["risk"],
+    }
+    results = [(texts["dataset"], on_selection)]
+    if evaluation is not None:
+        results.append((texts["evaluation_dataset"], dict(evaluation)))
+    own = ["calibration", "selective-classification", "uncertainty"]
+    metadata: dict[str, Any] = {
+        "library_name": "keras",
+        "license": license,
+        "pipeline_tag": texts["task"],
+        "tags": [*own, *(x for x in tags if x not in own)],
+        "model-index": [
+            {
+                "name": texts["name"],
+                "results": [
+                    {
+                        "task": {"type": texts["task"]},
+                        "dataset": {"name": data, "type": _slug(data)},
+                        "metrics": [
+                            {
+                                "type": metric,
+                                "value": float(value),
+                                "name": _TITLES.get(metric, metric),
+                            }
+                            for metric, value in metrics.items()
+                        ],
+                    }
+                    for data, metrics in results
+                ],
+            }
+        ],
+    }
+    return "\n".join(
+        f"{key}: {json.dumps(value)}"
+        for key, value in metadata.items()
+        if value is not None
+    )
+
+
+def _slug(name: str) -> str:
+    words = "".join(x if x.isalnum() else " " for x in name.lower()).split()
+    return "-".join(words) or "data"
+
+
+def _template() -> Any:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise ImportError(
+            "Model cards need Jinja2: pip install 'keras-calib[report]'"
+        ) from error
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("keras_calib", "reporting"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("model_card.md.jinja")

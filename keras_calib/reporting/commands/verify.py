@@ -1,0 +1,126 @@
+"""What `keras-calib verify` does: it checks a certificate without Keras."""
+
+import argparse
+from typing import TYPE_CHECKING
+from typing import Any
+
+from keras_calib.reporting.commands.terminal import Progress
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from keras_calib.reporting.prediction_files.columns import ColumnFile
+
+__all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
+
+DESCRIPTION = """\
+Checks the certificate of an exported model: hashes of every file and, with the
+data that chose the threshold, every number of the guarantee. It needs neither
+Keras nor TensorFlow.
+
+--data is a .npz, .csv, .tsv or .parquet file with a row for each sample: its
+`score`, and whether the prediction was `correct` (0 or 1), as `save_records`
+writes it. Without a score there may be a `confidence`. The order of rows does
+not matter.
+
+The exit code is 0 if all agrees, and 1 if anything differs. A certificate says
+nothing about who made it: sign it with a tool of your own.
+"""
+EXAMPLES = """\
+examples:
+  keras-calib verify serving/1
+  keras-calib verify serving/1 --data=selection.parquet
+  keras-calib verify model.tflite --data=log.csv --score=margin
+"""
+# How errors call the library's arguments here.
+FLAGS = {"scores": "--score", "confidence": "--confidence"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Gives a parser the arguments of the command."""
+    parser.add_argument("path", help="the exported folder or file")
+    parser.add_argument(
+        "--data",
+        metavar="FILE",
+        help="records of the data that chose the threshold",
+    )
+    for name, meaning in (
+        ("score", "column of scores (score)"),
+        ("confidence", "column of confidences, instead of scores"),
+        ("correct", "column that says whether a prediction was right"),
+        ("separator", "sign between the columns of a .csv file"),
+    ):
+        parser.add_argument(f"--{name}", metavar="NAME", help=meaning)
+    parser.add_argument(
+        "--decimal",
+        default=".",
+        choices=(".", ","),
+        help="decimal point of a .csv file (%(default)s)",
+    )
+
+
+def check(given: argparse.Namespace) -> None:
+    """Raises ValueError if arguments are wrong, alone or together."""
+    if given.score is not None and given.confidence is not None:
+        raise ValueError("--score and --confidence exclude each other")
+    columns = ("score", "confidence", "correct", "separator")
+    used = [f"--{x}" for x in columns if getattr(given, x) is not None]
+    if used and given.data is None:
+        raise ValueError(f"{', '.join(used)} needs --data, the records to read")
+
+
+def run(given: argparse.Namespace, progress: Progress) -> None:
+    """Prints what was checked; raises ValueError if anything differs."""
+    from keras_calib.exporting.certificate_check import check_certificate
+
+    data: dict[str, Any] = {}
+    if given.data is not None:
+        progress.say(f"Reading {given.data} ...")
+        data = _records(given)
+    progress.say("Checking ...")
+    found = check_certificate(given.path, **data)
+    progress.clear()
+    print(found.certificate["guarantee"]["statement"])
+    for text in found.checked:
+        print(f"checked: {text}")
+    for text in found.not_checked:
+        print(f"not checked: {text}")
+    for text in found.differences:
+        print(f"differs: {text}")
+    if not found.holds:
+        count = len(found.differences)
+        raise ValueError(
+            f"the certificate does not hold: {count} "
+            f"{'difference' if count == 1 else 'differences'}"
+        )
+    whole = given.data is not None
+    print("The certificate holds." if whole else "The files are unchanged.")
+
+
+def _records(given: argparse.Namespace) -> dict[str, Any]:
+    """Scores or confidences, and correctness, from the file."""
+    from keras_calib.reporting.prediction_files.columns import ColumnFile
+
+    file = ColumnFile(given.data, given.separator, given.decimal)
+    name, kind = given.score or given.confidence, "scores"
+    if given.confidence is not None:
+        kind = "confidence"
+    elif name is None:
+        name = "score"
+        if "score" not in file.names and "confidence" in file.names:
+            name, kind = "confidence", "confidence"
+    correct = given.correct or "correct"
+    absent = [x for x in (name, correct) if x not in file.names]
+    if absent:
+        raise ValueError(
+            f"{given.data} must have the columns {name} and {correct}. "
+            f"Received: {', '.join(file.names[:20])}"
+        )
+    return {kind: _column(file, name), "correct": _column(file, correct)}
+
+
+def _column(file: "ColumnFile", name: str) -> "np.ndarray":
+    import numpy as np
+
+    parts = [part[name] for part in file.parts([], [name], [])]
+    return np.concatenate([np.atleast_1d(x) for x in parts])
