@@ -122,4 +122,4 @@ class PlanDisplay(Display):
                 f"Labels for a risk of {plan.target:g}, delta {plan.delta:g}",
             ),
         )
-        legend(ax, loc="upper left")
+        legend(ax, loc="lower right")
