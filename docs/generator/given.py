@@ -121,6 +121,7 @@ scenes = (pixels, np.argmax(pixels + noise, axis=-1))
     ),
     "abstaining.md": _code(_DATA, _PARTS),
     "deciding.md": _code(_DATA, _PARTS),
+    "operating.md": _code(_DATA),
     "seeing.md": _code(
         _DATA,
         _PARTS,

@@ -28,7 +28,8 @@ def certified_by_group(
     """Which thresholds of each group are certified, all at once.
 
     P(any certified threshold of any group has a true risk above `risk`) <=
-    `delta`, for any number of groups of any sizes.
+    `delta`, for any number of groups of any sizes. Derivation:
+    docs/derivations.md, 'Thresholds by group'.
 
     Returns:
         A mask of the candidates of each group, and the fewest samples with
