@@ -39,7 +39,7 @@ class PlanDisplay(Display):
 
     >>> import keras_calib
     >>> found = keras_calib.plan(risk=0.05, accuracy=0.95, max_samples=1000)
-    >>> PlanDisplay.from_plan(found).sizes.samples[0]
+    >>> int(PlanDisplay.from_plan(found).sizes.samples[0])
     59
 
     Reference:

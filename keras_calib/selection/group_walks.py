@@ -115,7 +115,8 @@ def completion_levels(
     Arguments are those of `walk`; `shares` are the parts of a level that the
     starts bring `(num_starts,)`, with sum 1. A walk from start j has, in part
     i, a level of a times the sum of shares j to i. It passes if the largest
-    p-value of the part is at most this.
+    p-value of the part is at most this. Derivation: docs/derivations.md,
+    'Thresholds by group'.
     """
     ends = np.append(first, p_value.shape[-1])
     num_starts = len(first)
@@ -133,6 +134,8 @@ def completion_levels(
 
 def shared_level(completed: np.ndarray, delta: float) -> np.ndarray:
     """The level of each group after those that completed passed theirs on.
+
+    Derivation: docs/derivations.md, 'Thresholds by group'.
 
     Args:
         completed: Levels at which the walks of groups reach their ends

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import pkgutil
 
+import keras
 import pytest
 
 import keras_calib
@@ -16,6 +17,9 @@ OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 LEFT_OUT = ["keras_calib.__main__"]
 if importlib.util.find_spec("apache_beam") is None:
     LEFT_OUT += ["keras_calib.beam", "keras_calib.monitoring.windows"]
+# Only TensorFlow exports.
+if keras.backend.backend() != "tensorflow":
+    LEFT_OUT.append("keras_calib.exporting.recalibration")
 # Pipelines are TensorFlow's, whatever trains on them.
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 MODULES = ["keras_calib"] + [
