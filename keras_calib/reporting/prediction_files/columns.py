@@ -282,8 +282,10 @@ class ColumnFile:
 
 def _filled(column: Any, has_gaps: bool) -> Any:
     """A column of a table as texts, empty where a value is missing."""
-    if not has_gaps or isinstance(column, np.ndarray):
+    if not has_gaps:
         return column
+    if isinstance(column, np.ndarray):
+        return column.astype(str)
     return column.cast("string").fill_null("")
 
 

@@ -44,7 +44,8 @@ def test_the_command_reads_logs_of_the_predicted_class(tmp_path, capsys):
 
 def test_the_command_compares_two_files_of_the_same_labels(tmp_path, capsys):
     labels, logits = noisy_predictions(400)
-    other = logits + np.random.default_rng(0).normal(size=logits.shape)
+    noise = np.random.default_rng(0).normal(size=logits.shape)
+    other = logits + 6.0 * noise
     one = write_file(tmp_path / "a.npz", labels, logits=logits)
     two = write_file(tmp_path / "b.npz", labels, logits=other)
     given = ["plan", f"--pilot={one}", f"--pilot={two}", "--compare=0.05"]
