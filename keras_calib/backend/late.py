@@ -1,10 +1,11 @@
-"""Keras, which a command may do without: its import takes seconds."""
+"""Imports at first use: a command may do without Keras, which takes seconds."""
 
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["keras_module", "loaded"]
+__all__ = ["keras_module", "late_names", "loaded"]
 
 
 class _Late:
@@ -31,6 +32,31 @@ def keras_module(name: str) -> Any:
     if "keras" in sys.modules:
         return importlib.import_module(name)
     return _Late(name)
+
+
+def late_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that imports a name when it is first used.
+
+    Args:
+        package: Name of the package.
+        modules: Modules of the package to the public names of each, separated
+            by spaces.
+    """
+    homes = {
+        x: module for module, names in modules.items() for x in names.split()
+    }
+
+    def imported(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}"
+            )
+        module = importlib.import_module(f"{package}.{homes[name]}")
+        found = getattr(module, name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    return imported
 
 
 def loaded(module: Any) -> Any:

@@ -5,9 +5,9 @@ certificates. Not here: servers (`examples/serving`).
 Floor: above `selection`, beside `plots`.
 """
 
-import importlib
 from typing import TYPE_CHECKING
-from typing import Any
+
+from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
     from keras_calib.exporting.certificate_check import CertificateCheck
@@ -26,19 +26,12 @@ __all__ = [
     "save_records",
 ]
 
-_MODULES = {
-    "Recalibration": "recalibration",
-    "export": "writer",
-    "recalibrate_file": "recalibration",
-    "save_records": "records",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used: some need Keras."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _MODULES.get(name, "certificate_check")
-    found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    globals()[name] = found
-    return found
+__getattr__ = late_names(
+    __name__,
+    {
+        "certificate_check": "CertificateCheck check_certificate",
+        "recalibration": "Recalibration recalibrate_file",
+        "records": "save_records",
+        "writer": "export",
+    },
+)

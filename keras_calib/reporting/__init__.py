@@ -17,9 +17,9 @@ Read in this order:
 - `prediction_files`: labels and predictions from files.
 """
 
-import importlib
 from typing import TYPE_CHECKING
-from typing import Any
+
+from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
     from keras_calib.reporting.cards import model_card
@@ -29,14 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "model_card", "report", "report_of_predictions"]
 
-_MODULES = {"Report": "html", "model_card": "cards"}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used: it needs Keras."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _MODULES.get(name, "entry_points")
-    found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    globals()[name] = found
-    return found
+__getattr__ = late_names(
+    __name__,
+    {
+        "cards": "model_card",
+        "entry_points": "report report_of_predictions",
+        "html": "Report",
+    },
+)

@@ -5,9 +5,9 @@ here: the scores (`formulas`) and served files (`exporting`).
 Floor: above `calibrators` and `metrics`, beside `training`.
 """
 
-import importlib
 from typing import TYPE_CHECKING
-from typing import Any
+
+from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
     from keras_calib.selection.classifier import SelectiveClassifier
@@ -44,27 +44,17 @@ __all__ = [
     "plan",
 ]
 
-_MODULES = {
-    "ControlledRisks": "risks",
-    "GroupThresholds": "group_thresholds",
-    "LabelTable": "plan_tables",
-    "LogitNormalization": "normalization",
-    "Plan": "plan_tables",
-    "SelectiveClassifier": "classifier",
-    "SizeTable": "plan_tables",
-    "choose_group_thresholds": "group_thresholds",
-    "choose_threshold_by_cost": "cost_records",
-    "combined_groups": "group_names",
-    "control_risks": "risks",
-    "plan": "planning",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used: some need Keras."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _MODULES.get(name, "thresholds")
-    found = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    globals()[name] = found
-    return found
+__getattr__ = late_names(
+    __name__,
+    {
+        "classifier": "SelectiveClassifier",
+        "cost_records": "choose_threshold_by_cost",
+        "group_names": "combined_groups",
+        "group_thresholds": "GroupThresholds choose_group_thresholds",
+        "normalization": "LogitNormalization",
+        "plan_tables": "LabelTable Plan SizeTable",
+        "planning": "plan",
+        "risks": "ControlledRisks control_risks",
+        "thresholds": "ChosenThreshold ThresholdTable choose_threshold",
+    },
+)

@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import add_groups
 from keras_calib.reporting.commands.terminal import load_keras
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
@@ -223,10 +224,7 @@ _GROUPS = {"files": _FILES, "columns": _COLUMNS, "content": _CONTENT}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Gives a parser the arguments of the command."""
-    for title, arguments in _GROUPS.items():
-        group = parser.add_argument_group(title)
-        for flag, options in arguments.items():
-            group.add_argument(flag, **options)
+    add_groups(parser, _GROUPS)
 
 
 def check(given: argparse.Namespace) -> None:

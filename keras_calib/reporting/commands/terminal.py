@@ -1,8 +1,9 @@
-"""What a command shows on the terminal: a line of progress, and no log lines.
+"""What commands share: groups of flags, a line of progress, no log lines.
 
 Log lines are those of compiled code, which come as Keras is imported.
 """
 
+import argparse
 import contextlib
 import importlib
 import os
@@ -14,10 +15,18 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Progress", "load_keras"]
+__all__ = ["Progress", "add_groups", "load_keras"]
 
 # Seconds between two changes of the line.
 _PAUSE = 0.1
+
+
+def add_groups(parser: argparse.ArgumentParser, groups: dict) -> None:
+    """Gives a parser flags with their options, by title of a group."""
+    for title, arguments in groups.items():
+        group = parser.add_argument_group(title)
+        for flag, options in arguments.items():
+            group.add_argument(flag, **options)
 
 
 class Progress:
