@@ -27,8 +27,8 @@ from keras_calib.formulas.intervals import binomial_p_value
 from keras_calib.selection.group_walks import completion_levels
 from keras_calib.selection.group_walks import num_testable
 from keras_calib.selection.group_walks import shared_level
-from keras_calib.selection.group_walks import walk
 from keras_calib.selection.guarantees import starts
+from keras_calib.selection.guarantees import walk
 
 _NUM_FITS = flags.DEFINE_integer("num_fits", 2000, "Per row.")
 _NUM_GROUPS = flags.DEFINE_integer("num_groups", 1000, "Of each fit.")

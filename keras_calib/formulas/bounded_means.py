@@ -3,8 +3,8 @@
 Losses with other bounds are divided by their bound first, and so is the limit.
 Two tests reject the hypothesis that the mean exceeds a limit.
 That of Hoeffding and Bentkus needs the sum of the losses alone. Betting adapts
-to their variance, so that it is far stronger where losses vary less than 0 and
-1.
+to their variance, so that it is far stronger where losses vary less than losses
+of 0 or 1.
 """
 
 from collections.abc import Callable

@@ -199,7 +199,9 @@ class GroupedSums:
         return Estimates(*(np.where(weight > 0, x, np.nan) for x in found))
 
     def count_p_values(self) -> np.ndarray:
-        """Two-sided exact p-values of the number of correct predictions.
+        """Two-sided p-values of the number of correct predictions.
+
+        They are exact but for the confidences, which are averaged in cells.
 
         If the model is calibrated, the wrong predictions of a group are a sum
         of trials of probability 1 - confidence.

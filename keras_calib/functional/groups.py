@@ -12,8 +12,6 @@ from keras_calib.formulas.intervals import tail_of
 from keras_calib.formulas.proper import brier_losses_of_rows
 from keras_calib.formulas.proper import log_losses
 from keras_calib.formulas.proper import losses_of_rows
-from keras_calib.functional.group_names import Grouping
-from keras_calib.functional.group_names import groupings
 from keras_calib.functional.group_slices import RANKS
 from keras_calib.functional.group_slices import Records
 from keras_calib.functional.group_slices import Slices
@@ -21,6 +19,8 @@ from keras_calib.functional.group_slices import records_at
 from keras_calib.functional.group_table import SUMMED
 from keras_calib.functional.group_table import GroupMetrics
 from keras_calib.functional.group_table import group_metrics
+from keras_calib.functional.groupings import Grouping
+from keras_calib.functional.groupings import groupings
 from keras_calib.functional.hypothesis_tests import check_test
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_flag
@@ -86,11 +86,12 @@ def by_group(
         metrics: Names out of `"accuracy"`, `"mean_confidence"`, `"gap"` (mean
             confidence less accuracy), `"ece"`, `"mce"`, `"rmsce"`, `"brier"`,
             `"nll"`, `"aurc"`, `"augrc"` and `"failure_auroc"`. The last three
-            take 0.3 s for each group of 1,000 predictions, by bootstrap.
-        statistic: Test of calibration: `"count"` for the exact test of the
-            number of correct predictions, a `statistic` of `calibration_test`,
-            or None. Values from draws, as of `"ece"`, have p-values of at
-            least 1 / (1 + num_samples), too large for many groups.
+            are slow for many groups: their intervals are bootstraps.
+        statistic: Test of calibration: `"count"` for the test of the number of
+            correct predictions, exact but for confidences that are averaged in
+            cells; a `statistic` of `calibration_test`; or None. Values from
+            draws, as of `"ece"`, have p-values of at least
+            1 / (1 + num_samples), too large for many groups.
         intersections: Whether to add the groups of several attributes
             together, or of how many at most.
         min_size: Least number of predictions of a group, at least 1.

@@ -10,7 +10,7 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.calibrators import CalibratorChoice
-from keras_calib.functional.group_names import groupings
+from keras_calib.functional.groupings import groupings
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer

@@ -163,13 +163,16 @@ class CostTarget(NamedTuple):
             reached = certified = self._within(found, ranked, self.mean_cost)
             if self.reject_cost is not None:
                 # No answer that costs more than a rejection.
-                reached = reached & (found.threshold >= -self.reject_cost)
+                reached = reached & self._affordable(found)
             if not reached.any():
                 raise self._not_reached(found, ranked)
             place = np.flatnonzero(reached)[-1]
             if self.delta is None:
                 certified = none
-            return float(found.threshold[place]), certified
+            threshold = float(found.threshold[place])
+            if self.reject_cost is not None:
+                threshold = max(threshold, -float(self.reject_cost))
+            return threshold, certified
         if self.coverage is not None:
             # A coverage such as 1 - 0.9 is rounded.
             reached = found.coverage >= self.coverage - 1e-12
@@ -183,6 +186,11 @@ class CostTarget(NamedTuple):
         if price * found.accepted[-1] < paid[place]:
             return math.inf, none
         return float(found.threshold[place]), none
+
+    def _affordable(self, found: Candidates) -> np.ndarray:
+        """Whether no answer that a threshold accepts costs over the price."""
+        score = np.asarray(found.score)
+        return score >= -score.dtype.type(self.reject_cost)
 
     def _within(
         self, found: Candidates, ranked: np.ndarray, limit: float
@@ -205,14 +213,14 @@ class CostTarget(NamedTuple):
         allowed = np.ones(len(found.threshold), bool)
         facts: dict[str, Any] = {"mean_cost": limit}
         if price is not None:
-            allowed = found.threshold >= -price
+            allowed = self._affordable(found)
             facts["reject_cost"] = price
         if not allowed.any():
             return value_error(
                 "`reject_cost` must not be below the expected cost of every "
                 "answer",
                 **facts,
-                lowest_expected_cost=float(-found.threshold[0]),
+                lowest_expected_cost=float(-np.asarray(found.score)[0]),
             )
         if self.delta is None:
             best = int(np.argmin(np.where(allowed, found.risk, np.inf)))

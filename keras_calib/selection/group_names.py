@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.functional.groupings import SEPARATOR
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.served_groups import LARGEST_ID
 
@@ -13,7 +14,7 @@ __all__ = ["combined_groups", "read_groups"]
 
 
 def combined_groups(*groups: Any) -> list[str]:
-    """Names of the intersections of groupings, such as `"f / old"`.
+    """Names of the intersections of groupings, such as `"f & old"`.
 
     Use it to ask for a threshold in each intersection: its result is the
     `groups` of a fit.
@@ -31,7 +32,7 @@ def combined_groups(*groups: Any) -> list[str]:
     Example:
 
     >>> combined_groups(["f", "m"], [3, 4])
-    ['f / 3', 'm / 4']
+    ['f & 3', 'm & 4']
 
     Reference:
         Kearns et al., Preventing Fairness Gerrymandering, ICML 2018,
@@ -48,10 +49,11 @@ def combined_groups(*groups: Any) -> list[str]:
         names, places = read_groups(one, one.shape)
         lists.append([names[place] for place in places])
     rows = list(zip(*lists, strict=True))
-    found = {row: " / ".join(map(str, row)) for row in rows}
+    found = {row: SEPARATOR.join(map(str, row)) for row in rows}
     if len(set(found.values())) < len(found):
         raise value_error(
-            '`groups` must be told apart when joined by " / ": rename them',
+            f'`groups` must be told apart when joined by "{SEPARATOR}": rename '
+            "them",
             intersections=len(found),
             names=len(set(found.values())),
         )
@@ -75,9 +77,12 @@ def read_groups(
         # Of names and a NaN, NumPy makes names.
         array = np.array(groups, object)
     if array.dtype.kind == "O":
-        flat = array.reshape(-1).tolist()
+        flat = [
+            x.decode("utf-8") if isinstance(x, bytes) else x
+            for x in array.reshape(-1).tolist()
+        ]
         whole = all(isinstance(x, str) for x in flat)
-        array = array.astype(str) if whole else array
+        array = np.array(flat).reshape(array.shape) if whole else array
     if array.dtype.kind not in "iuUS":
         raise type_error(
             "`groups` must be integers or strings, without NaN and None: give "

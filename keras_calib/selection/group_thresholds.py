@@ -44,8 +44,10 @@ class GroupThresholds(NamedTuple):
             true risk; None without a guarantee.
         delta: Probability that the guarantee fails for any group, or None.
         method: `"ltt"` or `"sgr"`, or None.
-        min_samples: Groups of fewer samples were not tested, as no data could
-            certify them; 0 without a guarantee.
+        min_samples: The fewest samples that could certify a tested group;
+            0 without a guarantee.
+        tested: Whether each group was tested. The others are too small for a
+            share of `delta`. Empty without a guarantee.
     """
 
     group: tuple
@@ -59,6 +61,7 @@ class GroupThresholds(NamedTuple):
     delta: float | None = None
     method: str | None = None
     min_samples: int = 0
+    tested: tuple = ()
 
     @property
     def accepts(self) -> tuple:
@@ -83,10 +86,11 @@ class GroupThresholds(NamedTuple):
             self.group_coverage,
             self.group_risk,
         )
-        for name, number, *facts in list(zip(*columns, strict=True))[:_SHOWN]:
+        listed = list(zip(*columns, strict=True))[:_SHOWN]
+        for k, (name, number, *facts) in enumerate(listed):
             row = [str(name), str(number), *(f"{x:.4g}" for x in facts)]
             if facts[0] == np.inf:
-                row += [self._reason(number)]
+                row += [f"rejects everything: {self._reason(k)}"]
             rows.append(row)
         widths = [max(len(row[k]) for row in rows) for k in range(5)]
         for row in rows:
@@ -96,11 +100,15 @@ class GroupThresholds(NamedTuple):
             lines.append(f"  and {count - _SHOWN} more groups")
         return "\n".join(lines)
 
-    def _reason(self, number: int) -> str:
+    def _reason(self, place: int) -> str:
+        number = self.num_samples[place]
+        if not number:
+            return "no samples"
         if number < self.min_samples:
-            needed = self.min_samples
-            return f"rejects everything: fewer than {needed} samples"
-        return "rejects everything: too many errors for so many samples"
+            return f"fewer than {self.min_samples} samples"
+        if self.tested and not self.tested[place]:
+            return "too few samples for a share of delta"
+        return "too many errors for so many samples"
 
 
 def choose_group_thresholds(
@@ -216,8 +224,11 @@ def choose_of_groups(
     risk, delta = target.risk, target.delta
     some = [one for one in found if one is not None]
     fewest, certified = 0, [np.zeros(len(x.threshold), bool) for x in some]
+    tested = np.zeros(len(some), bool)
     if risk is not None and delta is not None:
-        certified, fewest = certified_by_group(some, risk, delta, target.method)
+        certified, tested, fewest = certified_by_group(
+            some, risk, delta, target.method
+        )
     chosen = []
     for one, passed in zip(some, certified, strict=True):
         index = _best(one, passed, target)
@@ -238,7 +249,7 @@ def choose_of_groups(
     accepted = sum(row[3] for row in chosen)
     total = sum(one.accepted[-1] for one in some)
     wrong = sum(row[4] for row in chosen)
-    rows, sizes = iter(chosen), []
+    rows, shares, sizes = iter(chosen), iter(tested.tolist()), []
     columns: list[tuple] = []
     for one in found:
         sizes.append(0 if one is None else one.num_samples)
@@ -259,6 +270,7 @@ def choose_of_groups(
             delta=float(delta),
             method=target.method,
             min_samples=fewest,
+            tested=tuple(one is not None and next(shares) for one in found),
         )
     return facts, certified
 

@@ -12,19 +12,19 @@ from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.guarantees import starts
+from keras_calib.selection.guarantees import walk
 
 __all__ = [
     "certified_by_group",
     "completion_levels",
     "num_testable",
     "shared_level",
-    "walk",
 ]
 
 
 def certified_by_group(
     found: Sequence[Candidates], risk: float, delta: float, method: str
-) -> tuple[list[np.ndarray], int]:
+) -> tuple[list[np.ndarray], np.ndarray, int]:
     """Which thresholds of each group are certified, all at once.
 
     P(any certified threshold of any group has a true risk above `risk`) <=
@@ -32,22 +32,24 @@ def certified_by_group(
     docs/derivations.md, 'Thresholds by group'.
 
     Returns:
-        A mask of the candidates of each group, and the fewest samples with
-        which a group was tested.
+        A mask of the candidates of each group, whether each group was tested,
+        and the fewest samples that could certify a tested one.
     """
     sizes = np.array([one.num_samples for one in found])
     certified = [np.zeros(len(one.threshold), bool) for one in found]
     count = num_testable(sizes, risk, delta)
+    was_tested = np.zeros(len(found), bool)
     if count == 0:
-        return certified, first_rank(risk, delta)
+        return certified, was_tested, first_rank(risk, delta)
     tested = np.argsort(-sizes, kind="stable")[:count]
+    was_tested[tested] = True
     level = delta / count
     fewest = first_rank(risk, level)
     if method != "ltt":
         for i in tested:
             one = found[i]
             certified[i] = METHODS[method](one.accepted, one.wrong, risk, level)
-        return certified, fewest
+        return certified, was_tested, fewest
     walks, completed = {}, np.empty(count)
     for place, i in enumerate(tested):
         one = found[i]
@@ -63,7 +65,7 @@ def certified_by_group(
     level = shared_level(completed, delta)
     for i, (p_value, first, shares) in walks.items():
         certified[i] = walk(p_value, first, shares * level)
-    return certified, fewest
+    return certified, was_tested, fewest
 
 
 def num_testable(sizes: np.ndarray, risk: float, delta: float) -> int:
@@ -84,51 +86,22 @@ def num_testable(sizes: np.ndarray, risk: float, delta: float) -> int:
     return low
 
 
-def walk(
-    p_value: np.ndarray, first: np.ndarray, levels: np.ndarray
-) -> np.ndarray:
-    """Which thresholds the walks certify, as in `fixed_sequence`.
-
-    Args:
-        p_value: P-values `(..., num_thresholds)`, strictest threshold first.
-        first: Indices where walks begin `(num_starts,)`, ascending.
-        levels: Level that each start brings `(num_starts,)` or
-            `(..., num_starts)`.
-    """
-    certified = np.zeros(p_value.shape, bool)
-    level = np.zeros(p_value.shape[:-1])
-    ends = np.append(first, p_value.shape[-1])
-    for k in range(len(first)):
-        level = level + levels[..., k]
-        part = slice(ends[k], ends[k + 1])
-        passed = p_value[..., part] <= level[..., None]
-        certified[..., part] = np.logical_and.accumulate(passed, axis=-1)
-        level = np.where(passed.all(axis=-1), level, 0.0)
-    return certified
-
-
 def completion_levels(
     p_value: np.ndarray, first: np.ndarray, shares: np.ndarray
 ) -> np.ndarray:
-    """The least levels at which walks reach the end `(...)`.
+    """The least levels at which all tested thresholds are certified `(...)`.
 
     Arguments are those of `walk`; `shares` are the parts of a level that the
-    starts bring `(num_starts,)`, with sum 1. A walk from start j has, in part
-    i, a level of a times the sum of shares j to i. It passes if the largest
-    p-value of the part is at most this. Derivation: docs/derivations.md,
-    'Thresholds by group'.
+    starts bring `(num_starts,)`, with sum 1. A walk that never failed has, in
+    part i, a level of a times the sum of shares up to i. Derivation:
+    docs/derivations.md, 'Thresholds by group'.
     """
     ends = np.append(first, p_value.shape[-1])
-    num_starts = len(first)
-    highest = np.zeros((*p_value.shape[:-1], num_starts))
-    for k in range(num_starts):
+    least = np.zeros(p_value.shape[:-1])
+    for k, share in enumerate(np.cumsum(shares)):
         if ends[k] < ends[k + 1]:
             part = p_value[..., ends[k] : ends[k + 1]]
-            highest[..., k] = part.max(axis=-1)
-    least = np.full(p_value.shape[:-1], np.inf)
-    for k in range(num_starts):
-        needed = highest[..., k:] / np.cumsum(shares[k:])
-        least = np.minimum(least, needed.max(axis=-1))
+            least = np.maximum(least, part.max(axis=-1) / share)
     return least
 
 
@@ -138,8 +111,8 @@ def shared_level(completed: np.ndarray, delta: float) -> np.ndarray:
     Derivation: docs/derivations.md, 'Thresholds by group'.
 
     Args:
-        completed: Levels at which the walks of groups reach their ends
-            `(..., num_groups)`.
+        completed: Levels at which all tested thresholds of each group are
+            certified `(..., num_groups)`.
         delta: What the groups share.
 
     Returns:

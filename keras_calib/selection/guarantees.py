@@ -76,19 +76,20 @@ def walk(
     """Which hypotheses are rejected by walks through p-values of any test.
 
     Args:
-        p_value: P-values in the order of the walk `(num_thresholds,)`.
-        first: Index where each walk starts, ascending.
-        shares: Level that each start brings; they sum to at most delta.
+        p_value: P-values in the order of the walk `(..., num_thresholds)`.
+        first: Index where each walk starts `(num_starts,)`, ascending.
+        shares: Level that each start brings, `(num_starts,)` or
+            `(..., num_starts)`; they sum to at most delta.
     """
-    certified = np.zeros(len(p_value), bool)
-    level = 0.0
-    ends = np.append(first, len(p_value))[1:]
-    for start, end, share in zip(first, ends, shares, strict=True):
-        level += share
-        failures = np.flatnonzero(p_value[start:end] > level)
-        if len(failures):
-            end, level = start + failures[0], 0.0
-        certified[start:end] = True
+    certified = np.zeros(p_value.shape, bool)
+    level = np.zeros(p_value.shape[:-1])
+    ends = np.append(first, p_value.shape[-1])
+    for k in range(len(first)):
+        level = level + shares[..., k]
+        part = slice(ends[k], ends[k + 1])
+        passed = p_value[..., part] <= level[..., None]
+        certified[..., part] = np.logical_and.accumulate(passed, axis=-1)
+        level = np.where(passed.all(axis=-1), level, 0.0)
     return certified
 
 

@@ -13,6 +13,7 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
 from keras_calib.formulas.intervals import tail_of
+from keras_calib.inputs.values import located
 from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.plan_tables import Plan
 
@@ -211,6 +212,15 @@ def _values(pilot: Any) -> tuple[np.ndarray, np.ndarray]:
             "`pilot` must be two arrays of one shape (n,) with `compare`, of "
             f"at least {_FEWEST} samples",
             shapes=(a.shape, b.shape),
+        )
+    bad = ~np.isfinite(a - b)
+    if bad.any():
+        raise value_error("`pilot` must be finite", **located(bad))
+    if np.ptp(a - b) == 0.0 and a[0] != b[0]:
+        raise value_error(
+            "`pilot` must not have one difference throughout: such networks "
+            "need no comparison",
+            difference=float(a[0] - b[0]),
         )
     return a, b
 

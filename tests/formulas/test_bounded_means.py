@@ -131,7 +131,29 @@ def test_p_values_of_the_accepted_are_those_of_their_losses():
         found = accepted_p_values(losses, counts, 0.4, test=test)
         assert found[0] == 1.0
         assert found[-1] == p_value(losses, 0.4, test)
-        assert np.all((found > 0) & (found <= 1))
+        for count, value in zip(counts[1:], found[1:], strict=True):
+            expected = hoeffding_bentkus_p_value(
+                losses[:count].sum(), count, 0.4
+            )
+            if test == "betting":
+                order = np.random.default_rng(0).permutation(50)
+                expected = slow_betting(losses[order[order < count]], 0.4, 0.05)
+            np.testing.assert_allclose(value, expected, rtol=1e-12)
+
+
+def slow_betting(losses, limit, delta):
+    """Capital of a gambler who knows only the losses before each bet."""
+    capital = best = 1.0
+    for i, loss in enumerate(losses):
+        past, centre, spread = losses[:i], 0.5, 0.25
+        for k in range(i):
+            centre = (0.5 + past[: k + 1].sum()) / (k + 2)
+            spread += (past[k] - centre) ** 2
+        variance = spread / (i + 1)
+        bet = np.sqrt(2 * np.log(1 / delta) / (len(losses) * variance))
+        capital *= 1 + min(bet, 0.9 / (1 - limit)) * (limit - loss)
+        best = max(best, capital)
+    return 1 / best
 
 
 def test_order_of_ranks_does_not_order_the_bets():

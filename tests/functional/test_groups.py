@@ -198,6 +198,14 @@ BAD = {
     "lengths": ({"groups": ["a"] * 3}, "must have a group for each sample"),
     "none": ({"groups": ["a", None, "b", "b"]}, "name what is missing"),
     "nan": ({"groups": [1.0, np.nan, 2.0, 2.0]}, "name what is missing"),
+    "names": ({"groups": ["a", np.nan, "b", "b"]}, "name what is missing"),
+    "joined": (
+        {
+            "groups": {"x": ["a & b", "a"] * 2, "y": ["c", "b & c"] * 2},
+            "intersections": True,
+        },
+        "must be told apart",
+    ),
     "empty": ({"groups": ["a", "", "b", "b"]}, "name what is missing"),
     "measured": ({"groups": [1.5, 1.0, 2.0, 2.0]}, "cut a measurement"),
     "attributes": ({"groups": {}}, "must have an attribute"),

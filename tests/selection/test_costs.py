@@ -156,6 +156,14 @@ def test_betting_accepts_more_and_a_price_less():
     assert made.chosen.cost.value < 0.1
 
 
+def test_a_price_above_every_expected_cost_accepts_all():
+    labels, logits = noisy(n=300)
+    for given in (logits, np.zeros_like(logits)):
+        made = selector().fit(labels, given, mean_cost=15.0, reject_cost=15.0)
+        assert made.chosen.coverage == 1.0
+        assert made.threshold == -15.0
+
+
 def test_errors_of_one_cost_are_certified_as_a_risk_is():
     labels, logits = noisy(n=2000)
     costs = 5.0 * (1.0 - np.eye(4))

@@ -43,7 +43,7 @@ def made_up(rng, size, rate, *, tied=False):
 )
 def test_one_group_is_certified_as_without_groups(seed, size, tied, method):
     one = made_up(np.random.default_rng(seed), size, 0.04, tied=tied)
-    (found,), _ = certified_by_group([one], RISK, DELTA, method)
+    (found,), *_ = certified_by_group([one], RISK, DELTA, method)
     expected = METHODS[method](one.accepted, one.wrong, RISK, DELTA)
     np.testing.assert_array_equal(found, expected)
 
@@ -81,7 +81,12 @@ def slow_certified(found, delta):
             for one in large
             for ranks, shares in [parts[id(one)]]
         }
-        ended = {key for key, passed in results.items() if passed[-1]}
+        ended = {
+            id(one)
+            for one in large
+            for ranks, _ in [parts[id(one)]]
+            if all(results[id(one)][np.searchsorted(one.accepted, ranks[0]) :])
+        }
         if ended == done or len(ended) == count == len(done):
             nothing = {id(one): [False] * len(one.threshold) for one in found}
             results = nothing | results
@@ -103,7 +108,7 @@ def test_the_walks_are_the_loop_over_groups_and_thresholds(seed, sizes, tied):
         for size, rate in zip(sizes, rates, strict=True)
     ]
     # Two groups of one size: which is tested does not matter to the oracle.
-    certified, _ = certified_by_group(found, RISK, 0.2, "ltt")
+    certified, *_ = certified_by_group(found, RISK, 0.2, "ltt")
     if len(set(sizes)) == len(sizes):
         assert [x.tolist() for x in certified] == slow_certified(found, 0.2)
 
@@ -123,6 +128,23 @@ def test_a_group_that_is_certified_as_a_whole_passes_its_share_on():
     for first, coverage in ((np.ones(200), 1.0), (np.zeros(200), 129 / 130)):
         found = kc.choose_group_thresholds(*records(first, other), **options)
         assert found.group_coverage[1] == coverage
+
+
+def test_a_group_that_answers_nothing_says_why():
+    options = {"risk": RISK, "delta": DELTA}
+    scores, correct, places = records(*(np.ones(n) for n in (73, 66, 5)))
+    found = kc.choose_group_thresholds(scores, correct, places, **options)
+    assert found.tested == (True, False, False)
+    reasons = repr(found).splitlines()[-2:]
+    assert "too few samples for a share of delta" in reasons[0]
+    assert "fewer than 59 samples" in reasons[1]
+    weight = (places > 0) * 1.0
+    names = np.array([b"a", b"b", b"c"], object)[places]
+    found = kc.choose_group_thresholds(
+        scores, correct, names, risk=0.1, sample_weight=weight
+    )
+    assert found.group == ("a", "b", "c")
+    assert "rejects everything: no samples" in repr(found)
 
 
 def test_groups_that_nothing_could_certify_cost_the_others_nothing():
@@ -169,6 +191,22 @@ def false_rate(easy, hard, method, joint):
 @pytest.mark.parametrize(("easy", "hard"), [(0, 12), (6, 6), (11, 1)])
 def test_the_guarantee_holds_for_all_groups_at_once(easy, hard, method):
     assert false_rate(easy, hard, method, joint=True) <= ALLOWED
+
+
+def test_certified_rows_hold_where_only_the_surest_samples_are_bad():
+    # Such a group is good as a whole, but its strict thresholds are not.
+    rng = np.random.default_rng(7)
+    size, bad, risk = 2000, 127, 0.1
+    rates = np.where(np.arange(size) < bad, 1.005 * risk, 0.0)
+    limit = np.searchsorted(-np.cumsum(rates) / np.arange(1, size + 1), -risk)
+    assert limit == bad
+    false = 0
+    for _ in range(FITS):
+        correct = rng.random((20, size)) >= rates
+        found = [candidates(-np.arange(size), x, None, DELTA) for x in correct]
+        certified, *_ = certified_by_group(found, risk, DELTA, "ltt")
+        false += any(passed[:bad].any() for passed in certified)
+    assert false / FITS <= ALLOWED
 
 
 def test_guarantees_of_each_group_alone_are_none_for_all():
@@ -285,14 +323,14 @@ def test_bad_groups_are_refused():
 
 def test_combined_groups_name_intersections():
     names = kc.combined_groups(["f", "m", "f"], [1, 1, 2], ["x"] * 3)
-    assert names == ["f / 1 / x", "m / 1 / x", "f / 2 / x"]
+    assert names == ["f & 1 & x", "m & 1 & x", "f & 2 & x"]
     found = kc.choose_group_thresholds([1, 2, 3], [1, 1, 1], names, risk=0.0)
     assert found.group == tuple(sorted(names))
     for groups, error, message in (
         ((["a"], ["b", "c"]), ValueError, "one value per sample"),
         ((), ValueError, "one value per sample"),
         ((["a", None], ["b", "c"]), TypeError, "without NaN and None"),
-        ((["a / b", "a"], ["c", "b / c"]), ValueError, "told apart"),
+        ((["a & b", "a"], ["c", "b & c"]), ValueError, "told apart"),
     ):
         with pytest.raises(error, match=message):
             kc.combined_groups(*groups)

@@ -156,6 +156,14 @@ def test_no_errors_do_not_prove_a_rate_of_0():
         ),
         ({"ece": 1e-3, "accuracy": 0.9, "max_samples": 500}, "ask for `ece="),
         ({"ece": 0.1, "pilot": ([2.0], [1.0])}, "confidences in"),
+        (
+            {"compare": 0.1, "pilot": (np.full(50, np.nan), np.zeros(50))},
+            "`pilot` must be finite",
+        ),
+        (
+            {"compare": 0.1, "pilot": (np.full(50, 0.3), np.zeros(50))},
+            "one difference throughout",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(options, message):

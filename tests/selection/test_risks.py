@@ -36,24 +36,30 @@ def kept(name, value, target):
 
 
 @pytest.mark.parametrize(
-    "targets",
+    ("targets", "step"),
     [
         # At threshold 0 precision and recall are 0.841.
-        {"precision": 0.84, "recall": 0.84},
-        {"precision": 0.8, "recall": 0.8},
-        {"risk": 0.16, "coverage": 0.5},
-        {"recall": 0.8, "false_positive_rate": 0.16, "coverage": 0.4},
+        ({"precision": 0.84, "recall": 0.84}, 0),
+        ({"precision": 0.8, "recall": 0.8}, 0),
+        ({"risk": 0.16, "coverage": 0.5}, 0),
+        ({"recall": 0.8, "false_positive_rate": 0.16, "coverage": 0.4}, 0),
+        # Tied scores, at a target that a threshold just misses.
+        ({"recall": 0.84, "false_positive_rate": 0.3}, 0.5),
     ],
 )
-def test_all_true_values_keep_their_targets(targets):
+def test_all_true_values_keep_their_targets(targets, step):
     rng = np.random.default_rng(0)
     fits, wrong = 200, 0
     for _ in range(fits):
         try:
-            found = kc.control_risks(*draw(rng, 600), targets, delta=DELTA)
+            scores, labels = draw(rng, 600)
+            if step:
+                scores = np.floor(scores / step) * step
+            found = kc.control_risks(scores, labels, targets, delta=DELTA)
         except ValueError:
             continue
-        true = truth(found.thresholds[found.valid])
+        cuts = found.thresholds[found.valid]
+        true = truth(np.ceil(cuts / step) * step if step else cuts)
         wrong += not all(
             np.all(kept(name, true[name], target))
             for name, target in targets.items()

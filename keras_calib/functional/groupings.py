@@ -11,7 +11,10 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
 
-__all__ = ["Grouping", "groupings", "read_groups"]
+__all__ = ["SEPARATOR", "Grouping", "groupings", "read_groups"]
+
+# Between the names of groups that meet.
+SEPARATOR = " & "
 
 
 class Grouping(NamedTuple):
@@ -50,7 +53,7 @@ def groupings(
     for order in range(2, most + 1):
         for names in itertools.combinations(list(given), order):
             parts = [found[str(name)] for name in names]
-            found[" & ".join(map(str, names))] = _crossed(parts)
+            found[SEPARATOR.join(map(str, names))] = _crossed(parts)
     return found
 
 
@@ -60,6 +63,9 @@ def read_groups(groups: Any, lead: tuple[int, ...], name: str) -> Grouping:
     Raises ValueError if a sample has none, or shapes do not fit.
     """
     values = np.asarray(groups)
+    if values.dtype.kind == "U" and isinstance(groups, list | tuple):
+        # Of names and a NaN, NumPy makes names.
+        values = np.array(groups, object)
     if values.shape not in (lead, lead[:1]):
         raise value_error(
             f"`{name}` must have a group for each sample, or for each "
@@ -132,5 +138,12 @@ def _crossed(parts: list[Grouping]) -> Grouping:
         for part in reversed(parts):
             place, k = divmod(place, len(part.names))
             own.insert(0, part.names[k])
-        names.append(" & ".join(own))
+        names.append(SEPARATOR.join(own))
+    if len(set(names)) < len(names):
+        raise value_error(
+            f'`groups` must be told apart when joined by "{SEPARATOR}": rename '
+            "them",
+            intersections=len(names),
+            names=len(set(names)),
+        )
     return Grouping(names, code.reshape(-1))
