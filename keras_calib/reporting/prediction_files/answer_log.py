@@ -152,7 +152,7 @@ class AnswerLog:
         """Numbers 0 and 1, NaN for what is missing."""
         found = np.empty(len(values))
         for i, value in enumerate(values):
-            text = _plain(value)
+            text = _plain(value).lower()
             if gaps and text in _WITHOUT:
                 found[i] = np.nan
             elif text in _FLAGS:
@@ -193,13 +193,12 @@ class _JsonLines:
 
     def __init__(self, path: Any):
         self.path = Path(path)
-        self.num_rows = None
+        self.num_rows = 0
         names: dict[str, None] = {}
-        for place, (_, record) in enumerate(self._records()):
+        # All lines: what few have, such as labels, may come late.
+        for row, record in self._records():
             names.update(dict.fromkeys(record))
-            # Later lines may have more, such as labels, but seldom do.
-            if place >= _LINES:
-                break
+            self.num_rows = row + 1
         self.names = [*names]
 
     def parts(
@@ -224,7 +223,8 @@ class _JsonLines:
                     raise self.bad_value(
                         name, "must hold numbers", row, value=value
                     )
-                found[name].append("" if value is None else value)
+                is_gap = value is None or value != value
+                found[name].append("" if is_gap and name in gaps else value)
             count += 1
             if count == _LINES:
                 yield _columns(found, numbers)
@@ -292,12 +292,13 @@ def _found(
 
 def _plain(value: Any) -> str:
     """A value as a text, where 1, 1.0 and "1" are the same."""
-    return re.sub(r"^(-?\d+)\.0+$", r"\1", str(value).strip()).lower()
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", str(value).strip())
 
 
 def _same(label: Any, predicted: Any) -> float:
     label = _plain(label)
-    return np.nan if label in _WITHOUT else float(label == _plain(predicted))
+    # A class may be called None.
+    return float(label == _plain(predicted)) if label else np.nan
 
 
 def _time(text: str) -> float | None:

@@ -281,12 +281,18 @@ class ColumnFile:
 
 
 def _filled(column: Any, has_gaps: bool) -> Any:
-    """A column of a table as texts, empty where a value is missing."""
+    """A column as texts, empty where a value is missing: null or NaN."""
     if not has_gaps:
         return column
-    if isinstance(column, np.ndarray):
-        return column.astype(str)
-    return column.cast("string").fill_null("")
+    if not isinstance(column, np.ndarray):
+        values = column.to_pylist()
+        return np.array(
+            ["" if x is None or x != x else str(x) for x in values], str
+        )
+    texts = column.astype(str)
+    if column.dtype.kind in "fmM":
+        texts[np.isnan(column)] = ""
+    return texts
 
 
 def _pyarrow(module: str) -> Any:

@@ -9,6 +9,7 @@ from keras_calib import Monitor
 from keras_calib import SelectiveClassifier
 from keras_calib.backend.locks import PathLock
 from keras_calib.reporting.command_line import main
+from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -156,6 +157,46 @@ def test_a_class_and_a_score_say_what_a_log_leaves_out(tmp_path, capsys):
     assert "90 answers, 60 accepted (66.67 %)" in shown
     assert "60 labels, 40 of accepted answers, of which 20" in shown
     assert "30 answers wait for a label" in shown
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("ending", ["npz", "csv", "parquet", "jsonl"])
+@pytest.mark.parametrize(
+    ("label", "predicted", "correct"),
+    [
+        (["a", "A"], ["A", "A"], [0, 1]),
+        (["None", "null", "nan"], ["None", "a", "nan"], [1, 0, 1]),
+        ([1.0, NAN, 2.0], [1, 1, 1], [1, NAN, 0]),
+        ([True, False], [True, True], [1, 0]),
+    ],
+)
+def test_a_label_is_compared_as_it_is_spelt(
+    tmp_path, ending, label, predicted, correct
+):
+    path = tmp_path / f"log.{ending}"
+    columns = {"label": label, "predicted": predicted}
+    rows = [*zip(label, predicted, strict=True)]
+    if ending == "npz":
+        np.savez(path, **columns)
+    elif ending == "parquet":
+        pq.write_table(pa.table(columns), path)
+    elif ending == "csv":
+        lines = [f"{'' if x != x else x},{y}" for x, y in rows]
+        path.write_text("\n".join(["label,predicted", *lines]))
+    else:
+        lines = [json.dumps(dict(zip(columns, x, strict=True))) for x in rows]
+        path.write_text("\n".join(lines))
+    (found,) = AnswerLog(path, {}).parts()
+    np.testing.assert_array_equal(found.labels, correct)
+
+
+def test_a_column_that_comes_late_is_read(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"id": 1}\n' * 5000 + '{"id": 2, "correct": 0}\n')
+    *_, last = AnswerLog(path, {}).parts()
+    assert last.labels[-1] == 0.0
 
 
 CERTIFICATE = {
