@@ -67,12 +67,13 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
                 left = _add_labels(log, given.unknown, monitor, progress)
             if left:
                 lines.append(f"{left:,} labels of {path} were left out.")
+        text = "\n".join([*_told(monitor), *lines])
+        if given.out:
+            progress.say("Drawing ...")
+            _draw(monitor, text, Path(given.out))
+        # Last, as a run that fails must leave the state as it was.
         if given.state:
             monitor.save(given.state)
-    text = "\n".join([*_told(monitor), *lines])
-    if given.out:
-        progress.say("Drawing ...")
-        _draw(monitor, text, Path(given.out))
     return text, bool(monitor.alarms)
 
 

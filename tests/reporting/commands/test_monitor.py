@@ -248,6 +248,19 @@ def test_a_picture_is_drawn(tmp_path, capsys, ending):
         assert b"<svg" in content and b"Alarm of risk" in content
 
 
+def test_a_run_that_cannot_draw_leaves_the_state(tmp_path, capsys):
+    log, state = write(tmp_path / "log.npz", *GOOD), tmp_path / "s.npz"
+    (tmp_path / "file").touch()
+    code, _ = said(
+        capsys,
+        f"--log={log}",
+        f"--state={state}",
+        "--risk=0.1",
+        f"--out={tmp_path / 'file' / 'm.svg'}",
+    )
+    assert code == 1 and not state.exists()
+
+
 HEAD = "id,confidence,accepted,correct"
 
 
