@@ -130,7 +130,9 @@ def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:
         "Overconfident": [x for x in rows if _rejected(x) and x["gap"] > 0],
         "Underconfident": [x for x in rows if _rejected(x) and x["gap"] < 0],
         "More errors among the accepted than in the other groups": [
-            x for x in rows if (x.get("risk_p_holm") or 1.0) <= 0.05
+            x
+            for x in rows
+            if (p := x.get("risk_p_holm")) is not None and p <= 0.05
         ],
     }
     limit = getattr(chosen, "certified_risk", None)

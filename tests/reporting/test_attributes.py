@@ -58,6 +58,39 @@ def test_a_page_has_the_table_by_group_and_blames_the_right_one(data, page):
     assert "left out" not in page.html
 
 
+def test_a_page_with_a_selector_blames_the_risk_of_a_group():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.8, 1.0, 1600)
+    probs = np.stack([confidence, 1.0 - confidence], axis=-1)
+    labels = (rng.random(1600) > confidence).astype(int)
+    selector = kc.SelectiveClassifier().fit(
+        labels, np.log(probs).astype("float32"), risk=0.1, delta=0.05
+    )
+    # One site is always right and the other always wrong: the p-value is 0.
+    site = np.array(["Bari", "Graz"])[np.arange(1600) % 2]
+    page = kc.report_of_predictions(
+        (site == "Graz").astype(int),
+        np.log(probs),
+        from_logits=True,
+        selector=selector,
+        groups={"site": site},
+        verbose=0,
+    )
+    found = page.results["model"]["groups"]
+    bari, graz = found["rows"]
+    assert (bari["risk"], graz["risk"]) == (0.0, 1.0)
+    assert (bari["risk_p_holm"], graz["risk_p_holm"]) == (1.0, 0.0)
+    assert found["sentences"][-2:] == [
+        "More errors among the accepted than in the other groups: site Graz.",
+        "A risk above the 10 % that is certified for all predictions "
+        "together, but for no group: site Graz.",
+    ]
+    table = page.html.split("Which groups are served worse?")[1]
+    assert all(text in table for text in found["sentences"])
+    for name in ("coverage", "risk"):
+        assert f">{name}" in table.lower()
+
+
 def test_a_file_gives_the_groups_of_the_arrays(data, page, tmp_path, capsys):
     labels, probs, site = data
     with open(tmp_path / "test.csv", "w", newline="") as file:
