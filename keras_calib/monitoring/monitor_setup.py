@@ -17,6 +17,7 @@ from keras_calib.monitoring.hypotheses import CoverageHolds
 from keras_calib.monitoring.hypotheses import RiskHolds
 from keras_calib.monitoring.monitor_state import VERSION
 from keras_calib.selection import ChosenThreshold
+from keras_calib.selection import GroupThresholds
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["Setup"]
@@ -46,15 +47,17 @@ class Setup(NamedTuple):
         max_waiting: int,
     ) -> Self:
         """Resolves the arguments of a `Monitor`, and checks them."""
-        _check_inside("alpha", alpha)
+        alpha = _inside("alpha", alpha)
         check_integer("max_waiting", max_waiting, 0)
         chosen = _chosen_of(selector)
         if risk is None and chosen is not None:
+            # None without a guarantee, and with costs, which certify another.
             risk = chosen.certified_risk
         if risk is not None:
-            _check_inside("risk", risk)
+            risk = _inside("risk", risk)
         if tolerance is not None:
             check_share("tolerance", tolerance)
+            tolerance = float(tolerance)
         given = {
             "risk": risk is not None,
             "calibration": tolerance is not None,
@@ -72,7 +75,7 @@ class Setup(NamedTuple):
         elif chosen is not None:
             parts["coverage"] /= 2.0
             coverage = _expected(chosen, parts["coverage"])
-        return cls(risk, coverage, alpha, tolerance, max_waiting, parts)
+        return cls(risk, coverage, alpha, tolerance, int(max_waiting), parts)
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> Self:
@@ -102,20 +105,27 @@ class Setup(NamedTuple):
 
 
 def _chosen_of(selector: Any) -> ChosenThreshold | None:
-    if selector is None or isinstance(selector, ChosenThreshold):
-        return selector
-    if not isinstance(selector, SelectiveClassifier):
-        raise type_error(
-            "`selector` must be a `SelectiveClassifier` or its `chosen`",
-            selector=selector,
-        )
-    if selector.chosen is None:
+    chosen = selector
+    if isinstance(selector, SelectiveClassifier):
+        chosen = selector.chosen
+        if chosen is None:
+            raise value_error(
+                "`selector` must have been fitted; without a fit, give `risk` "
+                "and `coverage`",
+                selector=selector,
+            )
+    if isinstance(chosen, GroupThresholds):
         raise value_error(
-            "`selector` must have been fitted; without a fit, give `risk` and "
-            "`coverage`",
-            selector=selector,
+            "`selector` must have one threshold for all; with thresholds of "
+            "groups use one monitor per group: give `risk` and `coverage`",
+            groups=chosen.group,
         )
-    return selector.chosen
+    if chosen is None or isinstance(chosen, ChosenThreshold):
+        return chosen
+    raise type_error(
+        "`selector` must be a `SelectiveClassifier` or its `chosen`",
+        selector=selector,
+    )
 
 
 def _expected(chosen: ChosenThreshold, part: float) -> tuple[float, float]:
@@ -146,8 +156,10 @@ def _interval(coverage: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _check_inside(name: str, value: Any) -> None:
+def _inside(name: str, value: Any) -> float:
     check_above(name, value, 0.0)
     check_at_most(name, value, 1.0)
     if value == 1.0:
         raise value_error(f"`{name}` must be < 1", **{name: value})
+    # A float of NumPy is no number of JSON.
+    return float(value)

@@ -170,6 +170,35 @@ def test_a_selector_gives_its_risk_and_the_shares_its_data_allow():
     )
 
 
+def test_a_selector_with_costs_has_no_risk_to_watch():
+    logits = 4.0 * np.random.default_rng(0).normal(size=(500, 2))
+    selector = kc.SelectiveClassifier(costs=[[0.0, 1.0], [0.5, 0.0]])
+    selector.fit(logits.argmax(-1), logits, mean_cost=0.2, delta=0.05)
+    assert selector.chosen.certified_cost == 0.2
+    watching = Monitor(selector)
+    assert watching.risk is None
+    assert [*watching.evidence] == ["calibration", "coverage"]
+
+
+@pytest.mark.parametrize("part", ["selector", "chosen"])
+def test_thresholds_of_groups_need_a_monitor_each(part):
+    logits = 4.0 * np.random.default_rng(0).normal(size=(500, 2))
+    given = logits.argmax(-1), logits
+    group = np.arange(500) % 2
+    selector = kc.SelectiveClassifier()
+    selector.fit(*given, groups=group, risk=0.1, delta=0.05)
+    with pytest.raises(ValueError, match="one monitor per group: give `risk`"):
+        Monitor(selector if part == "selector" else selector.chosen)
+
+
+def test_arguments_of_numpy_are_kept_in_a_file(tmp_path):
+    given = {"risk": np.float32(0.25), "alpha": np.float32(0.125)}
+    given |= {"tolerance": np.float32(0.5), "max_waiting": np.int64(9)}
+    Monitor(**given).save(tmp_path / "monitor.npz")
+    loaded = Monitor.load(tmp_path / "monitor.npz")
+    assert {name: getattr(loaded, name) for name in given} == given
+
+
 def test_scores_without_confidence_are_watched_without_calibration():
     _, accepted, correct = answers(20_000, drift=3.0)
     watching = monitor(tolerance=None).update(None, accepted, correct)
