@@ -65,12 +65,18 @@ class Waiting:
         self._expire()
 
     def merge(self, others: Sequence["Waiting"]) -> None:
-        """Adds the answers of others; what has a label anywhere has one."""
-        for other in others:
-            for key, value in other._answers.items():
-                if not np.isnan(self._answers.get(key, 0.0)):
-                    self._answers[key] = value
-            self.num_expired += other.num_expired
+        """Adds the answers of others; what has a label anywhere has one.
+
+        The newest of each count as equally new, so that each loses its oldest.
+        """
+        newest = [reversed(x._answers.items()) for x in (self, *others)]
+        found: dict[int, float] = {}
+        for row in itertools.zip_longest(*newest):
+            for key, value in filter(None, row):
+                if np.isnan(value) or key not in found:
+                    found[key] = value
+        self._answers = dict(reversed(found.items()))
+        self.num_expired += sum(other.num_expired for other in others)
         self._recount()
         self._expire()
 
@@ -94,7 +100,8 @@ class Waiting:
         twice = [n for n, x in zip(names, found, strict=True) if np.isnan(x)]
         first: dict[int, int] = {}
         for place, key in enumerate(hashes):
-            if first.setdefault(key, place) != place:
+            again = first.setdefault(key, place) != place
+            if again and not np.isnan(found[place]):
                 twice.append(names[place])
                 found[place] = np.nan
         unknown = [n for n, x in zip(names, found, strict=True) if np.isinf(x)]
