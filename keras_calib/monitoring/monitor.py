@@ -1,6 +1,5 @@
 """Monitoring of a model in use, with alarms that are valid at any time."""
 
-import json
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -19,14 +18,16 @@ from keras_calib.monitoring.monitor_record import Record
 from keras_calib.monitoring.monitor_record import totals_of
 from keras_calib.monitoring.monitor_setup import Setup
 from keras_calib.monitoring.monitor_state import check_same
+from keras_calib.monitoring.monitor_state import load_parts
 from keras_calib.monitoring.monitor_state import read_state
+from keras_calib.monitoring.monitor_state import state_of
 from keras_calib.monitoring.monitor_state import write_state
 from keras_calib.monitoring.outcomes import by_hypothesis
 from keras_calib.monitoring.outcomes import read_answers
 from keras_calib.monitoring.outcomes import read_labels
+from keras_calib.monitoring.outcomes import read_sums
 from keras_calib.monitoring.waiting import Waiting
 from keras_calib.monitoring.watch import Watch
-from keras_calib.numerics.arrays import as_array
 from keras_calib.selection import ChosenThreshold
 from keras_calib.selection import SelectiveClassifier
 
@@ -223,16 +224,7 @@ class Monitor:
         Raises:
             ValueError: If it has another shape, or is not finite.
         """
-        sums = as_array(sums, "sums", "float64")
-        sizes = [len(holds.prior) + 3 for holds in self._holds.values()]
-        shape = (sum(sizes) + len(TOTALS),)
-        if sums.shape != shape or not np.isfinite(sums).all():
-            raise value_error(
-                f"`sums` must be finite and have shape {shape}, of `sums` of a "
-                "monitor with the same arguments",
-                **{"sums.shape": sums.shape},
-            )
-        parts = np.split(sums, np.cumsum(sizes))
+        parts = self._check_sums(sums)
         for watch, part in zip(self._watches.values(), parts, strict=False):
             watch.add_sum(part[:-3], round(part[-3]), part[-2:])
         self._record.note(parts[-1], self._logs())
@@ -323,7 +315,8 @@ class Monitor:
             raise value_error("`monitors` must not be empty", monitors=monitors)
         made = cls._of(monitors[0]._setup)
         for monitor in monitors:
-            check_same(made._setup.config(), monitor._config())
+            setup = state_of(monitor._setup.config(), {})
+            check_same(made._setup.config(), setup)
         for name in made._watches:
             parts = [monitor._watches[name] for monitor in monitors]
             made._watches[name] = Watch.mean(parts)
@@ -334,23 +327,17 @@ class Monitor:
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state as arrays by name, below 2 MB by default."""
-        state: dict[str, Any] = self._config()
-        for name, part in self._parts().items():
-            for key, value in part.state_dict().items():
-                state[f"{name}.{key}"] = np.asarray(value)
-        return state
+        return state_of(self._setup.config(), self._parts())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replaces the state.
 
         Raises:
-            ValueError: If it is of another configuration or version.
+            ValueError: If it is of another configuration or version, or not
+                complete. Nothing is replaced then.
         """
         check_same(self._setup.config(), state)
-        for name, part in self._parts().items():
-            head = f"{name}."
-            own = {k: v for k, v in state.items() if k.startswith(head)}
-            part.load_state_dict({k[len(head) :]: v for k, v in own.items()})
+        load_parts(self._parts(), state)
 
     def save(self, path: Any) -> None:
         """Writes arguments and state as one file, which is replaced whole."""
@@ -374,9 +361,6 @@ class Monitor:
         made._set_up(setup)
         return made
 
-    def _config(self) -> dict[str, Any]:
-        return {"config": np.array(json.dumps(self._setup.config()))}
-
     def _parts(self) -> dict[str, Any]:
         named = {"waiting": self._waiting, "record": self._record}
         return named | self._watches
@@ -389,6 +373,11 @@ class Monitor:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         needed = "calibration" in self._holds
         return read_answers(confidence, accepted, correct, calibration=needed)
+
+    def _check_sums(self, sums: Any) -> list[np.ndarray]:
+        """Parts of the hypotheses, and the totals; raises as `add_sums`."""
+        sizes = [len(holds.prior) + 3 for holds in self._holds.values()]
+        return read_sums(sums, [*sizes, len(TOTALS)])
 
     def _add(self, *answers: np.ndarray) -> None:
         """Adds few answers: `accepted` of all, and three of the labelled."""

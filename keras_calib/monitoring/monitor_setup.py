@@ -80,6 +80,12 @@ class Setup(NamedTuple):
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> Self:
         """That of a `config`, for a file."""
+        if config.keys() - {"version"} != {*cls._fields}:
+            raise value_error(
+                "`path` must be a file that `Monitor.save` wrote, with all "
+                "arguments",
+                names=sorted(config),
+            )
         found = {name: config[name] for name in cls._fields}
         if found["coverage"] is not None:
             found["coverage"] = tuple(found["coverage"])

@@ -1,5 +1,6 @@
 """Answers and labels that come into a monitor, checked."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.values import located
 from keras_calib.numerics.arrays import as_array
 
-__all__ = ["by_hypothesis", "read_answers", "read_labels"]
+__all__ = ["by_hypothesis", "read_answers", "read_labels", "read_sums"]
 
 
 def read_answers(
@@ -59,6 +60,19 @@ def read_labels(correct: Any) -> np.ndarray:
         )
     _check_binary(correct, name="correct", allow_nan=False)
     return correct
+
+
+def read_sums(sums: Any, sizes: Sequence[int]) -> list[np.ndarray]:
+    """The parts of an array of `Monitor.sums`, of these sizes."""
+    sums = as_array(sums, "sums", "float64")
+    shape = (sum(sizes),)
+    if sums.shape != shape or not np.isfinite(sums).all():
+        raise value_error(
+            f"`sums` must be finite and have shape {shape}, of `sums` of a "
+            "monitor with the same arguments",
+            **{"sums.shape": sums.shape},
+        )
+    return np.split(sums, np.cumsum(sizes[:-1]))
 
 
 def by_hypothesis(

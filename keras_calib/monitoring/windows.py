@@ -121,10 +121,9 @@ def add_windows(
             "the end of the window",
             twice=twice[:3],
         )
-    # Tried on another one first, so that nothing is added of faulty ones.
-    tried = Monitor.merge([monitor])
+    # All of them first, so that nothing is added of faulty ones.
     for _, sums in pairs:
-        tried.add_sums(sums)
+        monitor._check_sums(sums)
     for _, sums in pairs:
         monitor.add_sums(sums)
     return monitor

@@ -115,6 +115,20 @@ def test_merging_takes_the_mean_and_changes_nobody():
     assert "risk" in names(merged)
 
 
+def test_merged_servers_each_lose_their_oldest_answers():
+    parts = [monitor(max_waiting=8) for _ in range(2)]
+    for name, part in zip("ab", parts, strict=True):
+        part.update([0.9] * 8, True, ids=[f"{name}{i}" for i in range(8)])
+    parts[0].update_labels(["a7"], [1])
+    merged = Monitor.merge(parts)
+    assert merged.counts["waiting"] == 7 and merged.counts["expired"] == 8
+    newest = [f"{name}{i}" for name in "ab" for i in range(4, 8)]
+    with pytest.raises(ValueError, match=r"repeated=\['a7'\]"):
+        merged.update_labels(newest, np.ones(8))
+    newest.remove("a7")
+    assert merged.update_labels(newest, np.ones(7)) == 0
+
+
 def test_a_saved_monitor_goes_on_as_if_it_had_not_stopped(tmp_path):
     going = monitor().update(*answers(333))
     going.update([0.5, 0.9], [False, True], ids=["a", "b"])
@@ -257,6 +271,8 @@ def test_skipped_labels_are_counted():
     assert found == 2
     assert watching.counts["correct"] == 1
     assert watching.update_labels("a", 1, unknown="skip") == 1
+    for twice in ("aa", "cc"):
+        assert watching.update_labels([*twice], [1, 1], unknown="skip") == 2
 
 
 def test_states_of_others_are_refused(tmp_path):
@@ -269,6 +285,36 @@ def test_states_of_others_are_refused(tmp_path):
         Monitor.load(tmp_path / "other")
     with pytest.raises(ValueError, match="shape"):
         monitor().add_sums([1.0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x | {"config": '{"version": 0}'}, "known=1"),
+        (lambda x: x | {"config": '{"version": 1}'}, "`Monitor.save`"),
+        (lambda x: x | {"config": "[]"}, "`Monitor.save`"),
+        (lambda x: x["record.totals"], "`Monitor.save`"),
+        (
+            lambda x: {k: v for k, v in x.items() if k != "risk.since"},
+            "missing=\\['risk.since'\\]",
+        ),
+    ],
+)
+def test_a_broken_state_is_refused_whole(tmp_path, change, message):
+    going = monitor().update(*answers(333), ids=range(333))
+    broken = change(going.state_dict())
+    with open(tmp_path / "state", "wb") as file:
+        if isinstance(broken, dict):
+            np.savez(file, **broken)
+        else:
+            np.save(file, broken)
+    with pytest.raises(ValueError, match=message):
+        Monitor.load(tmp_path / "state")
+    if isinstance(broken, dict):
+        new = monitor()
+        with pytest.raises(ValueError, match="must"):
+            new.load_state_dict(broken)
+        assert new.counts["answers"] == 0
 
 
 @pytest.mark.parametrize(
