@@ -67,11 +67,20 @@ class WatchedLog:
                 return as_json(404, error=f"no {path}")
             with self._lock:
                 self._read_on()
+                before = self.monitor.state_dict()
                 if path == "/restart":
                     self.monitor.restart(*body["names"])
                 else:
                     self.monitor.update_labels(body["ids"], body["correct"])
-                self._save()
+                try:
+                    self._save()
+                except OSError:
+                    # What is not on the disk must be sent again.
+                    self.monitor.load_state_dict(before)
+                    raise
+                names = [alarm.name for alarm in self.monitor.alarms]
+        except OSError as error:
+            return as_json(500, error=str(error))
         except _FAULTS as error:
             text, status = str(error), 400
             if " repeated=" in text:
@@ -79,7 +88,7 @@ class WatchedLog:
             elif " unknown=" in text:
                 status = 404
             return as_json(status, error=text)
-        return as_json(200, alarms=[x.name for x in self.monitor.alarms])
+        return as_json(200, alarms=names)
 
     def _read_on(self):
         """Reads what is new in the log, whole lines alone."""
@@ -89,6 +98,8 @@ class WatchedLog:
             with open(self._log, "rb") as file:
                 file.seek(self._place)
                 block = file.read(_BLOCK)
+                if b"\n" not in block:
+                    block += file.readline()
             if not (size := block.rfind(b"\n") + 1):
                 return
             lines = block[:size].splitlines()

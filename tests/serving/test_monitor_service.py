@@ -138,14 +138,39 @@ def test_only_whole_and_right_lines_of_the_log_count(tmp_path):
         assert (counts["answers"], counts["refused"]) == (1, 3)
         with open(log, "a") as file:
             file.write('ence": 0.9, "accepted": true}\n')
+        with open(log, "a") as file:
+            # Longer than what is read at a time.
+            file.write("x" * 2**23 + "\n")
         write(log, "c", [0.9])
         counts = get(address, "/metrics")[1]["counts"]
         # The id `a` came before.
-        assert (counts["answers"], counts["refused"]) == (2, 4)
+        assert (counts["answers"], counts["refused"]) == (2, 5)
         # Rotated.
         log.unlink()
         write(log, "d", [0.9])
         assert get(address, "/metrics")[1]["counts"]["answers"] == 3
+
+
+def test_labels_that_were_not_kept_may_be_sent_again(tmp_path):
+    log, folder = tmp_path / "log.jsonl", tmp_path / "kept"
+    folder.mkdir()
+    watched = WatchedLog(log, folder / "state.npz", risk=0.1)
+
+    class Locked(Monitor):
+        @property
+        def alarms(self):
+            assert watched._lock.locked()
+            return super().alarms
+
+    watched.monitor.__class__ = Locked
+    write(log, "a", [0.9])
+    assert watched.get("/alarms")[0] == 200
+    folder.rename(tmp_path / "away")
+    labels = json.dumps({"ids": ["a"], "correct": [1]})
+    assert watched.post("/labels", labels)[0] == 500
+    (tmp_path / "away").rename(folder)
+    assert watched.post("/labels", labels)[0] == 200
+    assert watched.post("/labels", labels)[0] == 409
 
 
 @pytest.mark.slow
