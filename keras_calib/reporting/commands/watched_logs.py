@@ -2,7 +2,6 @@
 
 import contextlib
 import html
-import json
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,8 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import PathLock
+from keras_calib.exporting.certificate_file import digest_of
+from keras_calib.exporting.certificate_file import read_certificate
 from keras_calib.monitoring import Monitor
 from keras_calib.plots import MonitorDisplay
 from keras_calib.reporting.commands.terminal import Progress
@@ -156,24 +157,21 @@ def _selectors(layer: Any) -> list[SelectiveClassifier]:
 
 def _certified(path: str) -> ChosenThreshold:
     """The threshold of a certificate, which needs no model."""
-    try:
-        facts = json.loads(Path(path).read_text(encoding="utf-8"))
-        selection, guarantee = facts["selection"], facts["guarantee"]
-        return ChosenThreshold(
-            threshold=float(selection["threshold"]),
-            coverage=float(selection["coverage"]),
-            risk=float(selection["risk"]),
-            num_samples=int(selection["num_samples"]),
-            certified_risk=float(guarantee["certified_risk"]),
-            delta=float(guarantee["delta"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
+    facts = read_certificate(Path(path))
+    if digest_of(facts) != facts["digest"]:
         raise value_error(
-            "the file must be a certificate: its `selection` has threshold, "
-            "coverage, risk and num_samples, its `guarantee` certified_risk "
-            "and delta",
-            error=repr(error),
-        ) from error
+            "The certificate must be unchanged since it was made",
+            digest=facts["digest"],
+        )
+    selection, guarantee = facts["selection"], facts["guarantee"]
+    return ChosenThreshold(
+        threshold=float(selection["threshold"]),
+        coverage=float(selection["coverage"]),
+        risk=float(selection["risk"]),
+        num_samples=selection["num_samples"],
+        certified_risk=float(guarantee["certified_risk"]),
+        delta=float(guarantee["delta"]),
+    )
 
 
 def _check_log(log: AnswerLog, given: Namespace, monitor: Monitor) -> None:

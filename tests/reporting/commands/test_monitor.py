@@ -2,9 +2,12 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
+from cases import BACKEND
 
+import keras_calib as kc
 from keras_calib import Monitor
 from keras_calib import SelectiveClassifier
 from keras_calib.backend.locks import PathLock
@@ -14,6 +17,9 @@ from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
+needs_tensorflow = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="export needs TensorFlow"
+)
 NUM = 6000
 
 
@@ -199,32 +205,34 @@ def test_a_column_that_comes_late_is_read(tmp_path):
     assert last.labels[-1] == 0.0
 
 
-CERTIFICATE = {
-    "selection": {
-        "threshold": 0.2,
-        "coverage": 0.8,
-        "risk": 0.05,
-        "num_samples": 500,
-    },
-    "guarantee": {"certified_risk": 0.1, "delta": 0.05},
-}
-
-
-@pytest.mark.parametrize("name", ["c.json", "s.keras"])
-def test_a_selector_says_what_to_watch(tmp_path, capsys, name):
-    if name == "c.json":
-        (tmp_path / name).write_text(json.dumps(CERTIFICATE))
-        risk = 0.1
-    else:
-        import keras
-
-        rng = np.random.default_rng(0)
-        logits = 4.0 * rng.normal(size=(500, 3)).astype("float32")
-        selector = SelectiveClassifier().fit(
-            logits.argmax(-1), logits, risk=0.1, delta=0.05
+def selector_files(folder):
+    """A fitted selector, in a model and in the certificate of an export."""
+    rng = np.random.default_rng(0)
+    logits = 4.0 * rng.normal(size=(500, 3)).astype("float32")
+    labels = np.where(rng.random(500) < 0.04, 0, logits.argmax(-1))
+    selector = SelectiveClassifier()
+    selector.fit(labels, logits, risk=0.1, delta=0.05)
+    model = keras.Sequential([keras.Input((3,)), selector])
+    model.save(folder / "s.keras")
+    if BACKEND == "tensorflow":
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Identity()])
+        kc.export(
+            model,
+            folder / "m",
+            selector=selector,
+            from_logits=True,
+            certificate=True,
         )
-        keras.Sequential([keras.Input((3,)), selector]).save(tmp_path / name)
-        risk = selector.chosen.certified_risk
+        text = (folder / "m/assets.extra/certificate.json").read_text()
+        (folder / "c.json").write_text(text)
+    return selector
+
+
+@pytest.mark.parametrize(
+    "name", ["s.keras", pytest.param("c.json", marks=needs_tensorflow)]
+)
+def test_a_selector_says_what_to_watch(tmp_path, capsys, name):
+    chosen = selector_files(tmp_path).chosen
     log = write(tmp_path / "log.npz", *GOOD)
     code, _ = said(
         capsys,
@@ -233,8 +241,27 @@ def test_a_selector_says_what_to_watch(tmp_path, capsys, name):
         f"--state={tmp_path / 'm.npz'}",
     )
     found = Monitor.load(tmp_path / "m.npz")
-    assert code in (0, 3) and found.risk == risk
-    assert found.coverage is not None
+    assert code in (0, 3)
+    assert found.risk == chosen.certified_risk == 0.1
+    # Half of the coverage's part of alpha, by Dvoretzky, Kiefer and Wolfowitz.
+    width = np.sqrt(np.log(2 / 0.00625) / (2 * 500))
+    ends = chosen.coverage - width, min(chosen.coverage + width, 1.0)
+    assert found.coverage == pytest.approx(ends, rel=1e-12)
+
+
+@needs_tensorflow
+def test_a_changed_certificate_is_refused(tmp_path, capsys):
+    selector_files(tmp_path)
+    path, log = tmp_path / "c.json", write(tmp_path / "log.npz", *GOOD)
+    text = path.read_text()
+    for old, new, words in (
+        ('"certified_risk": 0.1', '"certified_risk": 0.2', "since it was made"),
+        ("\n", "", "must be unchanged"),
+        ("{", "[", "complete JSON"),
+    ):
+        path.write_text(text.replace(old, new))
+        code, shown = said(capsys, f"--log={log}", f"--selector={path}")
+        assert code == 1 and words in shown, shown
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "html"])
