@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import replacing
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import load_keras
+from keras_calib.reporting.commands.terminal import picture_of
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
 
@@ -176,20 +178,18 @@ def _write(found: Any, path: Path) -> None:
     kind = path.suffix.lower()
     if kind == ".json":
         text = json.dumps(_facts(found), indent=2, allow_nan=False)
-        path.write_text(text + "\n", encoding="utf-8")
+        content = f"{text}\n".encode()
     elif kind == ".csv":
         table = found.by_samples
         rows = [",".join(table._fields)]
         rows += [",".join(map(str, x)) for x in zip(*table, strict=True)]
-        path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+        content = "".join(f"{row}\n" for row in rows).encode()
     else:
         from keras_calib.plots import PlanDisplay
 
-        display = PlanDisplay.from_plan(found)
-        if kind == ".svg":
-            path.write_text(display.to_svg(), encoding="utf-8")
-        else:
-            path.write_bytes(display.to_png())
+        content = picture_of(PlanDisplay.from_plan(found), path)
+    with replacing(path) as file:
+        file.write(content)
 
 
 def _facts(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What commands share: groups of flags, a line of progress, no log lines.
+"""What commands share: flags, pictures, a line of progress, no log lines.
 
 Log lines are those of compiled code, which come as Keras is imported.
 """
@@ -13,9 +13,10 @@ import tempfile
 import time
 from collections.abc import Iterable
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Progress", "add_groups", "load_keras"]
+__all__ = ["Progress", "add_groups", "load_keras", "picture_of"]
 
 # Seconds between two changes of the line.
 _PAUSE = 0.1
@@ -27,6 +28,13 @@ def add_groups(parser: argparse.ArgumentParser, groups: dict) -> None:
         group = parser.add_argument_group(title)
         for flag, options in arguments.items():
             group.add_argument(flag, **options)
+
+
+def picture_of(display: Any, path: Path) -> bytes:
+    """What a picture's file holds, .svg or .png."""
+    if path.suffix.lower() == ".svg":
+        return display.to_svg().encode("utf-8")
+    return display.to_png()
 
 
 class Progress:

@@ -16,6 +16,7 @@ from keras_calib.exporting.certificate_file import read_certificate
 from keras_calib.monitoring import Monitor
 from keras_calib.plots import MonitorDisplay
 from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import picture_of
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.selection import ChosenThreshold
 from keras_calib.selection import SelectiveClassifier
@@ -283,15 +284,13 @@ def _share(part: float, whole: float) -> str:
 
 def _draw(monitor: Monitor, text: str, path: Path) -> None:
     display = MonitorDisplay.from_monitor(monitor)
-    kind = path.suffix.lower()
-    if kind == ".png":
-        content = display.to_png()
-    else:
-        page = picture = display.to_svg()
-        if kind == ".html":
-            picture = picture[picture.index("<svg") :]
-            page = _PAGE.format(picture=picture, text=html.escape(text))
+    if path.suffix.lower() == ".html":
+        picture = display.to_svg()
+        picture = picture[picture.index("<svg") :]
+        page = _PAGE.format(picture=picture, text=html.escape(text))
         content = page.encode("utf-8")
+    else:
+        content = picture_of(display, path)
     with replacing(path) as file:
         file.write(content)
 

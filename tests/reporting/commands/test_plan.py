@@ -60,7 +60,9 @@ def test_the_command_compares_two_files_of_the_same_labels(tmp_path, capsys):
 
 @pytest.mark.parametrize("kind", ["json", "csv", "svg", "png"])
 def test_the_command_writes_files(tmp_path, capsys, kind):
-    out = tmp_path / f"plan.{kind}"
+    out, other = tmp_path / f"plan.{kind}", tmp_path / "other"
+    other.write_text("of before")
+    out.hardlink_to(other)
     given = ["plan", "--accuracy=0.95", "--risk=0.05", f"--out={out}", *QUICK]
     assert main(given) == 0
     assert "labels certify a risk of 0.05" in capsys.readouterr().out
@@ -70,6 +72,8 @@ def test_the_command_writes_files(tmp_path, capsys, kind):
         assert out.read_text().startswith("samples,power,")
     else:
         assert out.stat().st_size > 5000
+    # The file was replaced whole, so its other name has the old content.
+    assert other.read_text() == "of before"
 
 
 @pytest.mark.parametrize(
