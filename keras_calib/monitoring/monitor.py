@@ -239,7 +239,7 @@ class Monitor:
                 watch.alarm_at,
                 math.exp(min(watch.highest, MOST_LOG)),
                 1.0 / self._setup.parts[name],
-                self._holds[name].message(*watch.likeliest()),
+                self._holds[name].message(*watch.at_alarm()),
             )
             for name, watch in self._watches.items()
             if watch.alarm_at >= 0
@@ -298,11 +298,11 @@ class Monitor:
     def merge(cls, monitors: Sequence["Monitor"]) -> Self:
         """A new monitor with the mean evidence of several, which are unchanged.
 
-        Use it for servers that each keep a monitor. The mean is valid however
-        the streams depend on each other, at every time, but k servers need
-        more evidence in sum than one monitor with `add_sums`. Alarms of the
-        parts do not count: only the mean is compared with the limit. Counts
-        add, answers wait together, and the history begins anew.
+        Use it for servers that each keep a monitor. The mean is valid at
+        every time if what is watched holds given the past of all streams. But
+        k servers need more evidence in sum than one monitor with `add_sums`.
+        Alarms of the parts do not count: only the mean is compared with the
+        limit. Counts add, answers wait together, and the history begins anew.
 
         Args:
             monitors: Monitors with the same arguments, one or more.

@@ -32,6 +32,7 @@ _STATE = (
     "_facts",
     "highest",
     "alarm_at",
+    "_alarm",
 )
 
 
@@ -73,8 +74,10 @@ class Watch:
         self._facts = np.zeros((num, 3))
         # Log of the largest evidence so far.
         self.highest = 0.0
-        # Number of outcomes at the alarm; -1 without one.
+        # Number of outcomes at the alarm; -1 without one. What was likeliest
+        # then: the alternative, the outcomes before, and three facts.
         self.alarm_at = -1
+        self._alarm = np.zeros(5)
         self._remember()
 
     @property
@@ -100,7 +103,7 @@ class Watch:
                 self._plan(BLOCK)
             stop = start + BLOCK - self._open_count
             sums = self._open + np.cumsum(log_factors[start:stop], axis=0)
-            self._look(sums)
+            self._look(sums, facts[start:stop])
             self._open = sums[-1]
             self._open_count += len(sums)
             self._open_facts = self._open_facts + facts[start:stop].sum(axis=0)
@@ -122,7 +125,7 @@ class Watch:
             self.settle()
         if not self._open_count:
             self._plan(max(count, BLOCK))
-        self._look((self._open + log_factor)[None], count)
+        self._look((self._open + log_factor)[None], facts[None], count)
         self._open = self._open + log_factor
         self._open_count += count
         self._open_facts = self._open_facts + facts
@@ -159,6 +162,11 @@ class Watch:
         best = int(np.argmax(found._best + np.log(self._prior)))
         return best, int(found._since[best]), found._facts[best]
 
+    def at_alarm(self) -> tuple[int, int, np.ndarray]:
+        """What `likeliest` was at the alarm; no later outcome changes it."""
+        place, before, *facts = self._alarm.tolist()
+        return int(place), int(before), np.array(facts)
+
     def copy(self) -> "Watch":
         """An independent copy."""
         made = Watch(self._prior, self.log_limit)
@@ -167,9 +175,10 @@ class Watch:
 
     @classmethod
     def mean(cls, watches: Sequence["Watch"]) -> "Watch":
-        """One that holds the mean evidence of streams, however dependent.
+        """One that holds the mean evidence of streams.
 
-        Its likeliest start is that of the stream with the most wealth.
+        It is valid if the hypothesis holds given the past of all. Its likeliest
+        start is that of the stream with the most wealth.
         """
         parts = [watch.copy() for watch in watches]
         for part in parts:
@@ -188,7 +197,7 @@ class Watch:
         made._planned = sum(part._planned for part in parts)
         made.highest, made.alarm_at = 0.0, -1
         made._remember()
-        made._look(made._open[None], 0)
+        made._look(made._open[None], np.zeros((1, 2)), 0)
         return made
 
     def state_dict(self) -> dict[str, np.ndarray]:
@@ -218,12 +227,23 @@ class Watch:
         wealth = self._opened + self._open
         self._now = float(log_evidence(wealth, self._prior, self._spent))
 
-    def _look(self, sums: np.ndarray, count: int = 1) -> None:
-        """Looks at the open block as it grows, `(n, num_alternatives)`."""
+    def _look(
+        self, sums: np.ndarray, facts: np.ndarray, count: int = 1
+    ) -> None:
+        """Looks at the open block as it grows, `(n, num_alternatives)`.
+
+        `facts` are those of the outcomes that it grows by `(n, 2)`.
+        """
         found = log_evidence(self._opened + sums, self._prior, self._spent)
         self._now = float(found[-1])
         most = float(found.max())
         self.highest = max(self.highest, most)
         if self.alarm_at < 0 and most >= self.log_limit:
             first = int(np.argmax(found >= self.log_limit))
-            self.alarm_at = self.count + count + first
+            then = self.copy()
+            then._open = sums[first]
+            then._open_count += count + first
+            then._open_facts = then._open_facts + facts[: first + 1].sum(axis=0)
+            place, before, since = then.likeliest()
+            self._alarm = np.array([place, before, *since])
+            self.alarm_at = then.count

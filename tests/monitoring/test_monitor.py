@@ -57,6 +57,8 @@ def test_a_change_raises_its_alarm(name, change):
     alarm = next(a for a in watching.alarms if a.name == name)
     assert alarm.evidence >= alarm.limit == watching.limits[name]
     assert "most likely began after" in alarm.message
+    watching.update(*answers(15_000, seed=2, **change))
+    assert alarm.message in [later.message for later in watching.alarms]
 
 
 def test_limits_spend_alpha_and_no_more():

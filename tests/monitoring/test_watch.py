@@ -85,3 +85,22 @@ def test_the_likeliest_start_is_that_of_the_change():
     _, before, facts = watch.likeliest()
     assert before == 2000
     assert facts.tolist() == [1000.0, 100.0, 0.0]
+
+
+@pytest.mark.parametrize("piece", [1, 37, 5000])
+def test_later_outcomes_do_not_change_what_an_alarm_says(piece):
+    holds = RiskHolds(0.01)
+    wrong = np.zeros(5000)
+    wrong[2000:4000:10] = 1.0
+    watch = Watch(holds.prior, np.log(40.0))
+    until = None
+    for start in range(0, 5000, piece):
+        part = wrong[start : start + piece]
+        watch.add(holds.log_factors(part), holds.facts(part))
+        if until is None and watch.alarm_at > 0:
+            until = Watch(holds.prior, np.inf)
+            part = wrong[: watch.alarm_at]
+            until.add(holds.log_factors(part), holds.facts(part))
+    assert 2000 < watch.alarm_at < 4000
+    for found, then in zip(watch.at_alarm(), until.likeliest(), strict=True):
+        np.testing.assert_array_equal(found, then)
