@@ -174,8 +174,8 @@ MUTANTS = {
     ),
     "a_failure_ends_no_walk": Mutant(
         "selection/guarantees.py",
-        "end, level = start + failures[0], 0.0",
-        "end = start + failures[0]",
+        "level = np.where(passed.all(axis=-1), level, 0.0)",
+        "level = level + 0.0",
         "selection/test_guarantees.py::test_the_walk_is_the_loop_over_thresholds",
     ),
     "threshold_on_the_lower_of_two_floats": Mutant(

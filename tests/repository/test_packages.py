@@ -103,7 +103,7 @@ INSIDE_FUNCTIONS = {
     "torch": {"backend", "training"},
 }
 # What a package with late imports uses itself.
-LATE = {"Any", "TYPE_CHECKING", "importlib"}
+LATE = {"TYPE_CHECKING", "late_names"}
 # The one room for what Keras does not promise.
 KERAS_INTERNALS = PACKAGE / "backend" / "keras_internals.py"
 
