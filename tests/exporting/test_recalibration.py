@@ -182,6 +182,26 @@ def test_answers_that_would_be_lost_are_refused(tmp_path, ending):
         assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("ignore_class", [None, 255])
+def test_pixels_are_not_certified_as_samples(tmp_path, ignore_class):
+    layer = keras.layers.Dense(3)
+    model = keras.Sequential([keras.Input((2, 2, 4)), layer])
+    layer.set_weights([W, np.zeros(3)])
+    path = kc.export(model, tmp_path / "model.tflite", from_logits=True)
+    before = path.read_bytes()
+    images, labels = X.reshape(-1, 2, 2, 4), Y.reshape(-1, 2, 2).copy()
+    if ignore_class is not None:
+        labels[:, 0, 0] = ignore_class
+    given = {"labels": labels, "inputs": images, "ignore_class": ignore_class}
+    with pytest.raises(ValueError, match="`delta` needs independent samples"):
+        refused(path, **given)
+    assert path.read_bytes() == before
+    # Without a guarantee the pixels that count choose the threshold.
+    found = refused(path, **given, delta=None)
+    pixels = 1500 if ignore_class is None else 1125
+    assert found.chosen.num_samples == pytest.approx(0.7 * pixels, abs=4)
+
+
 @pytest.mark.parametrize("kind", ["int8", "tflite", "onnx"])
 @pytest.mark.parametrize("score", ["prob_margin", "neg_entropy"])
 def test_a_score_changes_only_when_named(tmp_path, kind, score):
