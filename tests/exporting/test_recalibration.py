@@ -202,6 +202,23 @@ def test_pixels_are_not_certified_as_samples(tmp_path, ignore_class):
     assert found.chosen.num_samples == pytest.approx(0.7 * pixels, abs=4)
 
 
+@pytest.mark.parametrize("ending", [".tflite", ".onnx"])
+def test_whole_numbers_outside_the_files_type_are_refused(tmp_path, ending):
+    layer = keras.layers.Dense(3)
+    inputs = keras.Input((4,), dtype="int32")
+    model = keras.Sequential([inputs, keras.layers.Rescaling(0.25), layer])
+    layer.set_weights([W, np.zeros(3)])
+    path = tmp_path / f"model{ending}"
+    kc.export(model, path, from_logits=True)
+    whole = np.round(4.0 * X).astype("int64")
+    # Each of these would wrap around to another number of int32.
+    for wrong in (whole + 2**32, whole - 2**32, np.uint32(2**31) + 0 * whole):
+        with pytest.raises(ValueError, match="`inputs` must lie in the range"):
+            refused(path, inputs=wrong)
+    found = refused(path, inputs=whole)
+    assert found.temperature == pytest.approx(3.0, rel=0.2)
+
+
 @pytest.mark.parametrize("kind", ["int8", "tflite", "onnx"])
 @pytest.mark.parametrize("score", ["prob_margin", "neg_entropy"])
 def test_a_score_changes_only_when_named(tmp_path, kind, score):
