@@ -116,7 +116,7 @@ def refused(path, **changes):
         ({"risk": 1e-4}, "out of reach|certif"),
         ({"risk": None}, "One of `risk` and `coverage`"),
         ({"tune_fraction": 1.0}, "`tune_fraction` must leave rows"),
-        ({"out": "saved"}, "`out` must not exist"),
+        ({"out": "saved"}, "`out` must not exist, and have the ending"),
     ],
 )
 def test_what_does_not_fit_leaves_the_file(files, kind, changes, message):
@@ -254,4 +254,9 @@ def test_protected_files_are_refused(files, tmp_path):
         refused(path)
     with pytest.raises(OSError):
         refused(path, out=tmp_path / "absent" / "x.tflite")
+    taken = tmp_path / "taken.tflite"
+    taken.write_bytes(b"a file of somebody")
+    with pytest.raises(ValueError, match="`out` must not exist"):
+        refused(path, out=taken)
+    assert taken.read_bytes() == b"a file of somebody"
     assert path.read_bytes() == files["tflite"].read_bytes()
