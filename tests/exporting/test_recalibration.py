@@ -99,6 +99,24 @@ def test_a_file_is_certified_on_its_own_answers(files, tmp_path, kind):
     assert path.stat().st_size == pytest.approx(size, abs=256)
 
 
+@pytest.mark.parametrize("kind", ["int8", "tflite"])
+def test_constants_of_a_written_file_are_aligned(files, tmp_path, kind):
+    from ai_edge_litert import schema_py_generated as schema
+
+    path = tmp_path / "model.tflite"
+    kc.recalibrate_file(files[kind], Y, X, out=path, **TARGET)
+    data = np.frombuffer(path.read_bytes(), np.uint8)
+    model = schema.Model.GetRootAs(data)
+    constants = [model.Buffers(i) for i in range(model.BuffersLength())]
+    places = [
+        x.DataAsNumpy().ctypes.data - data.ctypes.data
+        for x in constants
+        if not x.DataIsNone()
+    ]
+    assert len(places) > 4
+    assert not any(place % 16 for place in places)
+
+
 def refused(path, **changes):
     given = {"labels": Y, "inputs": X, **TARGET, **changes}
     return kc.recalibrate_file(path, **given)
