@@ -87,14 +87,12 @@ def certificate_of(
             "ranking_sha256": chosen.ranking_sha256,
         },
         "further": _plain(further),
-        "weights": _weight_facts([*served.network.variables, *_own(selector)]),
+        "weights": _weight_facts(
+            [*served.network.variables, *selector.variables]
+        ),
         "artefact": {"format": format, "files": artefact_files(path)},
     }
     return {**certificate, "digest": digest_of(certificate)}
-
-
-def _own(selector: Any) -> list[Any]:
-    return [*selector.variables]
 
 
 def _calibrator_facts(calibrator: Any) -> dict[str, Any] | None:

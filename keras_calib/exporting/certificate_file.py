@@ -15,6 +15,7 @@ __all__ = [
     "artefact_files",
     "canonical",
     "certificate_path",
+    "differences_within",
     "digest_of",
     "facts_of",
     "read_certificate",
@@ -104,18 +105,9 @@ def facts_of(chosen: ChosenThreshold) -> dict[str, dict[str, Any]]:
     threshold = "-inf" if threshold == -float("inf") else threshold
     cut = chosen.confidence
     return {
-        "guarantee": {
-            "method": chosen.method,
-            "risk": chosen.certified_risk,
-            "delta": chosen.delta,
-            "certified_risk": chosen.certified_risk,
-            "statement": (
-                f"With probability at least 1 - {delta:g} over draws of "
-                f"{total} independent samples, the true share of errors "
-                f"among accepted predictions is at most "
-                f"{chosen.certified_risk:g}."
-            ),
-        },
+        "guarantee": _guarantee_of(
+            chosen.method, chosen.delta, chosen.certified_risk, total
+        ),
         "selection": {
             "num_samples": total,
             "num_accepted": accepted,
@@ -130,10 +122,48 @@ def facts_of(chosen: ChosenThreshold) -> dict[str, dict[str, Any]]:
     }
 
 
-def read_certificate(path: Path) -> dict[str, Any]:
+def _guarantee_of(
+    method: Any, delta: Any, risk: Any, total: int
+) -> dict[str, Any]:
+    return {
+        "method": method,
+        "risk": risk,
+        "delta": delta,
+        "certified_risk": risk,
+        "statement": (
+            f"With probability at least 1 - {delta:g} over draws of {total} "
+            f"independent samples, the true share of errors among accepted "
+            f"predictions is at most {risk:g}."
+        ),
+    }
+
+
+def differences_within(certificate: dict[str, Any]) -> list[str]:
+    """A sentence for each fact that the others contradict."""
+    told = []
+    if digest_of(certificate) != certificate["digest"]:
+        told.append("digest: the certificate was changed after it was made")
+    stated = certificate["guarantee"]
+    wanted = _guarantee_of(
+        stated["method"],
+        stated["delta"],
+        stated["certified_risk"],
+        certificate["selection"]["num_samples"],
+    )
+    told += [
+        f"{name}: other facts of the certificate give {value!r}, certified "
+        f"{stated[name]!r}"
+        for name, value in wanted.items()
+        if stated[name] != value
+    ]
+    return told
+
+
+def read_certificate(path: Path, check: bool = False) -> dict[str, Any]:
     """The certificate in a file; ValueError if there is none or it is broken.
 
-    Its bytes must be those that its facts are written as.
+    Its bytes must be those that its facts are written as. With `check` its
+    facts must also agree with each other.
     """
     if not path.is_file():
         raise value_error(
@@ -168,6 +198,12 @@ def read_certificate(path: Path) -> dict[str, Any]:
             "The certificate must be unchanged: its text is not the one that "
             "its facts are written as",
             certificate=str(path),
+        )
+    if check and (differences := differences_within(found)):
+        raise value_error(
+            "The certificate must be unchanged since it was made",
+            certificate=str(path),
+            differences=differences,
         )
     return found
 
@@ -205,3 +241,10 @@ def _check_parts(found: dict[str, Any]) -> None:
             "`num_samples` of the certificate must be an integer",
             num_samples=found["selection"]["num_samples"],
         )
+    for name in ("delta", "certified_risk"):
+        value = found["guarantee"][name]
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise value_error(
+                f"`{name}` of the certificate must be a number in [0, 1]",
+                **{name: value},
+            )

@@ -142,4 +142,15 @@ def _cast(name: str, x: np.ndarray, kind: _Input) -> np.ndarray:
         ends = np.iinfo(kind.dtype)
         x = np.round(x / kind.scale) + kind.zero_point
         x = np.clip(x, ends.min, ends.max)
+    elif whole and x.dtype.kind in "iu":
+        ends = np.iinfo(kind.dtype)
+        low, high = int(x.min(initial=0)), int(x.max(initial=0))
+        if low < ends.min or high > ends.max:
+            raise value_error(
+                "`inputs` must lie in the range of the type that the file "
+                "takes: quantise them, or give floats where it is quantised",
+                name=name,
+                found=[low, high],
+                taken=kind.dtype.name,
+            )
     return x.astype(kind.dtype)

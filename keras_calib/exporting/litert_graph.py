@@ -142,16 +142,14 @@ class LiteRTGraph:
         """The bytes of the file."""
         import flatbuffers
 
-        class Aligned(self._schema.BufferT):  # type: ignore[name-defined]
+        class Builder(flatbuffers.Builder):
             # Python's packer does not align constants, as the format asks.
-            def Pack(self, builder):  # noqa: N802
-                if self.data is not None:
-                    builder.Prep(_ALIGNMENT, len(self.data))
-                return super().Pack(builder)
+            def CreateNumpyVector(self, x):  # noqa: N802
+                if x.dtype == np.uint8:
+                    self.Prep(_ALIGNMENT, len(x))
+                return super().CreateNumpyVector(x)
 
-        for buffer in self.model.buffers:
-            buffer.__class__ = Aligned
-        builder = flatbuffers.Builder(2**20)
+        builder = Builder(2**20)
         builder.Finish(self.model.Pack(builder), file_identifier=_IDENTIFIER)
         return bytes(builder.Output())
 

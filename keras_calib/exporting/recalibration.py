@@ -32,6 +32,7 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_share
 from keras_calib.selection import ChosenThreshold
 from keras_calib.selection import SelectiveClassifier
+from keras_calib.selection.candidates import check_units
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.tuning import HeldOut
 
@@ -211,6 +212,7 @@ def _recalibrated(
             "`labels` must be class ids of the shape of the file's answers",
             **{"labels.shape": labels.shape, "shape": before["label"].shape},
         )
+    check_units(target.delta, labels.shape)
     # The split of `SelectiveClassifier.fit`, here of the rows' numbers.
     rows = HeldOut(np.arange(len(labels)), before["logits"], None, None)
     tune, rest = rows.split(tune_fraction, seed)
@@ -226,10 +228,7 @@ def _recalibrated(
     after = _written(graph, load, made, inputs)
     _check_scaled(after, rest.logits / np.float32(temperature))
     labels = labels[rest.labels]
-    counted: Any = labels != data.ignore_class
-    if counted.all():
-        # Keeps the shape, by which a guarantee knows its units.
-        counted = slice(None)
+    counted = labels != data.ignore_class
     correct = (after["label"] == labels)[counted]
     selector = SelectiveClassifier(score=score or "msp").fit_scores(
         after["score"][counted], correct, **target._asdict()

@@ -9,7 +9,6 @@ from typing import Any
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.exporting.certificate_file import certificate_path
-from keras_calib.exporting.certificate_file import digest_of
 from keras_calib.exporting.certificate_file import read_certificate
 from keras_calib.inputs.checks import check_number
 
@@ -95,12 +94,8 @@ def model_card(
         raise type_error("`tags` must be a list of texts", tags=tags)
     for metric, value in (evaluation or {}).items():
         check_number(metric, value)
-    facts = read_certificate(certificate_path(Path(path).expanduser()))
-    if digest_of(facts) != facts["digest"]:
-        raise value_error(
-            "The certificate must be unchanged since it was made",
-            digest=facts["digest"],
-        )
+    place = certificate_path(Path(path).expanduser())
+    facts = read_certificate(place, check=True)
     return _template().render(
         {
             **facts,

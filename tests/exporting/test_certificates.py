@@ -92,8 +92,12 @@ def test_the_threshold_and_counts_are_those_of_the_served_answers(certified):
     accepted = score >= facts["threshold"]
     assert accepted.sum() == facts["num_accepted"]
     assert (correct[accepted] == 0).sum() == facts["num_wrong"]
-    _, _, _, upper, _ = kc.SelectiveClassifier.table(selector)
-    assert np.isclose(upper, facts["upper_bound"], rtol=1e-9).any()
+    table = selector.table()
+    (row,) = np.flatnonzero(
+        np.float32(table.threshold) == np.float32(facts["threshold"])
+    )
+    assert table.certified[row]
+    assert table.upper_bound[row] == pytest.approx(facts["upper_bound"], 1e-9)
 
 
 def test_a_changed_byte_of_any_file_is_found(certified, tmp_path):
@@ -135,18 +139,31 @@ def test_files_that_came_or_went_are_found(certified, tmp_path):
     assert "fingerprint.pb is missing" in told
 
 
+def as_confidence(score):
+    return 1.0 / (1.0 + np.exp(-score.astype("float64")))
+
+
+@pytest.mark.parametrize("of", ["scores", "confidence"])
 def test_every_changed_number_is_found_even_with_a_new_digest(
-    certified, tmp_path
+    certified, tmp_path, of
 ):
     path = copied(certified[0], tmp_path)
     score, correct = records(certified[0])
+    given = {"scores": score, "correct": correct}
+    if of == "confidence":
+        given = {"confidence": as_confidence(score), "correct": correct}
     file = certificate_path(path)
     text = file.read_text()
     facts = json.loads(text)
     parts = ("guarantee", "selection", "data")
     fields = [(part, name) for part in parts for name in facts[part]]
     fields += [("artefact", "files"), ("score", "scale")]
-    assert len(fields) > 14
+    if of == "confidence":
+        # The hash of counts stands for that of scores; a scale that is not
+        # in log-odds is refused with any confidence.
+        fields.remove(("data", "rows_sha256"))
+        fields.remove(("score", "scale"))
+    assert len(fields) > 13
     for part, name in fields:
 
         def change(facts, part=part, name=name):
@@ -160,9 +177,33 @@ def test_every_changed_number_is_found_even_with_a_new_digest(
             facts[part][name] = value
 
         rewritten(path, change)
-        found = kc.check_certificate(path, score, correct)
+        found = kc.check_certificate(path, **given)
         assert not found.holds, (part, name)
         file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("guarantee", "statement", "No prediction is ever wrong."),
+        ("guarantee", "certified_risk", 0.01),
+        ("guarantee", "risk", 0.01),
+        ("guarantee", "delta", 0.01),
+        ("selection", "num_samples", 10**6),
+    ],
+)
+def test_a_forged_statement_is_found_without_data(
+    certified, tmp_path, capsys, part, name, value
+):
+    path = copied(certified[0], tmp_path)
+    rewritten(path, lambda facts: facts[part].update({name: value}))
+    assert not kc.check_certificate(path).holds
+    assert main(["verify", str(path)]) == 1
+    told = "risk" if name == "risk" else "statement"
+    assert f"differs: {told}: other facts" in capsys.readouterr().out
+    card = {"name": "m", "intended_use": "A test."}
+    with pytest.raises(ValueError, match="must be unchanged since"):
+        kc.model_card(path, **card)
 
 
 def test_other_data_are_refused(certified):
@@ -184,7 +225,7 @@ def test_other_data_are_refused(certified):
 def test_confidences_stand_for_log_odds_up_to_rounding(certified):
     path, _ = certified
     score, correct = records(path)
-    confidence = 1.0 / (1.0 + np.exp(-score.astype("float64")))
+    confidence = as_confidence(score)
     given = {"correct": correct, "confidence": confidence}
     assert kc.check_certificate(path, **given).holds
     given["confidence"] = np.minimum(confidence, 0.9)
@@ -226,6 +267,17 @@ def test_a_broken_certificate_is_refused(certified, tmp_path, text, told):
         kc.check_certificate(path)
     file.write_text(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="complete JSON"):
+        kc.check_certificate(path)
+
+
+@pytest.mark.parametrize("name", ["delta", "certified_risk"])
+@pytest.mark.parametrize("value", ["0.1", None, True, -0.1, 10**400])
+def test_a_guarantee_of_no_probability_is_refused(
+    certified, tmp_path, name, value
+):
+    path = copied(certified[0], tmp_path)
+    rewritten(path, lambda facts: facts["guarantee"].update({name: value}))
+    with pytest.raises(ValueError, match=f"`{name}` of the certificate must"):
         kc.check_certificate(path)
 
 

@@ -3,11 +3,15 @@
 import keras
 import numpy as np
 import pytest
+from cases import BACKEND
 from exported import answers
 from exported import trained
 
 import keras_calib as kc
 
+pytestmark = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="export needs TensorFlow"
+)
 IDS = np.array([-4, 3, 70, 2**31 - 2])
 
 

@@ -99,6 +99,24 @@ def test_a_file_is_certified_on_its_own_answers(files, tmp_path, kind):
     assert path.stat().st_size == pytest.approx(size, abs=256)
 
 
+@pytest.mark.parametrize("kind", ["int8", "tflite"])
+def test_constants_of_a_written_file_are_aligned(files, tmp_path, kind):
+    from ai_edge_litert import schema_py_generated as schema
+
+    path = tmp_path / "model.tflite"
+    kc.recalibrate_file(files[kind], Y, X, out=path, **TARGET)
+    data = np.frombuffer(path.read_bytes(), np.uint8)
+    model = schema.Model.GetRootAs(data)
+    constants = [model.Buffers(i) for i in range(model.BuffersLength())]
+    places = [
+        x.DataAsNumpy().ctypes.data - data.ctypes.data
+        for x in constants
+        if not x.DataIsNone()
+    ]
+    assert len(places) > 4
+    assert not any(place % 16 for place in places)
+
+
 def refused(path, **changes):
     given = {"labels": Y, "inputs": X, **TARGET, **changes}
     return kc.recalibrate_file(path, **given)
@@ -116,7 +134,7 @@ def refused(path, **changes):
         ({"risk": 1e-4}, "out of reach|certif"),
         ({"risk": None}, "One of `risk` and `coverage`"),
         ({"tune_fraction": 1.0}, "`tune_fraction` must leave rows"),
-        ({"out": "saved"}, "`out` must not exist"),
+        ({"out": "saved"}, "`out` must not exist, and have the ending"),
     ],
 )
 def test_what_does_not_fit_leaves_the_file(files, kind, changes, message):
@@ -182,6 +200,43 @@ def test_answers_that_would_be_lost_are_refused(tmp_path, ending):
         assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("ignore_class", [None, 255])
+def test_pixels_are_not_certified_as_samples(tmp_path, ignore_class):
+    layer = keras.layers.Dense(3)
+    model = keras.Sequential([keras.Input((2, 2, 4)), layer])
+    layer.set_weights([W, np.zeros(3)])
+    path = kc.export(model, tmp_path / "model.tflite", from_logits=True)
+    before = path.read_bytes()
+    images, labels = X.reshape(-1, 2, 2, 4), Y.reshape(-1, 2, 2).copy()
+    if ignore_class is not None:
+        labels[:, 0, 0] = ignore_class
+    given = {"labels": labels, "inputs": images, "ignore_class": ignore_class}
+    with pytest.raises(ValueError, match="`delta` needs independent samples"):
+        refused(path, **given)
+    assert path.read_bytes() == before
+    # Without a guarantee the pixels that count choose the threshold.
+    found = refused(path, **given, delta=None)
+    pixels = 1500 if ignore_class is None else 1125
+    assert found.chosen.num_samples == pytest.approx(0.7 * pixels, abs=4)
+
+
+@pytest.mark.parametrize("ending", [".tflite", ".onnx"])
+def test_whole_numbers_outside_the_files_type_are_refused(tmp_path, ending):
+    layer = keras.layers.Dense(3)
+    inputs = keras.Input((4,), dtype="int32")
+    model = keras.Sequential([inputs, keras.layers.Rescaling(0.25), layer])
+    layer.set_weights([W, np.zeros(3)])
+    path = tmp_path / f"model{ending}"
+    kc.export(model, path, from_logits=True)
+    whole = np.round(4.0 * X).astype("int64")
+    # Each of these would wrap around to another number of int32.
+    for wrong in (whole + 2**32, whole - 2**32, np.uint32(2**31) + 0 * whole):
+        with pytest.raises(ValueError, match="`inputs` must lie in the range"):
+            refused(path, inputs=wrong)
+    found = refused(path, inputs=whole)
+    assert found.temperature == pytest.approx(3.0, rel=0.2)
+
+
 @pytest.mark.parametrize("kind", ["int8", "tflite", "onnx"])
 @pytest.mark.parametrize("score", ["prob_margin", "neg_entropy"])
 def test_a_score_changes_only_when_named(tmp_path, kind, score):
@@ -217,4 +272,9 @@ def test_protected_files_are_refused(files, tmp_path):
         refused(path)
     with pytest.raises(OSError):
         refused(path, out=tmp_path / "absent" / "x.tflite")
+    taken = tmp_path / "taken.tflite"
+    taken.write_bytes(b"a file of somebody")
+    with pytest.raises(ValueError, match="`out` must not exist"):
+        refused(path, out=taken)
+    assert taken.read_bytes() == b"a file of somebody"
     assert path.read_bytes() == files["tflite"].read_bytes()
