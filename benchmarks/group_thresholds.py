@@ -199,8 +199,8 @@ def run(groups: int, fits: int, seed: int) -> str:
         [
             f"{groups:,} groups, risk {RISK}, delta = {DELTA}, {fits:,} fits "
             f"per row, seed {seed}. {machine()}.",
-            f"Most fits with any false chosen threshold: {worst:.4f} (allowed with "
-            f"two standard errors: {allowed:.4f}).",
+            f"Most fits with any false chosen threshold: {worst:.4f} (allowed "
+            f"with two standard errors: {allowed:.4f}).",
             "`level x`: the level of a group over delta / groups tested, after "
             "groups that are certified as a whole passed theirs on.",
             markdown_table(HEADER, rows),

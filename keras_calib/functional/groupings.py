@@ -1,6 +1,7 @@
 """Groups of samples as names and codes, from arrays of any kind."""
 
 import itertools
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
@@ -11,10 +12,7 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
 
-__all__ = ["SEPARATOR", "Grouping", "groupings", "read_groups"]
-
-# Between the names of groups that meet.
-SEPARATOR = " & "
+__all__ = ["Grouping", "groupings", "joined", "read_groups"]
 
 
 class Grouping(NamedTuple):
@@ -53,8 +51,13 @@ def groupings(
     for order in range(2, most + 1):
         for names in itertools.combinations(list(given), order):
             parts = [found[str(name)] for name in names]
-            found[SEPARATOR.join(map(str, names))] = _crossed(parts)
+            found[joined(names)] = _crossed(parts)
     return found
+
+
+def joined(names: Iterable[Any]) -> str:
+    """The name of the intersection of groups, or of attributes."""
+    return " & ".join(map(str, names))
 
 
 def read_groups(groups: Any, lead: tuple[int, ...], name: str) -> Grouping:
@@ -138,11 +141,10 @@ def _crossed(parts: list[Grouping]) -> Grouping:
         for part in reversed(parts):
             place, k = divmod(place, len(part.names))
             own.insert(0, part.names[k])
-        names.append(SEPARATOR.join(own))
+        names.append(joined(own))
     if len(set(names)) < len(names):
         raise value_error(
-            f'`groups` must be told apart when joined by "{SEPARATOR}": rename '
-            "them",
+            '`groups` must be told apart when joined by " & ": rename them',
             intersections=len(names),
             names=len(set(names)),
         )

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
-from keras_calib.functional.groupings import SEPARATOR
+from keras_calib.functional.groupings import joined
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.served_groups import LARGEST_ID
 
@@ -49,11 +49,10 @@ def combined_groups(*groups: Any) -> list[str]:
         names, places = read_groups(one, one.shape)
         lists.append([names[place] for place in places])
     rows = list(zip(*lists, strict=True))
-    found = {row: SEPARATOR.join(map(str, row)) for row in rows}
+    found = {row: joined(row) for row in rows}
     if len(set(found.values())) < len(found):
         raise value_error(
-            f'`groups` must be told apart when joined by "{SEPARATOR}": rename '
-            "them",
+            '`groups` must be told apart when joined by " & ": rename them',
             intersections=len(found),
             names=len(set(found.values())),
         )
