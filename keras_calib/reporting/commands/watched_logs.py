@@ -11,7 +11,6 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import PathLock
-from keras_calib.exporting.certificate_file import digest_of
 from keras_calib.exporting.certificate_file import read_certificate
 from keras_calib.monitoring import Monitor
 from keras_calib.plots import MonitorDisplay
@@ -158,12 +157,7 @@ def _selectors(layer: Any) -> list[SelectiveClassifier]:
 
 def _certified(path: str) -> ChosenThreshold:
     """The threshold of a certificate, which needs no model."""
-    facts = read_certificate(Path(path))
-    if digest_of(facts) != facts["digest"]:
-        raise value_error(
-            "The certificate must be unchanged since it was made",
-            digest=facts["digest"],
-        )
+    facts = read_certificate(Path(path), check=True)
     selection, guarantee = facts["selection"], facts["guarantee"]
     return ChosenThreshold(
         threshold=float(selection["threshold"]),
