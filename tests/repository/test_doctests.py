@@ -17,8 +17,11 @@ OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 LEFT_OUT = ["keras_calib.__main__"]
 if importlib.util.find_spec("apache_beam") is None:
     LEFT_OUT += ["keras_calib.beam", "keras_calib.monitoring.windows"]
-# Only TensorFlow exports.
-if keras.backend.backend() != "tensorflow":
+# Only TensorFlow exports, and the example writes a LiteRT file.
+if (
+    keras.backend.backend() != "tensorflow"
+    or importlib.util.find_spec("ai_edge_litert") is None
+):
     LEFT_OUT.append("keras_calib.exporting.recalibration")
 # Pipelines are TensorFlow's, whatever trains on them.
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
