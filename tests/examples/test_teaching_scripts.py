@@ -199,6 +199,30 @@ def test_guide_to_rejection_keeps_its_promise():
 
 
 @pytest.mark.slow
+def test_guide_to_operating_finds_the_drift_and_repairs_it(
+    script, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    module = script("operating")
+    lines = capsys.readouterr().out.splitlines()
+    assert "The certificate holds: True" in lines
+    days = [
+        int(line[4:].partition(":")[0])
+        for line in lines
+        if line.startswith("Day ")
+    ]
+    # The noise grows on day 10; the repaired version has none.
+    assert 10 <= min(days) <= 14
+    assert len(days) == 3
+    assert lines[-1] == "No alarm"
+    gap = module.table.overall["gap_low"], module.table.overall["gap_high"]
+    assert -0.02 < gap[0] < gap[1] < 0.02
+    assert min(row["p_holm"] for row in module.table.rows) < 0.05
+    picture = tmp_path / "work" / "operating" / "monitor.png"
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.slow
 def test_quickstart_trains_draws_and_serves(tmp_path):
     lines = printed("quickstart", "--epochs=12", f"--workdir={tmp_path}")
     assert [line[:4] for line in lines[:8]] == [
