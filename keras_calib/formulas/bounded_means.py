@@ -1,4 +1,4 @@
-"""Tests and intervals for the mean of losses in [0, 1].
+"""Tests of the mean of losses in [0, 1].
 
 Losses with other bounds are divided by their bound first, and so is the limit.
 Two tests reject the hypothesis that the mean exceeds a limit.
@@ -7,7 +7,6 @@ to their variance, so that it is far stronger where losses vary less than losses
 of 0 or 1.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,6 @@ from scipy.special import rel_entr
 from scipy.stats import binom
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.intervals import tail_of
-from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.numerics.arrays import as_array
@@ -29,16 +26,12 @@ __all__ = [
     "bounded_losses",
     "first_rank_by_betting",
     "hoeffding_bentkus_p_value",
-    "mean_bounds",
-    "mean_upper_bound",
 ]
 
 TESTS = "betting", "hoeffding_bentkus"
 
 # A bet of the whole capital would end with the first loss of 1.
 _LARGEST_BET = 0.9
-# Halvings of [0, 1] in search of a bound.
-_HALVINGS = 50
 
 
 def bounded_losses(losses: Any, name: str = "losses") -> np.ndarray:
@@ -174,50 +167,6 @@ def accepted_p_values(
     )
 
 
-def mean_upper_bound(
-    losses: np.ndarray,
-    *,
-    level: float = 0.95,
-    test: str = "betting",
-    seed: int = 0,
-) -> float:
-    """Upper bound of the mean of losses `(n,)` in [0, 1], by inversion.
-
-    It holds with probability `level`, whatever the distribution of the
-    losses, in finite samples.
-    """
-    check_in("test", test, TESTS)
-    delta = 2.0 * tail_of(level)
-    check_above("level", level, 0.0)
-    if test == "hoeffding_bentkus":
-        total, count = losses.sum(), len(losses)
-        return _inverted(
-            lambda x: hoeffding_bentkus_p_value(total, count, x), delta
-        )
-    order = np.random.default_rng(seed).permutation(len(losses))
-    ordered = losses[order]
-    return _inverted(lambda x: _in_order(ordered, x, delta), delta)
-
-
-def mean_bounds(
-    losses: np.ndarray,
-    *,
-    level: float = 0.95,
-    test: str = "betting",
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Interval of the mean of losses `(n,)` in [0, 1].
-
-    Each end misses with a probability of at most (1 - `level`) / 2.
-    """
-    one_sided = 1.0 - tail_of(level)
-    low = 1.0 - mean_upper_bound(
-        1.0 - losses, level=one_sided, test=test, seed=seed
-    )
-    high = mean_upper_bound(losses, level=one_sided, test=test, seed=seed)
-    return low, high
-
-
 def _in_order(losses: np.ndarray, limit: Any, delta: float) -> np.ndarray:
     """The p-value by betting on losses as they come."""
     count = len(losses)
@@ -240,15 +189,3 @@ def _in_order(losses: np.ndarray, limit: Any, delta: float) -> np.ndarray:
 def _p_value_of_bets(losses: np.ndarray, limit: float, bet: np.ndarray) -> Any:
     capital = np.cumsum(np.log1p(bet * (limit - losses)))
     return np.exp(-max(capital.max(), 0.0))
-
-
-def _inverted(p_value: Callable[[float], Any], delta: float) -> float:
-    """The least mean in [0, 1] that a decreasing p-value rejects."""
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        if p_value(middle) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high

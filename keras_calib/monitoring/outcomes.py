@@ -23,9 +23,12 @@ def read_answers(
                 "`tolerance=None` leaves it out",
                 confidence=confidence,
             )
-        accepted = np.atleast_1d(_numbers(accepted, "accepted"))
+        accepted = _numbers(accepted, "accepted")
+        shape = accepted.shape
+        if not shape and correct is not None:
+            shape = _numbers(correct, "correct").shape
         # No number that depends on it is shown.
-        confidence = np.zeros(accepted.shape)
+        confidence = np.zeros(shape or (1,))
     confidence = np.atleast_1d(_numbers(confidence, "confidence"))
     shape = confidence.shape
     if len(shape) != 1:

@@ -203,9 +203,10 @@ class CostTarget(NamedTuple):
         if method == "binomial":
             wrong = np.round(found.wrong / unit)
             return fixed_sequence(accepted, wrong, limit / unit, self.delta)
-        return fixed_sequence_of_means(
+        certified, _ = fixed_sequence_of_means(
             accepted, ranked / unit, limit / unit, self.delta, method
         )
+        return certified
 
     def _not_reached(self, found: Candidates, ranked: np.ndarray) -> ValueError:
         """The error for a limit out of reach, which names one within reach."""

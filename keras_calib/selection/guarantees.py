@@ -41,7 +41,12 @@ def first_rank(risk: float, delta: float) -> int:
 
 
 def fixed_sequence(
-    accepted: np.ndarray, wrong: np.ndarray, risk: float, delta: float
+    accepted: np.ndarray,
+    wrong: np.ndarray,
+    risk: float,
+    delta: float,
+    least: int = 1,
+    factor: float = 2.0,
 ) -> np.ndarray:
     """Learn then Test: which thresholds are certified, from strict to lenient.
 
@@ -58,6 +63,8 @@ def fixed_sequence(
         risk: Risk to certify, in (0, 1).
         delta: Probability of certifying a threshold whose risk is higher, in
             (0, 1).
+        least: The fewest accepted samples of a threshold that is of use.
+        factor: By which ranks grow from one start to the next.
 
     Reference:
         Angelopoulos et al., Learn then Test, 2021, section 2.3,
@@ -65,7 +72,8 @@ def fixed_sequence(
         Graphical Approaches for Multiple Comparison Procedures, Biometrical
         Journal 53, 2011, https://doi.org/10.1002/bimj.201000239
     """
-    ranks, shares = starts(int(accepted[-1]), risk, delta)
+    count = int(accepted[-1])
+    ranks, shares = starts(count, risk, delta, least=least, factor=factor)
     p_value = binomial_p_value(wrong, accepted, risk)
     return walk(p_value, np.searchsorted(accepted, ranks), shares)
 
@@ -99,8 +107,10 @@ def fixed_sequence_of_means(
     limit: float,
     delta: float,
     test: str = "betting",
-) -> np.ndarray:
-    """Learn then Test for a mean loss: thresholds certified, strictest first.
+    least: int = 1,
+    factor: float = 2.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Learn then Test for a mean loss, from strict to lenient.
 
     It is `fixed_sequence` with a test of bounded means. Betting tests at most
     256 thresholds, evenly from the first start on, and the starts. It does not
@@ -113,19 +123,28 @@ def fixed_sequence_of_means(
         limit: Mean loss of the accepted to certify, in (0, 1).
         delta: Probability of certifying a threshold whose mean is higher.
         test: `"betting"` or `"hoeffding_bentkus"`.
+        least: The fewest accepted samples of a threshold that is of use.
+        factor: By which ranks grow from one start to the next.
+
+    Returns:
+        Which thresholds are certified, and their p-values, which are 1 where
+        none was computed, `(num_thresholds,)` each.
     """
     betting = test == "betting"
     first_of = first_rank_by_betting if betting else first_rank
-    ranks, shares = starts(int(accepted[-1]), limit, delta, first_of)
+    ranks, shares = starts(
+        int(accepted[-1]), limit, delta, first_of, least, factor
+    )
     certified = np.zeros(len(accepted), bool)
+    p_value = np.ones(len(accepted))
     if not len(ranks):
-        return certified
+        return certified, p_value
     tested = np.arange(len(accepted))
     if betting and len(tested) > _MOST_TESTED:
         spread = np.linspace(ranks[0], accepted[-1], _MOST_TESTED)
         wanted = np.floor(np.append(spread, ranks))
         tested = np.unique(np.searchsorted(accepted, wanted))
-    p_value = accepted_p_values(
+    p_value[tested] = accepted_p_values(
         losses,
         accepted[tested],
         limit,
@@ -133,8 +152,8 @@ def fixed_sequence_of_means(
         delta=float(shares[0]),
     )
     first = np.searchsorted(accepted[tested], ranks)
-    certified[tested] = walk(p_value, first, shares)
-    return certified
+    certified[tested] = walk(p_value[tested], first, shares)
+    return certified, p_value
 
 
 def starts(
@@ -142,22 +161,32 @@ def starts(
     risk: float,
     delta: float,
     first_of: Callable[[float, float], int] = first_rank,
+    least: int = 1,
+    factor: float = 2.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ranks where walks begin, and the share of `delta` that each brings.
 
-    The first start has half of `delta`. Ranks double from one start to the
-    next, and these share the other half. A single start has all. `first_of`
-    has the fewest samples that pass at a level if all is well.
+    The first start has half of `delta`. Ranks grow by `factor` from one start
+    to the next, and these share the other half. A single start has all.
+    `first_of` has the fewest samples that pass at a level if all is well.
+    Starts below the rank `least` move there.
     """
     rank = first_of(risk, delta / 2.0)
     if 2 * rank > count:
-        rank = first_of(risk, delta)
+        rank = max(first_of(risk, delta), least)
         single = [rank] if rank <= count else []
         return np.array(single, int), np.full(len(single), delta)
-    num_more = int(math.log2(count / rank))
+    # Whole powers of the factor may round to just below one.
+    num_more = int(math.log(count / rank) / math.log(factor) + 1e-9)
     shares = np.full(num_more + 1, delta / 2.0 / num_more)
     shares[0] = delta / 2.0
-    return rank * 2 ** np.arange(num_more + 1), shares
+    ranks = np.floor(rank * factor ** np.arange(num_more + 1) + 1e-9)
+    ranks = np.clip(ranks.astype(int), least, count)
+    moved = int(np.sum(ranks == least)) - 1
+    if moved > 0:
+        shares = np.append(shares[: moved + 1].sum(), shares[moved + 1 :])
+        ranks = ranks[moved:]
+    return ranks, shares
 
 
 def sgr(

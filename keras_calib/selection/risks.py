@@ -1,5 +1,6 @@
 """Thresholds that keep several risks within their limits at once."""
 
+import math
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -9,16 +10,23 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.formulas.bounded_means import bounded_losses
 from keras_calib.formulas.intervals import binomial_p_value
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_number
+from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.guarantees import fixed_sequence
+from keras_calib.selection.guarantees import fixed_sequence_of_means
 
 __all__ = ["ControlledRisks", "control_risks"]
+
+# By which ranks grow from one start of a walk to the next. Other targets may
+# leave few thresholds, which a walk must not pass by.
+_FACTOR = math.sqrt(2.0)
 
 
 class ControlledRisks(NamedTuple):
@@ -54,28 +62,29 @@ class _Failures(NamedTuple):
     failed: np.ndarray
     trials: np.ndarray
     less: bool
-    # The true share of failures rises or falls with the threshold.
-    monotone: bool
+    # Quantities of one kind share a level. True shares of failures fall or
+    # rise with the threshold for all kinds but "accepted".
+    kind: str
 
 
 def _of_accepted(found: Candidates) -> _Failures:
-    return _Failures(found.wrong, found.accepted, False, False)
+    return _Failures(found.wrong, found.accepted, False, "accepted")
 
 
 def _of_positives(found: Candidates) -> _Failures:
     hits = found.accepted - found.wrong
     trials = np.full(len(hits), hits[-1])
-    return _Failures(trials - hits, trials, False, True)
+    return _Failures(trials - hits, trials, False, "rejected")
 
 
 def _of_negatives(found: Candidates) -> _Failures:
     trials = np.full(len(found.wrong), found.wrong[-1])
-    return _Failures(found.wrong, trials, True, True)
+    return _Failures(found.wrong, trials, True, "negatives")
 
 
 def _of_all(found: Candidates) -> _Failures:
     trials = np.full(len(found.accepted), found.accepted[-1])
-    return _Failures(trials - found.accepted, trials, False, True)
+    return _Failures(trials - found.accepted, trials, False, "rejected")
 
 
 _QUANTITIES: dict[str, Callable[[Candidates], _Failures]] = {
@@ -87,6 +96,58 @@ _QUANTITIES: dict[str, Callable[[Candidates], _Failures]] = {
 }
 
 
+class _Tested(NamedTuple):
+    """What a target comes to at each threshold `(num_thresholds,)`."""
+
+    value: np.ndarray
+    p_value: np.ndarray
+    certified: np.ndarray
+
+
+def _tests(
+    found: Candidates,
+    targets: dict[str, float],
+    losses: dict[str, np.ndarray],
+    delta: float,
+) -> dict[str, _Tested]:
+    """The tests of all targets, which fail together at most at `delta`.
+
+    `losses` are of the surest sample first.
+    """
+    failures = {
+        name: _QUANTITIES[name](found) for name in targets if name not in losses
+    }
+    kinds = {x.kind for x in failures.values()}
+    share = delta / (len(kinds) + len(losses))
+    tested, least = {}, 1
+    # Those that change one way with the threshold are first: the coverage says
+    # where it is of use to begin the walks.
+    for name, x in failures.items():
+        limit = targets[name] if x.less else 1.0 - targets[name]
+        p_value = binomial_p_value(x.failed, x.trials, limit)
+        failed = safe_divide(x.failed, x.trials)
+        value = failed if x.less else 1.0 - failed
+        tested[name] = _Tested(value, p_value, p_value <= share)
+    if "coverage" in tested:
+        enough = tested["coverage"].certified
+        least = int(found.accepted[enough][0]) if enough.any() else 1
+    for name, x in failures.items():
+        if x.kind == "accepted":
+            limit = targets[name] if x.less else 1.0 - targets[name]
+            certified = fixed_sequence(
+                found.accepted, found.wrong, limit, share, least, _FACTOR
+            )
+            tested[name] = tested[name]._replace(certified=certified)
+    counts = found.accepted.astype(int)
+    for name, loss in losses.items():
+        certified, p_value = fixed_sequence_of_means(
+            counts, loss, targets[name], share, least=least, factor=_FACTOR
+        )
+        value = np.cumsum(loss)[counts - 1] / counts
+        tested[name] = _Tested(value, p_value, certified)
+    return tested
+
+
 def control_risks(
     scores: Any,
     labels: Any,
@@ -94,6 +155,7 @@ def control_risks(
     *,
     delta: float = 0.05,
     prefer: str = "coverage",
+    losses: Mapping[str, Any] | None = None,
 ) -> ControlledRisks:
     """A threshold that keeps several targets at once, with a guarantee.
 
@@ -101,11 +163,13 @@ def control_risks(
     and recall of a detector, or risk and coverage of a selector. A score of at
     least the threshold is accepted, which is a positive decision.
 
-    With probability 1 - `delta` the true values keep all targets. Each target
-    has an exact binomial test at an equal share of `delta`. Recall, coverage
-    and the false positive rate change one way with the threshold, so one test
-    holds for all thresholds. Precision and risk are walked from strict to
-    lenient. Derivation: docs/derivations.md, 'Intervals and guarantees'.
+    With probability 1 - `delta` the true values keep all targets. Recall,
+    coverage and the false positive rate change one way with the threshold, so
+    one exact binomial test holds for all thresholds. Precision, risk and your
+    own losses are walked from strict to lenient. Recall and coverage share one
+    part of `delta`, precision and risk another, the false positive rate and
+    each loss have their own.
+    Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
     Args:
         scores: Scores `(n,)`, higher = surer, of independent samples.
@@ -114,18 +178,21 @@ def control_risks(
         targets: Targets in (0, 1) by name. Least values of `"precision"`
             (share of 1 among the accepted), `"recall"` (accepted share of the
             1) and `"coverage"` (accepted share). Largest values of `"risk"`
-            (share of 0 among the accepted) and `"false_positive_rate"`
-            (accepted share of the 0).
+            (share of 0 among the accepted), `"false_positive_rate"`
+            (accepted share of the 0), and of the mean of each of `losses`.
         delta: Probability that the guarantee may fail, in (0, 1).
         prefer: Which of the valid thresholds to take: the `"coverage"` that is
             largest, or the `"precision"` that is highest on these data.
+        losses: Losses `(n,)` in [0, 1] of your own, by a name that is a target
+            too. It limits their mean over the accepted samples, not over all.
+            Betting tests at most 256 thresholds, and no others are valid.
 
     Returns:
         ControlledRisks.
 
     Raises:
-        ValueError: If no threshold keeps all targets, or values are out of
-            range.
+        ValueError: If no threshold keeps all targets, values are out of
+            range, or a loss has no target.
 
     Example:
 
@@ -141,25 +208,12 @@ def control_risks(
         Angelopoulos et al., Learn then Test, 2021,
         https://arxiv.org/abs/2110.01052
     """
-    targets = _checked(targets, delta, prefer)
+    targets, losses = _checked(targets, delta, prefer, losses)
     found = candidates(scores, labels, None, delta)
-    share = delta / len(targets)
-    p_values, certified, values = {}, {}, {}
-    for name, target in targets.items():
-        failures = _QUANTITIES[name](found)
-        limit = target if failures.less else 1.0 - target
-        p_value = binomial_p_value(failures.failed, failures.trials, limit)
-        p_values[name] = p_value
-        certified[name] = (
-            p_value <= share
-            if failures.monotone
-            else fixed_sequence(found.accepted, found.wrong, limit, share)
-        )
-        failed = safe_divide(failures.failed, failures.trials)
-        values[name] = failed if failures.less else 1.0 - failed
-    valid = np.all(list(certified.values()), axis=0)
+    tested = _tests(found, targets, _ranked(losses, scores), delta)
+    valid = np.all([x.certified for x in tested.values()], axis=0)
     if not valid.any():
-        raise _out_of_reach(found, targets, certified, delta)
+        raise _out_of_reach(found, targets, tested, delta)
     places = np.flatnonzero(valid)
     index = places[-1]
     if prefer == "precision":
@@ -168,49 +222,85 @@ def control_risks(
     return ControlledRisks(
         float(found.threshold[index]),
         float(found.coverage[index]),
-        {name: float(value[index]) for name, value in values.items()},
+        {name: float(tested[name].value[index]) for name in targets},
         targets,
         float(delta),
         found.num_samples,
         found.threshold,
         valid,
-        p_values,
+        {name: tested[name].p_value for name in targets},
     )
 
 
 def _checked(
-    targets: Mapping[str, float], delta: float, prefer: str
-) -> dict[str, float]:
-    """The targets; raises for names and values that are not allowed."""
+    targets: Mapping[str, float],
+    delta: float,
+    prefer: str,
+    losses: Mapping[str, Any] | None,
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Targets and losses; raises for names and values that are not allowed."""
+    losses = {} if losses is None else losses
     if not isinstance(targets, Mapping):
         raise type_error(
             "`targets` must be a dict such as "
             '{"precision": 0.9, "recall": 0.8}',
             targets=targets,
         )
+    if not isinstance(losses, Mapping):
+        raise type_error(
+            "`losses` must be a dict of arrays by name", losses=type(losses)
+        )
     if not targets:
         raise value_error("`targets` must name at least one", targets=targets)
     check_in("prefer", prefer, ("coverage", "precision"))
+    for name in losses:
+        if name in _QUANTITIES or name not in targets:
+            raise value_error(
+                "Each of `losses` must have a target by its name, which is "
+                "none of a quantity of labels",
+                name=name,
+                targets=sorted(targets),
+                quantities=sorted(_QUANTITIES),
+            )
     for name, value in {**targets, "delta": delta}.items():
         if name != "delta":
-            check_in("targets", name, tuple(_QUANTITIES))
+            check_in("targets", name, (*_QUANTITIES, *losses))
         check_number(name, value)
         check_above(name, value, 0.0)
         if value >= 1.0:
             raise value_error(f"`{name}` must be < 1", **{name: value})
-    return {name: float(value) for name, value in targets.items()}
+    return (
+        {name: float(value) for name, value in targets.items()},
+        {k: bounded_losses(x, f"losses[{k!r}]") for k, x in losses.items()},
+    )
+
+
+def _ranked(
+    losses: dict[str, np.ndarray], scores: Any
+) -> dict[str, np.ndarray]:
+    """The losses, of the surest sample first."""
+    ranked = as_array(scores, "scores", "float64")
+    order = np.argsort(-ranked, kind="stable")
+    for name, loss in losses.items():
+        if len(loss) != len(order):
+            raise value_error(
+                f"`losses[{name!r}]` must have one value per score",
+                scores=order.shape,
+                losses=loss.shape,
+            )
+    return {name: loss[order] for name, loss in losses.items()}
 
 
 def _out_of_reach(
     found: Candidates,
     targets: dict[str, float],
-    certified: dict[str, np.ndarray],
+    tested: dict[str, _Tested],
     delta: float,
 ) -> ValueError:
     """The error that says at which coverage each target alone is certified."""
     reach = {}
-    for name, kept in certified.items():
-        coverage = found.coverage[kept]
+    for name in targets:
+        coverage = found.coverage[tested[name].certified]
         reach[f"{name} alone"] = (
             f"at coverage {coverage.min():.3f} to {coverage.max():.3f}"
             if len(coverage)

@@ -67,15 +67,19 @@ def test_limits_spend_alpha_and_no_more():
         assert sum(1 / x for x in limits) == pytest.approx(0.05)
 
 
-def test_one_by_one_equals_batches():
-    confidence, accepted, correct = answers(230, drift=9.0)
-    batch = monitor().update(confidence, accepted, correct)
-    single = monitor()
-    for row in zip(confidence, accepted, correct, strict=True):
-        single.update(*row)
-    same(batch, single)
-    at = [[a.num_outcomes for a in m.alarms] for m in (batch, single)]
-    assert at[0] == at[1]
+def test_how_answers_are_cut_into_updates_changes_nothing():
+    """So no schedule of looks raises more alarms than one after each."""
+    rows = answers(230, drift=9.0)
+    batch = monitor().update(*rows)
+    assert batch.alarms
+    random = np.random.default_rng(0).integers(0, 231, size=12)
+    for cuts in (np.arange(231), np.sort([0, *random, 230])):
+        cut = monitor()
+        for i in range(len(cuts) - 1):
+            cut.update(*(x[cuts[i] : cuts[i + 1]] for x in rows))
+        same(batch, cut)
+        at = [[a.num_outcomes for a in m.alarms] for m in (batch, cut)]
+        assert at[0] == at[1]
 
 
 def test_late_labels_count_as_those_at_once():
@@ -219,6 +223,9 @@ def test_scores_without_confidence_are_watched_without_calibration():
     _, accepted, correct = answers(20_000, drift=3.0)
     watching = monitor(tolerance=None).update(None, accepted, correct)
     assert names(watching) == ["risk"]
+    all_accepted = monitor(tolerance=None, coverage=None)
+    all_accepted.update(None, True, correct)
+    assert all_accepted.counts["accepted_wrong"] == np.sum(correct == 0)
 
 
 REFUSED = {

@@ -156,6 +156,24 @@ def test_the_starts_share_delta_and_the_first_can_pass(count, risk, delta):
         assert binomial_p_value(0, ranks[0], risk) <= shares[0]
 
 
+@pytest.mark.parametrize(
+    ("count", "least", "factor", "ranks", "shares"),
+    [
+        # 42 right ones pass 0.1 at 0.0125.
+        (300, 1, 2.0, [42, 84, 168], [0.0125, 0.00625, 0.00625]),
+        (300, 100, 2.0, [100, 168], [0.01875, 0.00625]),
+        (300, 84, 2.0, [84, 168], [0.01875, 0.00625]),
+        (300, 250, 2.0, [250], [0.025]),
+        (170, 1, 2**0.5, [42, 59, 84, 118, 168], [0.0125, *[0.003125] * 4]),
+        (60, 50, 2.0, [50], [0.025]),
+    ],
+)
+def test_starts_below_the_least_move_there(count, least, factor, ranks, shares):
+    found = starts(count, 0.1, 0.025, least=least, factor=factor)
+    assert found[0].tolist() == ranks
+    np.testing.assert_allclose(found[1], shares)
+
+
 def test_the_search_is_that_of_the_paper():
     # 16 samples, 4 steps at level 0.4 / 4: ranks 9, 13, 15, 16 while they
     # pass; Bin(13, 0.3) <= 1 has probability 0.0637, Bin(15, 0.3) <= 2 0.127.
@@ -268,7 +286,7 @@ def test_walk_of_means_certifies_no_mean_above_the_limit(test):
     for _ in range(fits):
         u = np.sort(rng.random(n))
         losses = rng.uniform(0.5, 1.0, n) * u**2
-        found = fixed_sequence_of_means(accepted, losses, limit, delta, test)
+        found, _ = fixed_sequence_of_means(accepted, losses, limit, delta, test)
         last = np.flatnonzero(found)[-1] if found.any() else 0
         reached.append(u[last])
         wrong += np.any(found & (0.25 * u**2 > limit))

@@ -6,6 +6,9 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 import keras_calib as kc
+from keras_calib.formulas.bounded_means import accepted_p_values
+from keras_calib.formulas.bounded_means import first_rank_by_betting
+from keras_calib.selection.guarantees import fixed_sequence_of_means
 
 DELTA = 0.1
 
@@ -27,11 +30,17 @@ def truth(threshold, shift=2.0):
         "coverage": (recall + fallout) / 2,
         "risk": 1 - precision,
         "false_positive_rate": fallout,
+        "cost": (1 - precision) / 2,
     }
 
 
+def costs(rng, labels):
+    """What a wrong acceptance costs, 1/2 in the mean."""
+    return (1 - labels) * rng.random(len(labels))
+
+
 def kept(name, value, target):
-    less = name in ("risk", "false_positive_rate")
+    less = name in ("risk", "false_positive_rate", "cost")
     return value <= target if less else value >= target
 
 
@@ -43,19 +52,25 @@ def kept(name, value, target):
         ({"precision": 0.8, "recall": 0.8}, 0),
         ({"risk": 0.16, "coverage": 0.5}, 0),
         ({"recall": 0.8, "false_positive_rate": 0.16, "coverage": 0.4}, 0),
+        # At threshold 0 the mean cost of the accepted is 0.0793.
+        ({"recall": 0.8, "cost": 0.08}, 0),
+        ({"cost": 0.08, "coverage": 0.4, "recall": 0.7}, 0.5),
         # Tied scores, at a target that a threshold just misses.
         ({"recall": 0.84, "false_positive_rate": 0.3}, 0.5),
     ],
 )
 def test_all_true_values_keep_their_targets(targets, step):
     rng = np.random.default_rng(0)
-    fits, wrong = 200, 0
+    fits, wrong = 60 if "cost" in targets else 200, 0
     for _ in range(fits):
         try:
             scores, labels = draw(rng, 600)
             if step:
                 scores = np.floor(scores / step) * step
-            found = kc.control_risks(scores, labels, targets, delta=DELTA)
+            losses = {"cost": costs(rng, labels)} if "cost" in targets else None
+            found = kc.control_risks(
+                scores, labels, targets, delta=DELTA, losses=losses
+            )
         except ValueError:
             continue
         cuts = found.thresholds[found.valid]
@@ -123,6 +138,91 @@ def test_estimates_and_p_values_are_those_of_the_threshold():
     assert strict.coverage <= found.coverage
     selector = kc.SelectiveClassifier(threshold=found.threshold)
     assert selector.threshold == pytest.approx(found.threshold, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("targets", "parts"),
+    [
+        ({"recall": 0.75, "coverage": 0.4}, 1),
+        ({"recall": 0.75, "coverage": 0.4, "false_positive_rate": 0.3}, 2),
+    ],
+)
+def test_recall_and_coverage_share_a_level(targets, parts):
+    """Of two sets of bad thresholds one holds the other."""
+    scores, labels = draw(np.random.default_rng(4), 800)
+    found = kc.control_risks(scores, labels, targets, delta=DELTA)
+    levels = [found.p_values[name] <= DELTA / parts for name in targets]
+    np.testing.assert_array_equal(found.valid, np.all(levels, axis=0))
+    # At another share the thresholds would be others.
+    levels = [found.p_values[name] <= DELTA / (parts + 1) for name in targets]
+    assert np.any(found.valid != np.all(levels, axis=0))
+
+
+def test_precision_and_risk_share_a_level():
+    scores, labels = draw(np.random.default_rng(5), 800)
+    one = kc.control_risks(scores, labels, {"precision": 0.8})
+    two = kc.control_risks(scores, labels, {"precision": 0.8, "risk": 0.3})
+    np.testing.assert_array_equal(one.valid, two.valid)
+
+
+def test_walks_begin_where_the_coverage_is_certified():
+    """So errors among the surest cost no part of `delta`."""
+    n, level = 400, 0.025
+    labels = np.ones(n)
+    labels[:40:4] = 0.0
+    # 200 of 400 certify 0.45 at 0.025; their 10 errors 0.1 at 0.014.
+    scores = np.linspace(1.0, 0.0, n)
+    targets = {"risk": 0.1, "coverage": 0.45}
+    found = kc.control_risks(scores, labels, targets, delta=2 * level)
+    kept_by_coverage = found.p_values["coverage"] <= level
+    first = np.flatnonzero(kept_by_coverage)[0]
+    assert level / 4 < found.p_values["risk"][first] <= level
+    assert found.valid[first]
+
+
+def test_a_loss_is_tested_by_its_mean_over_the_accepted():
+    rng = np.random.default_rng(6)
+    scores, labels = draw(rng, 200)
+    losses = {"cost": costs(rng, labels)}
+    targets = {"recall": 0.6, "cost": 0.25}
+    found = kc.control_risks(scores, labels, targets, losses=losses)
+    accepted = scores >= found.threshold
+    assert found.estimates["cost"] == pytest.approx(
+        losses["cost"][accepted].mean()
+    )
+    order = np.argsort(-scores)
+    rank = first_rank_by_betting(0.25, 0.0125)
+    expected = accepted_p_values(
+        losses["cost"][order], np.arange(rank, 201), 0.25, delta=0.0125
+    )
+    np.testing.assert_allclose(found.p_values["cost"][rank - 1 :], expected)
+    walked, _ = fixed_sequence_of_means(
+        np.arange(1, 201), losses["cost"][order], 0.25, 0.025, factor=2**0.5
+    )
+    recalled = found.p_values["recall"] <= 0.025
+    np.testing.assert_array_equal(found.valid, walked & recalled)
+    # Whole numbers as scores, of which numpy would wrap the minus.
+    whole = (10 * scores + 100).astype("uint8")
+    tied = kc.control_risks(whole, labels, targets, losses=losses)
+    assert tied.estimates["cost"] == pytest.approx(
+        losses["cost"][whole >= tied.threshold].mean()
+    )
+
+
+@pytest.mark.parametrize(
+    ("losses", "error", "message"),
+    [
+        ({"cost": [0.0, 1.5]}, ValueError, "divide them and their limit"),
+        ({"cost": [0.0]}, ValueError, "one value per score"),
+        ({"price": [0.0, 1.0]}, ValueError, "target by its name"),
+        ({"risk": [0.0, 1.0]}, ValueError, "none of a quantity"),
+        ([0.0, 1.0], TypeError, "dict of arrays"),
+    ],
+)
+def test_losses_that_say_nothing_are_refused(losses, error, message):
+    targets = {"risk": 0.5, "cost": 0.5}
+    with pytest.raises(error, match=message):
+        kc.control_risks([0.1, 0.2], [1, 0], targets, losses=losses)
 
 
 def test_what_is_out_of_reach_is_refused_with_what_is_in_reach():
