@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from keras_calib.formulas.bounded_means import AcceptedBets
 from keras_calib.formulas.bounded_means import accepted_p_values
 from keras_calib.formulas.bounded_means import first_rank_by_betting
 from keras_calib.formulas.intervals import binomial_p_value
@@ -125,15 +126,33 @@ def fixed_sequence_of_means(
         spread = np.linspace(ranks[0], accepted[-1], _MOST_TESTED)
         wanted = np.floor(np.append(spread, ranks))
         tested = np.unique(np.searchsorted(accepted, wanted))
-    p_value = accepted_p_values(
-        losses,
-        accepted[tested],
-        limit,
-        test=test,
-        delta=float(shares[0]),
-    )
     first = np.searchsorted(accepted[tested], ranks)
+    if betting:
+        bets = AcceptedBets(losses, limit, float(shares[0]))
+        certified[tested] = _walk_of_bets(bets, accepted[tested], first, shares)
+        return certified
+    p_value = accepted_p_values(losses, accepted[tested], limit, test=test)
     certified[tested] = walk(p_value, first, shares)
+    return certified
+
+
+def _walk_of_bets(
+    bets: AcceptedBets,
+    accepted: np.ndarray,
+    first: np.ndarray,
+    shares: np.ndarray,
+) -> np.ndarray:
+    """As `walk`, with no test after one that failed until the next start."""
+    certified = np.zeros(len(accepted), bool)
+    level = 0.0
+    ends = np.append(first, len(accepted))
+    for k, share in enumerate(shares):
+        level += share
+        for i in range(ends[k], ends[k + 1]):
+            if not bets.passes(int(accepted[i]), level):
+                level = 0.0
+                break
+            certified[i] = True
     return certified
 
 
