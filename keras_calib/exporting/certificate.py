@@ -120,16 +120,15 @@ def certificate_of(
         }
     if not isinstance(score, str):
         score = getattr(score, "__name__", type(score).__name__)
-    if kind == "chow":
-        facts = facts_of_chow(selector.threshold)
-    elif kind == "costs":
-        facts = facts_of_costs(chosen, float(np.max(selector.costs)))
-    elif kind == "groups":
+    costs = None if selector.costs is None else told_costs(selector.costs)
+    if kind == "groups":
         facts = facts_of_groups(chosen, log_odds)
-    else:
+    elif costs is None:
         facts = facts_of_errors(chosen)
-    if selector.costs is not None:
-        facts["costs"] = told_costs(selector.costs)
+    elif kind == "costs":
+        facts = {**facts_of_costs(chosen, costs["largest"]), "costs": costs}
+    else:
+        facts = {**facts_of_chow(selector.threshold), "costs": costs}
     certificate = {
         "certificate": SCHEMA,
         "kind": kind,
