@@ -152,7 +152,7 @@ def one_fit(of, n, total, rng, found, i) -> None:
             wrong = np.cumsum(cost > 0)
             passed = fixed_sequence(accepted, wrong, of.limit / LARGEST, DELTA)
         else:
-            passed, _ = fixed_sequence_of_means(
+            passed = fixed_sequence_of_means(
                 accepted, cost / LARGEST, of.limit / LARGEST, DELTA, method
             )
         reached = np.flatnonzero(passed)

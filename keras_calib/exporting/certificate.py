@@ -9,46 +9,92 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
+from keras_calib.exporting.certificate_facts import facts_of_chow
+from keras_calib.exporting.certificate_facts import facts_of_costs
+from keras_calib.exporting.certificate_facts import facts_of_errors
+from keras_calib.exporting.certificate_facts import facts_of_groups
+from keras_calib.exporting.certificate_facts import told_costs
 from keras_calib.exporting.certificate_file import SCHEMA
 from keras_calib.exporting.certificate_file import artefact_files
 from keras_calib.exporting.certificate_file import canonical
 from keras_calib.exporting.certificate_file import digest_of
-from keras_calib.exporting.certificate_file import facts_of
-from keras_calib.exporting.records import check_certified_kind
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection import ChosenThreshold
+from keras_calib.selection import GroupThresholds
+from keras_calib.selection.cost_targets import COST_TESTS
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.version import __version__
 
 __all__ = ["certificate_of", "check_certifiable"]
 
-# Facts of a threshold that have a place of their own in a certificate.
-_KNOWN = (
-    *("threshold", "coverage", "risk", "num_samples", "certified_risk"),
-    *("delta", "method", "confidence", "data_sha256", "ranking_sha256"),
-)
+# What is told of thresholds. One that has further facts is of a kind that no
+# certificate is for.
+_KNOWN = {
+    ChosenThreshold: (
+        *("threshold", "coverage", "risk", "num_samples", "certified_risk"),
+        *("delta", "method", "confidence", "cost", "certified_cost"),
+        *("data_sha256", "ranking_sha256"),
+    ),
+    GroupThresholds: (
+        *("group", "num_samples", "threshold", "group_coverage"),
+        *("group_risk", "coverage", "risk", "certified_risk", "delta"),
+        *("method", "min_samples", "tested", "data_sha256", "ranking_sha256"),
+    ),
+}
 # Larger configurations of calibrators are told by their hash alone.
 _MOST_CHARACTERS = 2000
 
 
-def check_certifiable(selector: Any) -> ChosenThreshold:
-    """The facts to certify; raises unless `fit` guaranteed the threshold."""
-    check_certified_kind(selector, "`certificate=True`")
+def check_certifiable(selector: Any) -> str:
+    """The kind of the certificate; raises unless there is something to certify.
+
+    That is a guarantee of `fit`, or Chow's rule.
+    """
     chosen = getattr(selector, "chosen", None)
+    with_costs = getattr(selector, "costs", None) is not None
+    if with_costs and (chosen is None or chosen.method == "chow"):
+        price = -selector.threshold
+        if not 0.0 <= price < np.inf:
+            raise value_error(
+                "`certificate=True` needs a `selector` whose threshold is "
+                "minus the price of a rejection, with costs",
+                threshold=-price,
+            )
+        _check_threshold(selector, chosen)
+        return "chow"
+    kind, methods = "errors", tuple(METHODS)
+    if with_costs:
+        kind, methods = "costs", COST_TESTS
+    elif isinstance(chosen, GroupThresholds):
+        kind = "groups"
     if chosen is None or chosen.delta is None or chosen.data_sha256 is None:
+        limit = "mean_cost" if with_costs else "risk"
         raise value_error(
             "`certificate=True` needs a `selector` that was fitted with "
-            "`risk` and `delta`, which guarantee something",
+            f"`{limit}` and `delta`, which guarantee something",
             chosen=chosen,
         )
-    if chosen.method not in METHODS:
+    further = [
+        name
+        for name, value in chosen._asdict().items()
+        if name not in _KNOWN.get(type(chosen), ()) and value is not None
+    ]
+    if further or chosen.method not in methods:
         raise value_error(
-            "`certificate=True` needs a method that can be computed again "
-            f"from scores and correctness, one of {sorted(METHODS)}",
+            "`certificate=True` needs a threshold that can be chosen again "
+            f"from its data alone, by one of {sorted(methods)}",
             method=chosen.method,
+            further=further,
         )
-    if np.float32(chosen.threshold) != np.float32(selector.threshold):
+    _check_threshold(selector, chosen)
+    return kind
+
+
+def _check_threshold(selector: Any, chosen: Any) -> None:
+    if chosen is not None and not np.array_equal(
+        np.float32(chosen.threshold), np.float32(selector.threshold)
+    ):
         raise RuntimeError(
             invalid(
                 "The threshold must be the one that `fit` chose: fit again",
@@ -56,7 +102,6 @@ def check_certifiable(selector: Any) -> ChosenThreshold:
                 chosen=chosen.threshold,
             )
         )
-    return chosen
 
 
 def certificate_of(
@@ -64,29 +109,34 @@ def certificate_of(
 ) -> dict[str, Any]:
     """The certificate of a model, whose files are at the path."""
     selector = served.selector
-    chosen = check_certifiable(selector)
-    score = selector.score
-    if not isinstance(score, str):
-        score = getattr(score, "__name__", type(score).__name__)
-    further = {
-        name: value
-        for name, value in chosen._asdict().items()
-        if name not in _KNOWN and value is not None
-    }
-    certificate = {
-        "certificate": SCHEMA,
-        "keras_calib": __version__,
-        **facts_of(chosen),
-        "score": {
-            "name": score,
-            "scale": "own" if chosen.confidence is None else "log-odds",
-        },
-        "calibrator": _calibrator_facts(selector.calibrator),
-        "data": {
+    kind = check_certifiable(selector)
+    chosen, score = selector.chosen, selector.score
+    log_odds = isinstance(score, str) and score == "msp"
+    data = {}
+    if kind != "chow":
+        data = {
             "rows_sha256": chosen.data_sha256,
             "ranking_sha256": chosen.ranking_sha256,
-        },
-        "further": _plain(further),
+        }
+    if not isinstance(score, str):
+        score = getattr(score, "__name__", type(score).__name__)
+    costs = None if selector.costs is None else told_costs(selector.costs)
+    if kind == "groups":
+        facts = facts_of_groups(chosen, log_odds)
+    elif costs is None:
+        facts = facts_of_errors(chosen)
+    elif kind == "costs":
+        facts = {**facts_of_costs(chosen, costs["largest"]), "costs": costs}
+    else:
+        facts = {**facts_of_chow(selector.threshold), "costs": costs}
+    certificate = {
+        "certificate": SCHEMA,
+        "kind": kind,
+        "keras_calib": __version__,
+        **facts,
+        "score": {"name": score, "scale": "log-odds" if log_odds else "own"},
+        "calibrator": _calibrator_facts(selector.calibrator),
+        "data": data,
         "weights": _weight_facts(
             [*served.network.variables, *selector.variables]
         ),

@@ -10,26 +10,26 @@ from pathlib import Path
 from typing import Any
 from typing import NamedTuple
 
-import numpy as np
-
 from keras_calib.backend.errors import value_error
 from keras_calib.exporting.certificate_file import artefact_files
 from keras_calib.exporting.certificate_file import certificate_path
 from keras_calib.exporting.certificate_file import differences_within
-from keras_calib.exporting.certificate_file import facts_of
 from keras_calib.exporting.certificate_file import read_certificate
-from keras_calib.selection.candidates import ranked_candidates
-from keras_calib.selection.data_hash import data_hashes
-from keras_calib.selection.guarantees import METHODS
-from keras_calib.selection.thresholds import ChosenThreshold
-from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import choose
+from keras_calib.exporting.certificate_rows import Rows
+from keras_calib.exporting.certificate_rows import again_of
+from keras_calib.exporting.certificate_rows import read_rows
 
 __all__ = ["CertificateCheck", "check_certificate"]
 
 # Relative error of numbers that come from another version of SciPy, and of a
 # threshold from a confidence, which is rounded.
 _CLOSE, _ROUNDED = 1e-9, 1e-3
+# What data hold besides scores, by the kind of a certificate.
+_OTHER = {
+    "errors": "correctness",
+    "groups": "correctness or groups",
+    "costs": "costs or correctness",
+}
 
 
 class CertificateCheck(NamedTuple):
@@ -59,13 +59,16 @@ def check_certificate(
     correct: Any = None,
     *,
     confidence: Any = None,
+    groups: Any = None,
+    cost: Any = None,
 ) -> CertificateCheck:
     """Computes the numbers and hashes of a certificate again.
 
     Use it before you deploy a model that somebody else certified. It reads the
     files of the model, and needs neither Keras nor TensorFlow when run as
-    `python -m keras_calib verify`. With the data it chooses the threshold
-    again, by the same procedure with the same guarantee.
+    `python -m keras_calib verify`. With the data it chooses the threshold, or
+    that of every group, again, by the same procedure with the same guarantee.
+    A certificate of Chow's rule has facts alone, and no data.
 
     It cannot find that a whole certificate was made for a false claim from
     false data. Nor does it check hashes of weights and of the calibrator: the
@@ -80,6 +83,9 @@ def check_certificate(
         confidence: Confidences `(n,)` in (0, 1) instead of scores, if the
             score is in log-odds. The hash of counts then stands for that of
             scores, and the threshold is compared to three digits.
+        groups: Group of each sample `(n,)`, integers or strings, for a
+            selector with thresholds by group.
+        cost: Cost of each answer `(n,)`, for a selector with costs.
 
     Returns:
         CertificateCheck.
@@ -110,14 +116,15 @@ def check_certificate(
         "every file of the model",
     ]
     not_checked = ["weights and calibrator by themselves (needs Keras)"]
-    if found["further"]:
-        not_checked.append(f"further facts: {', '.join(found['further'])}")
-    if scores is None and correct is None and confidence is None:
-        not_checked.append("numbers of the guarantee (needs the data)")
+    if found["kind"] == "chow" and found["costs"]["matrix"] is None:
+        not_checked.append("the matrix of costs, of which only a hash is told")
+    given = scores, confidence, correct, groups, cost
+    if all(x is None for x in given):
+        if found["kind"] != "chow":
+            not_checked.append("numbers of the guarantee (needs the data)")
     else:
-        rounded = confidence is not None
-        rows = _read_rows(found, scores, confidence, correct)
-        differences += _differing_numbers(found, *rows, rounded)
+        rows = read_rows(found, *given)
+        differences += _differing_numbers(found, rows)
         checked.append("numbers of the guarantee, from the data")
     return CertificateCheck(
         tuple(differences), tuple(checked), tuple(not_checked), found
@@ -144,118 +151,68 @@ def _differing_files(found: dict[str, Any], path: Path) -> Iterator[str]:
             )
 
 
-def _read_rows(
-    found: dict[str, Any], scores: Any, confidence: Any, correct: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """Scores in float32 and correctness, checked."""
-    name = "scores" if confidence is None else "confidence"
-    given = scores if confidence is None else confidence
-    both = scores is not None and confidence is not None
-    if given is None or correct is None or both:
-        raise value_error(
-            "One of `scores` and `confidence` must be given, with `correct`",
-            scores=type(scores).__name__,
-            confidence=type(confidence).__name__,
-            correct=type(correct).__name__,
-        )
-    score, correct = np.asarray(given), np.asarray(correct)
-    if score.ndim != 1 or score.shape != correct.shape or not len(score):
-        raise value_error(
-            f"`{name}` and `correct` must have one shape `(n,)`, with n >= 1",
-            **{name: score.shape, "correct": correct.shape},
-        )
-    if score.dtype.kind not in "biuf" or correct.dtype.kind not in "biuf":
-        raise value_error(
-            f"`{name}` and `correct` must hold numbers",
-            **{name: score.dtype.name, "correct": correct.dtype.name},
-        )
-    _check_rows("correct", (correct == 0) | (correct == 1), "be 0 or 1")
-    if confidence is not None:
-        if found["score"]["scale"] != "log-odds":
-            raise value_error(
-                "`confidence` needs a score in log-odds: give `scores`",
-                score=found["score"]["name"],
-            )
-        score = score.astype("float64")
-        inside = (score > 0) & (score < 1)
-        _check_rows("confidence", inside, "lie between 0 and 1")
-        score = np.log(score) - np.log1p(-score)
-    score = score.astype("float32")
-    _check_rows(name, ~np.isnan(score), "not be NaN")
-    return score, correct.astype("float64")
-
-
-def _check_rows(name: str, good: np.ndarray, rule: str) -> None:
-    if not good.all():
-        raise value_error(
-            f"`{name}` must {rule}",
-            row=int(np.argmin(good)) + 1,
-            bad_rows=int((~good).sum()),
-        )
-
-
-def _differing_numbers(
-    found: dict[str, Any],
-    score: np.ndarray,
-    correct: np.ndarray,
-    rounded: bool,
-) -> Iterator[str]:
-    claim = found["guarantee"]
-    if claim["method"] not in METHODS:
-        raise value_error(
-            "`method` of the certificate must be one that this version can "
-            "compute again: use the version that made it",
-            method=claim["method"],
-            keras_calib=found["keras_calib"],
-        )
-    candidates = ranked_candidates(score, 1.0 - correct, np.ones(len(score)))
-    rows, ranking = data_hashes(candidates)
-    wanted = found["data"]
+def _differing_numbers(found: dict[str, Any], rows: Rows) -> Iterator[str]:
     count = found["selection"]["num_samples"]
-    if count != len(score):
+    if rows.group is not None and (rows.group < 0).any():
         yield (
-            f"data: other data than those of the certificate, {len(score):,} "
-            f"rows instead of {count:,}"
+            f"data: {int((rows.group < 0).sum()):,} rows have a group that "
+            "the certificate does not have"
         )
-    elif ranking != wanted["ranking_sha256"]:
+        return
+    again = again_of(found, rows)
+    of_rows, of_ranking = next(again)
+    wanted = found["data"]
+    if count != len(rows.score):
+        yield (
+            f"data: other data than those of the certificate, "
+            f"{len(rows.score):,} rows instead of {count:,}"
+        )
+    elif of_ranking != wanted["ranking_sha256"]:
         yield (
             "data: other data than those of the certificate, with other "
-            "scores or other correctness"
+            f"scores or other {_OTHER[found['kind']]}"
         )
-    elif rows != wanted["rows_sha256"] and not rounded:
+    elif of_rows != wanted["rows_sha256"] and not rows.rounded:
+        differ = "the scores differ"
+        if found["kind"] == "costs":
+            differ = "the scores or the facts of the costs differ"
         yield (
-            "data: the scores differ, but not their order nor which are "
+            f"data: {differ}, but not their order nor which are "
             "right: the certificate may be of another scale or rounding"
         )
-    target = Target(claim["risk"], None, claim["delta"], claim["method"])
-    log_odds = found["score"]["scale"] == "log-odds"
     try:
-        chosen = choose(candidates, target.check(), log_odds)[0]
+        facts = next(again)
     except (ValueError, TypeError) as error:
         yield f"guarantee: it does not follow from the data: {error}"
         return
-    yield from _compared(found, chosen, rounded)
+    for part in ("guarantee", "selection"):
+        yield from _compared(found[part], facts[part], rows.rounded)
 
 
 def _compared(
-    found: dict[str, Any], chosen: ChosenThreshold, rounded: bool
+    stated: dict[str, Any], again: dict[str, Any], rounded: bool, of: str = ""
 ) -> Iterator[str]:
-    """Differences between a certificate and the threshold chosen again."""
-    again = facts_of(chosen)
-    for part in ("guarantee", "selection"):
-        for name, value in again[part].items():
-            close = _CLOSE
-            if rounded and name in ("threshold", "confidence"):
-                close = _ROUNDED
-            stated = found[part].get(name)
-            if not _same(stated, value, close):
-                yield f"{name}: the data give {value!r}, certified {stated!r}"
-        for name in found[part].keys() - again[part].keys():
-            yield f"{name}: no such fact follows from the data"
+    """Differences between facts of a certificate and of the data."""
+    for name, value in again.items():
+        if name == "groups":
+            for one, other in zip(stated[name], value, strict=True):
+                about = f" of group {other['group']!r}"
+                yield from _compared(one, other, rounded, about)
+            continue
+        close = _CLOSE
+        if rounded and name in ("threshold", "confidence"):
+            close = _ROUNDED
+        if not _same(stated.get(name), value, close):
+            yield (
+                f"{name}{of}: the data give {value!r}, certified "
+                f"{stated.get(name)!r}"
+            )
+    for name in stated.keys() - again.keys():
+        yield f"{name}{of}: no such fact follows from the data"
 
 
 def _same(stated: Any, value: Any, close: float) -> bool:
-    if isinstance(stated, bool) or type(stated) is not type(value):
+    if type(stated) is not type(value):
         return False
     if isinstance(value, float):
         return math.isclose(stated, value, rel_tol=close, abs_tol=1e-12)

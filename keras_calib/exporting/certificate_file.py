@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.intervals import binomial_upper_bound
-from keras_calib.selection.thresholds import ChosenThreshold
+from keras_calib.exporting.certificate_facts import contradictions
+from keras_calib.exporting.certificate_form import check_form
 
 __all__ = [
     "SCHEMA",
@@ -17,7 +17,6 @@ __all__ = [
     "certificate_path",
     "differences_within",
     "digest_of",
-    "facts_of",
     "read_certificate",
     "text_of",
 ]
@@ -27,17 +26,6 @@ SCHEMA = 1
 # In the folder of a SavedModel, where servers ignore it; beside other files.
 _INSIDE = "assets.extra/certificate.json"
 _BESIDE = ".certificate.json"
-# Parts of a certificate with the facts that each must have.
-_PARTS: dict[str, tuple[str, ...]] = {
-    "guarantee": ("method", "risk", "delta", "certified_risk", "statement"),
-    "selection": ("num_samples", "coverage", "risk", "threshold"),
-    "score": ("name", "scale"),
-    "data": ("rows_sha256", "ranking_sha256"),
-    "artefact": ("format", "files"),
-    "weights": ("sha256", "variables"),
-    "further": (),
-}
-_NAMES = {"certificate", "keras_calib", "calibrator", "digest", *_PARTS}
 
 
 def certificate_path(path: Path) -> Path:
@@ -93,70 +81,12 @@ def text_of(certificate: dict[str, Any]) -> str:
     return json.dumps(certificate, indent=2, allow_nan=False) + "\n"
 
 
-def facts_of(chosen: ChosenThreshold) -> dict[str, dict[str, Any]]:
-    """What a certificate says of a threshold and its guarantee."""
-    total = chosen.num_samples
-    accepted = round(chosen.coverage * total)
-    wrong = round(chosen.risk * accepted)
-    delta = float(chosen.delta or 0.0)
-    bound = binomial_upper_bound(wrong, accepted, level=1.0 - delta)
-    threshold: Any = float(chosen.threshold)
-    # JSON has no infinity.
-    threshold = "-inf" if threshold == -float("inf") else threshold
-    cut = chosen.confidence
-    return {
-        "guarantee": _guarantee_of(
-            chosen.method, chosen.delta, chosen.certified_risk, total
-        ),
-        "selection": {
-            "num_samples": total,
-            "num_accepted": accepted,
-            "num_wrong": wrong,
-            "coverage": chosen.coverage,
-            "risk": chosen.risk,
-            # Of this threshold alone, as if it had been chosen in advance.
-            "upper_bound": float(bound),
-            "threshold": threshold,
-            "confidence": cut,
-        },
-    }
-
-
-def _guarantee_of(
-    method: Any, delta: Any, risk: Any, total: int
-) -> dict[str, Any]:
-    return {
-        "method": method,
-        "risk": risk,
-        "delta": delta,
-        "certified_risk": risk,
-        "statement": (
-            f"With probability at least 1 - {delta:g} over draws of {total} "
-            f"independent samples, the true share of errors among accepted "
-            f"predictions is at most {risk:g}."
-        ),
-    }
-
-
 def differences_within(certificate: dict[str, Any]) -> list[str]:
     """A sentence for each fact that the others contradict."""
     told = []
     if digest_of(certificate) != certificate["digest"]:
         told.append("digest: the certificate was changed after it was made")
-    stated = certificate["guarantee"]
-    wanted = _guarantee_of(
-        stated["method"],
-        stated["delta"],
-        stated["certified_risk"],
-        certificate["selection"]["num_samples"],
-    )
-    told += [
-        f"{name}: other facts of the certificate give {value!r}, certified "
-        f"{stated[name]!r}"
-        for name, value in wanted.items()
-        if stated[name] != value
-    ]
-    return told
+    return told + contradictions(certificate)
 
 
 def read_certificate(path: Path, check: bool = False) -> dict[str, Any]:
@@ -188,7 +118,7 @@ def read_certificate(path: Path, check: bool = False) -> dict[str, Any]:
             certificate=schema,
             known=SCHEMA,
         )
-    _check_parts(found)
+    check_form(found)
     try:
         same = text_of(found).encode("ascii") == data
     except ValueError:
@@ -206,45 +136,3 @@ def read_certificate(path: Path, check: bool = False) -> dict[str, Any]:
             differences=differences,
         )
     return found
-
-
-def _check_parts(found: dict[str, Any]) -> None:
-    parts = {
-        name: {*facts} - found[name].keys()
-        for name, facts in _PARTS.items()
-        if isinstance(found.get(name), dict)
-    }
-    missing = sorted({*_PARTS} - {*parts})
-    missing += sorted(f"{k}.{x}" for k, names in parts.items() for x in names)
-    unknown = sorted(found.keys() - _NAMES)
-    missing += sorted(_NAMES - {*_PARTS} - found.keys())
-    wrong = [
-        name
-        for name, kind in (("files", dict),)
-        if not missing and not isinstance(found["artefact"][name], kind)
-    ]
-    if missing or unknown or wrong:
-        raise value_error(
-            "The certificate must have the facts of its form",
-            missing=missing,
-            unknown=unknown,
-            wrong=wrong,
-        )
-    for name, facts in found["artefact"]["files"].items():
-        if not isinstance(facts, dict) or type(facts.get("bytes")) is not int:
-            raise value_error(
-                "The certificate must have size and hash of each file",
-                file=name,
-            )
-    if type(found["selection"]["num_samples"]) is not int:
-        raise value_error(
-            "`num_samples` of the certificate must be an integer",
-            num_samples=found["selection"]["num_samples"],
-        )
-    for name in ("delta", "certified_risk"):
-        value = found["guarantee"][name]
-        if type(value) not in (int, float) or not 0 <= value <= 1:
-            raise value_error(
-                f"`{name}` of the certificate must be a number in [0, 1]",
-                **{name: value},
-            )

@@ -34,6 +34,7 @@ class FileRunner:
         load = self._load_litert if litert else self._load_onnx
         load(path)
         sizes = {x.shape[0] for x in self.inputs.values()} - {None}
+        self.is_fixed = bool(sizes)
         self.batch_size = sizes.pop() if sizes else batch_size
 
     def read(self, inputs: Any) -> dict[str, np.ndarray]:
@@ -138,6 +139,15 @@ def _cast(name: str, x: np.ndarray, kind: _Input) -> np.ndarray:
                 name=name,
                 dtype=x.dtype.name,
                 taken=kind.dtype.name,
+            )
+        finite = np.isfinite(x)
+        if not finite.all():
+            raise value_error(
+                "`inputs` must be finite for a file of whole numbers, which "
+                "has no NaN and no infinity",
+                name=name,
+                taken=kind.dtype.name,
+                bad_values=int((~finite).sum()),
             )
         ends = np.iinfo(kind.dtype)
         x = np.round(x / kind.scale) + kind.zero_point

@@ -1,5 +1,7 @@
 """Records of the data that chose a threshold, for who checks its guarantee."""
 
+import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +12,34 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
 from keras_calib.selection import SelectiveClassifier
+from keras_calib.selection.data_hash import cost_rows
 from keras_calib.selection.data_hash import rows_of
 
-__all__ = ["check_certified_kind", "save_records"]
+__all__ = ["save_records"]
+
+# Nine digits give each float32 back, and 17 each float64.
+_FORMATS = {"score": "%.9g", "cost": "%.17g", "correct": "%d"}
 
 
 def save_records(selector: SelectiveClassifier, path: Any) -> Path:
     """Writes the score and correctness of each sample that chose a threshold.
 
     Use it to give an auditor what `python -m keras_calib verify --data` reads.
-    Rows are sorted by score, so that they do not tell which sample is which.
+    Rows are sorted by group and score, so that they do not tell which sample is
+    which.
 
     Args:
         selector: A selective classifier that was fitted in this process.
         path: File that ends in `.npz`, `.csv` or `.parquet`. Its columns are
-            `score` (float32) and `correct` (0 or 1).
+            `score` (float32) and `correct` (0 or 1); also `group` after a fit
+            with groups, and `cost` (float64) after one with costs.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: If the path has another ending, or the samples have
-            weights. If it has costs or thresholds by group.
+        ValueError: If the path has another ending, the samples have weights,
+            or a name of a group has a line break in a `.csv` file.
         RuntimeError: If the selector was loaded, or not fitted.
         ImportError: If pyarrow is missing, which parquet needs.
 
@@ -58,7 +66,35 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
             "`selector` must be a SelectiveClassifier",
             selector=type(selector).__name__,
         )
-    check_certified_kind(selector, "`save_records`")
+    columns = _columns(selector)
+    breaks = [x for x in selector.groups if "\n" in str(x) or "\r" in str(x)]
+    if kind == ".csv" and breaks:
+        raise value_error(
+            "`path` must end in .npz or .parquet where names of groups have "
+            "line breaks",
+            group=breaks[0],
+        )
+    with replacing(path) as file:
+        if kind == ".npz":
+            np.savez_compressed(file, **columns)
+        elif kind == ".csv":
+            _write_csv(file, columns)
+        else:
+            _write_parquet(file, columns)
+    return path
+
+
+def _columns(selector: SelectiveClassifier) -> dict[str, Any]:
+    """The columns of the records by name, in canonical order."""
+    if selector._group_table is not None:
+        names, parts = [], []
+        for name, one in selector._group_table[0].items():
+            if one is not None:
+                _check_counts(one[0].counts)
+                parts.append(rows_of(one[0]))
+                names += [name] * len(parts[-1][0])
+        score, correct = (np.concatenate(x) for x in zip(*parts, strict=True))
+        return {"group": np.array(names), "score": score, "correct": correct}
     if selector._table is None:
         raise RuntimeError(
             invalid(
@@ -68,43 +104,36 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
             )
         )
     found = selector._table[0]
-    if not found.counts:
+    _check_counts(found.counts)
+    if selector._cost_records is not None:
+        score, cost, correct = cost_rows(*selector._cost_records)
+        return {"score": score, "cost": cost, "correct": correct}
+    score, correct = rows_of(found)
+    return {"score": score, "correct": correct}
+
+
+def _check_counts(counts: bool) -> None:
+    if not counts:
         raise value_error(
             "`selector` must be fitted on samples without weights", counts=False
         )
-    score, correct = rows_of(found)
-    with replacing(path) as file:
-        if kind == ".npz":
-            np.savez_compressed(file, score=score, correct=correct)
-        elif kind == ".csv":
-            file.write(b"score,correct\n")
-            # Nine digits give each float32 back.
-            np.savetxt(file, np.stack([score, correct], -1), "%.9g,%d")
-        else:
-            _write_parquet(file, score, correct)
-    return path
 
 
-def check_certified_kind(selector: Any, what: str) -> None:
-    """Raises ValueError for kinds of thresholds that no certificate is for.
-
-    `what` names the caller in the error.
-    """
-    if getattr(selector, "costs", None) is not None:
-        raise value_error(
-            f"{what} needs a `selector` without `costs`: certificates are for "
-            "the share of errors alone",
-            **{"costs.shape": selector.costs.shape},
-        )
-    if getattr(selector, "groups", ()):
-        raise value_error(
-            f"{what} needs a `selector` with one threshold for all: "
-            "certificates are not for thresholds by group",
-            groups=len(selector.groups),
-        )
+def _write_csv(file: Any, columns: dict[str, np.ndarray]) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    written = [
+        map(_FORMATS[name].__mod__, values.tolist())
+        if name in _FORMATS
+        else values.tolist()
+        for name, values in columns.items()
+    ]
+    writer.writerows(zip(*written, strict=True))
+    text.detach()
 
 
-def _write_parquet(file: Any, score: np.ndarray, correct: np.ndarray) -> None:
+def _write_parquet(file: Any, columns: dict[str, np.ndarray]) -> None:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -112,5 +141,4 @@ def _write_parquet(file: Any, score: np.ndarray, correct: np.ndarray) -> None:
         raise ImportError(
             "Writing parquet needs pyarrow: pip install 'keras-calib[report]'"
         ) from error
-    table = pyarrow.table({"score": score, "correct": correct})
-    pyarrow.parquet.write_table(table, file)
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)

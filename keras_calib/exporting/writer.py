@@ -111,8 +111,9 @@ def export(
         certificate: Whether to write a certificate of the guarantee, which
             `check_certificate` computes again: `assets.extra/certificate.json`
             in a SavedModel, `model.onnx.certificate.json` beside `model.onnx`.
-            It needs a selector that was fitted with `risk` and `delta`,
-            without costs and groups.
+            It needs a selector that was fitted with `delta`, and may have
+            thresholds by group. With costs and no `delta` it tells the facts
+            of Chow's rule.
 
     Returns:
         The path.

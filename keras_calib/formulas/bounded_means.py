@@ -21,6 +21,7 @@ from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
     "TESTS",
+    "AcceptedBets",
     "accepted_p_values",
     "betting_p_value",
     "bounded_losses",
@@ -32,6 +33,8 @@ TESTS = "betting", "hoeffding_bentkus"
 
 # A bet of the whole capital would end with the first loss of 1.
 _LARGEST_BET = 0.9
+# Losses of the first block of bets; each block is as long as all before it.
+_BLOCK = 4096
 
 
 def bounded_losses(losses: Any, name: str = "losses") -> np.ndarray:
@@ -165,6 +168,56 @@ def accepted_p_values(
         [_in_order(ordered[ranks < m], limit, delta) for m in accepted],
         "float64",
     )
+
+
+class AcceptedBets:
+    """Tests by betting of the mean loss of accepted samples, as they are asked.
+
+    Whether a p-value of `accepted_p_values` is at most a level is often known
+    long before the last bet. Arguments are those of that function.
+    """
+
+    def __init__(
+        self, losses: np.ndarray, limit: float, delta: float, seed: int = 0
+    ):
+        self._ranks = np.random.default_rng(seed).permutation(len(losses))
+        self._ordered = losses[self._ranks]
+        self._limit = limit
+        self._delta = delta
+
+    def passes(self, accepted: int, level: float) -> bool:
+        """Whether the p-value of so many accepted is at most `level`."""
+        limit, largest = self._limit, _LARGEST_BET / (1.0 - self._limit)
+        aim = 2.0 * np.log(1.0 / self._delta) / accepted
+        # Sums are those of one block, to the last bit: each goes on from the
+        # sum before it.
+        total = squares = capital = 0.0
+        count, before = 0, 0.25
+        start, stop = 0, _BLOCK
+        while start < len(self._ordered):
+            kept = self._ranks[start:stop] < accepted
+            x = self._ordered[start:stop][kept]
+            start, stop = stop, 2 * stop
+            if not len(x):
+                continue
+            index = np.arange(count + 2.0, count + len(x) + 2.0)
+            sums = _summed_on(total, x)
+            parts = _summed_on(squares, (x - (0.5 + sums) / index) ** 2)
+            variance = (0.25 + parts) / index
+            # A bet may know only what came before.
+            bet = np.sqrt(aim / np.append(before, variance[:-1]))
+            bet = np.minimum(bet, largest)
+            won = _summed_on(capital, np.log1p(bet * (limit - x)))
+            if np.exp(-max(won.max(), 0.0)) <= level:
+                return True
+            total, squares, capital = sums[-1], parts[-1], won[-1]
+            count, before = count + len(x), variance[-1]
+        return False
+
+
+def _summed_on(total: float, x: np.ndarray) -> np.ndarray:
+    """Running sums `(n,)` that go on from a sum."""
+    return np.cumsum(np.append(total, x))[1:]
 
 
 def _in_order(losses: np.ndarray, limit: Any, delta: float) -> np.ndarray:

@@ -1,5 +1,6 @@
 """A model card in Markdown, from the certificate of an exported model."""
 
+import html
 import json
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -116,11 +117,15 @@ def _metadata(
 ) -> str:
     """The front matter: YAML whose values are JSON, which is YAML too."""
     chosen = facts["selection"]
-    on_selection = {
-        "coverage": chosen["coverage"],
-        "selective_risk": chosen["risk"],
-    }
-    results = [(texts["dataset"], on_selection)]
+    results = []
+    if facts["kind"] != "chow":
+        on_selection = {
+            "coverage": chosen["coverage"],
+            "selective_risk": chosen["risk"],
+        }
+        if facts["kind"] == "costs":
+            on_selection["selective_cost"] = chosen["accepted_cost"]
+        results.append((texts["dataset"], on_selection))
     if evaluation is not None:
         results.append((texts["evaluation_dataset"], dict(evaluation)))
     own = ["calibration", "selective-classification", "uncertainty"]
@@ -153,8 +158,14 @@ def _metadata(
     return "\n".join(
         f"{key}: {json.dumps(value)}"
         for key, value in metadata.items()
-        if value is not None
+        if value is not None and (key != "model-index" or results)
     )
+
+
+def _cell(value: Any) -> str:
+    """A name in one cell of a table."""
+    text = " ".join(str(value).split())
+    return html.escape(text).replace("|", "\\|")
 
 
 def _slug(name: str) -> str:
@@ -176,4 +187,5 @@ def _template() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["cell"] = _cell
     return environment.get_template("model_card.md.jinja")

@@ -236,9 +236,7 @@ class SelectiveClassifier(CostLayer):
                 self.take(found, target, self._scores[place] == "msp")
                 self._place = place
             elif rule is not None:
-                choice = target.choose(*rule.records(top))
-                self.use_rule(rule)
-                self.keep(*choice, delta, target.largest)
+                self.take_costs(rule, target, top)
         return self
 
     @takes_data_set

@@ -1,6 +1,7 @@
 """Thresholds on the expected cost of an answer."""
 
 import math
+from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
@@ -18,15 +19,17 @@ from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import check_equal_weights
 from keras_calib.selection.candidates import ranked_candidates
-from keras_calib.selection.costs import CostRule
 from keras_calib.selection.guarantees import fixed_sequence
 from keras_calib.selection.guarantees import fixed_sequence_of_means
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
 
-__all__ = ["CostTarget", "read_target"]
+if TYPE_CHECKING:
+    from keras_calib.selection.costs import CostRule
 
-_TESTS = "betting", "hoeffding_bentkus", "binomial"
+__all__ = ["COST_TESTS", "CostTarget", "read_target"]
+
+COST_TESTS = "betting", "hoeffding_bentkus", "binomial"
 _PRICES = "chow", "empirical"
 
 
@@ -88,11 +91,11 @@ class CostTarget(NamedTuple):
                     largest_cost=self.largest,
                 )
         if self.method is not None:
-            check_in("method", self.method, (*_TESTS, *_PRICES))
+            check_in("method", self.method, (*COST_TESTS, *_PRICES))
             if self.method != self._method():
                 raise value_error(
-                    f"`method` must be one of {_TESTS} with `delta`, one of "
-                    f"{_PRICES} with `reject_cost` alone, otherwise None",
+                    f"`method` must be one of {COST_TESTS} with `delta`, one "
+                    f"of {_PRICES} with `reject_cost` alone, otherwise None",
                     method=self.method,
                 )
             if self.method == "binomial" and not self.has_one_cost:
@@ -106,9 +109,9 @@ class CostTarget(NamedTuple):
     def _method(self) -> str | None:
         """The method: the one given if the target has it, or the first."""
         if self.delta is not None:
-            known = _TESTS
+            known = COST_TESTS
             if self.has_one_cost:
-                known = _TESTS[::-1]
+                known = COST_TESTS[::-1]
         elif self.mean_cost is None and self.coverage is None:
             known = _PRICES
         else:
@@ -129,7 +132,8 @@ class CostTarget(NamedTuple):
         """
         check_equal_weights(weight, self.delta)
         found = ranked_candidates(score, cost, weight)
-        ranked = cost[np.argsort(-score, kind="stable")]
+        # Sorted among ties, so that the order of the data does not matter.
+        ranked = cost[np.lexsort((cost, -score))]
         threshold, certified = self._threshold(found, ranked)
         # A layer compares in float32.
         accepted = score >= score.dtype.type(threshold)
@@ -198,15 +202,14 @@ class CostTarget(NamedTuple):
         """Which thresholds have a mean cost of at most `limit`."""
         if self.delta is None:
             return within_risk(found.wrong, found.accepted, limit)
-        unit, method = self.largest, self._method() or _TESTS[0]
+        unit, method = self.largest, self._method() or COST_TESTS[0]
         accepted = found.accepted.astype(int)
         if method == "binomial":
             wrong = np.round(found.wrong / unit)
             return fixed_sequence(accepted, wrong, limit / unit, self.delta)
-        certified, _ = fixed_sequence_of_means(
+        return fixed_sequence_of_means(
             accepted, ranked / unit, limit / unit, self.delta, method
         )
-        return certified
 
     def _not_reached(self, found: Candidates, ranked: np.ndarray) -> ValueError:
         """The error for a limit out of reach, which names one within reach."""
@@ -270,7 +273,7 @@ class CostTarget(NamedTuple):
 
 
 def read_target(
-    rule: CostRule | None,
+    rule: "CostRule | None",
     risk: float | None,
     coverage: float | None,
     delta: float | None,

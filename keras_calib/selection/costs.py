@@ -15,6 +15,9 @@ from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import Top1
 from keras_calib.selection.answers import answers_of
+from keras_calib.selection.data_hash import cost_facts
+from keras_calib.selection.data_hash import cost_hashes
+from keras_calib.selection.data_hash import cost_rows
 from keras_calib.selection.threshold_layer import ThresholdLayer
 from keras_calib.selection.tuning import by_blocks
 
@@ -108,6 +111,20 @@ class CostLayer(ThresholdLayer):
     def use_rule(self, rule: CostRule) -> None:
         """Ranks by expected costs from now on."""
         self._rule, self._functions, self._place = rule, (rule,), 0
+
+    def take_costs(self, rule: CostRule, target: Any, top: Top1) -> None:
+        """Takes the best threshold of a `CostTarget` for the rule."""
+        records = rule.records(top)
+        found, chosen, certified = target.choose(*records)
+        score, cost, wrong, weight = records
+        if chosen.delta is not None:
+            rows, ranking = cost_hashes(
+                cost_rows(score, cost, ~wrong), cost_facts(rule.costs)
+            )
+            chosen = chosen._replace(data_sha256=rows, ranking_sha256=ranking)
+        self.use_rule(rule)
+        self.keep(found, chosen, certified, target.delta, target.largest)
+        self._cost_records = score, cost, ~wrong
 
     def check_scores_alone(self) -> None:
         """Raises ValueError with costs, which scores and errors do not tell."""

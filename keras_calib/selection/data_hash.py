@@ -1,18 +1,32 @@
 """Hashes of the data that chose a threshold, in NumPy alone.
 
 The data are rows of a score (float32) and whether the prediction was right (0
-or 1). Their order does not matter: rows are sorted from the surest, and right
-before wrong among equal scores.
+or 1), with a group or a cost where these count. Their order does not matter:
+rows are sorted by group, from the surest, and right before wrong or cheap
+before dear among equal scores.
 """
 
 import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from keras_calib.selection.candidates import Candidates
+from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.thresholds import ChosenThreshold
 
-__all__ = ["data_hashes", "rows_of", "with_hashes"]
+__all__ = [
+    "cost_facts",
+    "cost_hashes",
+    "cost_rows",
+    "data_hashes",
+    "group_hashes",
+    "rows_of",
+    "with_group_hashes",
+    "with_hashes",
+]
 
 
 def rows_of(found: Candidates) -> tuple[np.ndarray, np.ndarray]:
@@ -32,14 +46,80 @@ def data_hashes(found: Candidates) -> tuple[str, str]:
 
     The second is the same on any scale of the score that keeps its order.
     """
+    rows, ranking = hashlib.sha256(), hashlib.sha256()
+    _add(found, rows, ranking)
+    return rows.hexdigest(), ranking.hexdigest()
+
+
+def group_hashes(
+    names: Sequence, found: Sequence[Candidates | None]
+) -> tuple[str, str]:
+    """As `data_hashes`, of the names of the groups and the rows of each."""
+    head = f"groups {json.dumps([*names])}\n".encode("ascii")
+    rows, ranking = hashlib.sha256(head), hashlib.sha256(head)
+    for one in found:
+        if one is None:
+            rows.update(b"rows 0\n")
+            ranking.update(b"ranking 0\n")
+        else:
+            _add(one, rows, ranking)
+    return rows.hexdigest(), ranking.hexdigest()
+
+
+def cost_rows(
+    score: np.ndarray, cost: np.ndarray, correct: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, costs and correctness `(n,)` in canonical order."""
+    # -0.0 is 0.0.
+    score = np.asarray(score, "float32") + np.float32(0.0)
+    cost = np.asarray(cost, "float64") + 0.0
+    correct = np.asarray(correct).astype("uint8")
+    order = np.lexsort((1 - correct, cost, -score))
+    return score[order], cost[order], correct[order]
+
+
+def cost_facts(costs: np.ndarray) -> dict[str, Any]:
+    """Size, largest entry and SHA-256 of a matrix of costs.
+
+    `one_cost` is True if all other costs are 0.
+    """
+    largest = float(costs.max())
+    one = bool(np.all((costs == 0.0) | (costs == largest)))
+    head = f"costs {len(costs)}\n".encode("ascii")
+    matrix = (np.asarray(costs, "float64") + 0.0).astype("<f8")
+    return {
+        "num_classes": len(costs),
+        "largest": largest,
+        "one_cost": one,
+        "sha256": hashlib.sha256(head + matrix.tobytes()).hexdigest(),
+    }
+
+
+def cost_hashes(
+    rows: tuple[np.ndarray, np.ndarray, np.ndarray],
+    costs: dict[str, Any],
+) -> tuple[str, str]:
+    """As `data_hashes`, of `cost_rows`; the first also of `cost_facts`."""
+    score, cost, correct = rows
+    head = f"cost rows {len(score)} {json.dumps(costs, sort_keys=True)}\n"
+    hashed = hashlib.sha256(head.encode("ascii"))
+    rest = cost.astype("<f8").tobytes() + correct.astype("uint8").tobytes()
+    hashed.update(score.astype("<f4").tobytes() + rest)
+    last = np.flatnonzero(np.append(score[1:] != score[:-1], True))
+    ranking = hashlib.sha256(f"cost ranking {len(last)}\n".encode("ascii"))
+    ranking.update(last.astype("<i8").tobytes() + rest)
+    return hashed.hexdigest(), ranking.hexdigest()
+
+
+def _add(found: Candidates, rows: Any, ranking: Any) -> None:
+    """Adds the rows of candidates to the two hashes."""
     scores, correct = rows_of(found)
-    rows = hashlib.sha256(f"rows {len(scores)}\n".encode())
+    rows.update(f"rows {len(scores)}\n".encode())
     rows.update(scores.astype("<f4").tobytes())
     rows.update(correct.tobytes())
     counts = np.stack([found.accepted, found.wrong], axis=-1).astype("<i8")
-    ranking = hashlib.sha256(f"ranking {len(counts)}\n".encode())
+    ranking.update(f"ranking {len(counts)}\n".encode())
     ranking.update(counts.tobytes())
-    return rows.hexdigest(), ranking.hexdigest()
 
 
 def with_hashes(chosen: ChosenThreshold, found: Candidates) -> ChosenThreshold:
@@ -48,4 +128,15 @@ def with_hashes(chosen: ChosenThreshold, found: Candidates) -> ChosenThreshold:
     if chosen.delta is None or not found.counts or found.score is None:
         return chosen
     rows, ranking = data_hashes(found)
+    return chosen._replace(data_sha256=rows, ranking_sha256=ranking)
+
+
+def with_group_hashes(
+    chosen: GroupThresholds, found: Sequence[Candidates | None]
+) -> GroupThresholds:
+    """As `with_hashes`, for thresholds by group."""
+    some = [one for one in found if one is not None]
+    if chosen.delta is None or not all(one.counts for one in some):
+        return chosen
+    rows, ranking = group_hashes(chosen.group, found)
     return chosen._replace(data_sha256=rows, ranking_sha256=ranking)

@@ -10,7 +10,6 @@ from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
-from keras_calib.selection.group_names import read_groups
 from keras_calib.selection.group_walks import certified_by_group
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.thresholds import Target
@@ -48,6 +47,10 @@ class GroupThresholds(NamedTuple):
             0 without a guarantee.
         tested: Whether each group was tested. The others are too small for a
             share of `delta`. Empty without a guarantee.
+        data_sha256: SHA-256 of names and (score, correct) rows of the groups
+            in canonical order, set by a selector's fit with `delta`; else
+            None.
+        ranking_sha256: The same of counts alone, in order of the scores.
     """
 
     group: tuple
@@ -62,6 +65,8 @@ class GroupThresholds(NamedTuple):
     method: str | None = None
     min_samples: int = 0
     tested: tuple = ()
+    data_sha256: str | None = None
+    ranking_sha256: str | None = None
 
     @property
     def accepts(self) -> tuple:
@@ -173,6 +178,9 @@ def choose_group_thresholds(
         Sequentially Rejective Multiple Test Procedure, Scandinavian Journal
         of Statistics 6, 1979, https://www.jstor.org/stable/4615733
     """
+    # Here, as it needs Keras, which verification does without.
+    from keras_calib.selection.group_names import read_groups
+
     target = Target(risk, coverage, delta, method).check()
     scores = to_numpy(scores)
     names, places = read_groups(groups, scores.shape)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from keras_calib.formulas.bounded_means import AcceptedBets
 from keras_calib.formulas.bounded_means import accepted_p_values
 from keras_calib.formulas.bounded_means import first_rank_by_betting
 from keras_calib.formulas.intervals import binomial_p_value
@@ -19,6 +20,7 @@ __all__ = [
     "first_rank",
     "fixed_sequence",
     "fixed_sequence_of_means",
+    "means_by_betting",
     "sgr",
     "starts",
     "walk",
@@ -107,10 +109,8 @@ def fixed_sequence_of_means(
     limit: float,
     delta: float,
     test: str = "betting",
-    least: int = 1,
-    factor: float = 2.0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Learn then Test for a mean loss, from strict to lenient.
+) -> np.ndarray:
+    """Learn then Test for a mean loss: thresholds certified, strictest first.
 
     It is `fixed_sequence` with a test of bounded means. Betting tests at most
     256 thresholds, evenly from the first start on, and the starts. It does not
@@ -123,37 +123,81 @@ def fixed_sequence_of_means(
         limit: Mean loss of the accepted to certify, in (0, 1).
         delta: Probability of certifying a threshold whose mean is higher.
         test: `"betting"` or `"hoeffding_bentkus"`.
-        least: The fewest accepted samples of a threshold that is of use.
-        factor: By which ranks grow from one start to the next.
-
-    Returns:
-        Which thresholds are certified, and their p-values, which are 1 where
-        none was computed, `(num_thresholds,)` each.
     """
-    betting = test == "betting"
-    first_of = first_rank_by_betting if betting else first_rank
-    ranks, shares = starts(
-        int(accepted[-1]), limit, delta, first_of, least, factor
-    )
+    if test != "betting":
+        ranks, shares = starts(int(accepted[-1]), limit, delta)
+        p_value = accepted_p_values(losses, accepted, limit, test=test)
+        return walk(p_value, np.searchsorted(accepted, ranks), shares)
     certified = np.zeros(len(accepted), bool)
-    p_value = np.ones(len(accepted))
-    if not len(ranks):
-        return certified, p_value
-    tested = np.arange(len(accepted))
-    if betting and len(tested) > _MOST_TESTED:
+    tested, first, shares = _tested_by_betting(accepted, limit, delta)
+    if len(tested):
+        bets = AcceptedBets(losses, limit, float(shares[0]))
+        certified[tested] = _walk_of_bets(bets, accepted[tested], first, shares)
+    return certified
+
+
+def means_by_betting(
+    accepted: np.ndarray,
+    losses: np.ndarray,
+    limit: float,
+    delta: float,
+    least: int,
+    factor: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same by betting, with p-values, which take longer.
+
+    `least` and `factor` are those of `starts`. Returns which thresholds are
+    certified, and p-values, which are 1 where none was computed.
+    """
+    certified, p_value = np.zeros(len(accepted), bool), np.ones(len(accepted))
+    tested, first, shares = _tested_by_betting(
+        accepted, limit, delta, least, factor
+    )
+    if len(tested):
+        p_value[tested] = accepted_p_values(
+            losses, accepted[tested], limit, delta=float(shares[0])
+        )
+        certified[tested] = walk(p_value[tested], first, shares)
+    return certified, p_value
+
+
+def _tested_by_betting(
+    accepted: np.ndarray,
+    limit: float,
+    delta: float,
+    least: int = 1,
+    factor: float = 2.0,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Places of the thresholds to test, and starts and shares among these."""
+    ranks, shares = starts(
+        int(accepted[-1]), limit, delta, first_rank_by_betting, least, factor
+    )
+    tested = np.arange(len(accepted) if len(ranks) else 0)
+    if len(tested) > _MOST_TESTED:
         spread = np.linspace(ranks[0], accepted[-1], _MOST_TESTED)
         wanted = np.floor(np.append(spread, ranks))
         tested = np.unique(np.searchsorted(accepted, wanted))
-    p_value[tested] = accepted_p_values(
-        losses,
-        accepted[tested],
-        limit,
-        test=test,
-        delta=float(shares[0]),
-    )
-    first = np.searchsorted(accepted[tested], ranks)
-    certified[tested] = walk(p_value[tested], first, shares)
-    return certified, p_value
+    return tested, np.searchsorted(accepted[tested], ranks), shares
+
+
+def _walk_of_bets(
+    bets: AcceptedBets,
+    accepted: np.ndarray,
+    first: np.ndarray,
+    shares: np.ndarray,
+) -> np.ndarray:
+    """As `walk`, with no test after one that failed until the next start."""
+    certified = np.zeros(len(accepted), bool)
+    level = 0.0
+    ends = np.append(first, len(accepted))
+    for k, share in enumerate(shares):
+        level += share
+        for i in range(ends[k], ends[k + 1]):
+            if not bets.passes(int(accepted[i]), level):
+                level = 0.0
+                break
+            certified[i] = True
+    return certified
 
 
 def starts(

@@ -20,7 +20,7 @@ from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.guarantees import fixed_sequence
-from keras_calib.selection.guarantees import fixed_sequence_of_means
+from keras_calib.selection.guarantees import means_by_betting
 
 __all__ = ["ControlledRisks", "control_risks"]
 
@@ -140,8 +140,8 @@ def _tests(
             tested[name] = tested[name]._replace(certified=certified)
     counts = found.accepted.astype(int)
     for name, loss in losses.items():
-        certified, p_value = fixed_sequence_of_means(
-            counts, loss, targets[name], share, least=least, factor=_FACTOR
+        certified, p_value = means_by_betting(
+            counts, loss, targets[name], share, least, _FACTOR
         )
         value = np.cumsum(loss)[counts - 1] / counts
         tested[name] = _Tested(value, p_value, certified)

@@ -13,6 +13,7 @@ from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.inputs.checks import check_number
 from keras_calib.selection.candidates import Candidates
+from keras_calib.selection.data_hash import with_group_hashes
 from keras_calib.selection.data_hash import with_hashes
 from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.group_thresholds import choose_of_groups
@@ -43,6 +44,8 @@ class ThresholdLayer(FittedLayer):
     _group: tuple = ()
     _ids: Any = None
     _group_table: tuple | None = None
+    # Scores, costs and correctness of the last fit with costs.
+    _cost_records: tuple | None = None
 
     def __call__(self, logits, *args, **kwargs):
         if kwargs.get("groups") is not None:
@@ -229,7 +232,7 @@ class ThresholdLayer(FittedLayer):
         """Takes a threshold that was chosen among the candidates."""
         self._check_may_regroup(())
         self._make_threshold(())
-        self._group_table = None
+        self._group_table = self._cost_records = None
         self._chosen = chosen
         self._table = (found, certified, delta, largest_cost)
         self._note_fits()
@@ -252,9 +255,11 @@ class ThresholdLayer(FittedLayer):
             scores, correct, places, len(names), weight, target.delta
         )
         chosen, certified = choose_of_groups(names, found, target)
+        chosen = with_group_hashes(chosen, found)
         self._check_may_regroup(names)
         self._make_threshold(names)
         self._chosen, self._table = chosen, None
+        self._cost_records = None
         rows = iter(certified)
         self._group_table = (
             {

@@ -335,27 +335,6 @@ def test_only_a_guarantee_of_data_is_certified(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_costs_and_groups_are_not_certified_as_errors(tmp_path):
-    model, _ = trained(4)
-    labels, logits = noisy()
-    costs = 1.0 - np.eye(logits.shape[-1])
-    groups = np.arange(len(labels)) % 2
-    for given in (
-        {"costs": costs, "mean_cost": 0.1, "delta": 0.05},
-        {"groups": groups, "risk": 0.1, "delta": 0.05},
-    ):
-        selector = kc.SelectiveClassifier(calibrator=temperature())
-        selector.fit(labels, logits, **given)
-        told = "without `costs`" if "costs" in given else "one threshold"
-        with pytest.raises(ValueError, match=told):
-            kc.export(
-                model, tmp_path / "m", selector=selector, certificate=True
-            )
-        with pytest.raises(ValueError, match=told):
-            kc.save_records(selector, tmp_path / "data.npz")
-    assert os.listdir(tmp_path) == []
-
-
 def test_a_selector_of_a_file_has_its_certificate_still(tmp_path):
     selector = kc.SelectiveClassifier(calibrator=temperature())
     selector.fit(*noisy(), risk=0.1, delta=0.05)

@@ -35,7 +35,7 @@ def network():
     return model
 
 
-def quantised(model, folder, chosen=None):
+def quantised(model, folder, chosen=None, inputs=None):
     """An int8 file of an export, by the converter of LiteRT."""
     import tensorflow as tf
 
@@ -49,6 +49,8 @@ def quantised(model, folder, chosen=None):
     converter.representative_dataset = lambda: (
         {"inputs": X[i : i + 1]} for i in range(100)
     )
+    if inputs is not None:
+        converter.inference_input_type = getattr(tf, inputs)
     path = folder / "int8.tflite"
     with warnings.catch_warnings():
         # The converter's own interpreter says that it will move.
@@ -144,6 +146,19 @@ def test_what_does_not_fit_leaves_the_file(files, kind, changes, message):
         refused(path, **changes)
     assert path.read_bytes() == before
     assert not list(path.parent.glob(".*.tmp"))
+
+
+def test_what_whole_numbers_do_not_have_is_not_quantised(tmp_path):
+    path = quantised(network(), tmp_path, inputs="int8")
+    before = path.read_bytes()
+    for bad in (np.nan, np.inf, -np.inf):
+        inputs = X.copy()
+        inputs[7, 2] = bad
+        with pytest.raises(ValueError, match="`inputs` must be finite for a"):
+            refused(path, inputs=inputs)
+    assert path.read_bytes() == before
+    found = refused(path)
+    assert found.temperature == pytest.approx(3.0, rel=0.2)
 
 
 @pytest.mark.parametrize("ending", [".tflite", ".onnx"])

@@ -16,6 +16,8 @@ from scipy.stats import binom
 
 import keras_calib as kc
 from keras_calib.formulas.bounded_means import TESTS
+from keras_calib.formulas.bounded_means import AcceptedBets
+from keras_calib.formulas.bounded_means import accepted_p_values
 from keras_calib.formulas.intervals import binomial_p_value
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.selection.guarantees import first_rank
@@ -286,10 +288,23 @@ def test_walk_of_means_certifies_no_mean_above_the_limit(test):
     for _ in range(fits):
         u = np.sort(rng.random(n))
         losses = rng.uniform(0.5, 1.0, n) * u**2
-        found, _ = fixed_sequence_of_means(accepted, losses, limit, delta, test)
+        found = fixed_sequence_of_means(accepted, losses, limit, delta, test)
         last = np.flatnonzero(found)[-1] if found.any() else 0
         reached.append(u[last])
         wrong += np.any(found & (0.25 * u**2 > limit))
     assert wrong / fits <= delta + 3 * np.sqrt(delta * (1 - delta) / fits)
     # The limit is reached at u = 0.566; betting comes close.
     assert np.mean(reached) > (0.53 if test == "betting" else 0.4)
+
+
+@pytest.mark.parametrize("n", [1, 300, 30_000])
+def test_a_test_of_bets_that_stops_early_decides_as_the_whole_one(n):
+    rng = np.random.default_rng(n)
+    share = np.linspace(0.0, rng.random(), n)
+    losses = (rng.random(n) < share) * rng.choice([0.2, 1.0], n)
+    accepted = np.unique(np.linspace(1, n, 40).astype(int))
+    bets = AcceptedBets(losses, 0.2, 0.05)
+    p_value = accepted_p_values(losses, accepted, 0.2, delta=0.05)
+    for level in (1e-3, 0.05, 0.5):
+        found = [bets.passes(int(x), level) for x in accepted]
+        np.testing.assert_array_equal(found, p_value <= level)

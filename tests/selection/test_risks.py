@@ -8,7 +8,7 @@ from scipy.stats import binom
 import keras_calib as kc
 from keras_calib.formulas.bounded_means import accepted_p_values
 from keras_calib.formulas.bounded_means import first_rank_by_betting
-from keras_calib.selection.guarantees import fixed_sequence_of_means
+from keras_calib.selection.guarantees import means_by_betting
 
 DELTA = 0.1
 
@@ -196,8 +196,8 @@ def test_a_loss_is_tested_by_its_mean_over_the_accepted():
         losses["cost"][order], np.arange(rank, 201), 0.25, delta=0.0125
     )
     np.testing.assert_allclose(found.p_values["cost"][rank - 1 :], expected)
-    walked, _ = fixed_sequence_of_means(
-        np.arange(1, 201), losses["cost"][order], 0.25, 0.025, factor=2**0.5
+    walked, _ = means_by_betting(
+        np.arange(1, 201), losses["cost"][order], 0.25, 0.025, 1, 2**0.5
     )
     recalled = found.p_values["recall"] <= 0.025
     np.testing.assert_array_equal(found.valid, walked & recalled)

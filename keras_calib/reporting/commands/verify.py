@@ -20,8 +20,9 @@ Keras nor TensorFlow.
 
 --data is a .npz, .csv, .tsv or .parquet file with a row for each sample: its
 `score`, and whether the prediction was `correct` (0 or 1), as `save_records`
-writes it. Without a score there may be a `confidence`. The order of rows does
-not matter.
+writes it. Without a score there may be a `confidence`. A selector with
+thresholds by group needs also the `group` of each sample, and one with costs
+the `cost` of each answer. The order of rows does not matter.
 
 The exit code is 0 if all agrees, and 1 if anything differs. A certificate says
 nothing about who made it: sign it with a tool of your own.
@@ -33,7 +34,13 @@ examples:
   keras-calib verify model.tflite --data=log.csv --score=margin
 """
 # How errors call the library's arguments here.
-FLAGS = {"scores": "--score", "confidence": "--confidence"}
+FLAGS = {
+    "scores": "--score",
+    "confidence": "--confidence",
+    "groups": "--group",
+    "cost": "--cost",
+}
+_COLUMNS = "score", "confidence", "correct", "group", "cost", "separator"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("score", "column of scores (score)"),
         ("confidence", "column of confidences, instead of scores"),
         ("correct", "column that says whether a prediction was right"),
+        ("group", "column of groups, for thresholds by group (group)"),
+        ("cost", "column of costs of answers, with costs (cost)"),
         ("separator", "sign between the columns of a .csv file"),
     ):
         parser.add_argument(f"--{name}", metavar="NAME", help=meaning)
@@ -63,8 +72,7 @@ def check(given: argparse.Namespace) -> None:
     """Raises ValueError if arguments are wrong, alone or together."""
     if given.score is not None and given.confidence is not None:
         raise ValueError("--score and --confidence exclude each other")
-    columns = ("score", "confidence", "correct", "separator")
-    used = [f"--{x}" for x in columns if getattr(given, x) is not None]
+    used = [f"--{x}" for x in _COLUMNS if getattr(given, x) is not None]
     if used and given.data is None:
         raise ValueError(f"{', '.join(used)} needs --data, the records to read")
 
@@ -93,34 +101,52 @@ def run(given: argparse.Namespace, progress: Progress) -> None:
             f"the certificate does not hold: {count} "
             f"{'difference' if count == 1 else 'differences'}"
         )
+    if found.certificate["kind"] == "chow":
+        print("The facts agree, and the files are unchanged.")
+        return
     whole = given.data is not None
     print("The certificate holds." if whole else "The files are unchanged.")
 
 
 def _records(given: argparse.Namespace) -> dict[str, Any]:
-    """Scores or confidences, and correctness, from the file."""
+    """What the kind of certificate needs, from the file."""
+    from pathlib import Path
+
+    from keras_calib.exporting.certificate_file import certificate_path
+    from keras_calib.exporting.certificate_file import read_certificate
     from keras_calib.reporting.prediction_files.columns import ColumnFile
 
+    place = certificate_path(Path(given.path).expanduser())
+    kind = read_certificate(place)["kind"]
     file = ColumnFile(given.data, given.separator, given.decimal)
-    name, kind = given.score or given.confidence, "scores"
+    name, of_score = given.score or given.confidence, "scores"
     if given.confidence is not None:
-        kind = "confidence"
+        of_score = "confidence"
     elif name is None:
         name = "score"
         if "score" not in file.names and "confidence" in file.names:
-            name, kind = "confidence", "confidence"
-    correct = given.correct or "correct"
-    absent = [x for x in (name, correct) if x not in file.names]
+            name, of_score = "confidence", "confidence"
+    wanted = {of_score: name, "correct": given.correct or "correct"}
+    if kind == "groups" or given.group is not None:
+        wanted["groups"] = given.group or "group"
+    if kind == "costs" or given.cost is not None:
+        wanted["cost"] = given.cost or "cost"
+    absent = [x for x in wanted.values() if x not in file.names]
     if absent:
         raise ValueError(
-            f"{given.data} must have the columns {name} and {correct}. "
+            f"{given.data} must have the columns "
+            f"{' and '.join(wanted.values())}. "
             f"Received: {', '.join(file.names[:20])}"
         )
-    return {kind: _column(file, name), "correct": _column(file, correct)}
+    return {
+        argument: _column(file, column, argument == "groups")
+        for argument, column in wanted.items()
+    }
 
 
-def _column(file: "ColumnFile", name: str) -> "np.ndarray":
+def _column(file: "ColumnFile", name: str, is_text: bool) -> "np.ndarray":
     import numpy as np
 
-    parts = [part[name] for part in file.parts([], [name], [])]
+    asked = ([name], []) if is_text else ([], [name])
+    parts = [part[name] for part in file.parts(*asked, [])]
     return np.concatenate([np.atleast_1d(x) for x in parts])

@@ -158,6 +158,12 @@ def _selectors(layer: Any) -> list[SelectiveClassifier]:
 def _certified(path: str) -> ChosenThreshold:
     """The threshold of a certificate, which needs no model."""
     facts = read_certificate(Path(path), check=True)
+    if facts["kind"] != "errors":
+        raise value_error(
+            "the certificate must be of one threshold that limits the share "
+            "of errors: give --risk and --coverage",
+            kind=facts["kind"],
+        )
     selection, guarantee = facts["selection"], facts["guarantee"]
     return ChosenThreshold(
         threshold=float(selection["threshold"]),

@@ -1,0 +1,397 @@
+"""Certificates of thresholds by group and by cost: what was changed is found.
+
+Files are hashed as those of every certificate: test_certificates.py.
+"""
+
+import copy
+import itertools
+import json
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+from cases import BACKEND
+from exported import trained
+from selection_data import noisy
+from selection_data import temperature
+
+import keras_calib as kc
+from keras_calib.exporting.certificate_file import certificate_path
+from keras_calib.exporting.certificate_file import digest_of
+from keras_calib.exporting.certificate_file import text_of
+from keras_calib.reporting.command_line import main
+
+pytestmark = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="export needs TensorFlow"
+)
+LABELS, LOGITS = noisy(n=1500, signal=1.6)
+COSTS = np.array(
+    [[0, 1, 1, 1], [5, 0, 1, 1], [1, 1, 0, 2], [1, 1, 1, 0]], "float64"
+)
+ERRORS = 1.0 - np.eye(4)
+NAMES = np.array(['a "1"|b', "é, long", "few"])
+# The last group is too small to be certified.
+PLACES = np.where(np.arange(1500) < 10, 2, np.arange(1500) % 2)
+FITS = {
+    "names": (None, {"groups": NAMES[PLACES], "risk": 0.15, "delta": 0.1}),
+    "ids": (
+        None,
+        {"groups": 7 * PLACES - 3, "risk": 0.15, "delta": 0.1, "method": "sgr"},
+    ),
+    "betting": (COSTS, {"mean_cost": 0.3, "delta": 0.1, "reject_cost": 0.9}),
+    "hoeffding": (
+        COSTS,
+        {"mean_cost": 0.3, "delta": 0.1, "method": "hoeffding_bentkus"},
+    ),
+    "binomial": (3.0 * ERRORS, {"mean_cost": 0.5, "delta": 0.1}),
+    "chow": (COSTS, {"reject_cost": 0.3}),
+}
+
+
+def fitted(name):
+    costs, target = FITS[name]
+    made = kc.SelectiveClassifier(calibrator=temperature(), costs=costs)
+    return made.fit(LABELS, LOGITS, **target)
+
+
+@pytest.fixture(scope="module", params=FITS)
+def certified(request, tmp_path_factory):
+    """A certified export, its selector, and the records of the fit."""
+    folder = tmp_path_factory.mktemp("kinds")
+    made = fitted(request.param)
+    path = folder / "m"
+    kc.export(trained(4)[0], path, selector=made, certificate=True)
+    kc.save_records(made, folder / "data.npz")
+    return path, made, request.param
+
+
+def records(path):
+    """Arguments of `check_certificate`, of the records beside an export."""
+    called = {"score": "scores", "group": "groups"}
+    with np.load(path.with_name("data.npz")) as file:
+        return {called.get(name, name): file[name] for name in file.files}
+
+
+@pytest.fixture
+def copied(certified, tmp_path):
+    """A certificate that may be changed, and the data of its kind."""
+    path, _, name = certified
+    shutil.copytree(path, new := tmp_path / "m")
+    return new, {} if name == "chow" else records(path)
+
+
+def changed(path, change):
+    """The answer to a changed certificate whose digest fits, in words."""
+    file = certificate_path(path)
+    text = file.read_text()
+    facts = json.loads(text)
+    change(facts)
+    facts["digest"] = digest_of(facts)
+    file.write_text(text_of(facts))
+    return file, text
+
+
+def leaves(facts, *at):
+    """Paths to all numbers, texts and empty facts below a path."""
+    return below(got(facts, at), *at)
+
+
+def below(facts, *at):
+    inner = {}
+    if isinstance(facts, dict):
+        inner = facts
+    elif isinstance(facts, list):
+        inner = dict(enumerate(facts))
+    found = [x for key, one in inner.items() for x in below(one, *at, key)]
+    return found or [at]
+
+
+def put(facts, at, value):
+    for key in at[:-1]:
+        facts = facts[key]
+    facts[at[-1]] = value
+
+
+def got(facts, at):
+    for key in at:
+        facts = facts[key]
+    return facts
+
+
+def other(value):
+    """A value of the same type that a forger may like better."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, str):
+        swapped = {"ltt": "sgr", "sgr": "ltt", "betting": "hoeffding_bentkus"}
+        swapped |= {"own": "log-odds", "log-odds": "own"}
+        return swapped.get(value, value[::-1] + "1")
+    if value is None:
+        return 0.5
+    return value + 1 if isinstance(value, int) else 0.9 * value + 1e-6
+
+
+PARTS = ("kind", "guarantee", "selection", "costs", "data", "artefact")
+
+
+def places(facts):
+    """Paths to the facts that a check computes again."""
+    found = [x for part in PARTS if part in facts for x in leaves(facts, part)]
+    found.append(("score", "scale"))
+    # The name of the format is no fact of the files.
+    found.remove(("artefact", "format"))
+    return [at for at in found if at != ("data",)]
+
+
+def test_every_changed_fact_is_found_even_with_a_new_digest(copied):
+    path, data = copied
+    assert kc.check_certificate(path, **data).differences == ()
+    found = places(json.loads(certificate_path(path).read_text()))
+    assert len(found) > 20
+    for at in found:
+        file, text = changed(
+            path, lambda x, at=at: put(x, at, other(got(x, at)))
+        )
+        try:
+            assert not kc.check_certificate(path, **data).holds, at
+        except ValueError as error:
+            # The form is broken, or the data are out of its range.
+            assert re.search("certificate|`cost`", str(error)), at
+        file.write_text(text)
+
+
+BAD = (None, [], {}, "x", True, -1, 0.5, 10**400)
+
+
+def test_no_fact_of_another_type_is_certified(copied):
+    path, data = copied
+    facts = json.loads(certificate_path(path).read_text())
+    # Of lists the first entry is enough.
+    found = [at for at in places(facts) if not {1, 2, 3} & {*at}]
+    found += {at[:k] for at in found for k in range(1, len(at))}
+    for at, value in itertools.product(found, BAD):
+        if value == got(facts, at) and type(value) is type(got(facts, at)):
+            continue
+        file, text = changed(path, lambda x, at=at, v=value: put(x, at, v))
+        try:
+            is_found = not kc.check_certificate(path).holds
+            if not is_found:
+                is_found = not kc.check_certificate(path, **data).holds
+            assert is_found, (at, value)
+        except ValueError as error:
+            assert re.search("certificate|`cost`", str(error)), (at, value)
+        file.write_text(text)
+
+
+def test_the_facts_are_those_of_the_fit(certified):
+    path, made, name = certified
+    facts = kc.check_certificate(path).certificate
+    chosen, selection = made.chosen, facts["selection"]
+    card = kc.model_card(path, name="m", intended_use="A test.")
+    assert facts["guarantee"]["statement"] in card
+    if name == "chow":
+        assert np.float32(-0.3) == selection["threshold"]
+        assert "price of a rejection" in card
+        assert "selection data" not in card
+    else:
+        assert selection["coverage"] == chosen.coverage
+        assert f"| {chosen.coverage} |" in card
+        assert facts["guarantee"]["delta"] == chosen.delta == 0.1
+    if FITS[name][0] is not None:
+        assert facts["costs"]["matrix"] == FITS[name][0].tolist()
+        assert "| 1 | " + " | ".join(map(str, FITS[name][0][1])) + " |" in card
+        return
+    groups = selection["groups"]
+    assert tuple(x["group"] for x in groups) == made.groups
+    few = [x for x in groups if not x["tested"]]
+    assert [x["num_samples"] for x in few] == [10]
+    assert few[0]["threshold"] == "inf"
+    assert "rejects everything" in card
+    assert card.count("| a &quot;1&quot;\\|b |") == (name == "names")
+    score, correct = (records(path)[x] for x in ("scores", "correct"))
+    given = records(path)["groups"]
+    for one in groups:
+        own = given == one["group"]
+        accepted = own & (score >= np.float32(one["threshold"]))
+        assert own.sum() == one["num_samples"]
+        assert accepted.sum() == one["num_accepted"]
+        assert (correct[accepted] == 0).sum() == one["num_wrong"]
+
+
+def test_the_order_of_the_data_does_not_matter(certified):
+    path, _, name = certified
+    if name == "chow":
+        return
+    order = np.random.default_rng(0).permutation(len(LABELS))
+    data = {k: x[order] for k, x in records(path).items()}
+    assert kc.check_certificate(path, **data).differences == ()
+
+
+def test_other_data_are_found(certified):
+    path, _, name = certified
+    for column, values in ({} if name == "chow" else records(path)).items():
+        data = records(path)
+        if column == "groups":
+            data[column] = np.roll(values, 40)
+        elif column == "scores":
+            data[column][20] = np.nextafter(values[20], np.float32(99))
+        elif column == "correct":
+            data[column][20] = 1 - values[20]
+        else:
+            data[column][20] = {0.0: 1.0}.get(values[20], 0.0)
+            if name == "binomial":
+                data[column][20] *= 3.0
+        told = kc.check_certificate(path, **data).differences
+        assert told, column
+        short = {k: x[1:] for k, x in data.items()}
+        told = kc.check_certificate(path, **short).differences
+        assert "1,499 rows instead of 1,500" in told[0]
+    if name in ("names", "ids"):
+        data = records(path)
+        unknown = data["groups"].astype("U9")
+        unknown[3] = "unknown"
+        (told,) = kc.check_certificate(
+            path, **{**data, "groups": unknown}
+        ).differences
+        assert "1 rows have a group that the certificate" in told
+
+
+def test_confidences_stand_for_scores_of_groups(certified):
+    path, made, _ = certified
+    data = {} if made.costs is not None else records(path)
+    if data:
+        score = data.pop("scores").astype("float64")
+        data["confidence"] = 1.0 / (1.0 + np.exp(-score))
+        assert kc.check_certificate(path, **data).holds
+        data["confidence"] = np.minimum(data["confidence"], 0.9)
+        assert not kc.check_certificate(path, **data).holds
+
+
+@pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])
+def test_the_command_takes_the_records_of_every_kind(
+    certified, tmp_path, capsys, ending
+):
+    path, made, name = certified
+    data = kc.save_records(made, tmp_path / f"data.{ending}")
+    code = main(["verify", str(path), f"--data={data}"])
+    shown = capsys.readouterr()
+    if name == "chow":
+        assert code == 1
+        assert "must be left out, as all other data" in shown.err
+        assert main(["verify", str(path)]) == 0
+        assert "The facts agree" in capsys.readouterr().out
+        return
+    assert (code, shown.err) == (0, "")
+    assert "The certificate holds." in shown.out
+    bare = tmp_path / "bare.npz"
+    np.savez(bare, score=[1.0], correct=[1])
+    assert main(["verify", str(path), f"--data={bare}"]) == 1
+    column = "group" if made.costs is None else "cost"
+    assert f"and {column}. Received" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        ({"groups": None}, ValueError, "`groups` must be given for this"),
+        ({"cost": [0.0]}, ValueError, "`cost` must be left out for this"),
+        ({"groups": np.ones(1500)}, TypeError, "integers or strings"),
+        ({"groups": ["a"]}, ValueError, "`groups` must have the shape"),
+        (
+            {"groups": np.array([None] * 1500)},
+            TypeError,
+            "without NaN and None",
+        ),
+    ],
+)
+def test_groups_of_a_wrong_form_are_refused(certified, change, error, told):
+    path, _, name = certified
+    if name == "names":
+        with pytest.raises(error, match=told):
+            kc.check_certificate(path, **{**records(path), **change})
+
+
+@pytest.mark.parametrize("cost", [-1.0, np.nan, 5.5, "a"])
+def test_costs_outside_of_the_matrix_are_refused(certified, cost):
+    path, _, name = certified
+    if name == "betting":
+        given = {**records(path), "cost": np.full(1500, cost)}
+        with pytest.raises(ValueError, match="`cost` must"):
+            kc.check_certificate(path, **given)
+
+
+def test_a_loaded_selector_has_its_certificate_still(certified, tmp_path):
+    path, made, name = certified
+    again = kc.SelectiveClassifier.from_config(made.get_config())
+    assert again.chosen == made.chosen
+    if name != "chow":
+        assert again.chosen.data_sha256
+    with pytest.raises(RuntimeError, match="must have its data"):
+        kc.save_records(again, tmp_path / "again.npz")
+
+
+@pytest.mark.parametrize(
+    ("costs", "target", "told"),
+    [
+        (COSTS, {"mean_cost": 0.3}, "`mean_cost` and `delta`"),
+        (COSTS, {"coverage": 0.5}, "`mean_cost` and `delta`"),
+        (
+            COSTS,
+            {"reject_cost": 0.3, "method": "empirical"},
+            "`mean_cost` and `delta`",
+        ),
+        (None, {"groups": PLACES, "risk": 0.15}, "`risk` and `delta`"),
+        (None, {"groups": PLACES, "coverage": 0.5}, "`risk` and `delta`"),
+    ],
+)
+def test_what_nothing_guarantees_is_refused(tmp_path, costs, target, told):
+    made = kc.SelectiveClassifier(calibrator=temperature(), costs=costs)
+    made.fit(LABELS, LOGITS, **target)
+    given = {"selector": made, "certificate": True}
+    with pytest.raises(ValueError, match=told):
+        kc.export(trained(4)[0], tmp_path / "m", **given)
+    assert os.listdir(tmp_path) == []
+
+
+def test_thresholds_of_another_procedure_are_refused(tmp_path):
+    """Such as a prior of other data, which records do not tell."""
+    made = fitted("ids")
+    for chosen in (
+        made.chosen._replace(method="mixture"),
+        made.chosen._replace(delta=None),
+        made.chosen._replace(data_sha256=None),
+    ):
+        again = copy.copy(made)
+        again._chosen = chosen
+        given = {"selector": again, "certificate": True}
+        with pytest.raises(ValueError, match="`certificate=True` needs"):
+            kc.export(trained(4)[0], tmp_path / "m", **given)
+    made._threshold.assign([0.0, 0.0, 0.0])
+    given = {"selector": made, "certificate": True}
+    with pytest.raises(RuntimeError, match="must be the one that `fit`"):
+        kc.export(trained(4)[0], tmp_path / "m", **given)
+
+
+def test_chows_rule_is_certified_without_a_fit(tmp_path):
+    made = kc.SelectiveClassifier(costs=COSTS, threshold=-0.5)
+    given = {"selector": made, "certificate": True}
+    kc.export(trained(4)[0], tmp_path / "m", **given)
+    facts = kc.check_certificate(tmp_path / "m").certificate
+    assert facts["guarantee"]["reject_cost"] == 0.5
+    for threshold in (0.5, -np.inf):
+        bad = kc.SelectiveClassifier(costs=COSTS, threshold=threshold)
+        with pytest.raises(ValueError, match="minus the price"):
+            kc.export(
+                trained(4)[0], tmp_path / "n", selector=bad, certificate=True
+            )
+
+
+def test_names_with_line_breaks_need_another_file_than_csv(tmp_path):
+    groups = np.where(PLACES == 1, "a\nb", "c")
+    made = kc.SelectiveClassifier(calibrator=temperature())
+    made.fit(LABELS, LOGITS, groups=groups, risk=0.15, delta=0.1)
+    with pytest.raises(ValueError, match="have line breaks"):
+        kc.save_records(made, tmp_path / "data.csv")
+    assert kc.save_records(made, tmp_path / "data.parquet").exists()
