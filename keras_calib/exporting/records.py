@@ -9,6 +9,8 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
+from keras_calib.selection import MixtureThreshold
+from keras_calib.selection import PriorThreshold
 from keras_calib.selection import SelectiveClassifier
 from keras_calib.selection.data_hash import rows_of
 
@@ -101,6 +103,15 @@ def check_certified_kind(selector: Any, what: str) -> None:
             f"{what} needs a `selector` with one threshold for all: "
             "certificates are not for thresholds by group",
             groups=len(selector.groups),
+        )
+    if isinstance(
+        getattr(selector, "chosen", None), PriorThreshold | MixtureThreshold
+    ):
+        raise value_error(
+            f"{what} needs a `selector` whose guarantee is for data like those "
+            "of its fit: certificates are not for `target_prior` and "
+            "`one_threshold`",
+            chosen=type(selector.chosen).__name__,
         )
 
 
