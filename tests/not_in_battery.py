@@ -68,7 +68,7 @@ NO_PREDICTIONS = {
             *("RiskCoverageCurve", "ThresholdTable", "Alarm", "GroupMetrics"),
             *("CertificateCheck", "ControlledRisks", "GroupThresholds"),
             *("LabelTable", "LargestDifference", "Plan", "Recalibration"),
-            "SizeTable",
+            *("MixtureThreshold", "PriorThreshold", "SizeTable"),
         ),
         _RESULT,
     ),
@@ -90,6 +90,10 @@ NO_PREDICTIONS = {
     "check_certificate": "takes files: tests/exporting/test_certificates.py",
     "choose_group_thresholds": (
         "takes records: tests/selection/test_group_thresholds.py"
+    ),
+    **dict.fromkeys(
+        ("choose_threshold_for_mixtures", "choose_threshold_for_prior"),
+        "takes records: tests/selection/test_shift.py",
     ),
     "choose_threshold_by_cost": "takes records: tests/selection/test_costs.py",
     "combined_groups": "takes groups",

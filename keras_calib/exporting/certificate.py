@@ -18,6 +18,7 @@ from keras_calib.exporting.certificate_file import SCHEMA
 from keras_calib.exporting.certificate_file import artefact_files
 from keras_calib.exporting.certificate_file import canonical
 from keras_calib.exporting.certificate_file import digest_of
+from keras_calib.exporting.records import check_like_fit
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection import ChosenThreshold
@@ -51,6 +52,7 @@ def check_certifiable(selector: Any) -> str:
 
     That is a guarantee of `fit`, or Chow's rule.
     """
+    check_like_fit(selector, "`certificate=True`")
     chosen = getattr(selector, "chosen", None)
     with_costs = getattr(selector, "costs", None) is not None
     if with_costs and (chosen is None or chosen.method == "chow"):

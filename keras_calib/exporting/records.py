@@ -11,11 +11,13 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
+from keras_calib.selection import MixtureThreshold
+from keras_calib.selection import PriorThreshold
 from keras_calib.selection import SelectiveClassifier
 from keras_calib.selection.data_hash import cost_rows
 from keras_calib.selection.data_hash import rows_of
 
-__all__ = ["save_records"]
+__all__ = ["check_like_fit", "save_records"]
 
 # Nine digits give each float32 back, and 17 each float64.
 _FORMATS = {"score": "%.9g", "cost": "%.17g", "correct": "%d"}
@@ -66,6 +68,7 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
             "`selector` must be a SelectiveClassifier",
             selector=type(selector).__name__,
         )
+    check_like_fit(selector, "`save_records`")
     columns = _columns(selector)
     breaks = [x for x in selector.groups if "\n" in str(x) or "\r" in str(x)]
     if kind == ".csv" and breaks:
@@ -82,6 +85,21 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
         else:
             _write_parquet(file, columns)
     return path
+
+
+def check_like_fit(selector: Any, what: str) -> None:
+    """Raises ValueError if the guarantee is for other data than the fit's.
+
+    `what` names the caller in the error.
+    """
+    chosen = getattr(selector, "chosen", None)
+    if isinstance(chosen, PriorThreshold | MixtureThreshold):
+        raise value_error(
+            f"{what} needs a `selector` whose guarantee is for data like those "
+            "of its fit: certificates are not for `target_prior` and "
+            "`one_threshold`",
+            chosen=type(chosen).__name__,
+        )
 
 
 def _columns(selector: SelectiveClassifier) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from keras_calib.monitoring.hypotheses import RiskHolds
 from keras_calib.monitoring.monitor_state import VERSION
 from keras_calib.selection import ChosenThreshold
 from keras_calib.selection import GroupThresholds
+from keras_calib.selection import MixtureThreshold
+from keras_calib.selection import PriorThreshold
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["Setup"]
@@ -125,6 +127,14 @@ def _chosen_of(selector: Any) -> ChosenThreshold | None:
             "`selector` must have one threshold for all; with thresholds of "
             "groups use one monitor per group: give `risk` and `coverage`",
             groups=chosen.group,
+        )
+    if isinstance(chosen, PriorThreshold | MixtureThreshold):
+        raise value_error(
+            "`selector` must have a threshold for data like those of its fit; "
+            "after `target_prior` or `one_threshold` give `risk`, and "
+            "`coverage` if you know it",
+            chosen=type(chosen).__name__,
+            certified_risk=chosen.certified_risk,
         )
     if chosen is None or isinstance(chosen, ChosenThreshold):
         return chosen

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from keras_calib.selection.planning import plan
     from keras_calib.selection.risks import ControlledRisks
     from keras_calib.selection.risks import control_risks
+    from keras_calib.selection.shift import choose_threshold_for_mixtures
+    from keras_calib.selection.shift import choose_threshold_for_prior
+    from keras_calib.selection.shifted_facts import MixtureThreshold
+    from keras_calib.selection.shifted_facts import PriorThreshold
     from keras_calib.selection.thresholds import ChosenThreshold
     from keras_calib.selection.thresholds import ThresholdTable
     from keras_calib.selection.thresholds import choose_threshold
@@ -32,13 +36,17 @@ __all__ = [
     "GroupThresholds",
     "LabelTable",
     "LogitNormalization",
+    "MixtureThreshold",
     "Plan",
+    "PriorThreshold",
     "SelectiveClassifier",
     "SizeTable",
     "ThresholdTable",
     "choose_group_thresholds",
     "choose_threshold",
     "choose_threshold_by_cost",
+    "choose_threshold_for_mixtures",
+    "choose_threshold_for_prior",
     "combined_groups",
     "control_risks",
     "plan",
@@ -55,6 +63,8 @@ __getattr__ = late_names(
         "plan_tables": "LabelTable Plan SizeTable",
         "planning": "plan",
         "risks": "ControlledRisks control_risks",
+        "shift": "choose_threshold_for_mixtures choose_threshold_for_prior",
+        "shifted_facts": "MixtureThreshold PriorThreshold",
         "thresholds": "ChosenThreshold ThresholdTable choose_threshold",
     },
 )

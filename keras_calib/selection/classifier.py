@@ -23,17 +23,20 @@ from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.outputs import read_as
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.answers import interval_of_label
-from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_units
+from keras_calib.selection.cost_targets import CostTarget
 from keras_calib.selection.cost_targets import read_target
-from keras_calib.selection.costs import CostLayer
+from keras_calib.selection.costs import CostRule
 from keras_calib.selection.costs import rule_of
 from keras_calib.selection.group_names import read_groups
 from keras_calib.selection.group_thresholds import GroupThresholds
-from keras_calib.selection.group_thresholds import facts_of
+from keras_calib.selection.prior_targets import PriorTarget
+from keras_calib.selection.shift import read_classes
+from keras_calib.selection.shifted_fits import labels_of
+from keras_calib.selection.shifted_fits import shifted_target
+from keras_calib.selection.stored_layer import StoredLayer
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import chosen_of
 from keras_calib.selection.tuning import HeldOut
 from keras_calib.selection.tuning import apply_score
 from keras_calib.selection.tuning import check_nothing_to_tune
@@ -43,7 +46,7 @@ __all__ = ["SelectiveClassifier"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SelectiveClassifier(CostLayer):
+class SelectiveClassifier(StoredLayer):
     """A classifier that abstains when its score is below a threshold.
 
     Use it to let a model answer only when it is sure enough. It calibrates
@@ -152,6 +155,8 @@ class SelectiveClassifier(CostLayer):
         sample_weight: Any = None,
         ignore_class: int | None = None,
         groups: Any = None,
+        one_threshold: bool = False,
+        target_prior: Any = None,
     ) -> Self:
         """Chooses the threshold on held-out data and returns self.
 
@@ -195,11 +200,17 @@ class SelectiveClassifier(CostLayer):
             tune_fraction: Share of the rows, drawn at random, that fits an
                 unfitted calibrator or score and chooses among several scores.
                 The rest chooses the threshold.
-            seed: Seed of this split.
+            seed: Seed of this split, and of the rows that fix or test
+                thresholds for shifted data.
             sample_weight: Weights `(n, ...)` or `(n,)`; 1 with `delta`.
             ignore_class: Class id to leave out.
             groups: Group of each sample, integers or strings `(n,)`: one
                 threshold for each, as `choose_group_thresholds` says.
+            one_threshold: With `groups`, `risk` and `delta`: one threshold
+                for all, as `choose_threshold_for_mixtures` says.
+            target_prior: Share of each class in use `(num_classes,)`, for a
+                `risk` and `delta` there, as `choose_threshold_for_prior` says;
+                `method` is one of that.
 
         Raises:
             ValueError: If the target is out of reach. The error names a risk
@@ -210,33 +221,36 @@ class SelectiveClassifier(CostLayer):
         self.check_labels(labels)
         rule = self._rule if costs is None else rule_of(costs, self.score)
         prices = mean_cost, reject_cost
-        target = read_target(rule, risk, coverage, delta, method, prices)
         labels, logits = as_array(labels, "labels"), as_array(logits, "logits")
         class_axis(logits, -1, "logits")
+        names = places = None
+        if groups is not None:
+            names, places = read_groups(groups, logits.shape[:-1], rule)
+        asked = risk, coverage, delta, method
+        target = shifted_target(
+            names, one_threshold, target_prior, asked, seed, rule
+        ) or read_target(rule, *asked, prices)
         check_units(delta, logits.shape[:-1])
         functions = self._functions if rule is None else (rule,)
         if tune_fraction is None:
             check_nothing_to_tune([self.calibrator, *functions], delta)
         if sample_weight is not None:
             sample_weight = as_array(sample_weight, "sample_weight")
-        held_out = HeldOut(labels, logits, sample_weight, ignore_class)
-        if groups is not None:
-            names, places = read_groups(groups, logits.shape[:-1], rule)
-            held_out = held_out._replace(places=places)
+        held_out = HeldOut(labels, logits, sample_weight, ignore_class, places)
         with tuned(
             held_out, self.calibrator, functions, tune_fraction, seed
         ) as (top, place):
             records = top.score, top.correct, top.weight
-            if groups is not None:
-                places = held_out.scored_places(tune_fraction, seed)
-                self.take_groups(names, places, records, cast(Target, target))
+            if isinstance(target, CostTarget):
+                self.take_costs(cast(CostRule, rule), target, top)
+            else:
+                if isinstance(target, PriorTarget):
+                    places = labels_of(top, target, self.calibrator)
+                elif places is not None:
+                    places = held_out.scored_places(tune_fraction, seed)
+                log_odds = self._scores[place] == "msp"
+                self.take_records(target, records, names, places, log_odds)
                 self._place = place
-            elif isinstance(target, Target):
-                found = candidates(*records, delta)
-                self.take(found, target, self._scores[place] == "msp")
-                self._place = place
-            elif rule is not None:
-                self.take_costs(rule, target, top)
         return self
 
     @takes_data_set
@@ -257,9 +271,9 @@ class SelectiveClassifier(CostLayer):
         Use it when you have a model and data rather than logits. `model`,
         `dataset` and the arguments about reading them are those of
         `Calibrator.fit_on`. `risk`, `coverage`, `delta`, `method`,
-        `costs`, `reject_cost`, `mean_cost`, `tune_fraction`, `seed` and
-        `groups`, in the order of the data set, are those of `fit`. Raises as
-        both.
+        `costs`, `reject_cost`, `mean_cost`, `tune_fraction`, `seed`,
+        `one_threshold`, `target_prior`, and `groups`, in the order of the data
+        set, are those of `fit`. Raises as both.
         """
         reading = read_as(model, from_logits, ignore_class, output)
         labels, logits, weight = predicted_arrays(
@@ -281,9 +295,13 @@ class SelectiveClassifier(CostLayer):
         risk: float | None = None,
         coverage: float | None = None,
         delta: float | None = None,
-        method: str = "ltt",
+        method: str | None = None,
         sample_weight: Any = None,
         groups: Any = None,
+        one_threshold: bool = False,
+        target_prior: Any = None,
+        labels: Any = None,
+        seed: int = 0,
     ) -> Self:
         """Chooses the threshold for scores that you computed batch by batch.
 
@@ -297,16 +315,27 @@ class SelectiveClassifier(CostLayer):
             coverage: Least share to accept, instead of `risk`.
             delta: Probability that the guarantee may fail, in (0, 1). None
                 bounds the risk on these samples only.
-            method: `"ltt"` or `"sgr"`, with `delta`.
+            method: `"ltt"`, which None takes, or `"sgr"`, with `delta`.
             sample_weight: Weights of the shape of the scores, or `(n,)`.
             groups: Group of each sample, as for `fit`.
+            one_threshold, target_prior, seed: As for `fit`.
+            labels: True classes `(n,)`, for `target_prior` alone.
 
         Raises:
             ValueError: If the target is out of reach, as in `fit`.
             RuntimeError: If there are several scores to choose from.
         """
         self.check_scores_alone()
-        target = Target(risk, coverage, delta, method).check()
+        # Served scores are float32.
+        scores = as_array(scores, "scores", "float32")
+        names = places = None
+        if groups is not None:
+            names, places = read_groups(groups, scores.shape)
+        asked = risk, coverage, delta, method
+        target = (
+            shifted_target(names, one_threshold, target_prior, asked, seed)
+            or Target(risk, coverage, delta, method or "ltt").check()
+        )
         if self._place is None:
             raise RuntimeError(
                 invalid(
@@ -315,15 +344,11 @@ class SelectiveClassifier(CostLayer):
                     score=self._scores,
                 )
             )
-        # Served scores are float32.
-        scores = as_array(scores, "scores", "float32")
-        if groups is not None:
-            names, places = read_groups(groups, scores.shape)
-            records = scores, correct, sample_weight
-            self.take_groups(names, places, records, target)
-            return self
-        found = candidates(scores, correct, sample_weight, delta)
-        self.take(found, target, self.score == "msp")
+        if isinstance(target, PriorTarget):
+            places = read_classes(labels, scores.shape, len(target.prior))
+        records = scores, correct, sample_weight
+        log_odds = self.score == "msp"
+        self.take_records(target, records, names, places, log_odds)
         return self
 
     def score_of(self, logits: Any) -> Any:
@@ -369,30 +394,3 @@ class SelectiveClassifier(CostLayer):
         if interval is not None:
             answers |= interval_of_label(answers["label"], interval(given))
         return answers
-
-    def get_config(self):
-        config = super().get_config()
-        del config["dtype"]
-        return {
-            **config,
-            **self.score_config(),
-            "calibrator": keras.saving.serialize_keras_object(self.calibrator),
-            "threshold": self.stored_threshold(),
-            "chosen": self.stored_facts(),
-        }
-
-    @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        for part in ("calibrator", "score"):
-            found = keras.saving.deserialize_keras_object(config[part])
-            config[part] = found
-        if config["chosen"]:
-            by_group = "group" in config["chosen"]
-            made = facts_of if by_group else chosen_of
-            config["chosen"] = made(config["chosen"])
-        return cls(**config)
-
-    def parts(self) -> list[Any]:
-        """Calibrator and scores."""
-        return [self.calibrator, *self._functions]

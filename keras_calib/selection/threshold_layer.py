@@ -21,6 +21,8 @@ from keras_calib.selection.group_thresholds import split_by_group
 from keras_calib.selection.served_groups import ids_of
 from keras_calib.selection.served_groups import served_ids
 from keras_calib.selection.served_groups import thresholds_of
+from keras_calib.selection.shifted_facts import MixtureThreshold
+from keras_calib.selection.shifted_facts import PriorThreshold
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.thresholds import ThresholdTable
@@ -59,7 +61,7 @@ class ThresholdLayer(FittedLayer):
     def set_threshold(
         self,
         threshold: Any,
-        chosen: ChosenThreshold | GroupThresholds | None,
+        chosen: Any,
     ) -> None:
         """Makes the variable; the constructor calls it last.
 
@@ -171,7 +173,8 @@ class ThresholdLayer(FittedLayer):
     def chosen(self) -> Any:
         """Coverage, risk and guarantee found by `fit`; None without a fit.
 
-        A `ChosenThreshold`, or `GroupThresholds` after a fit with `groups`.
+        A `ChosenThreshold`, `GroupThresholds` after a fit with `groups`,
+        `MixtureThreshold` with `one_threshold`, or `PriorThreshold`.
         """
         return self._chosen
 
@@ -224,7 +227,7 @@ class ThresholdLayer(FittedLayer):
     def keep(
         self,
         found: Candidates,
-        chosen: ChosenThreshold,
+        chosen: ChosenThreshold | PriorThreshold | MixtureThreshold,
         certified: Any,
         delta: float | None,
         largest_cost: float | None = None,

@@ -1,6 +1,5 @@
 """Thresholds on a score, for a target risk or coverage."""
 
-import bisect
 import math
 from typing import Any
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.guarantees import first_rank
+from keras_calib.selection.reach import risk_within_reach
 
 __all__ = [
     "ChosenThreshold",
@@ -296,25 +296,14 @@ def _not_reached(found: Candidates, target: Target) -> ValueError:
     if more is not None:
         data += f", about {more} samples like these"
     advice = "a larger `risk` or `delta`"
-    # The advice names a risk of two digits.
-    first = math.floor(math.log10(limit)) - 1
-    risks = [
-        risk
-        for exponent in range(first, -1)
-        for digits in range(10, 100)
-        if (risk := round(digits * 10.0**exponent, 12)) > limit
-    ]
-
-    def certified(risk: float) -> np.ndarray:
-        return np.flatnonzero(target.certified(found, risk, delta))
-
-    place = bisect.bisect_left(risks, 1, key=lambda x: certified(x).size)
-    if place < len(risks):
-        last = certified(risks[place])[-1]
+    reach = risk_within_reach(
+        lambda x: target.certified(found, x, delta), limit
+    )
+    if reach is not None:
         advice = (
-            f"ask for `risk={risks[place]:g}`, with which coverage would be "
-            f"{found.coverage[last]:.3f} here (a risk that these data chose "
-            "is guaranteed on other data only)"
+            f"ask for `risk={reach[0]:g}`, with which coverage would be "
+            f"{found.coverage[reach[1]]:.3f} here (a risk that these data "
+            "chose is guaranteed on other data only)"
         )
     return value_error(
         f"{rule}: {data}; or {advice}",

@@ -1,0 +1,104 @@
+"""Tests of a risk under another prior of the classes, from labelled samples.
+
+The labels are taken as given. Samples of a class are independent draws from
+what the class looks like, which the prior does not change.
+Derivation: docs/derivations.md, 'Other priors and mixtures'.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+from scipy.stats import binom
+
+__all__ = [
+    "Subsample",
+    "class_weights",
+    "largest_bet",
+    "log_evidence",
+    "subsample_of",
+]
+
+# A bet of the whole capital would end with the first error.
+_LARGEST_BET = 0.9
+
+
+class Subsample(NamedTuple):
+    """How many rows follow a prior, and how often so many are there."""
+
+    size: int
+    chance: float
+
+
+def class_weights(count: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """Weights q n / n_y `(num_classes,)` whose mean over n rows is 1.
+
+    `count` has the rows of each class, > 0 where the prior is.
+    """
+    some = prior > 0
+    total = count[some].sum()
+    return np.where(some, prior * total / np.maximum(count, 1), 0.0)
+
+
+def largest_bet(weight: np.ndarray, risk: float) -> float:
+    """The largest bet that leaves a part of the capital after an error."""
+    return _LARGEST_BET / (float(weight.max()) * (1.0 - risk))
+
+
+def log_evidence(
+    right: np.ndarray,
+    wrong: np.ndarray,
+    weight: np.ndarray,
+    bet: np.ndarray,
+    risk: float,
+) -> np.ndarray:
+    """Logarithms of e-values against a risk above `risk` at the prior.
+
+    With right and wrong accepted samples of class y, R and W,
+
+    e = mean over bets b of prod_y (1 + b w_y risk)^R (1 - b w_y (1 - risk))^W
+
+    If the risk at the prior exceeds `risk`, E[e] <= 1. So 1 / e is a p-value.
+    Derivation: docs/derivations.md, 'Other priors and mixtures'.
+
+    Args:
+        right: Right accepted samples of each class
+            `(num_thresholds, num_classes)`.
+        wrong: Wrong ones, of that shape.
+        weight: Weights of the classes `(num_classes,)`.
+        bet: Bets, between 0 and `largest_bet` `(num_thresholds, num_bets)`;
+            they may know the labels, but no score and no error.
+        risk: Risk to reject, in (0, 1).
+
+    Returns:
+        `(num_thresholds,)`.
+    """
+    stake = bet[..., None] * weight
+    gain = np.einsum("tk,tbk->tb", right, np.log1p(stake * risk))
+    loss = np.einsum("tk,tbk->tb", wrong, np.log1p(-stake * (1.0 - risk)))
+    return logsumexp(gain + loss, axis=-1) - np.log(bet.shape[-1])
+
+
+def subsample_of(
+    count: np.ndarray, prior: np.ndarray, failure: float
+) -> Subsample:
+    """The largest sample of a prior that rows of each class nearly always fill.
+
+    The sample has Multinomial(size, prior) rows of each class. A class lacks
+    some with a probability of at most `failure` over all classes, by the union
+    bound.
+    """
+    some = prior > 0
+    have, share = count[some], prior[some]
+
+    def failures(size: int) -> float:
+        return float(binom.sf(have, size, share).sum())
+
+    low, high = 0, int((have / share).min())
+    while low < high:
+        middle = (low + high + 1) // 2
+        if failures(middle) <= failure:
+            low = middle
+        else:
+            high = middle - 1
+    return Subsample(low, 1.0 - failures(low))

@@ -1,0 +1,90 @@
+"""The configuration of a selector, from which it is loaded."""
+
+from typing import Any
+
+import keras
+
+from keras_calib.selection.candidates import candidates
+from keras_calib.selection.costs import CostLayer
+from keras_calib.selection.group_thresholds import facts_of
+from keras_calib.selection.mixture_targets import MixtureTarget
+from keras_calib.selection.prior_targets import PriorTarget
+from keras_calib.selection.shifted_facts import MixtureThreshold
+from keras_calib.selection.shifted_facts import PriorThreshold
+from keras_calib.selection.thresholds import Target
+from keras_calib.selection.thresholds import chosen_of
+
+__all__ = ["StoredLayer"]
+
+
+class StoredLayer(CostLayer):
+    """Abstract: a selector that takes records, is saved and loaded."""
+
+    calibrator: Any
+
+    def get_config(self):
+        config = super().get_config()
+        del config["dtype"]
+        return {
+            **config,
+            **self.score_config(),
+            "calibrator": keras.saving.serialize_keras_object(self.calibrator),
+            "threshold": self.stored_threshold(),
+            "chosen": self.stored_facts(),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        for part in ("calibrator", "score"):
+            found = keras.saving.deserialize_keras_object(config[part])
+            config[part] = found
+        if config["chosen"]:
+            config["chosen"] = _facts_of(config["chosen"])
+        return cls(**config)
+
+    def take_records(
+        self,
+        target: Target | PriorTarget | MixtureTarget,
+        records: tuple,
+        names: tuple | None,
+        kind: Any,
+        log_odds: bool,
+    ) -> None:
+        """Takes the best threshold; raises ValueError if none is within reach.
+
+        Args:
+            target: What to reach.
+            records: Scores, correctness and weights of one shape.
+            names: Names of the groups, or None.
+            kind: True class or place of the group of each record, or None.
+            log_odds: Whether scores are log-odds of the confidence.
+        """
+        if names is not None and isinstance(target, Target):
+            self.take_groups(names, kind, records, target)
+            return
+        scores, correct, weight = records
+        found = candidates(scores, correct, weight, target.delta)
+        if isinstance(target, Target):
+            self.take(found, target, log_odds)
+            return
+        found, chosen, certified = target.choose(
+            scores, correct, kind, log_odds
+        )
+        self.keep(found, chosen, certified, target.delta)
+
+    def parts(self) -> list[Any]:
+        """Calibrator and scores."""
+        return [self.calibrator, *self._functions]
+
+
+def _facts_of(config: dict) -> Any:
+    """Facts of the fields that a layer stores, whose tuples are lists."""
+    fields: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in config.items()
+    }
+    if "target_prior" in fields:
+        return PriorThreshold(**fields)
+    if "worst_group" in fields:
+        return MixtureThreshold(**fields)
+    return facts_of(config) if "group" in fields else chosen_of(config)
