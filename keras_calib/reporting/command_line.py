@@ -138,7 +138,8 @@ def _in_flags(message: Any, flags: dict[str, str]) -> str:
     def flag(found: re.Match) -> str:
         return flags[found[1] or found[3]] + (found[2] or "")
 
-    pattern = rf"`({names})(=[^`]*)?`|\b({names})(?==)"
+    # A flag already is as it should be.
+    pattern = rf"`({names})(=[^`]*)?`|(?<!--)\b({names})(?==)"
     text = str(message)
     if flags:
         text = re.sub(pattern, flag, text)

@@ -56,6 +56,8 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
         for path in given.log:
             with _blamed(f"--log={path}"):
                 log = AnswerLog(path, columns, threshold=given.threshold)
+                if log.is_empty:
+                    continue
                 _check_log(log, given, monitor)
                 if is_old and "ids" in log.has:
                     _check_new(log, monitor, progress)
@@ -180,13 +182,13 @@ def _check_log(log: AnswerLog, given: Namespace, monitor: Monitor) -> None:
         raise value_error(
             f"{log.path.name} must have a column `confidence`; without it, "
             "`tolerance=none` leaves calibration out",
-            columns=sorted(log.has),
+            columns=log.names,
         )
     if given.threshold is None and "accepted" not in log.has:
         raise value_error(
             f"{log.path.name} must have a column `accepted`; --accepted gives "
             "another name, and --threshold the least score to accept",
-            columns=sorted(log.has),
+            columns=log.names,
         )
     if given.threshold is not None:
         log.require(("score", "confidence"))
@@ -230,6 +232,8 @@ def _add_labels(
     log: AnswerLog, unknown: str, monitor: Monitor, progress: Progress
 ) -> int:
     """Adds labels; returns how many were left out."""
+    if log.is_empty:
+        return 0
     log.require(("ids",), ("correct", "label"))
     if "correct" not in log.has:
         log.require(("predicted",))

@@ -30,6 +30,8 @@ _NAMES = {
 }
 _NUMBERS = ("confidence", "score")
 _LINES = 4096
+# Of a file's columns, those that errors name.
+_MOST_NAMES = 20
 _FLAGS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
 _WITHOUT = ("", "nan", "none", "null")
 
@@ -71,6 +73,9 @@ class AnswerLog:
     Attributes:
         num_rows: Number of rows, None if only reading tells.
         has: What the file holds.
+        names: Names of its columns.
+        is_empty: Whether it has neither a row nor columns, as a `.jsonl` file
+            of a time without answers.
     """
 
     def __init__(
@@ -84,6 +89,10 @@ class AnswerLog:
         is_lines = self.path.suffix.lower() in (".jsonl", ".ndjson")
         self._file: Any = _JsonLines(path) if is_lines else ColumnFile(path)
         self.num_rows = self._file.num_rows
+        self.names = [*self._file.names][:_MOST_NAMES]
+        self.is_empty = is_lines and not self.num_rows
+        if self.is_empty:
+            columns = {}
         self._threshold = threshold
         self._columns = {
             what: _found(self.path.name, self._file.names, names, columns, what)
@@ -101,7 +110,7 @@ class AnswerLog:
                     f"{self.path.name} must have a column {names}; other "
                     "names are given by --ids, --confidence, --accepted, "
                     "--correct and so on",
-                    columns=self._file.names[:20],
+                    columns=self.names,
                 )
 
     def parts(self) -> Iterator[Answers]:
@@ -143,7 +152,17 @@ class AnswerLog:
         elif self._threshold is not None:
             score = read["score" if "score" in read else "confidence"]
             accepted = score >= self._threshold
-        ids = [str(x) for x in read["ids"]] if "ids" in read else None
+        ids = None
+        if "ids" in read:
+            ids = [str(x) for x in read["ids"]]
+            for i, text in enumerate(ids):
+                if not text.strip():
+                    raise self._file.bad_value(
+                        self._columns["ids"],
+                        "must have a value in every row",
+                        start + i,
+                        value=text,
+                    )
         return Answers(correct, accepted, read.get("confidence"), ids)
 
     def _flags(
@@ -285,7 +304,7 @@ def _found(
         raise value_error(
             f"{file} must have the columns that are asked for",
             absent=given,
-            columns=[*present][:20],
+            columns=[*present][:_MOST_NAMES],
         )
     return given
 

@@ -295,7 +295,9 @@ HEAD = "id,confidence,accepted,correct"
     ("name", "content", "words"),
     [
         ("a.csv", "id,accepted\n1,1", "must have a column `confidence`"),
+        ("a.csv", "id,conf,accepted\n1,1,1", "['id', 'conf', 'accepted']"),
         ("a.csv", "id,confidence\n1,0.5", "--threshold"),
+        ("a.csv", f"{HEAD}\n1,0.5,1,\n,0.5,1,", "`id` must have a value"),
         ("a.csv", f"{HEAD}\n1,0.5,1,\n2,0.5,maybe,1", "row=2, value='maybe'"),
         ("a.csv", f"{HEAD}\n1,0.5,1,2", "nothing without a label"),
         ("a.csv", f"{HEAD}\n1,0.5,1,1\n1,0.5,1,1", "repeated=['1']"),
@@ -344,6 +346,15 @@ def test_faulty_labels_are_refused_in_words(tmp_path, capsys, content, words):
         capsys, f"--log={log}", f"--labels={labels}", "--risk=0.1"
     )
     assert code == 1 and words in shown, shown
+
+
+def test_a_log_without_a_line_has_no_answers(tmp_path, capsys):
+    log, labels = tmp_path / "log.jsonl", tmp_path / "labels.jsonl"
+    log.write_text("")
+    labels.write_text("")
+    given = f"--log={log}", f"--labels={labels}", "--risk=0.1", "--ids=name"
+    code, shown = said(capsys, *given)
+    assert code == 0 and "0 answers, 0 accepted" in shown
 
 
 def test_a_state_in_use_is_left_alone(tmp_path, capsys, monkeypatch):

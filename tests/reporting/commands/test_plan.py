@@ -80,13 +80,17 @@ def test_the_command_writes_files(tmp_path, capsys, kind):
     ("given", "code", "message"),
     [
         (("--accuracy=0.9",), 2, "One of --risk, --ece and --compare"),
-        (("--risk=0.1",), 2, "needs 1 --pilot, or --accuracy"),
+        (
+            ("--risk=0.1",),
+            2,
+            "needs 1 --pilot, or --accuracy. Received: --pilot=[]",
+        ),
         (("--risk=2", "--accuracy=0.9"), 2, "--risk must be a number"),
         (("--risk=0.1", "--pilot=x", "--accuracy=0.9"), 2, "exclude"),
         (("--compare=0.1", "--pilot=x.npz"), 2, "needs 2 --pilot"),
         (("--risk=0.1", "--accuracy=0.9", "--out=o.doc"), 2, "--out must"),
         (("--ece=0.1", "--accuracy=0.9", "--out=o.png"), 2, "--out must"),
-        (("--risk=0.1", "--pilot=absent.npz"), 1, "--pilot=absent.npz"),
+        (("--risk=0.1", "--pilot=absent.npz"), 1, "error: --pilot=absent.npz"),
         (("--risk=0.001", "--accuracy=0.9", *QUICK), 1, "--max-samples must"),
     ],
 )
