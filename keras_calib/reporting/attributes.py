@@ -146,6 +146,11 @@ def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:
     texts = [
         f"{text}: {_names(found)}." for text, found in kinds.items() if found
     ]
+    if all(row["too_few"] for row in rows):
+        return [
+            f"Every group has fewer than {_MIN_SIZE} predictions, which is too"
+            " few to say whether its confidence differs from its accuracy."
+        ]
     return texts or [
         "These data show no group whose confidence differs from its accuracy"
         " after an adjustment for the number of groups."

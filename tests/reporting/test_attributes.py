@@ -111,6 +111,9 @@ def test_a_page_of_many_groups_counts_those_left_out(data):
     groups = {"ward": np.arange(1500) % 103}
     page = kc.report_of_predictions(labels, probs, groups=groups, verbose=0)
     assert "3 further groups are left out" in page.html
+    # 14 or 15 predictions each.
+    (sentence,) = page.results["model"]["groups"]["sentences"]
+    assert sentence.startswith("Every group has fewer than 30 predictions")
 
 
 @pytest.mark.parametrize("ending", ["npz", "parquet"])
