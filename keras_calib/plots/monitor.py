@@ -117,13 +117,21 @@ class MonitorDisplay(Display):
             ("accepted risk", "accepted_wrong", "accepted_labelled", ORANGE),
             ("coverage", "accepted", "answers", BLUE),
         )
+        # Labels that come between two answers are one point.
+        last = np.r_[np.diff(answers) > 0, np.ones(len(answers[:1]), bool)]
         for label, part, whole, color in pairs:
-            gained = np.diff(np.r_[0.0, self.history[part]])
-            of = np.diff(np.r_[0.0, self.history[whole]])
+            gained = np.diff(np.r_[0.0, self.history[part][last]])
+            of = np.diff(np.r_[0.0, self.history[whole][last]])
             keep = of > 0
             share = gained[keep] / of[keep]
             ax.plot(
-                answers[keep], share, color=color, linewidth=1.2, label=label
+                answers[last][keep],
+                share,
+                color=color,
+                linewidth=1.2,
+                # A line has two points at least.
+                marker="." if len(share) == 1 else None,
+                label=label,
             )
         style: dict[str, Any] = {"linewidth": 1, "linestyle": "--"}
         if self.risk is not None:

@@ -23,6 +23,17 @@ def test_it_draws_the_evidence_over_its_limit_and_names_alarms():
     assert risk[-1] == 1.0
 
 
+def test_labels_that_come_after_the_answers_are_one_point_that_is_seen():
+    ids = [*range(1000)]
+    monitor = Monitor(risk=0.1).update(np.full(1000, 0.95), True, ids=ids)
+    monitor.update_labels(ids, np.arange(1000) % 10 > 0)
+    _, below = MonitorDisplay.from_monitor(monitor).plot().axes_
+    risk = below.lines[0]
+    assert risk.get_xdata().tolist() == [1000.0]
+    assert risk.get_ydata().tolist() == [0.1]
+    assert risk.get_marker() == "."
+
+
 def test_it_takes_a_monitor():
     with pytest.raises(TypeError, match="`monitor`"):
         MonitorDisplay.from_monitor({})

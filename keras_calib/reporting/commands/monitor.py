@@ -18,7 +18,8 @@ look as often as you like: while all holds, the probability that it ever raises
 an alarm is at most --alpha. An alarm ends the command with exit code 3.
 
 A log has one row for each answer, in their order:
-  id          of the answer; needed for --state and --labels
+  id          of the answer; needed for --labels. Without it, --state cannot
+              refuse a log that was read before
   confidence  of the predicted class, in [0, 1]
   accepted    1 or 0, true or false; or --threshold, for the column `score`, or
               else for the confidence
