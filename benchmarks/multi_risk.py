@@ -18,10 +18,12 @@ keep them, both are asked for the one with the largest recall.
 - CIFAR-10: one class against the others, by a DenseNet-40. The population is
   its 15,000 predictions, drawn with replacement.
 
-    python benchmarks/multi_risk.py --data=FOLDER \
+    python benchmarks/multi_risk.py --data=DATA \
         --out=benchmarks/results/multi_risk.md
 
-FOLDER has `markus93_densenet40_cifar10.npz`, as README.md says. Needs MAPIE.
+DATA has `markus93_densenet40_cifar10.npz`: logits of
+https://github.com/markus93/NN_calibration as `logits_val`, `logits_test`,
+`labels_val` and `labels_test`. It needs MAPIE, and minutes on one CPU core.
 """
 
 import contextlib
