@@ -8,8 +8,7 @@ Derivation: docs/derivations.md, 'Other priors and mixtures'.
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
-from scipy.stats import binom
+from scipy.special import betainc
 
 __all__ = [
     "Subsample",
@@ -56,7 +55,7 @@ def log_evidence(
 
     With right and wrong accepted samples of class y, R and W,
 
-    e = mean over bets b of prod_y (1 + b w_y risk)^R (1 - b w_y (1 - risk))^W
+    e = prod_y (1 + b w_y risk)^R (1 - b w_y (1 - risk))^W
 
     If the risk at the prior exceeds `risk`, E[e] <= 1. So 1 / e is a p-value.
     Derivation: docs/derivations.md, 'Other priors and mixtures'.
@@ -66,17 +65,18 @@ def log_evidence(
             `(num_thresholds, num_classes)`.
         wrong: Wrong ones, of that shape.
         weight: Weights of the classes `(num_classes,)`.
-        bet: Bets, between 0 and `largest_bet` `(num_thresholds, num_bets)`;
-            they may know the labels, but no score and no error.
+        bet: Bet b of each threshold, between 0 and `largest_bet`
+            `(num_thresholds,)`; it may know the labels, but no score and no
+            error.
         risk: Risk to reject, in (0, 1).
 
     Returns:
         `(num_thresholds,)`.
     """
-    stake = bet[..., None] * weight
-    gain = np.einsum("tk,tbk->tb", right, np.log1p(stake * risk))
-    loss = np.einsum("tk,tbk->tb", wrong, np.log1p(-stake * (1.0 - risk)))
-    return logsumexp(gain + loss, axis=-1) - np.log(bet.shape[-1])
+    stake = np.multiply.outer(bet, weight)
+    gain = right * np.log1p(stake * risk)
+    loss = wrong * np.log1p(-stake * (1.0 - risk))
+    return (gain + loss).sum(axis=1)
 
 
 def subsample_of(
@@ -92,7 +92,10 @@ def subsample_of(
     have, share = count[some], prior[some]
 
     def failures(size: int) -> float:
-        return float(binom.sf(have, size, share).sum())
+        # P(Bin(size, share) > have), as an incomplete beta function.
+        rest = np.maximum(size - have, 1.0)
+        tails = betainc(have + 1.0, rest, share)
+        return float(tails[have < size].sum())
 
     low, high = 0, int((have / share).min())
     while low < high:
