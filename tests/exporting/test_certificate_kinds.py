@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -358,7 +359,9 @@ def test_what_nothing_guarantees_is_refused(tmp_path, costs, target, told):
 def test_thresholds_of_another_procedure_are_refused(tmp_path):
     """Such as a prior of other data, which records do not tell."""
     made = fitted("ids")
+    further = NamedTuple("Further", [("threshold", float), ("delta", float)])
     for chosen in (
+        further(0.0, 0.1),
         made.chosen._replace(method="mixture"),
         made.chosen._replace(delta=None),
         made.chosen._replace(data_sha256=None),
@@ -368,6 +371,9 @@ def test_thresholds_of_another_procedure_are_refused(tmp_path):
         given = {"selector": again, "certificate": True}
         with pytest.raises(ValueError, match="`certificate=True` needs"):
             kc.export(trained(4)[0], tmp_path / "m", **given)
+    again._chosen = further(0.0, 0.1)
+    with pytest.raises(ValueError, match="do not tell what chose another"):
+        kc.save_records(again, tmp_path / "data.npz")
     made._threshold.assign([0.0, 0.0, 0.0])
     given = {"selector": made, "certificate": True}
     with pytest.raises(RuntimeError, match="must be the one that `fit`"):
