@@ -60,11 +60,10 @@ def fitted(name):
 @pytest.fixture(scope="module", params=FITS)
 def certified(request, tmp_path_factory):
     """A certified export, its selector, and the records of the fit."""
-    folder = tmp_path_factory.mktemp("kinds")
+    path = tmp_path_factory.mktemp("kinds") / "m"
     made = fitted(request.param)
-    path = folder / "m"
     kc.export(trained(4)[0], path, selector=made, certificate=True)
-    kc.save_records(made, folder / "data.npz")
+    kc.save_records(made, path.with_name("data.npz"))
     return path, made, request.param
 
 
@@ -168,7 +167,6 @@ BAD = (None, [], {}, "x", True, -1, 0.5, 10**400)
 def test_no_fact_of_another_type_is_certified(copied):
     path, data = copied
     facts = json.loads(certificate_path(path).read_text())
-    # Of lists the first entry is enough.
     found = [at for at in places(facts) if not {1, 2, 3} & {*at}]
     found += {at[:k] for at in found for k in range(1, len(at))}
     for at, value in itertools.product(found, BAD):
