@@ -368,9 +368,6 @@ def test_thresholds_of_another_procedure_are_refused(tmp_path):
         given = {"selector": again, "certificate": True}
         with pytest.raises(ValueError, match="`certificate=True` needs"):
             kc.export(trained(4)[0], tmp_path / "m", **given)
-    again._chosen = further
-    with pytest.raises(ValueError, match="do not tell what chose another"):
-        kc.save_records(again, tmp_path / "data.npz")
     made._threshold.assign([0.0, 0.0, 0.0])
     given = {"selector": made, "certificate": True}
     with pytest.raises(RuntimeError, match="must be the one that `fit`"):
