@@ -65,6 +65,13 @@ def check_certifiable(selector: Any) -> str:
             )
         _check_threshold(selector, chosen)
         return "chow"
+    if chosen is not None and type(chosen) not in _KNOWN:
+        raise value_error(
+            "`certificate=True` needs a `selector` whose guarantee is for "
+            "data like those of its fit: certificates are for one threshold, "
+            "thresholds by group and costs",
+            chosen=type(chosen).__name__,
+        )
     kind, methods = "errors", tuple(METHODS)
     if with_costs:
         kind, methods = "costs", COST_TESTS

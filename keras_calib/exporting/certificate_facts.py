@@ -24,11 +24,11 @@ __all__ = [
 # Larger matrices of costs are told by their hash alone.
 _MOST_COSTS = 400
 
-Facts = dict[str, dict[str, Any]]
+_Facts = dict[str, dict[str, Any]]
 
 
-def facts_of_errors(chosen: ChosenThreshold) -> Facts:
-    """Of one threshold that limits the share of errors."""
+def facts_of_errors(chosen: ChosenThreshold) -> _Facts:
+    """Guarantee and facts of one threshold on the share of errors."""
     total = chosen.num_samples
     guarantee = _of_errors(
         chosen.method, chosen.delta, chosen.certified_risk, total
@@ -44,8 +44,8 @@ def facts_of_errors(chosen: ChosenThreshold) -> Facts:
     }
 
 
-def facts_of_groups(chosen: GroupThresholds, log_odds: bool) -> Facts:
-    """Of a threshold for each group; `log_odds` as in `choose`."""
+def facts_of_groups(chosen: GroupThresholds, log_odds: bool) -> _Facts:
+    """Guarantee and facts by group; `log_odds` is that of `choose`."""
     delta, total = chosen.delta, sum(chosen.num_samples)
     groups = []
     columns = (
@@ -85,8 +85,8 @@ def facts_of_groups(chosen: GroupThresholds, log_odds: bool) -> Facts:
     }
 
 
-def facts_of_costs(chosen: ChosenThreshold, largest: float) -> Facts:
-    """Of a threshold that limits the mean cost; `largest` is that possible."""
+def facts_of_costs(chosen: ChosenThreshold, largest: float) -> _Facts:
+    """Guarantee and facts of a mean cost; no cost is above `largest`."""
     total, cost = chosen.num_samples, chosen.cost
     if cost is None:
         raise TypeError("`chosen` must be of a fit with costs")
@@ -120,8 +120,8 @@ def facts_of_costs(chosen: ChosenThreshold, largest: float) -> Facts:
     }
 
 
-def facts_of_chow(threshold: float) -> Facts:
-    """Of Chow's rule, which takes a price and no data."""
+def facts_of_chow(threshold: float) -> _Facts:
+    """The facts of Chow's rule, which takes a price and no data."""
     return {
         "guarantee": _of_chow(0.0 - threshold),
         "selection": {"threshold": threshold},

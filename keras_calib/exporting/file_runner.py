@@ -11,6 +11,9 @@ from keras_calib.numerics.arrays import fits
 
 __all__ = ["FileRunner"]
 
+# Rows that are also run one by one.
+_ROWS_ALONE = 16
+
 
 class _Input(NamedTuple):
     """An input of a file: open sides are None, float values may be scaled."""
@@ -81,6 +84,29 @@ class FileRunner:
             for name, answer in self._run(batch).items():
                 found.setdefault(name, []).append(answer[: stop - start])
         return {name: np.concatenate(parts) for name, parts in found.items()}
+
+    def check_rows_alone(
+        self, inputs: dict[str, np.ndarray], logits: np.ndarray, tolerance: Any
+    ) -> None:
+        """Raises ValueError if the logits of a row depend on its batch."""
+        if self.is_fixed or self.batch_size == 1:
+            return
+        rows = np.arange(min(_ROWS_ALONE, len(logits)))
+        size, self.batch_size = self.batch_size, 1
+        alone = self.run({name: x[rows] for name, x in inputs.items()})
+        self.batch_size = size
+        error = np.abs(alone["logits"] - logits[rows])
+        allowed = tolerance * max(1.0, float(np.abs(logits[rows]).max()))
+        # NaN is told elsewhere.
+        if (error > allowed).any():
+            raise value_error(
+                "`path` must answer a row as it does alone, and this file "
+                "was quantised dynamically, by the values of a whole batch: "
+                "quantise it statically, or give `batch_size=1` and serve row "
+                "by row",
+                batch_size=size,
+                largest_difference=float(np.nanmax(error)),
+            )
 
     def _load_litert(self, path: Path) -> None:
         from ai_edge_litert.interpreter import Interpreter

@@ -41,8 +41,6 @@ __all__ = ["Recalibration", "recalibrate_file"]
 _BINS = 15
 # Largest error of a written answer.
 _TOLERANCE = 1e-3
-# Rows that are also run one by one.
-_ROWS_ALONE = 16
 
 
 class Recalibration(NamedTuple):
@@ -209,7 +207,7 @@ def _recalibrated(
     # The old answers are not run: int8 steps of them can abort the process.
     known = _graft(graph, score)
     before = _written(graph, load, made, inputs)
-    _check_rows_alone(load(made), inputs, before["logits"])
+    load(made).check_rows_alone(inputs, before["logits"], _TOLERANCE)
     if labels.shape != before["label"].shape:
         raise value_error(
             "`labels` must be class ids of the shape of the file's answers",
@@ -281,28 +279,6 @@ def _set_temperature(graph: Any, value: float) -> None:
 def _written(graph: Any, load: Any, path: Path, inputs: dict) -> dict:
     path.write_bytes(graph.packed())
     return load(path).run(inputs)
-
-
-def _check_rows_alone(
-    runner: FileRunner, inputs: dict, logits: np.ndarray
-) -> None:
-    """Raises ValueError if the answer to a row depends on its batch."""
-    rows = np.arange(min(_ROWS_ALONE, len(logits)))
-    size, runner.batch_size = runner.batch_size, 1
-    if not runner.is_fixed and size > 1:
-        alone = runner.run({name: x[rows] for name, x in inputs.items()})
-        error = np.abs(alone["logits"] - logits[rows])
-        if not (
-            error <= _TOLERANCE * np.maximum(1.0, np.abs(logits[rows])).max()
-        ).all():
-            raise value_error(
-                "`path` must answer a row as it does alone, and this file "
-                "was quantised dynamically, by the values of a whole batch: "
-                "quantise it statically, or give `batch_size=1` and serve row "
-                "by row",
-                batch_size=size,
-                largest_difference=float(np.nanmax(error)),
-            )
 
 
 def _check_scaled(after: dict, expected: np.ndarray) -> None:

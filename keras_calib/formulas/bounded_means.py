@@ -20,8 +20,8 @@ from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
-    "TESTS",
     "AcceptedBets",
+    "TESTS",
     "accepted_p_values",
     "betting_p_value",
     "bounded_losses",
