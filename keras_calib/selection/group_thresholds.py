@@ -142,8 +142,8 @@ def choose_group_thresholds(
     Args:
         scores: Scores `(...)`, higher = surer; `(n,)` with `delta`.
         correct: 1 for right and 0 for wrong predictions, shape `(...)`.
-        groups: Group of each sample: integers in the range of int32, or
-            strings; of the shape of the scores, or `(n,)`.
+        groups: Group of each sample: whole numbers in the range of int32, or
+            names; of the shape of the scores, or `(n,)`.
         risk: Largest allowed share of errors among the accepted of a group.
         coverage: Least share of each group to accept, in (0, 1]; instead of
             `risk`.
@@ -161,7 +161,7 @@ def choose_group_thresholds(
     Raises:
         ValueError: If no group has a threshold that reaches the target, or
             values are out of range.
-        TypeError: If groups are neither integers nor strings.
+        TypeError: If groups are neither names nor numbers.
 
     Example:
 

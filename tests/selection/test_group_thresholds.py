@@ -293,15 +293,16 @@ def test_the_text_of_thresholds_says_who_answers_and_why_not():
     assert lines[5].endswith("too many errors for so many samples")
 
 
+MISSING, SHAPE = "name what is missing", "a group for each sample"
 BAD_GROUPS = (
-    ([0.0, 1.0, np.nan], TypeError, "without NaN and None"),
-    (["a", None, "b"], TypeError, "without NaN and None"),
-    (["a", np.nan, "b"], TypeError, "without NaN and None"),
-    ([True, False, True], TypeError, "integers or strings"),
-    ([0.0, 1.0, 2.0], TypeError, "integers or strings"),
-    ([0, 1], ValueError, "one value per sample, or per row"),
-    ([[0], [1], [2]], ValueError, "one value per sample, or per row"),
-    (7, ValueError, "one value per sample, or per row"),
+    ([0.0, 1.0, np.nan], ValueError, MISSING),
+    (["a", None, "b"], ValueError, MISSING),
+    (["a", np.nan, "b"], ValueError, MISSING),
+    ([0.0, 1.5, 2.0], ValueError, "cut a measurement"),
+    ([0, 1j, 2], TypeError, "names or whole numbers"),
+    ([0, 1], ValueError, SHAPE),
+    ([[0], [1], [2]], ValueError, SHAPE),
+    (7, ValueError, SHAPE),
     ([0, 1, 2**31], ValueError, "range of int32"),
     ([-(2**40), 1, 2], ValueError, "range of int32"),
 )
@@ -329,7 +330,7 @@ def test_combined_groups_name_intersections():
     for groups, error, message in (
         ((["a"], ["b", "c"]), ValueError, "one value per sample"),
         ((), ValueError, "one value per sample"),
-        ((["a", None], ["b", "c"]), TypeError, "without NaN and None"),
+        ((["a", None], ["b", "c"]), ValueError, MISSING),
         ((["a & b", "a"], ["c", "b & c"]), ValueError, "told apart"),
     ):
         with pytest.raises(error, match=message):
