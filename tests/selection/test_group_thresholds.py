@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import keras_calib as kc
+from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.group_walks import certified_by_group
@@ -165,8 +166,15 @@ def test_groups_that_nothing_could_certify_cost_the_others_nothing():
         )
 
 
-FITS = 150
+FITS = 60
 ALLOWED = DELTA + 2 * math.sqrt(DELTA * (1 - DELTA) / FITS)
+
+
+def group_of(correct):
+    """Candidates of scores that fall."""
+    accepted = np.arange(1.0, len(correct) + 1)
+    wrong = np.cumsum(1.0 - correct)
+    return Candidates(-accepted, accepted, wrong, len(correct), True)
 
 
 def false_rate(easy, hard, method, joint):
@@ -176,7 +184,7 @@ def false_rate(easy, hard, method, joint):
     rates = np.array([0.0] * easy + [1.002 * RISK] * hard)
     for _ in range(FITS):
         correct = rng.random((easy + hard, size)) >= rates[:, None]
-        found = [candidates(-np.arange(size), x, None, DELTA) for x in correct]
+        found = [group_of(x) for x in correct]
         parts = [found] if joint else [[one] for one in found]
         certified = [
             passed.any()
@@ -203,7 +211,7 @@ def test_certified_rows_hold_where_only_the_surest_samples_are_bad():
     false = 0
     for _ in range(FITS):
         correct = rng.random((20, size)) >= rates
-        found = [candidates(-np.arange(size), x, None, DELTA) for x in correct]
+        found = [group_of(x) for x in correct]
         certified, *_ = certified_by_group(found, risk, DELTA, "ltt")
         false += any(passed[:bad].any() for passed in certified)
     assert false / FITS <= ALLOWED
