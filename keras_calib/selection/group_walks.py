@@ -76,7 +76,7 @@ def _split(
 ) -> tuple[list[np.ndarray], np.ndarray, int]:
     """The method of one group, at an equal share of `delta` for each."""
     certified, tested, level = _none_yet(found, sizes, risk, delta)
-    for i in np.flatnonzero(tested):
+    for i in np.flatnonzero(tested).tolist():
         one = found[i]
         certified[i] = METHODS[method](one.accepted, one.wrong, risk, level)
     return certified, tested, first_rank(risk, level)
@@ -106,7 +106,7 @@ def _stepwise(
     if not tested.any():
         return certified, tested, fewest
     walks = {}
-    for i in np.flatnonzero(tested):
+    for i in np.flatnonzero(tested).tolist():
         ranks, shares = starts(int(sizes[i]), risk, level)
         first = np.searchsorted(found[i].accepted, ranks)
         walks[i] = p_values[i], first, shares / level
