@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.groups import joined_names
+from keras_calib.inputs.groups import read_groups
 
-__all__ = ["Grouping", "groupings", "joined", "read_groups"]
+__all__ = ["Grouping", "grouping", "groupings", "joined"]
 
 
 class Grouping(NamedTuple):
@@ -39,7 +40,7 @@ def groupings(
     if not given:
         raise value_error("`groups` must have an attribute", groups=groups)
     found = {
-        str(name): read_groups(
+        str(name): grouping(
             x, lead, f"groups[{name!r}]" if several else "groups"
         )
         for name, x in given.items()
@@ -60,72 +61,10 @@ def joined(names: Iterable[Any]) -> str:
     return " & ".join(map(str, names))
 
 
-def read_groups(groups: Any, lead: tuple[int, ...], name: str) -> Grouping:
-    """Names and codes of the groups of one attribute.
-
-    Raises ValueError if a sample has none, or shapes do not fit.
-    """
-    values = np.asarray(groups)
-    if values.dtype.kind == "U" and isinstance(groups, list | tuple):
-        # Of names and a NaN, NumPy makes names.
-        values = np.array(groups, object)
-    if values.shape not in (lead, lead[:1]):
-        raise value_error(
-            f"`{name}` must have a group for each sample, or for each "
-            "prediction",
-            **{f"{name}.shape": values.shape, "labels.shape": lead},
-        )
-    kind = values.dtype.kind
-    if kind not in "biufOUS":
-        raise type_error(
-            f"`{name}` must be names or whole numbers", dtype=str(values.dtype)
-        )
-    names, code = _factorized(values.reshape(-1), name)
-    if values.shape != lead:
-        code = np.repeat(code, int(np.prod(lead[1:])))
-    return Grouping(names, code)
-
-
-def _factorized(values: np.ndarray, name: str) -> tuple[list[str], np.ndarray]:
-    """Names in order, and the place of each value among them."""
-    if values.dtype.kind in "biuf":
-        known, code = np.unique(values, return_inverse=True)
-        rule = f"`{name}` must have a group in every row: name what is missing"
-        if values.dtype.kind == "f" and np.isnan(known).any():
-            raise value_error(rule, row=int(np.argmax(np.isnan(values))))
-        if values.dtype.kind == "f" and (known != np.rint(known)).any():
-            row = int(np.argmax(values != np.rint(values)))
-            raise value_error(
-                f"`{name}` must be names or whole numbers: cut a measurement "
-                "into ranges first",
-                row=row,
-                value=float(values[row]),
-            )
-        known = known.astype(int) if values.dtype.kind == "f" else known
-        return [str(x) for x in known.tolist()], code.reshape(-1)
-    listed = values.tolist()
-    texts = {x: _text(x, name, listed) for x in dict.fromkeys(listed)}
-    names = sorted({*texts.values()}, key=lambda x: (len(x), x))
-    if not all(map(str.isdecimal, names)):
-        names = sorted(names)
-    place = {text: k for k, text in enumerate(names)}
-    codes = {x: place[text] for x, text in texts.items()}
-    return names, np.fromiter((codes[x] for x in listed), int, len(listed))
-
-
-def _text(value: Any, name: str, listed: list) -> str:
-    """A value as the name of its group."""
-    missing = value is None or value != value or str(value) in ("", "<NA>")
-    if missing:
-        row = next(i for i, x in enumerate(listed) if x is value or x == value)
-        raise value_error(
-            f"`{name}` must have a group in every row: name what is missing",
-            row=row,
-            value=value,
-        )
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return str(value)
+def grouping(groups: Any, lead: tuple[int, ...], name: str) -> Grouping:
+    """Names and codes of the groups of one attribute."""
+    known, places = read_groups(groups, lead, name)
+    return Grouping([str(x) for x in known], places.reshape(-1))
 
 
 def _crossed(parts: list[Grouping]) -> Grouping:
@@ -135,17 +74,11 @@ def _crossed(parts: list[Grouping]) -> Grouping:
         size *= len(part.names)
         code = code * len(part.names) + part.code
     known, code = np.unique(code, return_inverse=True)
-    names = []
+    rows = []
     for place in known.tolist():
         own: list[str] = []
         for part in reversed(parts):
             place, k = divmod(place, len(part.names))
             own.insert(0, part.names[k])
-        names.append(joined(own))
-    if len(set(names)) < len(names):
-        raise value_error(
-            '`groups` must be told apart when joined by " & ": rename them',
-            intersections=len(names),
-            names=len(set(names)),
-        )
-    return Grouping(names, code.reshape(-1))
+        rows.append(tuple(own))
+    return Grouping(joined_names(rows), code.reshape(-1))

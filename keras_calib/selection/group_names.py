@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
-from keras_calib.functional.groupings import joined
+from keras_calib.inputs.groups import joined_names
+from keras_calib.inputs.groups import read_groups as groups_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.served_groups import LARGEST_ID
 
@@ -20,14 +20,15 @@ def combined_groups(*groups: Any) -> list[str]:
     `groups` of a fit.
 
     Args:
-        *groups: Integers or strings `(n,)` of each grouping.
+        *groups: Names or whole numbers `(n,)` of each grouping.
 
     Returns:
         A list of n names.
 
     Raises:
-        ValueError: If lengths differ, or two intersections get one name.
-        TypeError: If groups are neither integers nor strings.
+        ValueError: If lengths differ, a group is missing, or two
+            intersections get one name.
+        TypeError: If groups are neither names nor numbers.
 
     Example:
 
@@ -49,20 +50,15 @@ def combined_groups(*groups: Any) -> list[str]:
         names, places = read_groups(one, one.shape)
         lists.append([names[place] for place in places])
     rows = list(zip(*lists, strict=True))
-    found = {row: joined(row) for row in rows}
-    if len(set(found.values())) < len(found):
-        raise value_error(
-            '`groups` must be told apart when joined by " & ": rename them',
-            intersections=len(found),
-            names=len(set(found.values())),
-        )
+    different = list(dict.fromkeys(rows))
+    found = dict(zip(different, joined_names(different), strict=True))
     return [found[row] for row in rows]
 
 
 def read_groups(
     groups: Any, shape: tuple, costs: Any = None
 ) -> tuple[tuple, np.ndarray]:
-    """Names of the groups, ascending, and the place of each sample's group.
+    """Groups in order, and the place of each sample's group.
 
     Places have the given shape, that of the scores. Costs are refused.
     """
@@ -71,40 +67,13 @@ def read_groups(
             "`groups` must be left out with `costs`: thresholds by group are "
             "for risk and coverage"
         )
-    array = to_numpy(groups)
-    if array.dtype.kind == "U" and isinstance(groups, list | tuple):
-        # Of names and a NaN, NumPy makes names.
-        array = np.array(groups, object)
-    if array.dtype.kind == "O":
-        flat = [
-            x.decode("utf-8") if isinstance(x, bytes) else x
-            for x in array.reshape(-1).tolist()
-        ]
-        whole = all(isinstance(x, str) for x in flat)
-        array = np.array(flat).reshape(array.shape) if whole else array
-    if array.dtype.kind not in "iuUS":
-        raise type_error(
-            "`groups` must be integers or strings, without NaN and None: give "
-            "missing ones a group of their own",
-            dtype=array.dtype.name,
-        )
-    if array.dtype.kind == "S":
-        array = np.char.decode(array, "utf-8")
-    per_row = array.shape == shape[:1]
-    if array.shape != shape and not (per_row and shape):
+    known, places = groups_of(groups, tuple(shape))
+    ends = known[:1] + known[-1:]
+    if any(isinstance(x, int) and abs(x) > LARGEST_ID for x in ends):
         raise value_error(
-            "`groups` must have one value per sample, or per row",
-            **{"groups.shape": array.shape, "samples": shape},
+            "`groups` must be in the range of int32: number them, or "
+            "pass their names",
+            minimum=ends[0],
+            maximum=ends[1],
         )
-    names, places = np.unique(array, return_inverse=True)
-    if array.dtype.kind in "iu" and len(names):
-        ends = int(names[0]), int(names[-1])
-        if ends[0] < -LARGEST_ID or ends[1] > LARGEST_ID:
-            raise value_error(
-                "`groups` must be in the range of int32: number them, or "
-                "pass their names",
-                minimum=ends[0],
-                maximum=ends[1],
-            )
-    places = places.reshape(array.shape + (1,) * (len(shape) - array.ndim))
-    return tuple(names.tolist()), np.broadcast_to(places, shape)
+    return known, places

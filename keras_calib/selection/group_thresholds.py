@@ -135,20 +135,21 @@ def choose_group_thresholds(
     P(any group with a threshold has a true risk above `risk`) <= `delta`
 
     Groups share `delta`, and a group that is certified as a whole passes its
-    share on to the others. A group without a certified threshold rejects
+    share on to the others. With many groups, those that look safe at a
+    coverage share less there. A group without a certified threshold rejects
     everything.
 
     Args:
         scores: Scores `(...)`, higher = surer; `(n,)` with `delta`.
         correct: 1 for right and 0 for wrong predictions, shape `(...)`.
-        groups: Group of each sample: integers in the range of int32, or
-            strings; of the shape of the scores, or `(n,)`.
+        groups: Group of each sample: whole numbers in the range of int32, or
+            names; of the shape of the scores, or `(n,)`.
         risk: Largest allowed share of errors among the accepted of a group.
         coverage: Least share of each group to accept, in (0, 1]; instead of
             `risk`.
         delta: Probability that the guarantee may fail for any group. It
-            needs samples that are independent within each group. None bounds
-            the risk on these samples only.
+            needs samples that are independent, within groups and between
+            them. None bounds the risk on these samples only.
         method: With `delta`, `"ltt"` for Learn then Test, or `"sgr"`, with
             which certified groups pass nothing on.
         sample_weight: Weights >= 0, of the shape of the scores or `(n,)`; 1
@@ -160,7 +161,7 @@ def choose_group_thresholds(
     Raises:
         ValueError: If no group has a threshold that reaches the target, or
             values are out of range.
-        TypeError: If groups are neither integers nor strings.
+        TypeError: If groups are neither names nor numbers.
 
     Example:
 
@@ -176,7 +177,10 @@ def choose_group_thresholds(
         Angelopoulos et al., Learn then Test, 2021,
         https://arxiv.org/abs/2110.01052; shares that pass on: Holm, A Simple
         Sequentially Rejective Multiple Test Procedure, Scandinavian Journal
-        of Statistics 6, 1979, https://www.jstor.org/stable/4615733
+        of Statistics 6, 1979, https://www.jstor.org/stable/4615733; counts of
+        groups that may be bad: Guo, A Note on Adaptive Bonferroni and Holm
+        Procedures under Dependence, Biometrika 96, 2009,
+        https://doi.org/10.1093/biomet/asp048
     """
     # Here, as it needs Keras, which verification does without.
     from keras_calib.selection.group_names import read_groups

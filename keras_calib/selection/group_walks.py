@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_calib.formulas.intervals import binomial_p_value
+from keras_calib.selection.adaptive_walks import adaptively_certified
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.guarantees import first_rank
@@ -15,11 +16,18 @@ from keras_calib.selection.guarantees import starts
 from keras_calib.selection.guarantees import walk
 
 __all__ = [
+    "MANY",
+    "STEPWISE_PART",
     "certified_by_group",
     "completion_levels",
     "num_testable",
     "shared_level",
 ]
+
+# With so many testable groups adaptive walks accept more than Holm's alone.
+# They get what is left of delta.
+MANY = 10
+STEPWISE_PART = 0.3
 
 
 def certified_by_group(
@@ -28,44 +36,85 @@ def certified_by_group(
     """Which thresholds of each group are certified, all at once.
 
     P(any certified threshold of any group has a true risk above `risk`) <=
-    `delta`, for any number of groups of any sizes. Derivation:
-    docs/derivations.md, 'Thresholds by group'.
+    `delta`, for any number of groups of any sizes. If 10 groups are large
+    enough for an equal share, most of `delta` goes to `adaptively_certified`.
+    Derivation: docs/derivations.md, 'Thresholds by group'.
 
     Returns:
         A mask of the candidates of each group, whether each group was tested,
         and the fewest samples that could certify a tested one.
     """
     sizes = np.array([one.num_samples for one in found])
-    certified = [np.zeros(len(one.threshold), bool) for one in found]
-    count = num_testable(sizes, risk, delta)
-    was_tested = np.zeros(len(found), bool)
-    if count == 0:
-        return certified, was_tested, first_rank(risk, delta)
-    tested = np.argsort(-sizes, kind="stable")[:count]
-    was_tested[tested] = True
-    level = delta / count
-    fewest = first_rank(risk, level)
     if method != "ltt":
-        for i in tested:
-            one = found[i]
-            certified[i] = METHODS[method](one.accepted, one.wrong, risk, level)
-        return certified, was_tested, fewest
-    walks, completed = {}, np.empty(count)
-    for place, i in enumerate(tested):
+        return _split(found, sizes, risk, delta, method)
+    least = first_rank(risk, delta)
+    p_values = [_p_values(one, risk, least) for one in found]
+    if num_testable(sizes, risk, delta) < MANY:
+        return _stepwise(found, p_values, risk, delta)
+    one = _stepwise(found, p_values, risk, STEPWISE_PART * delta)
+    other = adaptively_certified(
+        found, p_values, risk, (1.0 - STEPWISE_PART) * delta
+    )
+    certified = [x | y for x, y in zip(one[0], other[0], strict=True)]
+    return certified, one[1] | other[1], min(one[2], other[2])
+
+
+def _p_values(one: Candidates, risk: float, least: int) -> np.ndarray:
+    """P-values of the thresholds that accept enough; 1 of the others."""
+    found = np.ones(len(one.threshold))
+    rest = slice(int(np.searchsorted(one.accepted, least)), None)
+    found[rest] = binomial_p_value(one.wrong[rest], one.accepted[rest], risk)
+    return found
+
+
+def _split(
+    found: Sequence[Candidates],
+    sizes: np.ndarray,
+    risk: float,
+    delta: float,
+    method: str,
+) -> tuple[list[np.ndarray], np.ndarray, int]:
+    """The method of one group, at an equal share of `delta` for each."""
+    certified, tested, level = _none_yet(found, sizes, risk, delta)
+    for i in np.flatnonzero(tested).tolist():
         one = found[i]
-        ranks, shares = starts(one.num_samples, risk, level)
-        first = np.searchsorted(one.accepted, ranks)
-        p_value = np.ones(len(one.threshold))
-        rest = slice(first[0], None)
-        p_value[rest] = binomial_p_value(
-            one.wrong[rest], one.accepted[rest], risk
-        )
-        walks[i] = p_value, first, shares / level
-        completed[place] = completion_levels(*walks[i])
-    level = shared_level(completed, delta)
+        certified[i] = METHODS[method](one.accepted, one.wrong, risk, level)
+    return certified, tested, first_rank(risk, level)
+
+
+def _none_yet(
+    found: Sequence[Candidates], sizes: np.ndarray, risk: float, delta: float
+) -> tuple[list[np.ndarray], np.ndarray, float]:
+    """Nothing certified, which groups are tested, and an equal share."""
+    count = num_testable(sizes, risk, delta)
+    tested = np.zeros(len(found), bool)
+    tested[np.argsort(-sizes, kind="stable")[:count]] = True
+    certified = [np.zeros(len(one.threshold), bool) for one in found]
+    return certified, tested, delta / max(count, 1)
+
+
+def _stepwise(
+    found: Sequence[Candidates],
+    p_values: Sequence[np.ndarray],
+    risk: float,
+    delta: float,
+) -> tuple[list[np.ndarray], np.ndarray, int]:
+    """Walks at equal shares, which complete groups pass on (Holm)."""
+    sizes = np.array([one.num_samples for one in found])
+    certified, tested, level = _none_yet(found, sizes, risk, delta)
+    fewest = first_rank(risk, level)
+    if not tested.any():
+        return certified, tested, fewest
+    walks = {}
+    for i in np.flatnonzero(tested).tolist():
+        ranks, shares = starts(int(sizes[i]), risk, level)
+        first = np.searchsorted(found[i].accepted, ranks)
+        walks[i] = p_values[i], first, shares / level
+    completed = [completion_levels(*one) for one in walks.values()]
+    level = shared_level(np.array(completed), delta)
     for i, (p_value, first, shares) in walks.items():
         certified[i] = walk(p_value, first, shares * level)
-    return certified, was_tested, fewest
+    return certified, tested, fewest
 
 
 def num_testable(sizes: np.ndarray, risk: float, delta: float) -> int:

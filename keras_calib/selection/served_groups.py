@@ -30,6 +30,10 @@ def served_ids(groups: Any, group: tuple) -> Any:
         if "string" not in kind:
             return groups
     array = to_numpy(groups)
+    if array.dtype.kind == "b":
+        array = array.astype(str)
+    if array.dtype.kind == "f" and np.all(array == np.rint(array)):
+        array = array.astype("int64")
     if array.dtype.kind in "OUS":
         if array.dtype.kind == "S":
             array = np.char.decode(array, "utf-8")

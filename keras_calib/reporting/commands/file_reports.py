@@ -15,7 +15,7 @@ from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import CalibratorChoice
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.calibrators import choose_calibrator
-from keras_calib.functional.groupings import read_groups
+from keras_calib.functional.groupings import grouping
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import to_numpy
@@ -262,7 +262,7 @@ def _groups_of(rows: Rows, names: Sequence[str]) -> dict | None:
         return None
     lead = rows.groups.shape[:1]
     return {
-        name: read_groups(rows.groups[:, k], lead, name)
+        name: grouping(rows.groups[:, k], lead, name)
         for k, name in enumerate(names)
     }
 
