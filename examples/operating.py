@@ -81,8 +81,7 @@ One temperature repairs the mean, the last line, but not each digit.
 
 answers = selector(model.predict(x, verbose=0))
 probs, digit, accept = map(answers.get, ("probabilities", "label", "accept"))
-table = keras_calib.by_group(y, probs, digit, accept=accept, metrics=("gap",))
-print(table)
+print(keras_calib.by_group(y, probs, digit, accept=accept, metrics=("gap",)))
 
 """
 ## Ship it with a certificate
@@ -109,11 +108,12 @@ know the gap of all to 0.01 only: a `tolerance` of 0.02 allows for both.
 
 def watched(version, selector, days):
     served = tf.saved_model.load(folder / version)
+    serve = served.signatures["serving_default"]
     monitor = keras_calib.Monitor(selector, tolerance=0.02)
     late, told = ([], []), {}
     for day in days:
         x, y = draw(new_images, 1500, noise=0.3 if day < 10 else 0.4)
-        answer = served.signatures["serving_default"](pixels=x)
+        answer = serve(pixels=x)
         ids = [f"{day}-{i}" for i in range(len(y))]
         monitor.update(answer["confidence"], answer["accept"], ids=ids)
         monitor.update_labels(*late)
