@@ -29,9 +29,17 @@ _BESIDE = ".certificate.json"
 
 
 def certificate_path(path: Path) -> Path:
-    """The place of the certificate of a folder or file."""
+    """The place of the certificate of a folder or file.
+
+    Raises ValueError if the path is that of a certificate.
+    """
     if path.is_dir():
         return path / _INSIDE
+    if path.name.endswith(Path(_INSIDE).name):
+        raise value_error(
+            "`path` must be the exported folder or file, not its certificate",
+            path=str(path),
+        )
     return path.with_name(path.name + _BESIDE)
 
 

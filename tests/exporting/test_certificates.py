@@ -314,7 +314,10 @@ def test_the_command_says_what_differs(certified, tmp_path, capsys):
     assert main(["verify", str(path), bad]) == 1
     shown = capsys.readouterr()
     assert "differs: data: other data than those" in shown.out
+    assert shown.out.startswith("The certificate says: With probability")
     assert "does not hold" in shown.err
+    assert main(["verify", str(certificate_path(path)), bad]) == 1
+    assert "folder or file, not its certificate" in capsys.readouterr().err
     assert main(["verify", str(path), bad, "--score=margin"]) == 1
     assert "must have the columns margin" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stop:

@@ -88,7 +88,7 @@ def run(given: argparse.Namespace, progress: Progress) -> None:
     progress.say("Checking ...")
     found = check_certificate(given.path, **data)
     progress.clear()
-    print(found.certificate["guarantee"]["statement"])
+    print("The certificate says:", found.certificate["guarantee"]["statement"])
     for text in found.checked:
         print(f"checked: {text}")
     for text in found.not_checked:
