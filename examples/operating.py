@@ -81,7 +81,8 @@ One temperature repairs the mean, the last line, but not each digit.
 
 answers = selector(model.predict(x, verbose=0))
 probs, digit, accept = map(answers.get, ("probabilities", "label", "accept"))
-print(keras_calib.by_group(y, probs, digit, accept=accept, metrics=("gap",)))
+table = keras_calib.by_group(y, probs, digit, accept=accept, metrics=("gap",))
+print(table)
 
 """
 ## Ship it with a certificate
@@ -145,6 +146,5 @@ watched("2", selector, range(20, 40))
 """
 ## Next
 
-The same in a shell and from logs: `docs/operating.md`. A threshold for each
-group: `docs/deciding.md`. The certificate: `docs/serving.md`.
+In a shell and from logs: `docs/operating.md`. By group: `docs/deciding.md`.
 """
