@@ -87,6 +87,7 @@ def subsample_of(
     The sample has Multinomial(size, prior) rows of each class. A class lacks
     some with a probability of at most `failure` over all classes, by the union
     bound.
+    Derivation: docs/derivations.md, 'Other priors and mixtures'.
     """
     some = prior > 0
     have, share = count[some], prior[some]

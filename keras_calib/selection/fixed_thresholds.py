@@ -1,8 +1,8 @@
 """Thresholds that a share of the data fixes, for tests on the rest.
 
 Tests of samples that are not draws of one population need thresholds that
-these samples did not choose. Derivation: docs/derivations.md, 'Other priors
-and mixtures'.
+these samples did not choose.
+Derivation: docs/derivations.md, 'Other priors and mixtures'.
 """
 
 from collections.abc import Callable
@@ -48,6 +48,7 @@ def fixed_thresholds(scores: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Thresholds between scores, at most 256, even in coverage, descending.
 
     The last accepts all.
+    Derivation: docs/derivations.md, 'Other priors and mixtures'.
     """
     found = ranked_candidates(scores, np.zeros(len(scores)), weight)
     wanted = np.arange(1, _MOST + 1) / _MOST - 1e-9

@@ -42,7 +42,10 @@ class MixtureCounts(NamedTuple):
 
 
 class MixtureTarget(NamedTuple):
-    """Target of a threshold: a guaranteed risk in each of the groups."""
+    """Target of a threshold: a guaranteed risk in each of the groups.
+
+    Derivation: docs/derivations.md, 'Other priors and mixtures'.
+    """
 
     group: tuple
     risk: float

@@ -60,7 +60,10 @@ class PriorTest(NamedTuple):
 
 
 class PriorTarget(NamedTuple):
-    """Target of a threshold: a guaranteed risk at a known prior."""
+    """Target of a threshold: a guaranteed risk at a known prior.
+
+    Derivation: docs/derivations.md, 'Other priors and mixtures'.
+    """
 
     prior: np.ndarray
     risk: float
