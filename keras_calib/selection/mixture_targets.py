@@ -22,7 +22,7 @@ from keras_calib.selection.fixed_thresholds import tenth_sizes
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.guarantees import walk
 from keras_calib.selection.prior_targets import check_risk_and_delta
-from keras_calib.selection.reach import risk_within_reach
+from keras_calib.selection.reach import advice_on_risk
 from keras_calib.selection.shifted_facts import MixtureThreshold
 
 __all__ = ["MixtureCounts", "MixtureTarget"]
@@ -173,16 +173,9 @@ class MixtureTarget(NamedTuple):
         p_value = _p_values(counts, self.risk)
         best = int(np.argmin(p_value.max(axis=1)))
         worst = int(np.argmax(p_value[best]))
-        advice = "a larger `risk` or `delta`"
-        reach = risk_within_reach(
-            lambda risk: self.certified(counts, risk), self.risk
+        advice = advice_on_risk(
+            lambda x: self.certified(counts, x), self.risk, found.coverage
         )
-        if reach is not None:
-            advice = (
-                f"ask for `risk={reach[0]:g}`, with which coverage would be "
-                f"{found.coverage[reach[1]]:.3f} here (a risk that these data "
-                "chose is guaranteed on other data only)"
-            )
         return value_error(
             "No threshold is certified to have this `risk` in all groups: "
             f"take more data; or {advice}; or drop `one_threshold` for one "

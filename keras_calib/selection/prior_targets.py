@@ -31,7 +31,7 @@ from keras_calib.selection.fixed_thresholds import tenth_sizes
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.guarantees import fixed_sequence
 from keras_calib.selection.guarantees import walk
-from keras_calib.selection.reach import risk_within_reach
+from keras_calib.selection.reach import advice_on_risk
 from keras_calib.selection.shifted_facts import PriorThreshold
 
 __all__ = [
@@ -266,14 +266,9 @@ class PriorTarget(NamedTuple):
         )
 
     def _not_reached(self, found: Candidates, test: PriorTest) -> ValueError:
-        advice = "a larger `risk` or `delta`"
-        reach = risk_within_reach(test.certified, self.risk)
-        if reach is not None:
-            advice = (
-                f"ask for `risk={reach[0]:g}`, with which coverage would be "
-                f"{found.coverage[reach[1]]:.3f} at the target prior (a risk "
-                "that these data chose is guaranteed on other data only)"
-            )
+        advice = advice_on_risk(
+            test.certified, self.risk, found.coverage, "at the target prior"
+        )
         return value_error(
             "No threshold is certified to have this `risk` at `target_prior`: "
             f"take more data; or {advice}",

@@ -5,10 +5,31 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["risk_within_reach"]
+__all__ = ["advice_on_risk"]
 
 
-def risk_within_reach(
+def advice_on_risk(
+    certified: Callable[[float], np.ndarray],
+    limit: float,
+    coverage: np.ndarray,
+    where: str = "here",
+) -> str:
+    """What to ask for where a limit is out of reach.
+
+    `certified` says which thresholds are at a risk, and `coverage` is theirs
+    `(num_thresholds,)`, on the data that `where` names.
+    """
+    reach = _within_reach(certified, limit)
+    if reach is None:
+        return "a larger `risk` or `delta`"
+    return (
+        f"ask for `risk={reach[0]:g}`, with which coverage would be "
+        f"{coverage[reach[1]]:.3f} {where} (a risk that these data chose is "
+        "guaranteed on other data only)"
+    )
+
+
+def _within_reach(
     certified: Callable[[float], np.ndarray], limit: float
 ) -> tuple[float, int] | None:
     """The least risk of two digits above a limit that is certified.

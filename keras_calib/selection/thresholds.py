@@ -22,7 +22,7 @@ from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.guarantees import first_rank
-from keras_calib.selection.reach import risk_within_reach
+from keras_calib.selection.reach import advice_on_risk
 
 __all__ = [
     "ChosenThreshold",
@@ -295,16 +295,9 @@ def _not_reached(found: Candidates, target: Target) -> ValueError:
     more = _enough_samples(found, limit, delta)
     if more is not None:
         data += f", about {more} samples like these"
-    advice = "a larger `risk` or `delta`"
-    reach = risk_within_reach(
-        lambda x: target.certified(found, x, delta), limit
+    advice = advice_on_risk(
+        lambda x: target.certified(found, x, delta), limit, found.coverage
     )
-    if reach is not None:
-        advice = (
-            f"ask for `risk={reach[0]:g}`, with which coverage would be "
-            f"{found.coverage[reach[1]]:.3f} here (a risk that these data "
-            "chose is guaranteed on other data only)"
-        )
     return value_error(
         f"{rule}: {data}; or {advice}",
         risk=limit,
