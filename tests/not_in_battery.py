@@ -68,6 +68,8 @@ NO_PREDICTIONS = {
             *("RiskCoverageCurve", "ThresholdTable", "Alarm", "GroupMetrics"),
             *("CertificateCheck", "ControlledRisks", "GroupThresholds"),
             *("LabelTable", "LargestDifference", "Plan", "Recalibration"),
+            *("DetectionCalibrationError", "DetectionRecords"),
+            "DetectionThreshold",
             *("MixtureThreshold", "PriorThreshold", "SizeTable"),
         ),
         _RESULT,
@@ -83,11 +85,22 @@ NO_PREDICTIONS = {
         ("CalibratorChoiceDisplay", "MonitorDisplay", "PlanDisplay"),
         "draws a result",
     ),
+    **dict.fromkeys(
+        (
+            *("adaptive_localization_error", "detection_ece"),
+            *("localization_aware_ece", "match_detections"),
+            *("DetectionECE", "LocalizationAwareECE"),
+        ),
+        "takes boxes: tests/functional/test_detection.py",
+    ),
     "Monitor": "takes answers: tests/monitoring/test_monitor.py",
     "add_windows": "takes sums: tests/monitoring/test_windows.py",
     "by_group": "takes groups: tests/functional/test_groups.py",
     "by_group_from_top1": "takes records: tests/functional/test_groups.py",
     "check_certificate": "takes files: tests/exporting/test_certificates.py",
+    "choose_detection_threshold": (
+        "takes boxes: tests/selection/test_detection_thresholds.py"
+    ),
     "choose_group_thresholds": (
         "takes records: tests/selection/test_group_thresholds.py"
     ),

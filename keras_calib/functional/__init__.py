@@ -8,8 +8,10 @@ Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.box_matching import match_detections
 from keras_calib.formulas.costs import MeanCost
 from keras_calib.formulas.cumulative import CumulativeDifferences
+from keras_calib.formulas.detection import DetectionRecords
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.proper import BrierDecomposition
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
@@ -39,6 +41,10 @@ from keras_calib.functional.costs import mean_cost
 from keras_calib.functional.costs import mean_cost_of_records
 from keras_calib.functional.cumulative import cumulative_differences
 from keras_calib.functional.cumulative import ecce
+from keras_calib.functional.detection import DetectionCalibrationError
+from keras_calib.functional.detection import adaptive_localization_error
+from keras_calib.functional.detection import detection_ece
+from keras_calib.functional.detection import localization_aware_ece
 from keras_calib.functional.equal_mass import adaptive_ece
 from keras_calib.functional.failure_detection import failure_auroc
 from keras_calib.functional.failure_detection import failure_average_precision
@@ -74,12 +80,15 @@ __all__ = [
     "Comparison",
     "CumulativeDifferences",
     "Decomposition",
+    "DetectionCalibrationError",
+    "DetectionRecords",
     "GroupMetrics",
     "LargestDifference",
     "MeanCost",
     "PriorEstimate",
     "RiskCoverageCurve",
     "adaptive_ece",
+    "adaptive_localization_error",
     "augrc",
     "aurc",
     "average_calibration_error",
@@ -97,6 +106,7 @@ __all__ = [
     "coverage_at_risk",
     "cumulative_differences",
     "debiased_calibration_error",
+    "detection_ece",
     "eaugrc",
     "eaurc",
     "ecce",
@@ -106,7 +116,9 @@ __all__ = [
     "failure_average_precision",
     "failure_fpr95",
     "gini",
+    "localization_aware_ece",
     "logit_margin",
+    "match_detections",
     "max_logit",
     "mce",
     "mean_confidence",

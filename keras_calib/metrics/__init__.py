@@ -20,6 +20,8 @@ from keras_calib.metrics.confidence import ObjectnessDeviation
 from keras_calib.metrics.confidence import Overconfidence
 from keras_calib.metrics.confidence import Underconfidence
 from keras_calib.metrics.cumulative import ECCE
+from keras_calib.metrics.detection import DetectionECE
+from keras_calib.metrics.detection import LocalizationAwareECE
 from keras_calib.metrics.equal_mass import AECE
 from keras_calib.metrics.proper import NLL
 from keras_calib.metrics.proper import BrierScore
@@ -48,11 +50,13 @@ __all__ = [
     "CoverageAtAccuracy",
     "CoverageAtRisk",
     "DebiasedCalibrationError",
+    "DetectionECE",
     "EAURC",
     "ECCE",
     "ECE",
     "FailureAUROC",
     "FailureFPR95",
+    "LocalizationAwareECE",
     "MCE",
     "MeanConfidence",
     "NLL",

@@ -12,6 +12,10 @@ from keras_calib.backend.late import late_names
 if TYPE_CHECKING:
     from keras_calib.selection.classifier import SelectiveClassifier
     from keras_calib.selection.cost_records import choose_threshold_by_cost
+    from keras_calib.selection.detection_thresholds import DetectionThreshold
+    from keras_calib.selection.detection_thresholds import (
+        choose_detection_threshold,
+    )
     from keras_calib.selection.group_names import combined_groups
     from keras_calib.selection.group_thresholds import GroupThresholds
     from keras_calib.selection.group_thresholds import choose_group_thresholds
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ChosenThreshold",
     "ControlledRisks",
+    "DetectionThreshold",
     "GroupThresholds",
     "LabelTable",
     "LogitNormalization",
@@ -42,6 +47,7 @@ __all__ = [
     "SelectiveClassifier",
     "SizeTable",
     "ThresholdTable",
+    "choose_detection_threshold",
     "choose_group_thresholds",
     "choose_threshold",
     "choose_threshold_by_cost",
@@ -57,6 +63,9 @@ __getattr__ = late_names(
     {
         "classifier": "SelectiveClassifier",
         "cost_records": "choose_threshold_by_cost",
+        "detection_thresholds": (
+            "DetectionThreshold choose_detection_threshold"
+        ),
         "group_names": "combined_groups",
         "group_thresholds": "GroupThresholds choose_group_thresholds",
         "normalization": "LogitNormalization",

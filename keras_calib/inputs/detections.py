@@ -1,0 +1,251 @@
+"""Detections and true boxes of images, in the forms that detectors return.
+
+All forms become arrays padded to one number of boxes: a dict of padded arrays,
+as KerasHub's object detectors return it, or a list with a dict for each image.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
+from keras_calib.inputs.checks import check_in
+from keras_calib.numerics.arrays import as_array
+
+__all__ = ["BOX_FORMATS", "Boxes", "read_boxes", "relative_sizes"]
+
+_FORMATS = ("xyxy", "yxyx", "xywh", "center_xywh")
+BOX_FORMATS = (*_FORMATS, *(f"rel_{name}" for name in _FORMATS))
+
+_LABELS = ("labels", "classes")
+_SCORES = ("confidence", "scores")
+
+
+class Boxes(NamedTuple):
+    """Boxes of images, padded.
+
+    Attributes:
+        corners: Left, top, right and bottom `(images, boxes, 4)`.
+        labels: Class ids `(images, boxes)`.
+        confidence: Confidence `(images, boxes)` in [0, 1]; 1 of true boxes.
+        crowd: Bool `(images, boxes)`, True for regions of many objects.
+        valid: Bool `(images, boxes)`, False for padding.
+        most: Most boxes that an image can have; None if nothing says so.
+    """
+
+    corners: np.ndarray
+    labels: np.ndarray
+    confidence: np.ndarray
+    crowd: np.ndarray
+    valid: np.ndarray
+    most: int | None
+
+
+def read_boxes(
+    boxes: Any, name: str, box_format: str, *, scored: bool
+) -> Boxes:
+    """Read boxes of images in any form.
+
+    Args:
+        boxes: A dict of padded arrays, or a list of dicts, one per image.
+            They hold `"boxes"`, `"labels"` (or `"classes"`) and, if `scored`,
+            `"confidence"` (or `"scores"`).
+        name: Name of the argument, for errors.
+        box_format: One of `BOX_FORMATS`.
+        scored: Whether these are detections.
+
+    Raises:
+        TypeError: If `boxes` is neither a dict nor a list of dicts.
+        ValueError: If keys are missing, shapes do not fit or values are out
+            of range.
+    """
+    check_in("box_format", box_format, BOX_FORMATS)
+    if isinstance(boxes, Mapping):
+        parts = _of_padded(boxes, name, scored)
+    elif isinstance(boxes, list | tuple):
+        parts = _of_list(boxes, name, scored)
+    else:
+        raise type_error(
+            f"`{name}` must be a dict of padded arrays or a list of dicts, "
+            "one for each image",
+            type=type(boxes).__name__,
+        )
+    given, labels, confidence, crowd, valid, most = parts
+    corners = _corners(given, box_format)
+    _check_values(name, corners, labels, confidence, valid)
+    return Boxes(corners, labels, confidence, crowd, valid, most)
+
+
+def relative_sizes(
+    box_format: str, image_shape: Any, num_images: int
+) -> np.ndarray | None:
+    """Width, height, width, height of images `(images or 1, 4)`, or None.
+
+    Boxes divided by them are relative to their image.
+    """
+    if box_format.startswith("rel_"):
+        return np.ones((1, 4))
+    if image_shape is None:
+        return None
+    sizes = as_array(image_shape, "image_shape", "float64")
+    if sizes.shape not in ((2,), (num_images, 2)):
+        raise value_error(
+            "`image_shape` must be (height, width), or have a row of these "
+            "for each image",
+            images=num_images,
+            **{"image_shape.shape": sizes.shape},
+        )
+    if not np.all(np.isfinite(sizes) & (sizes > 0.0)):
+        raise value_error(
+            "`image_shape` must be finite and > 0", smallest=sizes.min()
+        )
+    height, width = sizes.reshape(-1, 2).T
+    return np.stack([width, height, width, height], axis=-1)
+
+
+def _key(boxes: Any, name: str, keys: tuple[str, ...], what: str) -> np.ndarray:
+    """The array of the first of `keys` that is there."""
+    if not isinstance(boxes, Mapping):
+        raise type_error(
+            f"`{name}` must hold a dict for each image",
+            type=type(boxes).__name__,
+        )
+    for key in keys:
+        if key in boxes:
+            return as_array(boxes[key], f'{name}["{key}"]')
+    raise value_error(
+        f'`{name}` must have the {what} of the boxes as "{keys[0]}"',
+        keys=sorted(map(str, boxes)),
+    )
+
+
+def _of_padded(boxes: Mapping, name: str, scored: bool) -> tuple:
+    """Arrays of a dict of padded arrays."""
+    given = _key(boxes, name, ("boxes",), "coordinates")
+    if given.ndim != 3 or given.shape[-1] != 4:
+        raise value_error(
+            f'`{name}["boxes"]` must have shape (images, boxes, 4)',
+            shape=given.shape,
+        )
+    shape = given.shape[:2]
+    labels = _fitting(_key(boxes, name, _LABELS, "class ids"), shape, name)
+    confidence = np.ones(shape)
+    if scored:
+        confidence = _key(boxes, name, _SCORES, "confidence")
+        confidence = _fitting(confidence, shape, name).astype("float64")
+    crowd = np.zeros(shape, bool)
+    if not scored and "crowd" in boxes:
+        crowd = as_array(boxes["crowd"], f'{name}["crowd"]')
+        crowd = _fitting(crowd, shape, name).astype(bool)
+    valid = labels >= 0
+    if scored and "num_detections" in boxes:
+        count = as_array(boxes["num_detections"], f'{name}["num_detections"]')
+        count = _fitting(count.reshape(-1), shape[:1], name)
+        valid &= np.arange(shape[1]) < count[:, None]
+    return given, labels, confidence, crowd, valid, shape[1]
+
+
+def _of_list(boxes: Any, name: str, scored: bool) -> tuple:
+    """Arrays of a list with a dict for each image."""
+    rows = []
+    for image in boxes:
+        given = _key(image, name, ("boxes",), "coordinates")
+        if given.size == 0:
+            given = given.reshape(0, 4)
+        if given.ndim != 2 or given.shape[-1] != 4:
+            raise value_error(
+                f'"boxes" of each image in `{name}` must have shape (n, 4)',
+                shape=given.shape,
+            )
+        shape = given.shape[:1]
+        row = {
+            "boxes": given,
+            "labels": _fitting(
+                _key(image, name, _LABELS, "class ids"), shape, name
+            ),
+        }
+        if scored:
+            found = _key(image, name, _SCORES, "confidence")
+            row["confidence"] = _fitting(found, shape, name)
+        elif "crowd" in image:
+            found = as_array(image["crowd"], f'{name}["crowd"]')
+            row["crowd"] = _fitting(found, shape, name)
+        rows.append(row)
+    counts = np.array([len(row["boxes"]) for row in rows], int)
+    width = int(counts.max(initial=0))
+    valid = np.arange(width) < counts[:, None]
+
+    def padded(key: str, dtype: str, shape: tuple = ()) -> np.ndarray:
+        array = np.zeros((*valid.shape, *shape), dtype)
+        for i, row in enumerate(rows):
+            if key in row:
+                array[i, : counts[i]] = row[key]
+        return array
+
+    labels = padded("labels", "float64")
+    given = padded("boxes", "float64", (4,))
+    confidence = padded("confidence", "float64")
+    crowd = padded("crowd", "bool")
+    return given, labels, confidence, crowd, valid & (labels >= 0), None
+
+
+def _fitting(x: np.ndarray, shape: tuple, name: str) -> np.ndarray:
+    """An array of numbers with a value for each box."""
+    if x.size == 0 and 0 in shape:
+        x = np.zeros(shape)
+    if x.shape != shape:
+        raise value_error(
+            f"arrays of `{name}` must have one value for each box",
+            expected=shape,
+            shape=x.shape,
+        )
+    if x.dtype.kind not in "biuf":
+        raise type_error(
+            f"arrays of `{name}` must be numbers", dtype=x.dtype.name
+        )
+    return x
+
+
+def _corners(boxes: np.ndarray, box_format: str) -> np.ndarray:
+    """Left, top, right and bottom of boxes `(..., 4)`, in float64."""
+    boxes = boxes.astype("float64")
+    name = box_format.removeprefix("rel_")
+    if name == "yxyx":
+        return boxes[..., [1, 0, 3, 2]]
+    if name == "xyxy":
+        return boxes
+    low, extent = boxes[..., :2], boxes[..., 2:]
+    if name == "center_xywh":
+        low = low - 0.5 * extent
+    return np.concatenate([low, low + extent], axis=-1)
+
+
+def _check_values(
+    name: str,
+    corners: np.ndarray,
+    labels: np.ndarray,
+    confidence: np.ndarray,
+    valid: np.ndarray,
+) -> None:
+    """Raise ValueError unless the values of all boxes are possible."""
+    good = np.isfinite(corners).all(axis=-1)
+    good &= (corners[..., 2:] >= corners[..., :2]).all(axis=-1)
+    whole = labels == np.floor(labels)
+    whole |= ~valid & ~np.isnan(labels.astype("float64"))
+    inside = (confidence >= 0.0) & (confidence <= 1.0)
+    rules = {
+        "class ids must be whole numbers, -1 for padding": whole,
+        "boxes must be finite, with an extent >= 0 (see `box_format`)": good
+        | ~valid,
+        "confidence must lie in [0, 1]": inside | ~valid,
+    }
+    for rule, kept in rules.items():
+        bad = ~kept
+        if bad.any():
+            image, box = np.argwhere(bad)[0]
+            raise value_error(
+                f"`{name}`: {rule}", image=int(image), box=int(box)
+            )
