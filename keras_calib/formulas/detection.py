@@ -22,14 +22,14 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
-    "FEATURES",
-    "bins_of",
-    "check_records",
-    "columns_of",
     "DetectionRecords",
     "DetectionSums",
+    "FEATURES",
     "UNITS",
+    "bins_of",
     "cells_of",
+    "check_records",
+    "columns_of",
     "error_of",
     "errors_by_class",
     "interval_of",
