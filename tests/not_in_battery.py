@@ -82,7 +82,10 @@ NO_PREDICTIONS = {
         "draws losses of points of its own",
     ),
     **dict.fromkeys(
-        ("CalibratorChoiceDisplay", "MonitorDisplay", "PlanDisplay"),
+        (
+            *("CalibratorChoiceDisplay", "DetectionReliabilityDisplay"),
+            *("MonitorDisplay", "PlanDisplay"),
+        ),
         "draws a result",
     ),
     **dict.fromkeys(

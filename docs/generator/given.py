@@ -3,7 +3,7 @@
 Notebooks begin with it, and tests run it before the code of the page.
 """
 
-__all__ = ["GIVEN"]
+__all__ = ["BOXES", "GIVEN"]
 
 
 def _code(*parts):
@@ -57,6 +57,31 @@ cal_labels, sel_labels, test_labels = np.split(labels, [300, 1200])
 cal_logits, sel_logits, test_logits = np.split(logits, [300, 1200])
 """
 
+# True boxes of images, and what a detector finds: it is too sure of itself, in
+# some images more than in others.
+BOXES = """
+import numpy as np
+
+
+def boxes_of(count, seed):
+    rng = np.random.default_rng(seed)
+    corners = rng.uniform(0, [480, 320], size=(count, 8, 2))
+    sizes = rng.uniform(40, 160, size=(count, 8, 2))
+    true = np.concatenate([corners, corners + sizes], axis=-1)
+    kinds = rng.integers(3, size=(count, 8))
+    confidence = np.sort(rng.beta(0.9, 0.9, size=(count, 8)))[:, ::-1]
+    hard = rng.uniform(1.0, 3.0, size=(count, 1))
+    right = rng.uniform(size=(count, 8)) < confidence**hard
+    found = true + rng.normal(scale=6.0, size=true.shape)
+    found += np.where(right, 0.0, 200.0)[..., None]
+    return {"boxes": true, "labels": kinds}, {
+        "boxes": found,
+        "confidence": confidence,
+        "labels": kinds,
+        "num_detections": np.full(count, 8),
+    }
+"""
+
 # By the address of the page.
 GIVEN = {
     "choosing_a_loss.md": _code(
@@ -72,6 +97,31 @@ x_val, y_val, x_test, y_test = x_cal, y_cal, x_cal, y_cal
         _DATA,
         """
 y_test, logits_of_other = labels, 2.0 * logits
+""",
+    ),
+    "detectors.md": _code(
+        """
+import keras
+import numpy as np
+
+import keras_calib
+""",
+        BOXES,
+        """
+# In place of a network: its images are numbers, by which it finds the boxes.
+true_boxes, found_boxes = boxes_of(3000, 0)
+
+
+class detector:
+    def predict(images, verbose=0):
+        return {name: x[images] for name, x in found_boxes.items()}
+
+
+cal_images, sel_images, test_images = np.split(np.arange(3000), 3)
+cal_boxes, sel_boxes, test_boxes = (
+    {name: x[part] for name, x in true_boxes.items()}
+    for part in (cal_images, sel_images, test_images)
+)
 """,
     ),
     "devices.md": _code(_DATA),
@@ -125,7 +175,9 @@ scenes = (pixels, np.argmax(pixels + noise, axis=-1))
     "seeing.md": _code(
         _DATA,
         _PARTS,
+        BOXES,
         """
+true_boxes, found_boxes = boxes_of(1000, 0)
 class_names = ["cat", "dog", "owl"]
 smoothed_labels, smoothed_logits = labels, logits
 cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -143,6 +143,22 @@ def scene():
     }
 
 
+def detections():
+    """The made-up boxes that the guides have."""
+    sys.path.insert(0, str(DOCS / "generator"))
+    from given import BOXES
+
+    space = {}
+    exec(BOXES, space)
+    return dict(
+        zip(
+            ("true_boxes", "found_boxes"),
+            space["boxes_of"](1000, 0),
+            strict=True,
+        )
+    )
+
+
 def given(folder):
     """What the pages take as given, by name."""
     names = {"keras": keras, "keras_calib": keras_calib, "np": np}
@@ -155,7 +171,8 @@ def given(folder):
     )
     names |= {"temperature": temperature, "selector": selector}
     train, test = fashion(folder, "train"), fashion(folder, "t10k")
-    return names | smoothed(train, test) | garments(train, test) | scene()
+    names |= smoothed(train, test) | garments(train, test) | scene()
+    return names | detections()
 
 
 def write(display, path):

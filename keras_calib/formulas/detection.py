@@ -73,8 +73,9 @@ class DetectionRecords(NamedTuple):
 class DetectionSums(NamedTuple):
     """Sums over the detections of each cell, arrays `(classes, cells)`.
 
-    The target of a detection is 1 or 0, or its overlap. n, c and t are the
-    number, confidence and targets of the detections of one image in a cell.
+    The target of a detection is 1 or 0, or its overlap. The detections of one
+    image in a cell have the number n, the sum of confidences c and that of
+    targets t.
 
     Attributes:
         count: Number of detections.

@@ -10,6 +10,7 @@ from keras_calib.plots.activations import ClassActivationDisplay
 from keras_calib.plots.calibrator_choice import CalibratorChoiceDisplay
 from keras_calib.plots.classwise import ClasswiseReliabilityDisplay
 from keras_calib.plots.cumulative import CumulativeDisplay
+from keras_calib.plots.detection import DetectionReliabilityDisplay
 from keras_calib.plots.logits import MaxLogitDisplay
 from keras_calib.plots.logits import NormalizedLogitDisplay
 from keras_calib.plots.logits import SortedLogitsDisplay
@@ -30,6 +31,7 @@ __all__ = [
     "ClasswiseReliabilityDisplay",
     "ConfidenceDisplay",
     "CumulativeDisplay",
+    "DetectionReliabilityDisplay",
     "EffectiveLabelsDisplay",
     "LossCurveDisplay",
     "MaxLogitDisplay",

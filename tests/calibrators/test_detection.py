@@ -5,10 +5,10 @@ import re
 import keras
 import numpy as np
 import pytest
-from detection_cases import records
 from scipy.optimize import minimize
 from scipy.special import expit
 from scipy.special import logit
+from scored_boxes import records
 
 import keras_calib as kc
 

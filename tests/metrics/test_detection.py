@@ -5,10 +5,10 @@ import re
 import keras
 import numpy as np
 import pytest
-from detection_cases import SIZE
-from detection_cases import images
-from detection_cases import padded
-from detection_cases import records
+from scored_boxes import SIZE
+from scored_boxes import images
+from scored_boxes import padded
+from scored_boxes import records
 
 import keras_calib as kc
 

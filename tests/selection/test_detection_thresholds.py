@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from detection_cases import images
-from detection_cases import records
+from scored_boxes import images
+from scored_boxes import records
 
 import keras_calib as kc
 from keras_calib.formulas.bounded_means import betting_p_value
