@@ -120,6 +120,10 @@ NO_PREDICTIONS = {
     "recalibrate_file": "takes files: tests/exporting/test_recalibration.py",
     "save_records": "takes a selector: tests/exporting/test_certificates.py",
     "window_sums": "takes a monitor: tests/monitoring/test_windows.py",
+    **dict.fromkeys(
+        ("choice_logits", "sequence_confidence", "token_log_probs"),
+        "takes tokens: tests/formulas/test_sequences.py",
+    ),
     "clopper_pearson": "takes counts",
     "mean_cost_of_records": "takes records: tests/functional/test_costs.py",
 }

@@ -23,6 +23,9 @@ from keras_calib.formulas.scores import neg_energy
 from keras_calib.formulas.scores import neg_entropy
 from keras_calib.formulas.scores import p_norm
 from keras_calib.formulas.scores import prob_margin
+from keras_calib.formulas.sequences import choice_logits
+from keras_calib.formulas.sequences import sequence_confidence
+from keras_calib.formulas.sequences import token_log_probs
 from keras_calib.functional.binned import average_calibration_error
 from keras_calib.functional.binned import debiased_calibration_error
 from keras_calib.functional.binned import ece
@@ -99,6 +102,7 @@ __all__ = [
     "calibration_decomposition",
     "calibration_test",
     "canonical_calibration_error",
+    "choice_logits",
     "classwise_ece",
     "clopper_pearson",
     "compare",
@@ -138,6 +142,8 @@ __all__ = [
     "risk_at_coverage",
     "risk_coverage_curve",
     "rmsce",
+    "sequence_confidence",
     "smooth_ece",
+    "token_log_probs",
     "underconfidence",
 ]

@@ -32,6 +32,7 @@ COMMANDS = {
     "monitor": "alarms for a model in use, from its log",
     "plan": "how many labels a guarantee or an interval takes",
     "report": "an HTML report from files of predictions",
+    "threshold": "a threshold for answers, from a log with labels",
     "verify": "check the certificate of an exported model",
 }
 _EXIT_CODES = """\

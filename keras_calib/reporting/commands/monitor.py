@@ -89,7 +89,7 @@ _WATCHED: _Arguments = {
         "metavar": "FILE",
         "help": (
             "a .keras file with a fitted selector, or the .json file of a "
-            "certificate: gives risk and coverage"
+            "certificate or of `threshold`: gives risk and coverage"
         ),
     },
     "--alpha": {

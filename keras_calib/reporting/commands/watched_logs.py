@@ -17,6 +17,10 @@ from keras_calib.plots import MonitorDisplay
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import picture_of
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
+from keras_calib.reporting.prediction_files.threshold_file import (
+    is_threshold_file,
+)
+from keras_calib.reporting.prediction_files.threshold_file import read_threshold
 from keras_calib.selection import ChosenThreshold
 from keras_calib.selection import SelectiveClassifier
 
@@ -158,7 +162,9 @@ def _selectors(layer: Any) -> list[SelectiveClassifier]:
 
 
 def _certified(path: str) -> ChosenThreshold:
-    """The threshold of a certificate, which needs no model."""
+    """The threshold of a certificate or of `keras-calib threshold`."""
+    if is_threshold_file(path):
+        return read_threshold(path)
     facts = read_certificate(Path(path), check=True)
     if facts["kind"] != "errors":
         raise value_error(

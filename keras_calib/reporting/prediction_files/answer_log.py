@@ -27,6 +27,8 @@ _NAMES = {
     "label": ("label", "labels"),
     "predicted": ("predicted", "prediction", "pred"),
     "time": ("time", "timestamp"),
+    # Only where it is asked for.
+    "group": (),
 }
 _NUMBERS = ("confidence", "score")
 _LINES = 4096
@@ -45,12 +47,16 @@ class Answers(NamedTuple):
         accepted: Whether each answer was accepted, or None.
         confidence: Confidence `(n,)`, or None.
         ids: Ids as texts `(n,)`, or None.
+        score: Scores `(n,)`, or None.
+        group: Names of groups `(n,)`, or None.
     """
 
     labels: np.ndarray
     accepted: np.ndarray | None
     confidence: np.ndarray | None
     ids: list[str] | None
+    score: np.ndarray | None = None
+    group: np.ndarray | None = None
 
 
 class AnswerLog:
@@ -121,7 +127,8 @@ class AnswerLog:
             wanted.pop("predicted", None)
         if self._threshold is not None:
             wanted.pop("accepted", None)
-        numbers = [wanted[x] for x in _NUMBERS if x in wanted]
+        # One column may be both, and is read once.
+        numbers = [*{wanted[x]: None for x in _NUMBERS if x in wanted}]
         gaps = [x for k, x in wanted.items() if k in ("correct", "label")]
         others = [x for x in wanted.values() if x not in {*numbers, *gaps}]
         parts = self._file.parts(others, numbers, [], gaps=gaps)
@@ -163,7 +170,8 @@ class AnswerLog:
                         start + i,
                         value=text,
                     )
-        return Answers(correct, accepted, read.get("confidence"), ids)
+        others = read.get("score"), read.get("group")
+        return Answers(correct, accepted, read.get("confidence"), ids, *others)
 
     def _flags(
         self, what: str, values: np.ndarray, start: int, gaps: bool = False

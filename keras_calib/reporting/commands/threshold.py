@@ -1,0 +1,153 @@
+"""The arguments of `keras-calib threshold`, read and checked without Keras."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from keras_calib.backend.errors import value_error
+from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import add_groups
+from keras_calib.reporting.commands.terminal import load_keras
+
+__all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
+
+DESCRIPTION = """\
+Chooses the least confidence to accept, from answers of any model that were
+found right or wrong. With probability 1 - --delta at most --risk of the
+accepted answers in use are wrong. That holds for answers like those of the
+log, which are independent and chose nothing else.
+
+A log has one row for each answer, as `monitor` reads it:
+  confidence  in [0, 1]; or `score`, any number that is higher for surer answers
+  correct     1 or 0, true or false; or `label` and `predicted`. Rows without a
+              label are left out
+  id          may be there: then --calibration must hold other answers
+Files are .npz, .csv, .tsv, .parquet, or .jsonl with one JSON object in each
+line.
+
+With --calibration, answers of a second log first fit a calibrator of the
+confidence c: log(q / (1 - q)) = slope * log(c / (1 - c)) + intercept (affine),
+or a log(c) - b log(1 - c) + c0 (beta). The threshold is then for q.
+"""
+EXAMPLES = """\
+examples:
+  keras-calib threshold --log=answers.parquet --risk=0.05 --out=threshold.json
+  keras-calib threshold --log=answers.jsonl --calibration=first.jsonl \\
+      --risk=0.1 --delta=0.1 --out=threshold.json
+  keras-calib threshold --log=answers.parquet --risk=0.1 --group=task
+  keras-calib threshold --log=answers.csv --coverage=0.8
+"""
+# How errors call the library's arguments here.
+FLAGS = {
+    "risk": "--risk",
+    "coverage": "--coverage",
+    "delta": "--delta",
+    "groups": "--group",
+    "path": "--out",
+}
+_Arguments = dict[str, dict[str, Any]]
+_FILES: _Arguments = {
+    "--log": {
+        "required": True,
+        "metavar": "FILE",
+        "help": "labelled answers, to choose the threshold on",
+    },
+    "--calibration": {
+        "metavar": "FILE",
+        "help": "other labelled answers, to fit a calibrator on",
+    },
+    "--calibrator": {
+        "choices": ("affine", "beta"),
+        "help": "what to fit on them (affine)",
+    },
+    "--out": {"metavar": "FILE", "help": "the .json file to write too"},
+}
+_TARGET: _Arguments = {
+    "--risk": {
+        "type": float,
+        "metavar": "SHARE",
+        "help": "largest share of wrong answers among the accepted",
+    },
+    "--coverage": {
+        "type": float,
+        "metavar": "SHARE",
+        "help": "least share to accept, instead of --risk; no guarantee",
+    },
+    "--delta": {
+        "type": float,
+        "default": 0.05,
+        "metavar": "SHARE",
+        "help": "probability that the guarantee fails (%(default)s)",
+    },
+    "--method": {
+        "choices": ("ltt", "sgr"),
+        "default": "ltt",
+        "help": "how the threshold is certified (%(default)s)",
+    },
+}
+_COLUMNS: _Arguments = {
+    f"--{name}": {"metavar": "NAME", "help": text}
+    for name, text in {
+        "confidence": "column of the confidence",
+        "score": "column of the score; the threshold is for it, if there is",
+        "correct": "column of correctness",
+        "label": "column of the true answer",
+        "predicted": "column of the given answer",
+        "ids": "column of the ids",
+        "group": "column of groups, such as tasks: a threshold for each",
+    }.items()
+}
+_GROUPS = {"files": _FILES, "target": _TARGET, "columns": _COLUMNS}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Gives a parser the arguments of the command."""
+    add_groups(parser, _GROUPS)
+
+
+def check(given: argparse.Namespace) -> None:
+    """Raises ValueError if arguments are wrong, alone or together."""
+    if (given.risk is None) == (given.coverage is None):
+        raise value_error(
+            "One of --risk and --coverage must be given",
+            **{"--risk": given.risk, "--coverage": given.coverage},
+        )
+    for name in ("risk", "coverage", "delta"):
+        share = getattr(given, name)
+        most = share == 1.0 and name == "coverage"
+        if share is not None and not (0.0 < share < 1.0 or most):
+            raise value_error(
+                f"`{name}` must be a number between 0 and 1, such as 0.05",
+                **{name: share},
+            )
+    if given.calibrator is not None and given.calibration is None:
+        raise ValueError(
+            "--calibrator needs --calibration, the answers to fit it on"
+        )
+    if given.calibration is not None:
+        if given.score is not None:
+            raise ValueError(
+                "--score and --calibration exclude each other: calibrators "
+                "are for a confidence"
+            )
+        if Path(given.calibration).resolve() == Path(given.log).resolve():
+            raise value_error(
+                "--log and --calibration must be different answers",
+                **{"--log": given.log},
+            )
+    if given.out is not None and Path(given.out).suffix.lower() != ".json":
+        raise value_error(
+            "`path` must be a file that ends in .json", path=given.out
+        )
+
+
+def run(given: argparse.Namespace, progress: Progress) -> None:
+    """Prints the threshold, and writes it where --out says."""
+    load_keras(progress)
+    from keras_calib.reporting.commands.answer_thresholds import (
+        threshold_of_logs,
+    )
+
+    text = threshold_of_logs(given, progress)
+    progress.clear()
+    print(text)

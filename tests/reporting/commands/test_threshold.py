@@ -1,0 +1,147 @@
+"""`keras-calib threshold`: what it chooses, writes and refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+import keras_calib as kc
+from keras_calib.reporting.command_line import main
+
+
+def answers(count=2000, seed=0, gap=0.15):
+    """Confidences too large by up to `gap`, and correctness."""
+    rng = np.random.default_rng(seed)
+    confidence = rng.beta(4.0, 1.0, count).round(6)
+    correct = rng.random(count) < confidence - gap * confidence
+    return confidence, correct.astype(int)
+
+
+def write(path, confidence, correct, **columns):
+    columns = {"confidence": confidence, "correct": correct, **columns}
+    rows = zip(*columns.values(), strict=True)
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def run(*given):
+    return main(["threshold", *map(str, given), "--quiet"])
+
+
+def test_the_threshold_is_that_of_the_function(tmp_path, capsys):
+    confidence, correct = answers()
+    log = write(tmp_path / "log.csv", confidence, correct)
+    out = tmp_path / "threshold.json"
+    assert run(f"--log={log}", "--risk=0.25", f"--out={out}") == 0
+    expected = kc.choose_threshold(confidence, correct, risk=0.25, delta=0.05)
+    facts = json.loads(out.read_text())
+    for name in ("threshold", "coverage", "risk", "certified_risk", "delta"):
+        assert facts[name] == getattr(expected, name)
+    assert facts["num_samples"] == 2000
+    assert facts["calibrator"] is None
+    text = capsys.readouterr().out
+    assert f"at least {expected.threshold:.9g}" in text
+    assert "at most 0.25 of the accepted" in text
+    # The monitor takes risk and coverage from it.
+    given = ["monitor", f"--log={log}", f"--selector={out}", "--quiet"]
+    given += [f"--threshold={expected.threshold}", "--tolerance=none"]
+    assert main(given) == 0
+    text = capsys.readouterr().out
+    assert "risk (at most 0.25)" in text
+    assert "coverage (" in text
+
+
+@pytest.mark.parametrize("kind", ["affine", "beta"])
+def test_a_calibrator_of_other_answers_comes_first(tmp_path, capsys, kind):
+    log = write(tmp_path / "log.csv", *answers())
+    # A confidence of 1 has infinite log-odds.
+    confidence, correct = answers(seed=1)
+    confidence[:2] = 0.0, 1.0
+    first = write(tmp_path / "first.csv", confidence, correct)
+    out = tmp_path / "threshold.json"
+    given = f"--log={log}", f"--calibration={first}", f"--calibrator={kind}"
+    assert run(*given, "--risk=0.25", f"--out={out}") == 0
+    facts = json.loads(out.read_text())
+    told, c = facts["calibrator"], answers()[0]
+    if kind == "affine":
+        odds = told["slope"] * np.log(c / (1 - c)) + told["intercept"]
+    else:
+        odds = told["a"] * np.log(c) - told["b"] * np.log1p(-c) + told["c0"]
+    calibrated, correct = 1 / (1 + np.exp(-odds)), answers()[1]
+    expected = kc.choose_threshold(calibrated, correct, risk=0.25, delta=0.05)
+    assert facts["threshold"] == pytest.approx(expected.threshold, abs=1e-5)
+    assert facts["coverage"] == expected.coverage
+    assert abs(calibrated.mean() - correct.mean()) < 0.03
+    assert abs(c.mean() - correct.mean()) > 0.09
+    assert "Calibrated on 2,000 answers" in capsys.readouterr().out
+
+
+def test_groups_have_thresholds_of_their_own(tmp_path, capsys):
+    confidence, correct = answers()
+    tasks = np.array(["law", "code"])[np.arange(2000) % 2]
+    log = write(tmp_path / "log.csv", confidence, correct, task=tasks)
+    out = tmp_path / "threshold.json"
+    given = f"--log={log}", "--risk=0.3", "--group=task", f"--out={out}"
+    assert run(*given) == 0
+    expected = kc.choose_group_thresholds(
+        confidence, correct, tasks, risk=0.3, delta=0.05
+    )
+    facts = json.loads(out.read_text())
+    found = [one["threshold"] for one in facts["groups"]]
+    assert found == list(expected.threshold)
+    assert [one["group"] for one in facts["groups"]] == ["code", "law"]
+    assert "2 of 2 groups answer" in capsys.readouterr().out
+    given = ["monitor", f"--log={log}", f"--selector={out}", "--quiet"]
+    assert main([*given, "--threshold=0.9"]) == 1
+    assert "not one for each group" in capsys.readouterr().err
+
+
+def test_scores_of_any_scale_and_late_labels_are_read(tmp_path, capsys):
+    confidence, correct = answers()
+    score = np.log(confidence)
+    log = tmp_path / "log.jsonl"
+    with open(log, "w") as file:
+        for k, (s, right) in enumerate(zip(score, correct, strict=True)):
+            label = {"correct": int(right)} if k >= 100 else {}
+            file.write(json.dumps({"score": s, **label}) + "\n")
+    assert run(f"--log={log}", "--coverage=0.5") == 0
+    expected = kc.choose_threshold(score[100:], correct[100:], coverage=0.5)
+    text = capsys.readouterr().out
+    assert "100 answers without a label" in text
+    assert f"score of at least {expected.threshold:.9g}" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "message"),
+    [
+        ([], 2, "--risk and --coverage"),
+        (["--risk=2"], 2, "--risk must be a number between 0 and 1"),
+        (["--risk=0.1", "--out=a.csv"], 2, "ends in .json"),
+        (["--risk=0.1", "--calibrator=beta"], 2, "needs --calibration"),
+        (["--risk=0.1", "--calibration=log.csv"], 2, "different answers"),
+        (["--risk=0.001"], 1, "--log=log.csv: No threshold is certified"),
+        (["--risk=0.1", "--group=task"], 1, "absent='task'"),
+        (["--risk=0.1", "--confidence=score"], 1, "confidence` must be in"),
+        (["--risk=0.1", "--correct=shares"], 1, "must be 1 or 0"),
+        (["--risk=0.1", "--calibration=same.csv", "--ids=id"], 1, "same"),
+        (["--risk=0.1", "--calibration=falls.csv"], 1, "must rise"),
+    ],
+)
+def test_the_command_refuses(
+    tmp_path, capsys, monkeypatch, given, code, message
+):
+    monkeypatch.chdir(tmp_path)
+    confidence, correct = answers(200)
+    columns = {"id": np.arange(200), "shares": confidence}
+    columns["score"] = np.log(confidence)
+    write(tmp_path / "log.csv", confidence, correct, **columns)
+    write(tmp_path / "same.csv", confidence, correct, **columns)
+    columns["id"] = columns["id"] + 200
+    write(tmp_path / "falls.csv", 1.0 - confidence, correct, **columns)
+    try:
+        found = run("--log=log.csv", *given)
+    except SystemExit as error:
+        found = error.code
+    assert found == code
+    assert message in capsys.readouterr().err
