@@ -70,6 +70,7 @@ _REQUIRED = {
     "CoverageAtAccuracy": {"accuracy": 0.7},
     "CoverageAtRisk": {"risk": 0.3},
     "RiskAtCoverage": {"coverage": 0.5},
+    **dict.fromkeys(("L1ACE", "l1_ace"), {"by": "batch"}),
     "mean_cost": {"costs": 1.0 - np.eye(3)},
     "coverage_at_accuracy": {"accuracy": 0.7},
     "coverage_at_risk": {"risk": 0.3},
@@ -109,7 +110,7 @@ def _loss(cls):
     def call(labels, predictions, weight):
         if cls is kc.AdaptiveLabelSmoothing:
             labels = _pairs_beside(predictions)
-        loss = cls(reference="min") if cls is kc.ACLS else cls()
+        loss = cls(**_REQUIRED.get(cls.__name__, {}))
         return loss(labels, predictions, weight)
 
     return Entry(

@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 from loss_case import LossCase
 from loss_cases import LOSSES
+from loss_cases import OTHER_LOSSES
 from metric_cases import KINDS
 from metric_cases import METRICS
 from metric_cases import OTHER_METRICS
@@ -35,6 +36,7 @@ __all__ = [
     "METRIC_DATA",
     "MetricCase",
     "OTHER_CALIBRATORS",
+    "OTHER_LOSSES",
     "OTHER_METRICS",
     "TABLE",
     "accuracy",

@@ -335,6 +335,15 @@ LOSSES = [
         },
     ),
     LossCase(
+        "L1ACE",
+        kc.L1ACE,
+        kc.l1_ace,
+        {"strength": 0.3, "num_bins": 4, "by": "batch"},
+        limit={"strength": 0.0, "by": "batch"},
+        linear=False,
+        batch_coupled=True,
+    ),
+    LossCase(
         "DCA",
         kc.DCA,
         kc.dca,
@@ -367,3 +376,6 @@ LOSSES = [
         },
     ),
 ]
+
+# Their values depend on the labels around a pixel: tests/losses/test_spatial.py
+OTHER_LOSSES = [kc.NACL, kc.SVLS]

@@ -6,9 +6,11 @@ _DATA = "takes images or data sets"
 _FILES = "takes files"
 _MAPS = "takes logits of images alone: tests/calibrators/test_local.py"
 _MODEL = "takes a model, whose outputs come by way of what is called here"
+_NEIGHBORS = "takes images alone: tests/losses/test_spatial.py"
 _RESULT = "holds results"
 NO_PREDICTIONS = {
     "LocalTemperatureScaling": _MAPS,
+    **dict.fromkeys(("NACL", "SVLS", "nacl", "svls"), _NEIGHBORS),
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
         _ABSTRACT,

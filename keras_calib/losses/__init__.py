@@ -8,6 +8,8 @@ Floor: above `formulas`, beside `metrics`, `calibrators` and `data`.
 from keras_calib.formulas.targets import cape_targets
 from keras_calib.formulas.targets import objectness_targets
 from keras_calib.formulas.targets import smooth_labels
+from keras_calib.losses.average_calibration import L1ACE
+from keras_calib.losses.average_calibration import l1_ace
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.losses.brier import BrierLoss
@@ -45,6 +47,10 @@ from keras_calib.losses.smoothing import LabelSmoothing
 from keras_calib.losses.smoothing import adaptive_label_smoothing
 from keras_calib.losses.smoothing import cape_loss
 from keras_calib.losses.smoothing import label_smoothing
+from keras_calib.losses.spatial import NACL
+from keras_calib.losses.spatial import SVLS
+from keras_calib.losses.spatial import nacl
+from keras_calib.losses.spatial import svls
 
 __all__ = [
     "ACLS",
@@ -58,12 +64,15 @@ __all__ = [
     "FLSD",
     "FocalLoss",
     "InverseFocalLoss",
+    "L1ACE",
     "LabelRelaxation",
     "LabelSmoothing",
     "MDCA",
     "MMCE",
     "MbLS",
+    "NACL",
     "PerSampleLoss",
+    "SVLS",
     "UniformityPenalty",
     "acls",
     "adaptive_focal",
@@ -79,12 +88,15 @@ __all__ = [
     "flsd",
     "focal_loss",
     "inverse_focal_loss",
+    "l1_ace",
     "label_relaxation",
     "label_smoothing",
     "mbls",
     "mdca",
     "mmce",
+    "nacl",
     "objectness_targets",
     "smooth_labels",
+    "svls",
     "uniformity_penalty",
 ]

@@ -171,6 +171,7 @@ class PerSampleLoss(keras.losses.Loss):
 
     def _values(self, batch, beside):
         """Losses `(batch, ...)`, also of masked samples."""
+        beside = {**self.beside_of(batch), **beside}
         options = {**beside, **self.hyperparameters}
         return self._run(self.fn, batch.labels, batch.outputs, options)
 
@@ -205,6 +206,10 @@ class PerSampleLoss(keras.losses.Loss):
     def split_labels(self, y_true, rules=None):
         """Split `y_true` into labels and further keyword arguments of `fn`."""
         return y_true, {}
+
+    def beside_of(self, batch):
+        """Further keyword arguments of `fn`, read off the whole batch."""
+        return {}
 
     def get_config(self):
         return {

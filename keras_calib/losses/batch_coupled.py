@@ -74,7 +74,8 @@ class BatchCoupledLoss(PerSampleLoss):
         fidelity, options = cross_entropy, {}
         if self.fidelity is not None:
             fidelity = self.fidelity.fn
-            options = self.fidelity.hyperparameters
+            options = self.fidelity.beside_of(batch)
+            options = {**options, **self.fidelity.hyperparameters}
         losses = self._run(fidelity, labels, logits, options)
         weight = batch.weight
         if batch.mask is not None:

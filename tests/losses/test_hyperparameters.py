@@ -12,13 +12,15 @@ import keras_calib as kc
 pytestmark = pytest.mark.portable
 NAN, INF = float("nan"), float("inf")
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.5, 1.0, 0.0]], "float32")
-COUPLED = (kc.DCA, kc.MDCA, kc.MMCE)
+L1ACE = partial(kc.L1ACE, by="batch")
+COUPLED = (kc.DCA, L1ACE, kc.MDCA, kc.MMCE)
 UNIT = {-0.1: ">= 0.0", 1.5: "<= 1.0"}
 
 RANKING = partial(kc.correctness_ranking, LOGITS, np.array([0.2, 0.9]))
 CAPE = partial(kc.cape_targets, np.array([0, 1]), np.array([[0.2], [0.7]]))
 TARGETS = partial(kc.objectness_targets, np.array([0]), np.array([0.5]))
 THREE_TARGETS = partial(TARGETS, num_classes=3)
+LOGIT_NACL = partial(kc.NACL, from_logits=True)
 SMOOTH = partial(kc.smooth_labels, np.eye(3))
 # What takes the number, its name, and numbers with the rule that they break.
 NUMBERS = (
@@ -36,6 +38,7 @@ NUMBERS = (
     (kc.DCA, "strength", {-0.1: ">= 0"}),
     (kc.FocalLoss, "gamma", {-1.0: ">= 0"}),
     (kc.InverseFocalLoss, "gamma", {-1.0: ">= 0"}),
+    (kc.L1ACE, "strength", {-0.1: ">= 0"}),
     (kc.LabelRelaxation, "alpha", UNIT),
     (kc.LabelSmoothing, "alpha", {1.5: "<= 1"}),
     (kc.MDCA, "strength", {-0.1: ">= 0"}),
@@ -43,6 +46,9 @@ NUMBERS = (
     (kc.MMCE, "strength", {-0.1: ">= 0"}),
     (kc.MbLS, "margin", {-1.0: ">= 0"}),
     (kc.MbLS, "strength", {-0.1: ">= 0"}),
+    (LOGIT_NACL, "sigma", {0.0: "> 0"}),
+    (LOGIT_NACL, "strength", {-0.1: ">= 0"}),
+    (kc.SVLS, "sigma", {-0.1: "> 0", 0.0: "> 0"}),
     (kc.UniformityPenalty, "strength", {-0.1: ">= 0"}),
     (CAPE, "sigma", {-0.1: "> 0", 0.0: "> 0"}),
     (THREE_TARGETS, "beta", UNIT),
@@ -50,7 +56,10 @@ NUMBERS = (
 INTEGERS = (
     (CAPE, "num_bins", {0: ">= 1", 3: "at most the number of predictions"}),
     (CAPE, "window", {0: ">= 1"}),
+    (LOGIT_NACL, "kernel_size", {1: ">= 3", 4: "odd"}),
     (TARGETS, "num_classes", {1: ">= 2"}),
+    (kc.L1ACE, "num_bins", {0: ">= 1"}),
+    (kc.SVLS, "kernel_size", {1: ">= 3", 4: "odd"}),
 )
 CHOICES = (
     (kc.ACLS, "condition", ("margin", "none")),
@@ -58,6 +67,10 @@ CHOICES = (
     (kc.ACLS, "smoothing", ("adaptive", "constant")),
     (kc.AdaptiveLabelSmoothing, "floor", (None, "uniform")),
     (kc.CRLMargin, "condition", ("predicted", "each")),
+    (kc.L1ACE, "by", ("image", "batch")),
+    (LOGIT_NACL, "distance", ("l1", "l2")),
+    (LOGIT_NACL, "edges", ("replicate", "background")),
+    (LOGIT_NACL, "kernel", ("mean", "gaussian")),
     (kc.ConfidencePenalty, "class_reduction", ("sum", "mean")),
     (kc.LabelSmoothing, "spread", ("all", "others")),
     (kc.MMCE, "variant", ("weighted", "weighted_released")),

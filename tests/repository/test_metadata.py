@@ -116,4 +116,5 @@ def test_every_exported_class_has_a_case_for_the_laws():
     listed = cases.LOSSES + cases.METRICS + cases.CALIBRATORS
     covered = {case.cls for case in listed}
     covered |= {*cases.OTHER_METRICS, *cases.OTHER_CALIBRATORS}
+    covered |= {*cases.OTHER_LOSSES}
     assert exported == covered | set(cases.ABSTRACT)

@@ -1,0 +1,224 @@
+"""Average calibration error of the classes of an image (L1-ACE)."""
+
+from typing import Any
+
+import keras
+from keras import backend
+from keras import ops
+
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.gradients import with_gradient
+from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
+from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.closed_forms import flat_rows
+from keras_calib.losses.closed_forms import mark_first
+from keras_calib.losses.label_forms import Targets
+from keras_calib.losses.label_forms import reads_ids
+from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.softmax import softmax_parts
+
+__all__ = ["L1ACE", "l1_ace"]
+
+
+@reads_ids
+def l1_ace(
+    labels: Any,
+    logits: Any,
+    *,
+    num_bins: int = 20,
+    by: str = "image",
+    include_background: bool = True,
+    sample_weight: Any = None,
+) -> Any:
+    """Average calibration error (L1-ACE) of each class, hard binned.
+
+    Use it inside a loss of your own; `L1ACE` is the class to compile with.
+
+    mean_images mean_k mean_b |mean_{n in b} p_nk - mean_{n in b} labels_nk|
+
+    The pixels n of an image fall into bins b by the probability p_nk of the
+    class, each (low, high] and of equal width. Empty bins have no part. The
+    gradient runs through the probabilities, not through the choice of bin. A
+    bin whose two means agree has no gradient.
+
+    Derivation: docs/derivations.md, 'Gradients of the losses'.
+
+    Args:
+        labels: One-hot or soft labels `(batch, ..., num_classes)`.
+        logits: Logits `(batch, ..., num_classes)`.
+        num_bins: Number of bins, >= 1.
+        by: `"image"` takes the error of each image and their mean, `"batch"`
+            the error of all pixels of the batch.
+        include_background: Whether class 0 takes part in the mean over k.
+        sample_weight: Weights `(batch, ...)`, >= 0, of both means, or None.
+            An image counts by the mean of its positive weights.
+
+    Returns:
+        A scalar in [0, 1], 0 if all weights are 0.
+
+    Raises:
+        ValueError: If `by` is `"image"` and there is no axis of space.
+
+    Reference:
+        Barfoot et al., Average Calibration Error: A Differentiable Loss for
+        Improved Reliability in Image Segmentation, MICCAI 2024,
+        https://arxiv.org/abs/2403.06759
+    """
+    num_classes, first = logits.shape[-1], 0 if include_background else 1
+    if by == "image":
+        if len(logits.shape) < 3:
+            raise value_error(
+                "`logits` must have axes of space, (batch, ..., num_classes), "
+                'or pass `by="batch"` for the error of the whole batch',
+                **{"logits.shape": shape_of(logits)},
+            )
+        images = ops.shape(logits)[0]
+    else:
+        images = 1
+    labels, logits, weight = flat_rows(labels, logits, sample_weight)
+    targets = Targets(labels, logits)
+    counted = num_classes - first
+    num_keys = images * counted * num_bins
+
+    def image_means(x):
+        """Of rows `(n,)`: the mean of each image's positive weights."""
+        x = ops.reshape(x, (images, -1))
+        positive = ops.cast(x > 0, x.dtype)
+        return safe_divide(ops.sum(x, axis=-1), ops.sum(positive, axis=-1))
+
+    def forward(logits):
+        parts = softmax_parts(logits)
+        probs = parts.probs[:, first:]
+        gaps = targets.subtract_from(parts.probs)[:, first:]
+        # Bins are (low, high], and 0 is in the first.
+        keys = ops.cast(ops.ceil(probs * num_bins), "int32") - 1
+        keys = ops.clip(keys, 0, num_bins - 1)
+        keys = keys + num_bins * ops.arange(counted, dtype="int32")
+        keys = ops.reshape(keys, (images, -1))
+        starts = ops.cumsum(ops.ones_like(keys[:, :1]), axis=0) - 1
+        keys = ops.reshape(keys + starts * (counted * num_bins), (-1,))
+        each = ops.expand_dims(weight, -1)
+        sums = _sums(ops.reshape(gaps * each, (-1,)), keys, num_keys)
+        mass = _sums(
+            ops.reshape(ops.ones_like(gaps) * each, (-1,)), keys, num_keys
+        )
+        sums, mass = (
+            ops.reshape(x, (images, counted, num_bins)) for x in (sums, mass)
+        )
+        filled = ops.cast(mass > 0, mass.dtype)
+        bins = at_least(ops.sum(filled, axis=-1, keepdims=True), 1.0)
+        share = image_means(weight)
+        share = safe_divide(share, ops.sum(share)) / counted
+        # What one bin of a class of an image counts.
+        rate = ops.reshape(share, (-1, 1, 1)) * filled / bins
+        means = safe_divide(sums, mass)
+        value = ops.sum(rate * ops.abs(means))
+
+        def gradient():
+            slopes = safe_divide(rate * ops.sign(means), mass)
+            slopes = ops.take(ops.reshape(slopes, (-1,)), keys)
+            slopes = ops.reshape(slopes, ops.shape(gaps)) * each
+            if first:
+                slopes = ops.concatenate(
+                    [ops.zeros_like(slopes[:, :1]), slopes], axis=-1
+                )
+            # Less the slope of the likeliest class: what is left does not
+            # cancel where its probability is nearly 1.
+            top = mark_first(ops.equal(parts.shifted, 0.0), slopes.dtype)
+            slopes = slopes - ops.sum(slopes * top, axis=-1, keepdims=True)
+            mean = ops.sum(parts.probs * slopes, axis=-1, keepdims=True)
+            return parts.probs * (slopes - mean)
+
+        return value, gradient
+
+    return with_gradient(forward, logits)
+
+
+def _sums(values: Any, keys: Any, num_keys: Any) -> Any:
+    """Sums over each key, in the dtype of the values."""
+    if backend.backend() == "torch":
+        # segment_sum adds in float32 on torch, whatever the dtype.
+        sums = ops.bincount(keys, weights=values, minlength=num_keys)
+        return ops.cast(sums, values.dtype)
+    return ops.segment_sum(values, keys, num_segments=num_keys)
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class L1ACE(BatchCoupledLoss):
+    """A loss plus the average calibration error of each class of an image.
+
+    Use it for segmentation when the probabilities of each class must be
+    calibrated on each image. It can be added to any per-sample loss.
+
+    fidelity + strength mean_images mean_k mean_b |gap of bin b|
+
+    The gap of a bin is the mean probability of class k less its frequency,
+    over the pixels of an image in that bin. Bins are (low, high], of equal
+    width, and empty ones have no part. The gradient runs through the
+    probabilities, not through the choice of bin. A bin whose two means agree
+    has no gradient.
+
+    Args:
+        strength: Coefficient of the term, >= 0. The released code takes half
+            the term and half the cross entropy, which is a strength of 1.
+        num_bins: Number of bins, >= 1.
+        by: `"image"` takes the error of each image and their mean, as the
+            authors do. `"batch"` takes that of all pixels of the batch, also
+            for classification.
+        include_background: Whether class 0 takes part in the mean over k.
+        fidelity: The `PerSampleLoss` to add the term to, or None for cross
+            entropy.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
+
+    Raises:
+        ValueError: On call, if `by` is `"image"` and predictions are rows
+            `(batch, num_classes)`.
+
+    Example:
+
+    >>> loss = L1ACE(by="batch", from_logits=True)
+    >>> round(float(loss([0, 1], [[2.0, 0.0], [2.0, 0.0]])), 4)
+    1.5077
+
+    Reference:
+        Barfoot et al., Average Calibration Error: A Differentiable Loss for
+        Improved Reliability in Image Segmentation, MICCAI 2024,
+        https://arxiv.org/abs/2403.06759
+
+    Differs:
+        The released code scales the bins by 1 + 2^-23 and halves both parts
+        of the loss. The authors add the term to a Dice loss too, which is not
+        in this library.
+    """
+
+    def __init__(
+        self,
+        strength: float = 1.0,
+        *,
+        num_bins: int = 20,
+        by: str = "image",
+        include_background: bool = True,
+        fidelity: PerSampleLoss | None = None,
+        name: str = "l1_ace",
+        **kwargs: Any,
+    ):
+        check_integer("num_bins", num_bins, 1)
+        check_in("by", by, ("image", "batch"))
+        check_flag("include_background", include_background)
+        super().__init__(
+            l1_ace,
+            strength=strength,
+            fidelity=fidelity,
+            hyperparameters={
+                "num_bins": num_bins,
+                "by": by,
+                "include_background": include_background,
+            },
+            name=name,
+            **kwargs,
+        )
