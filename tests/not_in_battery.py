@@ -6,9 +6,11 @@ _DATA = "takes images or data sets"
 _FILES = "takes files"
 _MAPS = "takes logits of images alone: tests/calibrators/test_local.py"
 _MODEL = "takes a model, whose outputs come by way of what is called here"
+_LABELS = "takes several labels at once: tests/*/test_multi_label*.py"
 _RESULT = "holds results"
 NO_PREDICTIONS = {
     "LocalTemperatureScaling": _MAPS,
+    "MultiLabelCalibrator": _LABELS,
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
         _ABSTRACT,
