@@ -11,6 +11,7 @@ _RESULT = "holds results"
 NO_PREDICTIONS = {
     "LocalTemperatureScaling": _MAPS,
     "MultiLabelCalibrator": _LABELS,
+    "MultiLabelSelector": _LABELS,
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
         _ABSTRACT,
@@ -69,6 +70,7 @@ NO_PREDICTIONS = {
             *("PriorEstimate", "RegularizerHistogram", "Report"),
             *("RiskCoverageCurve", "ThresholdTable", "Alarm", "GroupMetrics"),
             *("CertificateCheck", "ControlledRisks", "GroupThresholds"),
+            "LabelThresholds",
             *("LabelTable", "LargestDifference", "Plan", "Recalibration"),
             *("MixtureThreshold", "PriorThreshold", "SizeTable"),
         ),

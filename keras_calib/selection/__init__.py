@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from keras_calib.selection.group_names import combined_groups
     from keras_calib.selection.group_thresholds import GroupThresholds
     from keras_calib.selection.group_thresholds import choose_group_thresholds
+    from keras_calib.selection.label_thresholds import LabelThresholds
+    from keras_calib.selection.multi_label_selector import MultiLabelSelector
     from keras_calib.selection.normalization import LogitNormalization
     from keras_calib.selection.plan_tables import LabelTable
     from keras_calib.selection.plan_tables import Plan
@@ -35,8 +37,10 @@ __all__ = [
     "ControlledRisks",
     "GroupThresholds",
     "LabelTable",
+    "LabelThresholds",
     "LogitNormalization",
     "MixtureThreshold",
+    "MultiLabelSelector",
     "Plan",
     "PriorThreshold",
     "SelectiveClassifier",
@@ -59,6 +63,8 @@ __getattr__ = late_names(
         "cost_records": "choose_threshold_by_cost",
         "group_names": "combined_groups",
         "group_thresholds": "GroupThresholds choose_group_thresholds",
+        "label_thresholds": "LabelThresholds",
+        "multi_label_selector": "MultiLabelSelector",
         "normalization": "LogitNormalization",
         "plan_tables": "LabelTable Plan SizeTable",
         "planning": "plan",
