@@ -6,10 +6,13 @@ _DATA = "takes images or data sets"
 _FILES = "takes files"
 _MAPS = "takes logits of images alone: tests/calibrators/test_local.py"
 _MODEL = "takes a model, whose outputs come by way of what is called here"
+_LABELS = "takes several labels at once: tests/*/test_multi_label*.py"
 _NEIGHBORS = "takes images alone: tests/losses/test_spatial.py"
 _RESULT = "holds results"
 NO_PREDICTIONS = {
     "LocalTemperatureScaling": _MAPS,
+    "MultiLabelCalibrator": _LABELS,
+    "MultiLabelSelector": _LABELS,
     **dict.fromkeys(("NACL", "SVLS", "nacl", "svls"), _NEIGHBORS),
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
@@ -69,6 +72,7 @@ NO_PREDICTIONS = {
             *("PriorEstimate", "RegularizerHistogram", "Report"),
             *("RiskCoverageCurve", "ThresholdTable", "Alarm", "GroupMetrics"),
             *("CertificateCheck", "ControlledRisks", "GroupThresholds"),
+            "LabelThresholds",
             *("LabelTable", "LargestDifference", "Plan", "Recalibration"),
             *("DetectionCalibrationError", "DetectionRecords"),
             "DetectionThreshold",

@@ -36,6 +36,7 @@ __all__ = [
     "neighbours",
     "nested_layers",
     "set_direction",
+    "set_keras_mask",
     "unlock_variables",
     "unpickler",
     "updated_metrics",
@@ -339,6 +340,19 @@ def keras_mask(y_pred: Any, rank: int) -> Any:
     while len(mask.shape) < rank:
         mask = ops.expand_dims(mask, -1)
     return mask
+
+
+def set_keras_mask(tensor: Any, mask: Any) -> None:
+    """Attach a mask, as layers do, which `keras_mask` reads.
+
+    Seen in Keras 3.15: `keras.src.backend.set_keras_mask`.
+    """
+    try:
+        from keras.src.backend import set_keras_mask as attach
+    except ImportError:
+        tensor._keras_mask = mask
+    else:
+        attach(tensor, mask)
 
 
 def _callers() -> Iterator[Any]:

@@ -23,6 +23,7 @@ from keras_calib.calibrators.gaussian_process import GaussianProcessCalibration
 from keras_calib.calibrators.local import LocalTemperatureScaling
 from keras_calib.calibrators.logistic import AffineScaling
 from keras_calib.calibrators.logistic import QuadraticScaling
+from keras_calib.calibrators.multi_label import MultiLabelCalibrator
 from keras_calib.calibrators.parametrized import ParametrizedTemperatureScaling
 from keras_calib.calibrators.prior import PriorCorrection
 from keras_calib.calibrators.refinement import refinement_nll
@@ -46,6 +47,7 @@ __all__ = [
     "IsotonicCalibration",
     "LocalTemperatureScaling",
     "MatrixScaling",
+    "MultiLabelCalibrator",
     "ParametrizedTemperatureScaling",
     "PriorCorrection",
     "QuadraticScaling",

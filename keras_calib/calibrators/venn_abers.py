@@ -121,13 +121,17 @@ class VennAbers(OneVsRest):
         logits, one_output = self.logits_for_interval(logits, from_logits)
         features = self.features(logits)
         if logits.shape[-1] != 2:
-            p1, rest = self._look_up(features)
-            return 1.0 - rest, p1
+            return self.ends(features)
         p1, rest = self._look_up(features[..., 1:])
         if one_output:
             return 1.0 - rest, p1
         low = ops.concatenate([1.0 - p1, 1.0 - rest], axis=-1)
         return low, ops.concatenate([rest, p1], axis=-1)
+
+    def ends(self, features: Any) -> tuple[Any, Any]:
+        """p0 and p1 of log-odds."""
+        p1, rest = self._look_up(features)
+        return 1.0 - rest, p1
 
     def features(self, logits: Any) -> Any:
         """The log-odds of each class."""

@@ -23,6 +23,7 @@ from keras_calib.exporting.served_model import ServedModel
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection import ChosenThreshold
 from keras_calib.selection import GroupThresholds
+from keras_calib.selection import MultiLabelSelector
 from keras_calib.selection.cost_targets import COST_TESTS
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.version import __version__
@@ -52,6 +53,12 @@ def check_certifiable(selector: Any) -> str:
 
     That is a guarantee of `fit`, or Chow's rule.
     """
+    if isinstance(selector, MultiLabelSelector):
+        raise value_error(
+            "`certificate=True` needs a `SelectiveClassifier`: certificates "
+            "are not for several labels",
+            selector=type(selector).__name__,
+        )
     check_like_fit(selector, "`certificate=True`")
     chosen = getattr(selector, "chosen", None)
     with_costs = getattr(selector, "costs", None) is not None

@@ -14,7 +14,7 @@ from keras_calib.exporting.served_model import ServedModel
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
-from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["ImageReader", "write_savedmodel"]
 
@@ -130,8 +130,8 @@ def write_savedmodel(
     )
     archive.add_endpoint(
         "serving_logits",
-        lambda logits, group=None: served.selector(
-            to_model_logits(logits, from_logits=True), groups=group
+        lambda logits, group=None: served.select(
+            logits, from_logits=True, groups=group
         ),
         [
             tf.TensorSpec(served.logits_shape, tf.float32, name="logits"),
@@ -177,7 +177,9 @@ def _check_no_python(path: Path) -> None:
 def _collections(selector: Any) -> dict[str, list]:
     """Variables by the attribute name that they have in the loaded model."""
     found = {"threshold": [selector._threshold]}
-    parts = {"calibration": selector.calibrator, "score": selector.score}
+    parts = {"calibration": selector.calibrator, "score": None}
+    if isinstance(selector, SelectiveClassifier):
+        parts["score"] = selector.score
     for name, part in parts.items():
         if isinstance(part, keras.layers.Layer) and part.variables:
             found[name] = part.variables

@@ -10,7 +10,9 @@ from keras import ops
 
 from keras_calib.backend.keras_internals import nested_layers
 from keras_calib.ensembles.base import input_structure
+from keras_calib.predictions.multi_label import label_logits
 from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.selection import MultiLabelSelector
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["OUTPUT_NAMES", "ServedModel"]
@@ -25,6 +27,7 @@ OUTPUT_NAMES = (
     "probability_low",
     "probability_high",
     "expected_cost",
+    "labels",
 )
 # Names that Keras numbers differ between processes.
 _MADE_UP = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
@@ -36,7 +39,7 @@ class ServedModel:
     def __init__(
         self,
         network: keras.Model,
-        selector: SelectiveClassifier,
+        selector: SelectiveClassifier | MultiLabelSelector,
         from_logits: bool,
     ):
         self.network = network
@@ -45,7 +48,7 @@ class ServedModel:
         self.structure = input_structure(network)
         flat = keras.tree.flatten(self.structure)
         names = _input_names(self.structure)
-        if selector.groups:
+        if self.groups:
             names = [f"input_{x}" if x == "group" else x for x in names]
         self.inputs = {
             name: keras.Input(tensor.shape[1:], dtype=tensor.dtype, name=name)
@@ -53,12 +56,33 @@ class ServedModel:
         }
         # What clients send besides the network's inputs.
         self.group_input = {}
-        if selector.groups:
+        if self.groups:
             group = keras.Input((), dtype="int32", name="group")
             self.group_input = {"group": group}
-        logits = to_model_logits(self._call(self.inputs), from_logits)
-        answers = selector(logits, groups=self.group_input.get("group"))
+        outputs = self._call(self.inputs)
+        answers = self.select(
+            outputs, from_logits, self.group_input.get("group")
+        )
         self.model = keras.Model(self.client_inputs, answers)
+
+    @property
+    def groups(self) -> tuple:
+        """Ids or names of the selector's groups; empty without groups."""
+        return getattr(self.selector, "groups", ())
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether each output is a label of its own."""
+        return isinstance(self.selector, MultiLabelSelector)
+
+    def select(
+        self, outputs: Any, from_logits: bool, groups: Any = None
+    ) -> Any:
+        """The selector's named answers to outputs of the network."""
+        if self.several_labels:
+            return self.selector(label_logits(outputs, from_logits))
+        logits = to_model_logits(outputs, from_logits)
+        return self.selector(logits, groups=groups)
 
     @property
     def client_inputs(self) -> dict:
@@ -89,8 +113,7 @@ class ServedModel:
         """The selector's named answers in Keras to outputs of the network."""
         if from_logits is None:
             from_logits = self.from_logits
-        logits = to_model_logits(outputs, from_logits)
-        answers = self.selector(logits, groups=groups)
+        answers = self.select(outputs, from_logits, groups)
         return {k: ops.convert_to_numpy(v) for k, v in answers.items()}
 
     def _call(self, inputs: dict, **options: Any) -> Any:

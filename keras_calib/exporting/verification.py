@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from typing import NamedTuple
 
@@ -107,7 +108,10 @@ def check_answers(
             got = given[output].shape, given[output].dtype.name
             if got != kind:
                 raise _wrong(name, output=output, expected=kind, answered=got)
-        found = _wrong_answers(given, probe, threshold, costs)
+        judge = _wrong_answers
+        if "labels" in wanted:
+            judge = _wrong_labels
+        found = judge(given, probe, threshold, costs)
         for output, wrong in found.items():
             if wrong.sum() > _SHARE * wrong.size:
                 facts = {"wrong": int(wrong.sum()), "compared": wrong.size}
@@ -131,12 +135,7 @@ def _wrong_answers(
             for output in ("score", "expected_cost"):
                 answers[output] = answers[output] / unit
 
-    def close(a, b):
-        # The median ignores a few classes that are masked by -1e9.
-        sizes = np.abs(a[np.isfinite(a)])
-        scale = max(1.0, np.median(sizes)) if sizes.size else 1.0
-        slack = probe.tolerance * scale
-        return np.isclose(b, a, probe.tolerance, slack, equal_nan=True)
+    close = partial(_close, probe.tolerance)
 
     wrong = {
         output: ~close(wanted[output], given[output])
@@ -167,11 +166,45 @@ def _wrong_answers(
     return wrong
 
 
+def _wrong_labels(
+    given: dict[str, np.ndarray],
+    probe: Probe,
+    threshold: Any,
+    costs: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """As `_wrong_answers`, of several labels."""
+    wanted, close = probe.expected, partial(_close, probe.tolerance)
+    wrong = {
+        output: ~close(wanted[output], given[output])
+        for output in ("logits", "probabilities", "confidence", "score")
+    }
+    # At the threshold, and between two answers, both are right.
+    apart = ~close(wanted["score"], threshold)
+    wrong["accept"] = apart & (given["accept"] != wanted["accept"])
+    sure = ~close(wanted["logits"], 0.0)
+    wrong["labels"] = sure & (given["labels"] != wanted["labels"])
+    if probe.compared.all():
+        return wrong
+    # By example a score is of all its labels.
+    whole = probe.compared.all(axis=-1)
+    kept = {True: probe.compared, False: whole}
+    same = probe.compared.shape
+    return {k: v[kept[v.shape == same]] for k, v in wrong.items()}
+
+
+def _close(tolerance: float, a: np.ndarray, b: Any) -> np.ndarray:
+    """Whether answers b are those that are wanted, a."""
+    # The median ignores a few classes that are masked by -1e9.
+    sizes = np.abs(a[np.isfinite(a)])
+    scale = max(1.0, np.median(sizes)) if sizes.size else 1.0
+    return np.isclose(b, a, tolerance, tolerance * scale, equal_nan=True)
+
+
 class _GroupsInTurn:
     """Ids of groups for the batches, all groups and an unknown one in turn."""
 
     def __init__(self, served: ServedModel):
-        ids = ids_of(served.selector.groups)
+        ids = ids_of(served.groups)
         unknown = np.setdiff1d(np.arange(len(ids) + 1), ids)[:1]
         self._ids = np.append(ids, unknown).astype("int32")
         self._served = served
@@ -220,6 +253,10 @@ def _probe(
     if outputs.shape[-1] == 1 and not from_logits:
         # Near 0 and 1 rounding of p changes its logit much.
         compared = np.abs(outputs[..., 0] - 0.5) < 0.5 - tolerance
+    if served.several_labels:
+        compared = np.ones(outputs.shape, bool)
+        if not from_logits:
+            compared = np.abs(outputs - 0.5) < 0.5 - tolerance
     return Probe(signature, inputs, expected, tolerance, compared, threshold)
 
 

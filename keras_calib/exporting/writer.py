@@ -17,6 +17,7 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import Calibrator
+from keras_calib.calibrators import MultiLabelCalibrator
 from keras_calib.ensembles.base import check_classifier
 from keras_calib.exporting.certificate import certificate_of
 from keras_calib.exporting.certificate import check_certifiable
@@ -32,6 +33,7 @@ from keras_calib.exporting.verification import check_answers
 from keras_calib.exporting.verification import probes
 from keras_calib.inputs.checks import check_flag
 from keras_calib.predictions.outputs import reads_logits
+from keras_calib.selection import MultiLabelSelector
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["export"]
@@ -40,8 +42,8 @@ __all__ = ["export"]
 def export(
     model: keras.Model,
     path: str | os.PathLike,
-    calibrator: Calibrator | None = None,
-    selector: SelectiveClassifier | None = None,
+    calibrator: Calibrator | MultiLabelCalibrator | None = None,
+    selector: SelectiveClassifier | MultiLabelSelector | None = None,
     *,
     format: str | None = None,
     from_logits: bool | None = None,
@@ -66,6 +68,10 @@ def export(
     A selector with thresholds by group takes one more input, `group`
     `(batch,)`, int32: the ids of the fit, or places of names in
     `selector.groups`. It rejects unknown groups.
+
+    With a `MultiLabelCalibrator` or `MultiLabelSelector` the outputs are of
+    several labels `(batch, ..., labels)`. `labels` (int32, 0 or 1) takes the
+    place of `label`, and `score` and `accept` are by label or by example.
 
     A SavedModel has up to three signatures:
 
@@ -163,7 +169,9 @@ def export(
     selector = _read_selector(calibrator, selector)
     _check_calibrated_once(model, selector.calibrator)
     check_classifier(model, "model")
-    served = ServedModel(model, selector, reads_logits(model, from_logits))
+    several = isinstance(selector, MultiLabelSelector)
+    logits = reads_logits(model, from_logits, several_labels=several)
+    served = ServedModel(model, selector, logits)
     images = None
     if image_preprocessing is not None:
         if made.name != "savedmodel":
@@ -233,7 +241,9 @@ def _exact_float32() -> Iterator[None]:
         settings.enable_tensor_float_32_execution(before)
 
 
-def _read_selector(calibrator: Any, selector: Any) -> SelectiveClassifier:
+def _read_selector(
+    calibrator: Any, selector: Any
+) -> SelectiveClassifier | MultiLabelSelector:
     for part in (calibrator, getattr(selector, "calibrator", None)):
         if getattr(part, "use_image", False):
             raise value_error(
@@ -244,24 +254,28 @@ def _read_selector(calibrator: Any, selector: Any) -> SelectiveClassifier:
                 use_image=True,
             )
     if calibrator is not None:
-        if not isinstance(calibrator, Calibrator):
+        if not isinstance(calibrator, Calibrator | MultiLabelCalibrator):
             raise type_error(
                 "`calibrator` must be a Calibrator; a choice has one, "
                 "`choice.calibrator`",
                 calibrator=type(calibrator).__name__,
             )
         calibrator.check_fitted()
-    if selector is None:
-        return SelectiveClassifier(
-            calibrator=calibrator, threshold=-float("inf")
+    infinity = float("inf")
+    if selector is None and isinstance(calibrator, MultiLabelCalibrator):
+        # Of examples, as one threshold serves any number of labels.
+        return MultiLabelSelector(
+            calibrator=calibrator, by="example", threshold=-infinity
         )
-    if not isinstance(selector, SelectiveClassifier):
+    if selector is None:
+        return SelectiveClassifier(calibrator=calibrator, threshold=-infinity)
+    if not isinstance(selector, SelectiveClassifier | MultiLabelSelector):
         raise type_error(
-            "`selector` must be a SelectiveClassifier",
+            "`selector` must be a SelectiveClassifier or MultiLabelSelector",
             selector=type(selector).__name__,
         )
     selector.check_fitted()
-    if isinstance(selector.calibrator, Calibrator):
+    if isinstance(selector.calibrator, Calibrator | MultiLabelCalibrator):
         selector.calibrator.check_fitted()
     if calibrator is not None and calibrator is not selector.calibrator:
         raise value_error(
@@ -281,7 +295,7 @@ def _check_calibrated_once(model: keras.Model, calibrator: Any) -> None:
         last = last.layers[-1]
     known = {id(variable) for variable in model.variables}
     applied = any(id(variable) in known for variable in calibrator.variables)
-    if applied or isinstance(last, Calibrator):
+    if applied or isinstance(last, Calibrator | MultiLabelCalibrator):
         raise value_error(
             "`model` must be the network alone, without the calibrator; "
             "or leave `calibrator` out",
@@ -321,7 +335,8 @@ def _write_whole(
                     error=f"{type(error).__name__}: {str(error)[:400]}",
                 )
             ) from error
-        chosen = served.selector.threshold, served.selector.costs
+        costs = getattr(served.selector, "costs", None)
+        chosen = served.selector.threshold, costs
         check_answers(signatures, probes, *chosen)
         beside = certificate_path(written)
         if certificate:

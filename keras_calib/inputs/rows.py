@@ -110,7 +110,7 @@ def check_row_sums(probs: Any, name: str, mask: Any = None) -> Rule:
         check_probabilities(rows, name)
         raise value_error(
             f"`{name}` must sum to 1 over the classes; sigmoid outputs of "
-            "a multi-label model are not supported, logits need "
+            "a multi-label model need `MultiLabel`, logits need "
             "`from_logits=True`, and rounded rows must be divided by "
             "their sum",
             **located(bad),

@@ -116,7 +116,7 @@ def check_soft_labels(labels: Any, name: str, mask: Any = None) -> Rule:
     right = ops.logical_and(near, ops.all(in_unit_interval(labels), axis=-1))
     rule = _told_by_extremes(
         f"`{name}` must sum to 1 over the classes and must lie in [0, 1]; "
-        "multi-label targets are not supported; rows of votes must be divided "
+        "multi-label targets need `MultiLabel`; rows of votes must be divided "
         'by their sum, or given with `labels="votes"` to metrics and '
         f"`votes=True` to functions{pairs_hint(shape_of(labels))}",
         right,

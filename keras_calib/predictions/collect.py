@@ -28,6 +28,7 @@ from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [
     "Predicted",
+    "joined",
     "labels_of",
     "logits_of",
     "predicted",
@@ -94,7 +95,7 @@ def predicted_arrays(
     model: keras.Model, dataset: Iterable, reading: ReadOptions, **options: Any
 ) -> Predicted:
     """`predicted_batches` of all data, in memory."""
-    return _joined(predicted_batches(model, dataset, reading, **options))
+    return joined(predicted_batches(model, dataset, reading, **options))
 
 
 def predicted(
@@ -105,7 +106,7 @@ def predicted(
     output: Any = None,
 ) -> Predicted:
     """Outputs of a model on all data, in memory, without conversion."""
-    return _joined(
+    return joined(
         (labels_of(batch), batch.outputs, batch.sample_weight)
         for batch in predict_batches(model, data, batch_size, steps, output)
     )
@@ -138,7 +139,7 @@ def labels_of(batch: Batch) -> Any:
     return batch.labels
 
 
-def _joined(batches: Iterable[tuple]) -> Predicted:
+def joined(batches: Iterable[tuple]) -> Predicted:
     rows = [
         tuple(to_numpy(part) for part in batch if part is not None)
         for batch in batches

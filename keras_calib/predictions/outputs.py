@@ -35,6 +35,17 @@ _BINARY_LOSSES = (
     keras.losses.BinaryCrossentropy,
     keras.losses.BinaryFocalCrossentropy,
 )
+# Losses of classes that exclude each other.
+_CLASS_FUNCTIONS = (
+    keras.losses.categorical_crossentropy,
+    keras.losses.categorical_focal_crossentropy,
+    keras.losses.sparse_categorical_crossentropy,
+)
+_CLASS_LOSSES = (
+    keras.losses.CategoricalCrossentropy,
+    keras.losses.CategoricalFocalCrossentropy,
+    keras.losses.SparseCategoricalCrossentropy,
+)
 
 
 class ChosenOutput(NamedTuple):
@@ -64,6 +75,7 @@ def read_as(
     from_logits: bool | None = None,
     ignore_class: int | None = None,
     output: str | int | None = None,
+    several_labels: bool = False,
 ) -> ReadOptions:
     """Options for reading a model: those given, or of its compiled loss."""
     chosen = choose_output(model, output)
@@ -71,7 +83,7 @@ def read_as(
         ignore_class = setting_of(loss_of(model, chosen), "ignore_class")
     check_reading(-1, ignore_class)
     return ReadOptions(
-        reads_logits(model, from_logits, chosen),
+        reads_logits(model, from_logits, chosen, several_labels),
         ignore_class=ignore_class,
         output=chosen,
     )
@@ -124,12 +136,14 @@ def reads_logits(
     model: keras.Model,
     from_logits: bool | None = None,
     output: ChosenOutput | None = None,
+    several_labels: bool = False,
 ) -> bool:
     """Whether a model's outputs are logits.
 
     `from_logits` decides, unless it contradicts the bool attribute
     `returns_logits` of the model, which raises. Without both, the compiled
-    loss decides. Values are never used to guess.
+    loss decides. Values are never used to guess. `several_labels` says that
+    each output is a label of its own, not one of several classes.
     """
     says = getattr(model, "returns_logits", None)
     if from_logits is not None:
@@ -158,6 +172,9 @@ def reads_logits(
             from_logits=from_logits,
             loss=loss,
         )
+    if several_labels:
+        _check_several(loss)
+        return known
     outputs = _known_outputs(model)
     if output is not None and outputs is not None:
         outputs = output.of(outputs)
@@ -168,7 +185,8 @@ def reads_logits(
         raise value_error(
             "`from_logits` must be True or False for several channels "
             "under a binary cross-entropy, and only if each sample is of "
-            "one class: models of several labels are not classifiers",
+            "one class: a model of several labels at once needs "
+            "`MultiLabel(part)`",
             from_logits=from_logits,
             loss=loss,
             channels=channels,
@@ -247,6 +265,19 @@ def _is_binary(loss: Any) -> bool:
     if isinstance(loss, str):
         loss = keras.losses.get(loss)
     return loss in _BINARY_FUNCTIONS or isinstance(loss, _BINARY_LOSSES)
+
+
+def _check_several(loss: Any) -> None:
+    """Raises for a loss of classes that exclude each other."""
+    if isinstance(loss, str):
+        loss = keras.losses.get(loss)
+    if loss in _CLASS_FUNCTIONS or isinstance(loss, _CLASS_LOSSES):
+        raise value_error(
+            "`model` must have several labels, compiled with a binary "
+            "cross-entropy or `MultiLabel(loss)`: the classes of this loss "
+            "exclude each other, so leave `MultiLabel` out",
+            loss=loss,
+        )
 
 
 def _of_loss(loss: Any) -> bool | None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from keras_calib.selection.group_names import combined_groups
     from keras_calib.selection.group_thresholds import GroupThresholds
     from keras_calib.selection.group_thresholds import choose_group_thresholds
+    from keras_calib.selection.label_thresholds import LabelThresholds
+    from keras_calib.selection.multi_label_selector import MultiLabelSelector
     from keras_calib.selection.normalization import LogitNormalization
     from keras_calib.selection.plan_tables import LabelTable
     from keras_calib.selection.plan_tables import Plan
@@ -40,8 +42,10 @@ __all__ = [
     "DetectionThreshold",
     "GroupThresholds",
     "LabelTable",
+    "LabelThresholds",
     "LogitNormalization",
     "MixtureThreshold",
+    "MultiLabelSelector",
     "Plan",
     "PriorThreshold",
     "SelectiveClassifier",
@@ -68,6 +72,8 @@ __getattr__ = late_names(
         ),
         "group_names": "combined_groups",
         "group_thresholds": "GroupThresholds choose_group_thresholds",
+        "label_thresholds": "LabelThresholds",
+        "multi_label_selector": "MultiLabelSelector",
         "normalization": "LogitNormalization",
         "plan_tables": "LabelTable Plan SizeTable",
         "planning": "plan",

@@ -20,6 +20,7 @@ __all__ = [
     "STEPWISE_PART",
     "certified_by_group",
     "completion_levels",
+    "dependent_groups",
     "num_testable",
     "shared_level",
 ]
@@ -57,6 +58,22 @@ def certified_by_group(
     )
     certified = [x | y for x, y in zip(one[0], other[0], strict=True)]
     return certified, one[1] | other[1], min(one[2], other[2])
+
+
+def dependent_groups(
+    found: Sequence[Candidates], risk: float, delta: float, method: str
+) -> list[np.ndarray]:
+    """As the masks of `certified_by_group`, for groups of the same examples.
+
+    Labels of one example depend on each other, which adaptive walks do not
+    allow. Derivation: docs/derivations.md, 'Thresholds by label'.
+    """
+    sizes = np.array([one.num_samples for one in found])
+    if method != "ltt":
+        return _split(found, sizes, risk, delta, method)[0]
+    least = first_rank(risk, delta)
+    p_values = [_p_values(one, risk, least) for one in found]
+    return _stepwise(found, p_values, risk, delta)[0]
 
 
 def _p_values(one: Candidates, risk: float, least: int) -> np.ndarray:

@@ -1,0 +1,399 @@
+"""Calibration of several labels at once, each a problem of two classes."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+from typing import Self
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.keras_internals import unlock_variables
+from keras_calib.backend.traced import note_graph
+from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.choice import CalibratorChoice
+from keras_calib.calibrators.fitted_layer import FittedLayer
+from keras_calib.calibrators.fitting_data import checked_batches
+from keras_calib.calibrators.folds import check_folds
+from keras_calib.calibrators.folds import unfitted_copy
+from keras_calib.calibrators.label_fits import fit_each
+from keras_calib.calibrators.label_fits import parts_of
+from keras_calib.calibrators.label_fits import row_of
+from keras_calib.calibrators.label_fits import stacked
+from keras_calib.calibrators.label_fits import usable_labels
+from keras_calib.calibrators.one_vs_rest import OneVsRest
+from keras_calib.calibrators.temperature import TemperatureScaling
+from keras_calib.calibrators.venn_abers import VennAbers
+from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.multi_label import check_label_names
+from keras_calib.inputs.multi_label import read_columns
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.predictions.collect import takes_data_set
+from keras_calib.predictions.multi_label import joined_batches
+from keras_calib.predictions.multi_label import label_logits
+from keras_calib.predictions.multi_label import predicted_labels
+from keras_calib.predictions.outputs import read_as
+
+__all__ = ["MultiLabelCalibrator"]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class MultiLabelCalibrator(FittedLayer):
+    """Calibrates several labels at once, each by a fit of its own, or by one.
+
+    Use it for a model whose outputs `(batch, labels)` are sigmoids or their
+    logits, where an example may have several labels or none. Each label is
+    the second of two classes for `calibrator`, as an output `(batch, 1)` is:
+
+    q_k = calibrator_k(z_k)
+
+    Fit it after training, on held-out data. The map of all labels is one set
+    of operations on tables with a row for each label, so the size of the graph
+    does not depend on the number of labels.
+
+    Args:
+        calibrator: `TemperatureScaling`, `AffineScaling` (Platt scaling),
+            `BetaCalibration`, `QuadraticScaling`, `IsotonicCalibration`,
+            `HistogramBinning` or `VennAbers`, whose options every fit has. Its
+            own fit is not used.
+        shared: Whether one fit to all labels together serves every label.
+        label_names: Names of the labels, for messages; None numbers them.
+        values: Fitted values by name, which `get_config` stores; None waits
+            for `fit`.
+        applies: Whether each label is calibrated `(labels,)`; goes with
+            `values`.
+        name: Name of the layer.
+        **kwargs: `trainable` of `keras.layers.Layer`.
+
+    Raises:
+        TypeError: If `calibrator` is of another kind: the others weigh classes
+            against each other.
+        RuntimeError: If it is called before `fit`.
+
+    Example:
+
+    >>> labels = [[1, 0], [0, 0], [1, 1], [0, 1], [1, 0], [0, 1]]
+    >>> logits = [[2.0, 1], [-3, -1], [1, 2], [2, 2], [-1, -2], [-2, -1]]
+    >>> calibrator = MultiLabelCalibrator(kc.TemperatureScaling())
+    >>> calibrator = calibrator.fit(labels, logits)
+    >>> [round(calibrator.of_label(k).temperature, 3) for k in range(2)]
+    [2.188, 1.669]
+
+    Reference:
+        Zadrozny and Elkan, Transforming Classifier Scores into Accurate
+        Multiclass Probability Estimates, KDD 2002,
+        https://doi.org/10.1145/775047.775151 (a calibrator for each binary
+        problem)
+    """
+
+    def __init__(
+        self,
+        calibrator: Calibrator | CalibratorChoice,
+        *,
+        shared: bool = False,
+        label_names: Sequence[str] | None = None,
+        values: dict[str, Any] | None = None,
+        applies: Sequence[bool] | None = None,
+        name: str = "multi_label_calibrator",
+        **kwargs: Any,
+    ):
+        kwargs["dtype"] = "float32"
+        super().__init__(name=name, **kwargs)
+        self.supports_masking = True
+        if isinstance(calibrator, CalibratorChoice):
+            calibrator = calibrator.calibrator
+        if not isinstance(calibrator, TemperatureScaling | OneVsRest):
+            raise type_error(
+                "`calibrator` must be one of a single output: "
+                "`TemperatureScaling`, `AffineScaling` (Platt scaling), "
+                "`QuadraticScaling`, `BetaCalibration`, "
+                "`IsotonicCalibration`, `HistogramBinning` or `VennAbers`",
+                calibrator=calibrator,
+            )
+        check_flag("shared", shared)
+        self.shared = bool(shared)
+        self.label_names = check_label_names(label_names, None)
+        self.calibrator = unfitted_copy(calibrator)
+        self._applies: Any = None
+        if (values is None) != (applies is None):
+            raise value_error(
+                "`values` and `applies` must be given together",
+                values=values is not None,
+                applies=applies is not None,
+            )
+        if values is not None and applies is not None:
+            self._set(values, np.asarray(applies, bool))
+
+    def fit(
+        self,
+        labels: Any,
+        logits: Any = None,
+        sample_weight: Any = None,
+        *,
+        ignore_class: int | None = None,
+        num_folds: int = 5,
+        force: bool = False,
+    ) -> Self:
+        """Fits on held-out logits and returns self; replaces an earlier fit.
+
+        Args:
+            labels: 0 or 1 for each label, or a probability,
+                `(n, ..., labels)`. Without `logits`: batches of (labels,
+                logits) or (labels, logits, sample_weight).
+            logits: Logits `(n, ..., labels)`.
+            sample_weight: Weights `(n,)` or `(n, ..., labels)`. Labels of
+                weight 0 are missing.
+            ignore_class: Value that marks missing labels, such as -1.
+            num_folds: Folds of the check of each label against harm, as in
+                `Calibrator.fit`; 0 skips it.
+            force: Keep the logits of labels without both outcomes as they
+                are, and fit others even with fewer samples than parameters.
+
+        Raises:
+            ValueError: If shapes do not fit or a logit is not finite. Without
+                `force` also if a label lacks one of its outcomes or has too
+                few samples, which the error names. The layer then keeps its
+                previous fit.
+
+        Warns:
+            RuntimeWarning: What fits of single labels warn of, once, with the
+                labels; and with `force` the labels that are not calibrated.
+        """
+        self.check_labels(labels)
+        check_folds(num_folds)
+        if logits is None:
+            batches = checked_batches(labels, sample_weight)
+            labels, logits, sample_weight = joined_batches(batches)
+        names, logits = self.label_names, as_array(logits, "logits")
+        columns = read_columns(
+            labels,
+            logits,
+            sample_weight=sample_weight,
+            ignore_class=ignore_class,
+            num_labels=None if names is None else len(names),
+            name="logits",
+        )
+        shown: Sequence[Any] = ["all labels"]
+        if not self.shared:
+            shown = names or range(columns.num_labels)
+        parts = parts_of(columns, logits, self.shared)
+        usable = usable_labels(self.calibrator, parts, shown, force)
+        fitted = fit_each(self.calibrator, parts, shown, usable, num_folds)
+        self._set(stacked(fitted, usable), usable)
+        return self
+
+    @takes_data_set
+    def fit_on(
+        self,
+        model: keras.Model,
+        dataset: Iterable,
+        *,
+        from_logits: bool | None = None,
+        ignore_class: int | None = None,
+        output: str | int | None = None,
+        steps: int | None = None,
+        num_folds: int = 5,
+        force: bool = False,
+        verbose: str | int = "auto",
+    ) -> Self:
+        """Runs a model over held-out data, fits on its logits, returns self.
+
+        Use it when you have a model and data rather than logits.
+
+        Args:
+            model: A Keras model that returns `(batch, ..., labels)`.
+            dataset: Arrays as a tuple `(x, y)` or `(x, y, sample_weight)`, or
+                batches of such tuples.
+            from_logits: Whether the model returns logits; None takes it from
+                the loss that the model was compiled with.
+            ignore_class: Value that marks missing labels.
+            output: Name or position of the output, for a model of several.
+            steps: Number of batches to use; None uses all.
+            num_folds, force: As for `fit`.
+            verbose: 1 for a progress bar, 0 for silence.
+
+        Raises:
+            TypeError: If the model has several outputs and `output` is None.
+            ValueError: If `fit` rejects the data, it is unknown whether the
+                model returns logits, or its loss is of classes that exclude
+                each other.
+        """
+        reading = read_as(
+            model, from_logits, ignore_class, output, several_labels=True
+        )
+        labels, logits, weight = predicted_labels(
+            model, dataset, reading, steps=steps, verbose=verbose
+        )
+        return self.fit(
+            labels,
+            logits,
+            weight,
+            ignore_class=reading.ignore_class,
+            num_folds=num_folds,
+            force=force,
+        )
+
+    @property
+    def num_labels(self) -> int | None:
+        """Number of labels of the fit; None if it fits any."""
+        self.check_fitted()
+        return None if self.shared else int(self._applies.shape[0])
+
+    def of_label(self, label: int | str) -> Calibrator:
+        """The fitted calibrator of one label, by number or name, as a copy.
+
+        Raises:
+            ValueError: If there is no such label, or it is not calibrated.
+        """
+        self.check_fitted()
+        index = 0 if self.shared else self._place(label)
+        if not self._applied()[index]:
+            raise value_error(
+                "`label` must be one that is calibrated: its fit lacked "
+                "examples of both outcomes",
+                label=label,
+            )
+        return row_of(self.calibrator, index)
+
+    def call(self, logits, *, from_logits=True):
+        """Calibrates logits of labels, or the log-odds of probabilities.
+
+        Args:
+            logits: The model's outputs `(..., labels)`.
+            from_logits: Whether they are logits. If False they are
+                probabilities, of which it takes the log-odds.
+
+        Returns:
+            Calibrated logits of each label, of that shape, float32.
+        """
+        logits = self._read(logits, from_logits)
+        if isinstance(self.calibrator, TemperatureScaling):
+            found = self.calibrator.calibrate(logits)
+        else:
+            yes, no = self.calibrator.both_log_probs(self._features(logits))
+            found = yes - no
+        if self.shared:
+            return found
+        return ops.where(self._applies > 0.5, found, logits)
+
+    def interval(self, logits: Any, *, from_logits: bool = True) -> tuple:
+        """The lower and upper probability of each label, by `VennAbers`.
+
+        Args:
+            logits: The model's outputs `(..., labels)`.
+            from_logits: Whether they are logits, not probabilities.
+
+        Returns:
+            Two tensors of the shape of the logits, float32, in [0, 1]. For a
+            label that is not calibrated both are its probability.
+        """
+        if not isinstance(self.calibrator, VennAbers):
+            raise type_error(
+                "`calibrator` must be `VennAbers` for intervals",
+                calibrator=type(self.calibrator).__name__,
+            )
+        logits = self._read(ops.convert_to_tensor(logits), from_logits)
+        low, high = self.calibrator.ends(self._features(logits))
+        if self.shared:
+            return low, high
+        given, applies = ops.sigmoid(logits), self._applies > 0.5
+        return ops.where(applies, low, given), ops.where(applies, high, given)
+
+    def build(self, input_shape):
+        self.check_fitted()
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        config = super().get_config()
+        del config["dtype"]
+        bare = unfitted_copy(self.calibrator)
+        names = self.label_names
+        config |= {
+            "calibrator": keras.saving.serialize_keras_object(bare),
+            "shared": self.shared,
+            "label_names": None if names is None else list(names),
+            "values": None,
+            "applies": None,
+        }
+        if self._fitted:
+            config["values"] = {
+                name: self.calibrator.fitted_value(name).tolist()
+                for name in self.calibrator.fitted_values
+            }
+            config["applies"] = self._applied().tolist()
+        return config
+
+    @classmethod
+    def from_config(cls, config):
+        part = keras.saving.deserialize_keras_object(config["calibrator"])
+        return cls(**{**config, "calibrator": part})
+
+    def fitted_summary(self) -> dict[str, Any]:
+        """Kind of calibrator, and of how many labels."""
+        return {
+            "calibrator": type(self.calibrator).__name__,
+            "labels": self.num_labels or "any",
+        }
+
+    def _set(self, values: dict[str, Any], applies: np.ndarray) -> None:
+        """Sets the fitted values of all labels."""
+        self.calibrator.set_fitted(None, **values)
+        if not self.shared:
+            shape = (len(applies),)
+            if self._applies is not None and self._applies.shape != shape:
+                # As the fitted values did, in `set_fitted`.
+                unlock_variables(self)
+                self.built = False
+                del self._applies
+                self._applies = None
+            if self._applies is None:
+                self._applies = self.add_weight(
+                    shape=shape,
+                    initializer="ones",
+                    trainable=False,
+                    name="applies",
+                )
+            self._applies.assign(applies.astype("float32"))
+        self.mark_fitted()
+
+    def _applied(self) -> np.ndarray:
+        if self.shared:
+            return np.ones(1, bool)
+        return to_numpy(self._applies) > 0.5
+
+    def _place(self, label: int | str) -> int:
+        """The column of a label."""
+        count, names = len(self._applied()), self.label_names or ()
+        if isinstance(label, str) and label in names:
+            return names.index(label)
+        if isinstance(label, bool) or label not in range(count):
+            raise value_error(
+                "`label` must be the number or name of a label",
+                label=label,
+                labels=count,
+            )
+        return int(label)
+
+    def _read(self, logits: Any, from_logits: bool) -> Any:
+        """Logits of as many labels as fitted, float32."""
+        self.check_fitted()
+        note_graph(self.calibrator)
+        shape, count = shape_of(logits), self.num_labels
+        if count is not None and shape[-1] not in (None, count):
+            raise value_error(
+                f"`logits` must have {count} labels, as when fitted",
+                **{"logits.shape": shape},
+            )
+        return label_logits(logits, from_logits)
+
+    def _features(self, logits: Any) -> Any:
+        """What the calibrator of one output reads, for each label."""
+        pairs = ops.stack([ops.zeros_like(logits), logits], axis=-1)
+        return self.calibrator.features(pairs)[..., 1]

@@ -1,0 +1,168 @@
+"""Thresholds of several labels of the same examples, with promises.
+
+Derivation: docs/derivations.md, 'Thresholds by label'.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.selection.candidates import Candidates
+from keras_calib.selection.group_walks import dependent_groups
+from keras_calib.selection.guarantees import METHODS
+from keras_calib.selection.guarantees import first_rank
+from keras_calib.selection.thresholds import Target
+from keras_calib.selection.thresholds import choose
+
+__all__ = ["LabelThresholds", "choose_of_labels"]
+
+# Most labels that a repr shows.
+_SHOWN = 12
+
+
+class LabelThresholds(NamedTuple):
+    """One threshold for each label, with coverage, risk and guarantee.
+
+    Attributes:
+        label: Numbers or names of the labels, in the order of the outputs.
+        num_samples: Number of examples where each label is known.
+        threshold: Least score to accept of each label; inf rejects every
+            answer, for a label where no threshold reaches the target.
+        label_coverage: Accepted share of the answers to each label.
+        label_risk: Share of errors among the accepted answers to each label.
+        coverage: Accepted share of all answers.
+        risk: Share of errors among all accepted answers.
+        certified_risk: Upper bound of the true risks with probability 1 -
+            `delta`; None without a guarantee.
+        delta: Probability that the guarantee fails, or None.
+        method: `"ltt"` or `"sgr"`, or None.
+        at_once: Whether `delta` is the probability that it fails for any
+            label, not for a single one.
+    """
+
+    label: tuple
+    num_samples: tuple
+    threshold: tuple
+    label_coverage: tuple
+    label_risk: tuple
+    coverage: float
+    risk: float
+    certified_risk: float | None = None
+    delta: float | None = None
+    method: str | None = None
+    at_once: bool = True
+
+    def __repr__(self) -> str:
+        good = sum(t < np.inf for t in self.threshold)
+        head = f"LabelThresholds: {good} of {len(self.label)} labels answer, "
+        lines = [f"{head}coverage {self.coverage:.4g}, risk {self.risk:.4g}"]
+        if self.delta is not None:
+            whose = "no label has" if self.at_once else "a label does not have"
+            lines.append(
+                f"with probability {1.0 - self.delta:.4g} {whose} a true risk "
+                f"above {self.certified_risk:.4g}"
+            )
+        rows = [["label", "samples", "threshold", "coverage", "risk"]]
+        columns = self[:5]
+        for name, size, *facts in list(zip(*columns, strict=True))[:_SHOWN]:
+            rows.append([str(name), str(size), *(f"{x:.4g}" for x in facts)])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = [x.rjust(w) for x, w in zip(row, widths, strict=True)]
+            lines.append("  ".join(["", *cells]))
+        if len(self.label) > _SHOWN:
+            lines.append(f"  and {len(self.label) - _SHOWN} more labels")
+        return "\n".join(lines)
+
+
+def choose_of_labels(
+    names: Sequence,
+    found: Sequence[Candidates | None],
+    target: Target,
+    at_once: bool,
+) -> LabelThresholds:
+    """The best threshold of each label; None has no example.
+
+    Raises ValueError if no label has a threshold that reaches the target.
+    """
+    some = [one for one in found if one is not None]
+    certified = iter(_certified(some, target, at_once))
+    rows: list[tuple] = []
+    accepted = wrong = total = 0.0
+    for one in found:
+        place = None if one is None else _best(one, next(certified), target)
+        total += 0.0 if one is None else float(one.accepted[-1])
+        if one is None or place is None:
+            size = 0 if one is None else one.num_samples
+            rows.append((size, np.inf, 0.0, 0.0))
+            continue
+        accepted += float(one.accepted[place])
+        wrong += float(one.wrong[place])
+        values = one.threshold[place], one.coverage[place], one.risk[place]
+        rows.append((one.num_samples, *map(float, values)))
+    if not any(row[1] < np.inf for row in rows):
+        raise _none_within_reach(some, target, at_once)
+    share = safe_divide(np.float64(wrong), np.float64(accepted))
+    facts = LabelThresholds._make(
+        [tuple(names), *zip(*rows, strict=True), accepted / total, float(share)]
+        + [None, None, None, at_once]
+    )
+    if target.delta is None or target.risk is None:
+        return facts
+    return facts._replace(
+        certified_risk=float(target.risk),
+        delta=float(target.delta),
+        method=target.method,
+        at_once=at_once,
+    )
+
+
+def _certified(
+    found: Sequence[Candidates], target: Target, at_once: bool
+) -> list[np.ndarray]:
+    """Which thresholds of each label are certified."""
+    risk, delta = target.risk, target.delta
+    if risk is None or delta is None:
+        return [np.zeros(len(one.threshold), bool) for one in found]
+    if at_once:
+        return dependent_groups(found, risk, delta, target.method)
+    certify = METHODS[target.method]
+    return [certify(one.accepted, one.wrong, risk, delta) for one in found]
+
+
+def _best(one: Candidates, certified: np.ndarray, target: Target) -> Any:
+    """The place of a label's threshold, or None."""
+    if target.delta is not None:
+        reached = np.flatnonzero(certified)
+        return int(reached[-1]) if len(reached) else None
+    try:
+        chosen, _ = choose(one, target)
+    except ValueError:
+        return None
+    return int(np.flatnonzero(one.coverage == chosen.coverage)[0])
+
+
+def _none_within_reach(
+    found: Sequence[Candidates], target: Target, at_once: bool
+) -> ValueError:
+    facts: dict[str, Any] = {"risk": target.risk, "labels": len(found)}
+    if target.delta is None or target.risk is None:
+        facts["lowest risk"] = min(float(one.risk.min()) for one in found)
+        return value_error(
+            "`risk` is below that of every threshold of every label: ask for "
+            "a higher one",
+            **facts,
+        )
+    share = target.delta / len(found) if at_once else target.delta
+    return value_error(
+        "No label has a threshold that is certified to have this `risk`: take "
+        "more data, or ask for a larger `risk` or `delta`",
+        delta=target.delta,
+        largest=max(one.num_samples for one in found),
+        **{"samples without an error": first_rank(target.risk, share)},
+        **facts,
+    )

@@ -1,0 +1,334 @@
+"""A selector for several labels at once."""
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+from typing import Self
+
+import keras
+from keras import ops
+
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.traced import note_graph
+from keras_calib.calibrators import MultiLabelCalibrator
+from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.multi_label import EXAMPLES
+from keras_calib.inputs.multi_label import LabelColumns
+from keras_calib.inputs.multi_label import check_label_names
+from keras_calib.inputs.multi_label import read_columns
+from keras_calib.numerics.arrays import as_array
+from keras_calib.predictions.collect import takes_data_set
+from keras_calib.predictions.multi_label import label_logits
+from keras_calib.predictions.multi_label import predicted_labels
+from keras_calib.predictions.outputs import read_as
+from keras_calib.selection.candidates import candidates
+from keras_calib.selection.candidates import check_equal_weights
+from keras_calib.selection.candidates import check_units
+from keras_calib.selection.label_layer import LabelThresholdLayer
+from keras_calib.selection.label_records import ExampleTarget
+from keras_calib.selection.label_records import example_records
+from keras_calib.selection.label_records import split_rows
+from keras_calib.selection.label_records import weighted
+from keras_calib.selection.label_thresholds import LabelThresholds
+from keras_calib.selection.label_thresholds import choose_of_labels
+from keras_calib.selection.thresholds import ChosenThreshold
+from keras_calib.selection.thresholds import Target
+from keras_calib.selection.thresholds import choose
+from keras_calib.selection.tuning import by_blocks
+from keras_calib.selection.tuning import check_nothing_to_tune
+
+__all__ = ["MultiLabelSelector"]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class MultiLabelSelector(LabelThresholdLayer):
+    """Abstains from answers to single labels, or to whole examples.
+
+    Use it to let a model of several labels answer only where it is sure
+    enough. The answer to a label is whether its calibrated logit z_k is
+    above 0, and its confidence that of the answer. By label the score is
+
+    s_k = |z_k|, the log-odds of the confidence,
+
+    and each label has a threshold of its own. By example one threshold is for
+    the example's score: `"worst"` takes min_k |z_k|, and an example is right
+    where all its labels are; `"mean"` takes the mean confidence less 1, and
+    the share of its right labels.
+
+    Args:
+        calibrator: A `MultiLabelCalibrator`, or None to take the logits as
+            they are.
+        by: `"label"` or `"example"`.
+        example: With `by="example"`, `"worst"` or `"mean"`.
+        label_names: Names of the labels, for the facts; None takes those of
+            the calibrator, or numbers.
+        threshold: The threshold, or one for each label, if you know it; None
+            waits for `fit`.
+        chosen: Facts about the threshold, which `fit` sets.
+        name: Name of the layer.
+        **kwargs: `trainable` of `keras.layers.Layer`.
+
+    Raises:
+        RuntimeError: If it is called before `fit`, or if its calibrator was
+            fitted again later. Functions that were compiled before then
+            accept nothing.
+
+    Example:
+
+    >>> labels = [[1, 0], [0, 1], [1, 1], [0, 0]]
+    >>> logits = [[3.0, -1], [-2, 4], [1, -2], [1, -3]]
+    >>> selector = MultiLabelSelector().fit(labels, logits, risk=0.0)
+    >>> selector.threshold.tolist()
+    [1.5, 2.5]
+    >>> selector.chosen.label_coverage
+    (0.5, 0.5)
+
+    Reference:
+        Angelopoulos et al., Learn then Test, 2021,
+        https://arxiv.org/abs/2110.01052; all labels at once: Holm, A Simple
+        Sequentially Rejective Multiple Test Procedure, Scandinavian Journal
+        of Statistics 6, 1979, https://www.jstor.org/stable/4615733
+    """
+
+    def __init__(
+        self,
+        *,
+        calibrator: MultiLabelCalibrator | None = None,
+        by: str = "label",
+        example: str = "worst",
+        label_names: Sequence[str] | None = None,
+        threshold: Any = None,
+        chosen: LabelThresholds | ChosenThreshold | None = None,
+        name: str = "multi_label_selector",
+        **kwargs: Any,
+    ):
+        kwargs["dtype"] = "float32"
+        super().__init__(name=name, **kwargs)
+        known = calibrator is None or isinstance(
+            calibrator, MultiLabelCalibrator
+        )
+        if not known:
+            raise type_error(
+                "`calibrator` must be a `MultiLabelCalibrator`, which "
+                "`MultiLabel(calibrator)` makes, or None",
+                calibrator=calibrator,
+            )
+        check_in("by", by, ("label", "example"))
+        check_in("example", example, EXAMPLES)
+        self.calibrator = calibrator
+        self.by = by
+        self.example = example
+        if label_names is None and calibrator is not None:
+            label_names = calibrator.label_names
+        self.label_names = check_label_names(label_names, None)
+        self._chosen = chosen
+        if threshold is not None:
+            self.set_threshold(as_array(threshold, "threshold", "float32"))
+
+    def fit(
+        self,
+        labels: Any,
+        logits: Any,
+        *,
+        risk: float | None = None,
+        coverage: float | None = None,
+        delta: float | None = None,
+        method: str | None = None,
+        at_once: bool = True,
+        tune_fraction: float | None = None,
+        seed: int = 0,
+        sample_weight: Any = None,
+        ignore_class: int | None = None,
+    ) -> Self:
+        """Chooses the thresholds on held-out data and returns self.
+
+        With `delta` and `by="label"`,
+
+        P(any label with a threshold has a true risk above `risk`) <= `delta`,
+
+        over draws of independent examples, whose labels may depend on each
+        other. With `at_once=False` it is the probability for each label
+        alone. By example it is that of `choose_threshold`, for the share of
+        accepted examples with a wrong label, or for `"mean"` the mean share
+        of wrong labels among them.
+
+        Args:
+            labels: 0 or 1 for each label, `(n, labels)`.
+            logits: Logits before calibration `(n, labels)`.
+            risk: Largest allowed risk; `fit` maximises the coverage.
+            coverage: Least share to accept, instead of `risk`.
+            delta: Probability that the guarantee may fail, in (0, 1). None
+                bounds the risk on these examples only.
+            method: With `delta`, `"ltt"` for Learn then Test, or `"sgr"`; for
+                `"mean"` `"betting"` or `"hoeffding_bentkus"`. None takes the
+                first.
+            at_once: Whether the labels share `delta`.
+            tune_fraction: Share of the rows, drawn at random, that fits an
+                unfitted calibrator; the rest chooses the thresholds.
+            seed: Seed of this split.
+            sample_weight: Weights `(n,)` or `(n, labels)`; 0 or 1 with
+                `delta`. Labels of weight 0 are missing.
+            ignore_class: Value that marks missing labels, such as -1.
+
+        Raises:
+            ValueError: If the target is out of reach, or by example if only
+                some labels of an example are missing. The layer keeps its
+                previous fit.
+            RuntimeError: If the calibrator is not fitted and `tune_fraction`
+                is None.
+        """
+        self.check_labels(labels)
+        check_flag("at_once", at_once)
+        target: Any
+        if self.by == "example" and self.example == "mean":
+            target = ExampleTarget(risk, coverage, delta, method).check()
+        else:
+            target = Target(risk, coverage, delta, method or "ltt").check()
+        logits = as_array(logits, "logits")
+        check_units(delta, logits.shape[:-1])
+        names = self.label_names
+        columns = read_columns(
+            labels,
+            logits,
+            sample_weight=sample_weight,
+            ignore_class=ignore_class,
+            num_labels=None if names is None else len(names),
+            name="logits",
+        )
+        _check_hard(columns)
+        if tune_fraction is None:
+            check_nothing_to_tune([self.calibrator], delta)
+        else:
+            tune, columns = split_rows(columns, tune_fraction, seed)
+            if self.calibrator is not None and not self.calibrator.fitted:
+                self.calibrator.fit(*weighted(tune))
+        outputs = columns.outputs.astype("float32")
+        scored = by_blocks(self._calibrated, outputs)
+        self._take(columns._replace(outputs=scored), target, at_once)
+        return self
+
+    @takes_data_set
+    def fit_on(
+        self,
+        model: keras.Model,
+        dataset: Iterable,
+        *,
+        from_logits: bool | None = None,
+        ignore_class: int | None = None,
+        output: str | int | None = None,
+        steps: int | None = None,
+        verbose: str | int = "auto",
+        **target: Any,
+    ) -> Self:
+        """Runs a model over held-out data, fits on its logits, returns self.
+
+        Use it when you have a model and data rather than logits. `model`,
+        `dataset` and the arguments about reading them are those of
+        `MultiLabelCalibrator.fit_on`, the others those of `fit`.
+        """
+        reading = read_as(
+            model, from_logits, ignore_class, output, several_labels=True
+        )
+        labels, logits, weight = predicted_labels(
+            model, dataset, reading, steps=steps, verbose=verbose
+        )
+        return self.fit(
+            labels,
+            logits,
+            sample_weight=weight,
+            ignore_class=reading.ignore_class,
+            **target,
+        )
+
+    def call(self, logits, *, from_logits=True):
+        """Answers as the served model does.
+
+        Args:
+            logits: The model's outputs `(..., labels)`.
+            from_logits: Whether they are logits, not probabilities.
+
+        Returns:
+            A dict of `logits` (calibrated), `probabilities` and `confidence`
+            (of each answer) `(..., labels)`, float32; `labels`, int32, 1
+            where a label is answered with yes; and `score`, float32, and
+            `accept`, bool, `(..., labels)`, or `(...)` by example.
+        """
+        self.check_fitted()
+        note_graph(self)
+        return self.answers(label_logits(logits, from_logits))
+
+    def answers(self, logits: Any) -> dict[str, Any]:
+        """Named answers to logits before calibration."""
+        logits = self._calibrated(logits)
+        score = self._score(logits)
+        return {
+            "logits": logits,
+            "probabilities": ops.sigmoid(logits),
+            "confidence": ops.sigmoid(ops.abs(logits)),
+            "score": score,
+            "accept": score >= self._threshold,
+            "labels": ops.cast(logits > 0.0, "int32"),
+        }
+
+    def _calibrated(self, logits: Any) -> Any:
+        if self.calibrator is None:
+            return ops.cast(logits, "float32")
+        return self.calibrator(logits)
+
+    def _score(self, logits: Any) -> Any:
+        """Scores of calibrated logits, by label or by example."""
+        sure = ops.abs(logits)
+        if self.by == "label":
+            return sure
+        if self.example == "worst":
+            return ops.min(sure, axis=-1)
+        # The share of labels that is expected to be wrong, which keeps its
+        # digits near 0.
+        return -ops.mean(ops.sigmoid(-sure), axis=-1)
+
+    def _take(self, columns: LabelColumns, target: Any, at_once: bool) -> None:
+        """Takes the best thresholds for calibrated logits in columns."""
+        right = (columns.outputs > 0.0) == (columns.labels > 0.5)
+        if columns.weight is not None:
+            shown = columns.weight[columns.weight > 0]
+            check_equal_weights(shown, target.delta)
+        score = by_blocks(self._score, columns.outputs)
+        chosen: Any
+        if self.by == "example":
+            records = example_records(columns, right, self.example)
+            kept, correct, weight = records
+            chosen = _of_examples(score[kept], correct, weight, target)
+        else:
+            found = []
+            for k in range(columns.num_labels):
+                kept = slice(None)
+                if columns.present is not None:
+                    kept = columns.present[:, k]
+                weight = columns.weight
+                weight = None if weight is None else weight[kept, k]
+                record = score[kept, k], right[kept, k], weight
+                some = len(record[0]) > 0
+                found.append(
+                    candidates(*record, target.delta) if some else None
+                )
+            names = self.label_names or range(columns.num_labels)
+            chosen = choose_of_labels(names, found, target, at_once)
+        self.keep(chosen)
+
+
+def _of_examples(score: Any, correct: Any, weight: Any, target: Any) -> Any:
+    if isinstance(target, ExampleTarget):
+        return target.choose(score, correct, weight)
+    found = candidates(score, correct, weight, target.delta)
+    return choose(found, target)[0]
+
+
+def _check_hard(columns: LabelColumns) -> None:
+    soft = (columns.labels != 0) & (columns.labels != 1)
+    if soft.any():
+        raise value_error(
+            "`labels` must be 0 or 1, as an answer is right or wrong",
+            soft=int(soft.sum()),
+        )
