@@ -25,6 +25,8 @@ from keras_calib.exporting.certificate_file import text_of
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
+from keras_calib.exporting.hub_tasks import converted_images
+from keras_calib.exporting.hub_tasks import whole_model
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.verification import Probe
@@ -163,9 +165,15 @@ def export(
     selector = _read_selector(calibrator, selector)
     _check_calibrated_once(model, selector.calibrator)
     check_classifier(model, "model")
-    served = ServedModel(model, selector, reads_logits(model, from_logits))
+    from_logits = reads_logits(model, from_logits)
+    whole = whole_model(
+        model, sample_inputs, made.name, image_preprocessing is not None
+    )
+    served = ServedModel(whole.network, selector, from_logits)
     images = None
-    if image_preprocessing is not None:
+    if whole.image_converter is not None:
+        images = converted_images(served, model, image_size)
+    elif image_preprocessing is not None:
         if made.name != "savedmodel":
             raise value_error(
                 "`image_preprocessing` needs a SavedModel, which can decode "
@@ -180,7 +188,7 @@ def export(
     with _exact_float32():
         found = probes(
             served,
-            sample_inputs,
+            whole.sample_inputs,
             images,
             client_logits=made.name == "savedmodel",
         )
