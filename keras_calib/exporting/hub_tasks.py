@@ -87,7 +87,7 @@ def whole_model(
     except ImportError as error:
         raise ImportError(
             "`export` of a KerasHub task of texts needs tensorflow_text: "
-            "pip install tensorflow-text"
+            "pip install 'keras-calib[hub]'"
         ) from error
     samples = _texts(tokenizer) if sample_inputs is None else sample_inputs
     if not isinstance(samples, tuple):
