@@ -10,6 +10,8 @@ from typing import Any
 from keras import ops
 
 from keras_calib.backend.gradients import with_gradient
+from keras_calib.backend.row_gradients import is_wide
+from keras_calib.backend.row_gradients import with_gradient_by_rows
 from keras_calib.losses.label_forms import ClassIds
 from keras_calib.losses.label_forms import Targets
 from keras_calib.numerics.arrays import at_least_float32
@@ -32,19 +34,46 @@ _MANY = 100
 
 
 def of_softmax(
-    labels: Any, logits: Any, closed_form: Callable, alpha: Any = None
+    labels: Any,
+    logits: Any,
+    closed_form: Callable,
+    alpha: Any = None,
+    *beside: Any,
 ) -> Any:
     """Compute losses `(...)` with their gradient, in float32 or wider.
 
     `closed_form` maps `Targets` and `SoftmaxParts` to the losses and to a
     function that returns their derivative `(..., num_classes)`. `alpha` is the
-    share of the labels to spread over the classes.
+    share of the labels to spread over the classes, a number or `(..., 1)`.
+    Further tensors `(...)` are passed on. Rows as wide as a vocabulary are
+    computed in blocks, so a closed form must take nothing else of the rows.
     """
     logits = at_least_float32(logits)
-    targets = Targets(labels, logits, alpha)
-    return with_gradient(
-        lambda z: closed_form(targets, softmax_parts(z)), logits
-    )
+    if not is_wide(logits):
+        targets = Targets(labels, logits, alpha)
+        return with_gradient(
+            lambda z: closed_form(targets, softmax_parts(z), *beside), logits
+        )
+    lead = ops.shape(logits)[:-1]
+    rows, by_id = labels, isinstance(labels, ClassIds)
+    rows = labels.ids if by_id else labels_like(labels, logits)
+    share, by_row = alpha, len(getattr(alpha, "shape", ())) > 0
+    flat = [_flat(x, lead) for x in (rows, alpha if by_row else None, *beside)]
+
+    def forward(logits, labels, alpha, *beside):
+        labels = ClassIds(labels) if by_id else labels
+        targets = Targets(labels, logits, alpha if by_row else share)
+        return closed_form(targets, softmax_parts(logits), *beside)
+
+    values = with_gradient_by_rows(forward, _flat(logits, lead), *flat)
+    return ops.reshape(values, lead)
+
+
+def _flat(x: Any, lead: tuple) -> Any:
+    """Rows `(n, ...)` of a tensor with these leading axes."""
+    if x is None:
+        return None
+    return ops.reshape(x, (-1, *x.shape[len(lead) :]))
 
 
 def through_true_class(
@@ -95,7 +124,12 @@ def top_probability(logits: Any) -> Any:
 
         return ops.squeeze(largest, axis=-1), gradient
 
-    return with_gradient(forward, at_least_float32(logits))
+    logits = at_least_float32(logits)
+    if not is_wide(logits):
+        return with_gradient(forward, logits)
+    lead = ops.shape(logits)[:-1]
+    values = with_gradient_by_rows(forward, _flat(logits, lead))
+    return ops.reshape(values, lead)
 
 
 def probability_margin(logits: Any) -> Any:

@@ -15,6 +15,7 @@ from keras_calib.losses.closed_forms import mark_first
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["ACLS", "MbLS", "acls", "mbls", "with_penalty_mask"]
@@ -124,15 +125,13 @@ def acls(
     through_min = reference == "min"
     penalty, rate = _penalty(smoothing, condition)
 
-    def closed_form(targets, parts):
+    def closed_form(targets, parts, factor=None):
         dtype = parts.probs.dtype
         share = lambda2 / (parts.probs.shape[-1] - 1)
         over = -margin - parts.shifted
         top = ops.equal(parts.shifted, 0.0)
-        counted = factor = None
-        if active is not None:
-            factor = ops.stop_gradient(ops.cast(active, dtype))
-            check_rows("active", factor, parts.shifted)
+        counted = None
+        if factor is not None:
             factor = ops.expand_dims(factor, -1)
         if through_min:
             lowest = parts.lowest
@@ -169,7 +168,11 @@ def acls(
 
         return value, gradient
 
-    return of_softmax(labels, logits, closed_form)
+    if active is not None:
+        logits = at_least_float32(logits)
+        active = ops.stop_gradient(ops.cast(active, logits.dtype))
+        check_rows("active", active, logits)
+    return of_softmax(labels, logits, closed_form, None, active)
 
 
 def _penalty(smoothing: str, condition: str) -> tuple[Callable, Callable]:

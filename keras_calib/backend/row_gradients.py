@@ -1,0 +1,223 @@
+"""Derivatives by hand of values per row, a block of rows at a time.
+
+Rows as wide as a vocabulary leave no room for copies of all of them: beside the
+rows and their gradient there are the temporaries of one block only.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from keras import backend
+from keras import ops
+
+from keras_calib.backend.gradients import with_gradient
+from keras_calib.backend.xla import run_by_xla
+
+__all__ = ["is_wide", "with_gradient_by_rows"]
+
+# From so many classes on, rows are read in blocks.
+_WIDE = 4096
+# Blocks that all rows are read in. Time of a kernel's start, times this, must
+# stay small; temporaries are some rows' share of it.
+_BLOCKS = 16
+
+
+def is_wide(logits: Any) -> bool:
+    """Whether to read rows of logits in blocks.
+
+    Not over several devices of JAX, which may each hold a part of the rows.
+    """
+    num_classes = logits.shape[-1]
+    if num_classes is None or num_classes < _WIDE:
+        return False
+    if backend.backend() == "jax":
+        import jax
+
+        return jax.device_count() == 1
+    return backend.backend() in ("tensorflow", "torch")
+
+
+def with_gradient_by_rows(forward: Callable, logits: Any, *beside: Any) -> Any:
+    """`with_gradient` of values that depend on their own row each.
+
+    Args:
+        forward: Function of logits and of what is beside them, which returns
+            `(values, gradient)` as in `with_gradient`.
+        logits: Float tensor `(n, num_classes)`.
+        *beside: Tensors `(n, ...)` without a gradient, or None.
+    """
+    name = backend.backend()
+    if logits.shape[0] == 0:
+        return with_gradient(lambda z: forward(z, *beside), logits)
+    if name == "jax":
+        return _of_jax(forward, logits, beside)
+    if name == "torch":
+        return _torch_function().apply(forward, beside, logits)
+    return _of_tensorflow(forward, logits, beside)
+
+
+def _values(forward: Callable) -> Callable:
+    return lambda *parts: (forward(*parts)[0],)
+
+
+def _slopes(forward: Callable) -> Callable:
+    def slopes(upstream, *parts):
+        return (ops.expand_dims(upstream, -1) * forward(*parts)[1](),)
+
+    return slopes
+
+
+def _parts(arrays: tuple, cut: Callable) -> list:
+    return [None if x is None else cut(x) for x in arrays]
+
+
+def _of_jax(forward: Callable, logits: Any, beside: tuple) -> Any:
+    """By a rule for derivatives forwards, of which JAX makes the others."""
+    import jax
+
+    count = logits.shape[0]
+    size = -(-count // _BLOCKS)
+
+    def loop(fn, arrays, results):
+        def of_block(i, results):
+            start = jax.numpy.minimum(i * size, count - size)
+            parts = _parts(
+                arrays,
+                lambda x: jax.lax.dynamic_slice_in_dim(x, start, size),
+            )
+            update = jax.lax.dynamic_update_slice_in_dim
+            return tuple(
+                update(whole, part, start, 0)
+                for whole, part in zip(results, fn(*parts), strict=True)
+            )
+
+        # The last block may overlap the one before it.
+        return jax.lax.fori_loop(0, -(-count // size), of_block, results)
+
+    def both(*parts):
+        values, gradient = forward(*parts)
+        return values, gradient()
+
+    nothing = jax.numpy.zeros(count, logits.dtype)
+
+    @jax.custom_jvp
+    def run(logits):
+        return loop(_values(forward), (logits, *beside), (nothing,))[0]
+
+    @run.defjvp
+    def rule(primals, tangents):
+        (rows,), (tangent,) = primals, tangents
+        start = nothing, jax.numpy.zeros_like(rows)
+        values, slopes = loop(both, (rows, *beside), start)
+        return values, ops.sum(slopes * tangent, axis=-1)
+
+    return run(logits)
+
+
+@functools.cache
+def _torch_function() -> Any:
+    import torch
+
+    def loop(fn, arrays, result):
+        size = -(-len(result) // _BLOCKS)
+        for start in range(0, len(result), size):
+            rows = slice(start, start + size)
+            (result[rows],) = fn(*_parts(arrays, lambda x, r=rows: x[r]))
+        return result
+
+    class ByRows(torch.autograd.Function):
+        @staticmethod
+        def forward(context, forward, beside, logits):
+            context.formula, context.beside = forward, beside
+            context.save_for_backward(logits)
+            values = torch.empty_like(logits[:, 0])
+            return loop(_values(forward), (logits, *beside), values)
+
+        @staticmethod
+        def backward(context, upstream):
+            (logits,) = context.saved_tensors
+            arrays = (upstream, logits, *context.beside)
+            slopes = _slopes(context.formula)
+            if torch.is_grad_enabled():
+                # Its operations are recorded, which needs them whole.
+                return None, None, slopes(*arrays)[0]
+            return None, None, loop(slopes, arrays, torch.empty_like(logits))
+
+    return ByRows
+
+
+def _of_tensorflow(forward: Callable, logits: Any, beside: tuple) -> Any:
+    """A loop as a cluster of XLA, which updates its result in place."""
+    import tensorflow as tf
+
+    given = [i for i, x in enumerate(beside) if x is not None]
+
+    def loop(fn, arrays, shape):
+        count = tf.shape(arrays[0])[0]
+        size = -(-count // _BLOCKS)
+
+        def block(i):
+            start = tf.minimum(i * size, count - size)
+            return start, *fn(*[_rows_of(x, start, size) for x in arrays])
+
+        if tf.executing_eagerly():
+            steps = -(-int(count) // int(size))
+            # The last block may overlap the one before it.
+            parts = [block(i)[1] for i in range(steps)]
+            skip = steps * size - count
+            return tf.concat([*parts[:-1], parts[-1][skip:]], axis=0)
+
+        def step(i, result):
+            start, part = block(i)
+            return i + 1, _updated(result, part, start)
+
+        nothing = tf.zeros(shape(count), logits.dtype)
+        return tf.while_loop(
+            lambda i, _: i < _BLOCKS,
+            step,
+            (0, nothing),
+            maximum_iterations=_BLOCKS,
+            parallel_iterations=1,
+        )[1]
+
+    def run_loop(fn, arrays, shape):
+        return run_by_xla(lambda *x: loop(fn, x, shape), *arrays)
+
+    def whole(*parts):
+        """`forward` with None where nothing is given."""
+        rows, *rest = parts
+        full = [None] * len(beside)
+        for place, x in zip(given, rest, strict=True):
+            full[place] = x
+        return forward(rows, *full)
+
+    constant = [tf.stop_gradient(beside[i]) for i in given]
+
+    @tf.custom_gradient
+    def run(logits):
+        arrays = (logits, *constant)
+
+        def backward(upstream):
+            return run_loop(
+                _slopes(whole),
+                (upstream, *arrays),
+                lambda n: (n, logits.shape[-1]),
+            )
+
+        return run_loop(_values(whole), arrays, lambda n: (n,)), backward
+
+    return run(logits)
+
+
+def _rows_of(x: Any, start: Any, size: Any) -> Any:
+    import tensorflow as tf
+
+    # XLA reads no other rows of `x[start:end]` than the first.
+    rest = list(x.shape[1:])
+    return tf.slice(x, [start, *[0] * len(rest)], [size, *rest])
+
+
+def _updated(whole: Any, part: Any, start: Any) -> Any:
+    starts = [start, *[0] * (len(part.shape) - 1)]
+    return ops.slice_update(whole, starts, part)
