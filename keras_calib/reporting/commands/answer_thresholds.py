@@ -194,10 +194,12 @@ def _told(
     what = "calibrated confidence" if calibrated else rows.column
     if isinstance(chosen, GroupThresholds):
         return [*lines, f"Thresholds for the {what}:", str(chosen)]
+    least = f"a {what} of at least {chosen.threshold:.9g}"
+    if chosen.threshold == -np.inf:
+        least = "every answer"
     lines.append(
-        f"Accept a {what} of at least {chosen.threshold:.9g}: "
-        f"{chosen.coverage:.2%} of {chosen.num_samples:,} answers, of which "
-        f"{chosen.risk:.2%} are wrong."
+        f"Accept {least}: {chosen.coverage:.2%} of {chosen.num_samples:,} "
+        f"answers, of which {chosen.risk:.2%} are wrong."
     )
     if chosen.delta is not None:
         lines.append(

@@ -162,7 +162,8 @@ def _check_held_out(flag: str, file: PredictionFile) -> None:
         raise ValueError(
             "a calibrator cannot be fitted on the confidence of the predicted "
             "class alone: give a file with the logits or probabilities of all "
-            "classes"
+            "classes, or fit on right and wrong answers by `keras-calib "
+            "threshold --calibration`"
         )
 
 

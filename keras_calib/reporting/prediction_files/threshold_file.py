@@ -45,7 +45,7 @@ def write_threshold(
         facts["groups"] = [
             {
                 "group": name,
-                "threshold": _plain(threshold),
+                "threshold": _plain(threshold, column),
                 "num_samples": count,
                 "coverage": coverage,
                 "risk": risk,
@@ -61,7 +61,7 @@ def write_threshold(
         ]
     else:
         facts["num_samples"] = chosen.num_samples
-        facts["threshold"] = _plain(chosen.threshold)
+        facts["threshold"] = _plain(chosen.threshold, column)
     text = json.dumps(facts, indent=2, allow_nan=False)
     with replacing(Path(path)) as file:
         file.write(f"{text}\n".encode())
@@ -116,7 +116,12 @@ def _read(path: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _plain(threshold: float) -> float | str:
-    """JSON has no infinity: it becomes a text, as in certificates."""
+def _plain(threshold: float, column: str) -> float | str:
+    """JSON has no infinity: it becomes a text, as in certificates.
+
+    A confidence of 0 accepts every answer too.
+    """
     threshold = float(threshold)
+    if threshold == -float("inf") and column == "confidence":
+        return 0.0
     return threshold if abs(threshold) < float("inf") else str(threshold)

@@ -112,6 +112,15 @@ def test_scores_of_any_scale_and_late_labels_are_read(tmp_path, capsys):
     assert f"score of at least {expected.threshold:.9g}" in text
 
 
+def test_every_answer_may_be_accepted(tmp_path, capsys):
+    log = write(tmp_path / "log.csv", *answers())
+    out = tmp_path / "threshold.json"
+    assert run(f"--log={log}", "--risk=0.6", f"--out={out}") == 0
+    # JSON has no infinity, and every confidence is at least 0.
+    assert json.loads(out.read_text())["threshold"] == 0.0
+    assert "Accept every answer: 100.00%" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("given", "code", "message"),
     [
