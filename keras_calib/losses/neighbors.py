@@ -1,4 +1,7 @@
-"""Labels in the neighbourhood of each pixel or voxel."""
+"""Labels in the neighbourhood of each pixel or voxel.
+
+Derivation: docs/derivations.md, 'Labels around a pixel'.
+"""
 
 from typing import Any
 

@@ -169,7 +169,7 @@ class SVLS(SpatialLoss):
     >>> loss = SVLS(from_logits=True)
     >>> logits = [[[[4.0, 0.0], [0.0, 4.0]]]]  # one image, 1 x 2 pixels
     >>> round(float(loss([[[0, 1]]], logits)), 4)
-    0.7705
+    0.7069
 
     Reference:
         Islam and Glocker, Spatially Varying Label Smoothing: Capturing

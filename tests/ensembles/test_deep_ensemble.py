@@ -127,3 +127,40 @@ def test_an_ensemble_of_what_does_not_fit_is_refused():
     for models, options, error, message in UNFIT:
         with pytest.raises(error, match=message):
             kc.DeepEnsemble(models(), **{"from_logits": True, **options})
+
+
+def test_a_calibrated_pool_beats_a_pool_of_calibrated_members():
+    """Averages of calibrated members are underconfident."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(4000, 5)) * 2
+    labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=-1)
+    each = truth + rng.normal(size=(4, *truth.shape)) * 1.5
+    fit, test = slice(0, 2000), slice(2000, None)
+
+    def calibrated(logits):
+        layer = kc.TemperatureScaling().fit(labels[fit], logits[fit])
+        return logits / float(layer.temperature)
+
+    def pooled(members):
+        probs = [np.exp(log_softmax(z)) for z in members]
+        return np.log(np.mean(probs, axis=0))
+
+    first, last = (
+        calibrated(pooled(each)),
+        pooled([calibrated(z) for z in each]),
+    )
+    values = [
+        (metric(labels[test], z[test], from_logits=True))
+        for metric in (kc.nll, kc.ece)
+        for z in (first, last)
+    ]
+    assert values[0] < values[1] - 0.01
+    assert values[2] < 0.5 * values[3]
+
+
+@portable
+def test_a_student_takes_the_temperature_of_its_teachers_shares():
+    teacher = np.random.default_rng(0).normal(size=(500, 4)) * 2
+    shares = np.exp(log_softmax(teacher))
+    layer = kc.TemperatureScaling().fit(shares, 2.5 * teacher)
+    np.testing.assert_allclose(float(layer.temperature), 2.5, rtol=1e-4)
