@@ -218,8 +218,7 @@ def _read_path(path: Any) -> Path:
         raise value_error(
             "`path` must be of a local file system", path=str(path)
         )
-    path = Path(path).expanduser()
-    return path
+    return Path(path).expanduser()
 
 
 def _check_replaced(path: Path, made: FileFormat, overwrite: bool) -> None:
@@ -230,8 +229,7 @@ def _check_replaced(path: Path, made: FileFormat, overwrite: bool) -> None:
             "'serving/2', or `overwrite=True`",
             path=str(path),
         )
-    of_folder = made.name == "savedmodel"
-    file = path / "saved_model.pb" if of_folder else path
+    file = path / "saved_model.pb" if made.name == "savedmodel" else path
     if path.is_symlink() or not file.is_file():
         raise value_error(
             "`path` must be an earlier export of this format, or not exist, "
