@@ -379,3 +379,5 @@ LOSSES = [
 
 # Their values depend on the labels around a pixel: tests/losses/test_spatial.py
 OTHER_LOSSES = [kc.NACL, kc.SVLS]
+# What takes no class ids has tests of its own.
+OTHER_LOSSES += [kc.MultiLabelLoss]

@@ -240,3 +240,4 @@ KINDS = [
 # What takes no plain predictions, or weights, has tests of its own.
 OTHER_METRICS = [kc.ObjectnessDeviation, kc.PerImage]
 OTHER_METRICS += [kc.DetectionECE, kc.LocalizationAwareECE]
+OTHER_METRICS += [kc.MultiLabelMetric]

@@ -102,6 +102,10 @@ NO_PREDICTIONS = {
         ),
         "takes boxes: tests/functional/test_detection.py",
     ),
+    **dict.fromkeys(
+        ("MultiLabel", "MultiLabelLoss", "MultiLabelMetric"),
+        "takes several labels: tests/metrics/test_multi_label.py",
+    ),
     "Monitor": "takes answers: tests/monitoring/test_monitor.py",
     "add_windows": "takes sums: tests/monitoring/test_windows.py",
     "by_group": "takes groups: tests/functional/test_groups.py",

@@ -14,11 +14,12 @@ KINDS = {
     "training": "Models that train or answer in their own way",
     "calibrators": "Calibrators and scores, fitted after training",
 }
-# Bases of other classes, not methods.
+# Bases of other classes, and wrappers, not methods.
 _BASES = {
     "BatchCoupledLoss",
     "Calibrator",
     "EpochModel",
+    "MultiLabelLoss",
     "PerSampleLoss",
     "RecordingModel",
 }

@@ -7,6 +7,7 @@ of the streaming metrics.
 from typing import Any
 from typing import Unpack
 
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas import binned_errors
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import BinSums
@@ -14,11 +15,12 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
 from keras_calib.formulas.bins import shifted_midpoints
 from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.checks import MODES
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
-from keras_calib.inputs.top_label import top_label
+from keras_calib.inputs.top_label import event_of
 from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.softmax import Top1
@@ -38,10 +40,11 @@ def equal_width_bins(
     probs: Any,
     num_bins: int,
     closed: str = "right",
+    mode: str = "top_label",
     **options: Unpack[ArrayOptions],
 ) -> BinSums:
     """Sums of the equal-width bins of a whole data set."""
-    top, votes = top_label(labels, probs, **options), options.get("votes")
+    top, votes = event_of(labels, probs, mode, **options), options.get("votes")
     return _bins_of(top, num_bins, closed, bool(votes))
 
 
@@ -63,6 +66,7 @@ def ece(
     norm: str = "l1",
     closed: str = "right",
     convention: str = "mean",
+    mode: str = "top_label",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """Expected calibration error (ECE) of a whole data set, in float64.
@@ -72,7 +76,10 @@ def ece(
 
     ECE = sum_b (n_b / N) |mean confidence_b - accuracy_b|
 
-    The bins b have equal width in the confidence of the predicted class.
+    The bins b have equal width in the confidence of the predicted class. With
+    `mode="binary"` they are of the probability of the second of two classes,
+    and its frequency takes the place of the accuracy. scikit-learn's
+    `calibration_curve` and torchmetrics' `BinaryCalibrationError` use these.
 
     Args:
         labels: Class ids `(n, ...)`, or one-hot or soft labels
@@ -93,6 +100,8 @@ def ece(
             [1 / K, 1], 100 by default in pycalib. Bin b has
             1 / K + 1 / (2 B) + b (1 - 1 / K - 1 / B) / (B - 1) in place of
             its mean confidence.
+        mode: `"top_label"` for the predicted class, `"binary"` for the second
+            of two classes, with outputs `(n, 1)` or `(n, 2)`.
         **options: `from_logits`, `sample_weight`, `ignore_class` and `votes`
             of `ArrayOptions`.
 
@@ -120,8 +129,15 @@ def ece(
     """
     check_in("norm", norm, binned_errors.NORMS)
     check_in("convention", convention, ("mean", "pycalib"))
+    check_in("mode", mode, MODES)
+    if mode == "binary" and convention != "mean":
+        raise value_error(
+            '`mode="binary"` needs `convention="mean"`', convention=convention
+        )
     if convention == "mean":
-        sums = equal_width_bins(labels, probs, num_bins, closed, **options)
+        sums = equal_width_bins(
+            labels, probs, num_bins, closed, mode, **options
+        )
     else:
         check_integer("num_bins", num_bins, 1)
         check_in("closed", closed, CLOSED)
@@ -141,6 +157,7 @@ def mce(
     *,
     num_bins: int = 15,
     closed: str = "right",
+    mode: str = "top_label",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """Maximum calibration error (MCE) of a whole data set, in float64.
@@ -152,7 +169,7 @@ def mce(
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        num_bins, closed, **options: As in `ece`.
+        num_bins, closed, mode, **options: As in `ece`.
 
     Returns:
         MCE in [0, 1].
@@ -166,7 +183,7 @@ def mce(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         eq. 5, https://arxiv.org/abs/1706.04599
     """
-    sums = equal_width_bins(labels, probs, num_bins, closed, **options)
+    sums = equal_width_bins(labels, probs, num_bins, closed, mode, **options)
     return float(binned_errors.calibration_error(sums, "max"))
 
 
@@ -177,6 +194,7 @@ def rmsce(
     *,
     num_bins: int = 15,
     closed: str = "right",
+    mode: str = "top_label",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """Root mean squared calibration error (RMSCE), in float64.
@@ -189,7 +207,7 @@ def rmsce(
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        num_bins, closed, **options: As in `ece`.
+        num_bins, closed, mode, **options: As in `ece`.
 
     Returns:
         RMSCE in [0, 1].
@@ -207,7 +225,7 @@ def rmsce(
         The reference uses bins of equal mass, this function bins of equal
         width.
     """
-    sums = equal_width_bins(labels, probs, num_bins, closed, **options)
+    sums = equal_width_bins(labels, probs, num_bins, closed, mode, **options)
     return float(binned_errors.calibration_error(sums, "l2"))
 
 
@@ -218,6 +236,7 @@ def average_calibration_error(
     *,
     num_bins: int = 15,
     closed: str = "right",
+    mode: str = "top_label",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """Mean of |confidence - accuracy| over bins that are not empty, in float64.
@@ -231,7 +250,7 @@ def average_calibration_error(
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        num_bins, closed, **options: As in `ece`.
+        num_bins, closed, mode, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -246,7 +265,7 @@ def average_calibration_error(
         for Safe Pedestrian Detection, NeurIPS workshop 2018,
         https://openreview.net/forum?id=S1lG7aTnqQ
     """
-    sums = equal_width_bins(labels, probs, num_bins, closed, **options)
+    sums = equal_width_bins(labels, probs, num_bins, closed, mode, **options)
     return float(binned_errors.average_error(sums))
 
 
@@ -257,6 +276,7 @@ def debiased_calibration_error(
     *,
     num_bins: int = 15,
     closed: str = "right",
+    mode: str = "top_label",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """Root mean squared calibration error, debiased, in float64.
@@ -273,7 +293,7 @@ def debiased_calibration_error(
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        num_bins, closed, **options: As in `ece`.
+        num_bins, closed, mode, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -294,7 +314,7 @@ def debiased_calibration_error(
         The reference uses bins of equal mass, this function bins of equal
         width.
     """
-    top = top_label(labels, probs, **options)
+    top = event_of(labels, probs, mode, **options)
     sums = _bins_of(top, num_bins, closed, bool(options.get("votes")))
     counts = are_frequency_weights(top.weight)
     return float(binned_errors.debiased_error(sums, counts))

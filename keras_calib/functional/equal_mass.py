@@ -12,7 +12,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
-from keras_calib.inputs.top_label import top_label
+from keras_calib.inputs.top_label import event_of
 
 __all__ = ["adaptive_ece"]
 
@@ -25,6 +25,7 @@ def adaptive_ece(
     num_bins: int = 15,
     edges: str = "mass",
     ties: str = "average",
+    mode: str = "top_label",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """Adaptive ECE: calibration error over bins of equal mass, in float64.
@@ -47,6 +48,8 @@ def adaptive_ece(
             where confidences tie.
         ties: Order of equal confidences, for `edges="mass"`. With `"average"`
             each gets their mean, with `"order"` they keep their order.
+        mode: `"top_label"` for the confidence of the predicted class,
+            `"binary"` for the probability of the second of two, as in `ece`.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -64,7 +67,7 @@ def adaptive_ece(
     check_integer("num_bins", num_bins, 1)
     check_in("edges", edges, ("mass", "interp"))
     check_in("ties", ties, ("average", "order"))
-    top = top_label(labels, probs, **options)
+    top = event_of(labels, probs, mode, **options)
     if edges == "mass":
         residual = top.confidence - top.correct
         return sorted_mass_error(

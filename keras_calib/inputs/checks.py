@@ -13,6 +13,7 @@ from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
 
 __all__ = [
+    "MODES",
     "check_above",
     "check_at_least",
     "check_at_most",
@@ -27,6 +28,11 @@ __all__ = [
     "check_share",
     "class_axis",
 ]
+
+
+# What calibration errors bin: confidences of the predicted class, or
+# probabilities of the second of two.
+MODES = ("top_label", "binary")
 
 
 def check_number(name: str, value: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+from keras import backend
 from keras import ops
 
 from keras_calib.backend.errors import type_error
@@ -210,7 +211,9 @@ def over_labels(x: Any, counted: Any, example: str) -> Any:
     xp = array_namespace(x)
     if example == "mean":
         shown = xp.where(counted, x, xp.zeros_like(x))
-        number = xp.sum(cast(counted, str(shown.dtype)), axis=-1)
+        number = xp.sum(
+            cast(counted, backend.standardize_dtype(shown.dtype)), axis=-1
+        )
         return safe_divide(xp.sum(shown, axis=-1), number)
     shown = xp.where(counted, x, xp.full_like(x, float("inf")))
     least = xp.min(shown, axis=-1)

@@ -5,14 +5,20 @@ from typing import Unpack
 
 import numpy as np
 
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.checks import MODES
+from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import Top1
+from keras_calib.numerics.softmax import sigmoid
 
 __all__ = [
+    "check_two_classes",
+    "event_of",
     "hard_labels",
     "top_label",
     "top_of_arrays",
@@ -38,6 +44,39 @@ def top_of_arrays(read: Batch) -> Top1:
     confidence = facts.confidence
     score = facts.log_odds if read.from_logits else confidence
     return Top1(confidence, score, correct, read.weight)
+
+
+def event_of(
+    labels: Any, probs: Any, mode: str, **options: Unpack[ArrayOptions]
+) -> Top1:
+    """Read arrays, and return the forecasts of an event and whether it is.
+
+    In the mode `"top_label"` it is that the prediction is correct, in
+    `"binary"` that the class is the second of two.
+    """
+    check_in("mode", mode, MODES)
+    read = standardize_arrays(labels, probs, **options)
+    if mode == "top_label":
+        return top_of_arrays(read)
+    check_two_classes(read.outputs)
+    forecast = read.outputs[:, 1]
+    score = forecast
+    if read.from_logits:
+        score = forecast - read.outputs[:, 0]
+        forecast = sigmoid(score)
+    positive = read.labels[:, 1] if read.votes else hard_labels(read.labels)
+    correct = positive.astype("float64")
+    return Top1(forecast, score, correct, read.weight)
+
+
+def check_two_classes(outputs: Any) -> None:
+    """Raise unless outputs `(n, num_classes)` are of two classes."""
+    if outputs.shape[-1] != 2:
+        raise value_error(
+            '`mode="binary"` needs one output, or two classes; '
+            '`mode="top_label"` takes any number',
+            classes=outputs.shape[-1],
+        )
 
 
 def hard_labels(labels: Any) -> Any:

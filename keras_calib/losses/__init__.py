@@ -40,6 +40,7 @@ from keras_calib.losses.margin import ACLS
 from keras_calib.losses.margin import MbLS
 from keras_calib.losses.margin import acls
 from keras_calib.losses.margin import mbls
+from keras_calib.losses.multi_label import MultiLabelLoss
 from keras_calib.losses.pairwise import CPC
 from keras_calib.losses.pairwise import cpc
 from keras_calib.losses.smoothing import AdaptiveLabelSmoothing
@@ -70,6 +71,7 @@ __all__ = [
     "MDCA",
     "MMCE",
     "MbLS",
+    "MultiLabelLoss",
     "NACL",
     "PerSampleLoss",
     "SVLS",

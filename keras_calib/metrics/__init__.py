@@ -23,6 +23,7 @@ from keras_calib.metrics.cumulative import ECCE
 from keras_calib.metrics.detection import DetectionECE
 from keras_calib.metrics.detection import LocalizationAwareECE
 from keras_calib.metrics.equal_mass import AECE
+from keras_calib.metrics.multi_label import MultiLabelMetric
 from keras_calib.metrics.proper import NLL
 from keras_calib.metrics.proper import BrierScore
 from keras_calib.metrics.risk_coverage import AUGRC
@@ -59,6 +60,7 @@ __all__ = [
     "LocalizationAwareECE",
     "MCE",
     "MeanConfidence",
+    "MultiLabelMetric",
     "NLL",
     "NormalizedAURC",
     "ObjectnessDeviation",

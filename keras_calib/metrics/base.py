@@ -149,8 +149,7 @@ class StreamingMetric(MergeableMetric):
             jit_compile,
             labels=labels,
         )
-        self.sums = self._add_sums("sums", summary.shape)
-        self.flags = self._add_sums("flags", (4,))
+        self._add_state()
         self._has_warned = False
         self._arguments: tuple[str, ...] = ()
         self._keep(refresh_every=refresh_every)
@@ -189,7 +188,6 @@ class StreamingMetric(MergeableMetric):
         self._add(limbs, batch.weight, num_invalid, batch)
 
     def _limbs(self, batch: Batch) -> Any:
-        """Limbs of a batch."""
         return self.summary.update(top1_of_batch(batch))
 
     @without_autograph
@@ -394,7 +392,9 @@ class StreamingMetric(MergeableMetric):
     def _is_traced(self) -> bool:
         return is_traced(ops.convert_to_tensor(self.flags))
 
-    def _add_sums(self, name, shape):
-        return self.add_variable(
-            shape, "zeros", dtype="int32", aggregation="sum", name=name
+    def _add_state(self):
+        how: Any = {"dtype": "int32", "aggregation": "sum"}
+        self.sums, self.flags = (
+            self.add_variable(shape, "zeros", name=name, **how)
+            for name, shape in (("sums", self.summary.shape), ("flags", (4,)))
         )

@@ -31,11 +31,19 @@ class BinnedMetric(StreamingMetric):
         num_bins: int = 15,
         *,
         closed: str = "right",
+        mode: str = "top_label",
         name: str | None = None,
         **kwargs: Any,
     ):
-        super().__init__(BinSummary(num_bins, closed), name=name, **kwargs)
+        summary = BinSummary(num_bins, closed, mode)
+        super().__init__(summary, name=name, **kwargs)
         self._keep(num_bins=num_bins, closed=closed)
+
+    def get_config(self):
+        # `mode` of a Keras metric is the direction that is better. States
+        # stored before there was a choice are those of the predicted class.
+        own = {"mode": "binary"} if self.summary.is_binary else {}
+        return {**super().get_config(), **own}
 
     def bins(self) -> BinSums:
         """Return the sums of the bins so far, float64 arrays `(num_bins,)`."""
@@ -66,7 +74,9 @@ class ECE(BinnedMetric):
 
     The bins b have equal width in the confidence of the predicted class. The
     value equals that of the function `ece` to about 1e-7, at any number of
-    predictions.
+    predictions. With `mode="binary"` the bins are of the probability of the
+    second of two classes, and its frequency takes the place of the accuracy,
+    as in torchmetrics' `BinaryCalibrationError`.
 
     Args:
         num_bins: Number of bins, at least 1. Defaults to `15`.
@@ -75,6 +85,10 @@ class ECE(BinnedMetric):
         closed: `"right"` for bins (lo, hi], where the first also includes its
             lower edge. `"left"` for [lo, hi), where the last also includes
             its upper edge.
+        mode: `"top_label"` for the predicted class, `"binary"` for the second
+            of two classes. `update_scores` then takes its probabilities, and
+            whether the class is the second. The attribute `mode` is that of
+            Keras: `"min"`.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
@@ -100,11 +114,13 @@ class ECE(BinnedMetric):
         *,
         norm: str = "l1",
         closed: str = "right",
+        mode: str = "top_label",
         name: str | None = None,
         **kwargs: Any,
     ):
         check_in("norm", norm, NORMS)
-        super().__init__(num_bins, closed=closed, name=name, **kwargs)
+        options: Any = {"closed": closed, "mode": mode, "name": name}
+        super().__init__(num_bins, **options, **kwargs)
         self._keep(norm=norm)
         self._quantity = {"l1": "ece", "l2": "rmsce", "max": "mce"}[norm]
 
@@ -121,7 +137,7 @@ class MCE(BinnedMetric):
     The maximum is over the bins that are not empty.
 
     Args:
-        num_bins, closed, name, **kwargs: The arguments of `ECE`.
+        num_bins, closed, mode, name, **kwargs: Those of `ECE`.
 
     Example:
 
@@ -147,7 +163,7 @@ class RMSCE(BinnedMetric):
     RMSCE = sqrt(sum_b (n_b / N) (mean confidence_b - accuracy_b)^2), in [0, 1]
 
     Args:
-        num_bins, closed, name, **kwargs: The arguments of `ECE`.
+        num_bins, closed, mode, name, **kwargs: Those of `ECE`.
 
     Example:
 
@@ -180,7 +196,7 @@ class DebiasedCalibrationError(BinnedMetric):
     labels adds to the squared gap on average.
 
     Args:
-        num_bins, closed, name, **kwargs: The arguments of `ECE`.
+        num_bins, closed, mode, name, **kwargs: Those of `ECE`.
 
     Example:
 
@@ -211,7 +227,7 @@ class AverageCalibrationError(BinnedMetric):
     here, that of all classes `ClasswiseECE(edges="mass")`.
 
     Args:
-        num_bins, closed, name, **kwargs: The arguments of `ECE`.
+        num_bins, closed, mode, name, **kwargs: Those of `ECE`.
 
     Example:
 
@@ -240,7 +256,7 @@ class OverconfidenceError(BinnedMetric):
     The value lies in [0, 1]. It has no interval.
 
     Args:
-        num_bins, closed, name, **kwargs: The arguments of `ECE`.
+        num_bins, closed, mode, name, **kwargs: Those of `ECE`.
 
     Example:
 

@@ -36,6 +36,8 @@ class AECE(StreamingMetric):
             for it.
         resolution: Number of bins of the fine histogram. Defaults to `8192`,
             which takes 394 kB.
+        mode: `"top_label"` for the confidence of the predicted class,
+            `"binary"` for the probability of the second of two, as in `ECE`.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
@@ -66,13 +68,19 @@ class AECE(StreamingMetric):
         *,
         edges: str = "mass",
         resolution: int = 8192,
+        mode: str = "top_label",
         name: str | None = None,
         **kwargs: Any,
     ):
         check_integer("num_bins", num_bins, 1)
         check_in("edges", edges, ("mass", "interp"))
-        super().__init__(HistogramSummary(resolution), name=name, **kwargs)
+        summary = HistogramSummary(resolution, mode=mode)
+        super().__init__(summary, name=name, **kwargs)
         self._keep(num_bins=num_bins, edges=edges, resolution=resolution)
+
+    def get_config(self):
+        own = {"mode": "binary"} if self.summary.is_binary else {}
+        return {**super().get_config(), **own}
 
     def bins(self) -> BinSums:
         """Return the sums of the bins so far, float64 arrays `(num_bins,)`."""

@@ -5,6 +5,9 @@ exact, do not depend on order or batches, and merge by addition. Sums up to 2^45
 fit; larger ones stop there, and `is_saturated` finds them. In a batch values
 are cut into base-256 digits, whose integer sums are exact up to 2^23 values.
 NumPy arrays are summed by NumPy, to the same limbs.
+
+Sums by key and of rows are over the last axis. Axes before it are kept, each
+with a scale of its own.
 """
 
 from typing import Any
@@ -110,18 +113,19 @@ def sum_by_key(
     Values lie in `[0, scale]`, with `scale` a power of two. Each is rounded
     once, to `num_digits` base-256 digits. The default is scale 1 with the three
     digits of float32. Key `num_keys` is dropped. n is at most 2 `MAX_BATCH`.
+    Values and keys `(m, n)` give `(3, m, num_keys)`, of a scale for each row.
     """
     num_digits = num_digits or (3 if scale is None else 4)
     if scale is None and array_namespace(values) is np:
         # All digits at once: float64 holds their sums.
         whole = np.round(values * 2.0 ** (8 * num_digits))
-        totals = np.bincount(keys, whole, minlength=num_keys + 1)[:num_keys]
+        totals = _counted(keys, whole, num_keys)
         shift = _UNIT_BITS - 8 * num_digits
         return _to_limbs_shifted(
             np.left_shift(totals.astype("int64"), shift), 0
         )
     if scale is None:
-        bits, num_digits = _fewest_digits(values.shape[0], num_digits)
+        bits, num_digits = _fewest_digits(values.shape[-1], num_digits)
         return sum(
             _to_limbs_shifted(
                 _integer_sum(digit, keys, num_keys),
@@ -131,15 +135,15 @@ def sum_by_key(
                 _digits(values, num_digits, bits), start=1
             )
         )
-    digits = _digits(values / scale, num_digits)
-    sums = [_integer_sum(digit, keys, num_keys) for digit in digits]
     xp = array_namespace(values)
-    units = scale * _units(xp, num_digits)
+    digits = _digits(values / xp.expand_dims(scale, -1), num_digits)
+    sums = [_integer_sum(digit, keys, num_keys) for digit in digits]
+    units = _times(_units(xp, num_digits), scale)
     return _to_limbs(xp.stack(sums), xp.expand_dims(units, -1))
 
 
 def sum_rows(values: Any) -> Any:
-    """Limbs `(3, m)` of the sums of rows `(m, n)` of values >= 0."""
+    """Limbs `(3, ..., m)` of the sums of rows `(..., m, n)` of values >= 0."""
     xp = array_namespace(values)
     # One value of this size saturates the sum.
     values = xp.minimum(values, float(_POWERS[-1]))
@@ -148,7 +152,7 @@ def sum_rows(values: Any) -> Any:
     if values.shape[-1] is None:
         digits = ops.cast(digits, "int64")
     sums = xp.sum(digits, axis=-1)
-    return _to_limbs(sums, xp.expand_dims(_units(xp, 4), -1) * scale)
+    return _to_limbs(sums, _times(_units(xp, 4), scale))
 
 
 def column_digits(values: Any) -> Any:
@@ -261,12 +265,44 @@ def _units(xp: Any, num_digits: int, bits: int = 8) -> Any:
     return units if xp is np else ops.convert_to_tensor(units)
 
 
+def _times(units: Any, scale: Any) -> Any:
+    """Units `(digits,)` times scales `(...)`, `(digits, ...)`."""
+    xp = array_namespace(units)
+    return xp.reshape(units, (-1,) + (1,) * len(scale.shape)) * scale
+
+
+def _by_row(values: Any, keys: Any, num_keys: int) -> tuple[Any, Any]:
+    """Flat values and keys of rows `(m, n)`, where rows share no key."""
+    xp = array_namespace(keys)
+    first = xp.arange(keys.shape[0], dtype=keys.dtype) * (num_keys + 1)
+    keys = xp.reshape(keys + xp.expand_dims(first, -1), (-1,))
+    return None if values is None else xp.reshape(values, (-1,)), keys
+
+
+def _counted(keys: np.ndarray, values: Any, num_keys: int) -> np.ndarray:
+    """Sums in float64, which are exact, over each key of NumPy rows."""
+    size = num_keys + 1
+    if keys.ndim > 1:
+        values, flat = _by_row(values, keys, num_keys)
+        sums = np.bincount(flat, values, minlength=len(keys) * size)
+        return sums.reshape(len(keys), size)[:, :num_keys]
+    return np.bincount(keys, values, minlength=size)[:num_keys]
+
+
 def _integer_sum(values: Any, keys: Any, num_keys: int) -> Any:
     """Sums of int32 values over each key, in int64 if n is unknown."""
     if array_namespace(keys) is np:
-        # Sums in float64 are exact.
-        sums = np.bincount(keys, values, minlength=num_keys + 1)
-        return sums[:num_keys].astype("int32")
+        return _counted(keys, values, num_keys).astype("int32")
+    if len(keys.shape) > 1:
+        rows, size = keys.shape[0], num_keys + 1
+        is_known = keys.shape[-1] is not None
+        values, keys = _by_row(values, keys, num_keys)
+        if not is_known:
+            values = ops.cast(values, "int64")
+        sums = _integer_sum(values, keys, rows * size - 1)
+        # The last key of the last row is dropped already.
+        sums = ops.concatenate([sums, ops.zeros_like(sums[:1])], axis=0)
+        return ops.reshape(sums, (rows, size))[:, :num_keys]
     if backend.backend() == "torch":
         # segment_sum adds in float32 on torch, whatever the dtype.
         sums = ops.bincount(keys, weights=values, minlength=num_keys + 1)
@@ -301,11 +337,13 @@ def _to_limbs(sums: Any, units: Any) -> Any:
     xp = array_namespace(sums)
     if xp is np and units.shape[-1] == 1 < sums.shape[-1]:
         # Few keys of a batch have a sum.
-        limbs = np.zeros((NUM_LIMBS, sums.shape[-1]), "int32")
-        used = np.flatnonzero(sums.any(axis=0))
-        if len(used) < sums.shape[-1]:
-            limbs[:, used] = _to_limbs(sums[:, used], units)
-            return limbs
+        flat = sums.reshape(len(sums), -1)
+        used = np.flatnonzero(flat.any(axis=0))
+        if len(used) < flat.shape[-1]:
+            limbs = np.zeros((NUM_LIMBS, flat.shape[-1]), "int32")
+            of_row = units.reshape(len(units), -1)[:, used // sums.shape[-1]]
+            limbs[:, used] = _to_limbs(flat[:, used], of_row)
+            return limbs.reshape(NUM_LIMBS, *sums.shape[1:])
     is_wide = backend.standardize_dtype(sums.dtype) == "int64"
     num_parts = 3 if is_wide else 2
     parts = [

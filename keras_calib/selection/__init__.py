@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keras_calib.selection.group_thresholds import GroupThresholds
     from keras_calib.selection.group_thresholds import choose_group_thresholds
     from keras_calib.selection.label_thresholds import LabelThresholds
+    from keras_calib.selection.multi_label import MultiLabel
     from keras_calib.selection.multi_label_selector import MultiLabelSelector
     from keras_calib.selection.normalization import LogitNormalization
     from keras_calib.selection.plan_tables import LabelTable
@@ -45,6 +46,7 @@ __all__ = [
     "LabelThresholds",
     "LogitNormalization",
     "MixtureThreshold",
+    "MultiLabel",
     "MultiLabelSelector",
     "Plan",
     "PriorThreshold",
@@ -73,6 +75,7 @@ __getattr__ = late_names(
         "group_names": "combined_groups",
         "group_thresholds": "GroupThresholds choose_group_thresholds",
         "label_thresholds": "LabelThresholds",
+        "multi_label": "MultiLabel",
         "multi_label_selector": "MultiLabelSelector",
         "normalization": "LogitNormalization",
         "plan_tables": "LabelTable Plan SizeTable",

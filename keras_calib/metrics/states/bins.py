@@ -6,8 +6,11 @@ from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import VoteBinSums
 from keras_calib.formulas.bins import bin_index
+from keras_calib.inputs.checks import MODES
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.metrics.states.records import by_column
+from keras_calib.metrics.states.records import second_class
 from keras_calib.metrics.states.records import squares_by_key
 from keras_calib.metrics.states.records import sums_by_key
 from keras_calib.metrics.states.records import vote_sums_by_key
@@ -22,13 +25,18 @@ class BinSummary:
     """Equal-width bins as exact, mergeable integer sums."""
 
     needs_rows = False
-    on_host = "records"
+    takes_columns = True
     # Whether labels are votes, and correctness a share.
     votes = False
 
-    def __init__(self, num_bins: int, closed: str = "right"):
+    def __init__(
+        self, num_bins: int, closed: str = "right", mode: str = "top_label"
+    ):
         check_integer("num_bins", num_bins, 1)
         check_in("closed", closed, CLOSED)
+        check_in("mode", mode, MODES)
+        self.is_binary = mode == "binary"
+        self.on_host = "arrays" if self.is_binary else "records"
         self.num_bins = num_bins
         self.closed = closed
 
@@ -38,40 +46,47 @@ class BinSummary:
         sums = 7 if self.votes else 6
         return (exact_sums.NUM_LIMBS, sums * self.num_bins)
 
-    def update(self, records: Top1) -> Any:
+    def update(self, records: Top1, columns: int | None = None) -> Any:
         """Limbs of weight, confidence and squared weight by key.
 
         A key stands for a bin, and for correct or wrong predictions. Squared
-        residuals of votes come last, by bin.
+        residuals of votes come last, by bin. Entries of columns give limbs
+        `(3, columns, ...)`.
         """
+        if self.is_binary:
+            records = second_class(records)
         if self.votes:
-            return self._update_by_votes(records)
+            return self._update_by_votes(records, columns)
         xp = array_namespace(records.mask)
         num_keys = 2 * self.num_bins
         confidence, weight = records.confidence, records.weight
         keys = 2 * bin_index(confidence, self.num_bins, self.closed)
         keys = keys + 1 - records.correct
         keys = xp.where(records.mask, keys, xp.full_like(keys, num_keys))
+        weight, confidence, keys = (
+            by_column(x, columns) for x in (weight, confidence, keys)
+        )
         mass, total = sums_by_key(weight, confidence, keys, num_keys)
         squares = mass
         if weight is not None:
             squares = squares_by_key(weight, keys, num_keys)
         return xp.concatenate([mass, total, squares], axis=-1)
 
-    def _update_by_votes(self, records: Top1) -> Any:
+    def _update_by_votes(self, records: Top1, columns: int | None) -> Any:
         xp, num_bins = array_namespace(records.mask), self.num_bins
         confidence, weight = records.confidence, records.weight
         keys = bin_index(confidence, num_bins, self.closed)
         keys = xp.where(records.mask, keys, xp.full_like(keys, num_bins))
         mass, total, distances = vote_sums_by_key(
-            records, confidence, confidence, keys, num_bins
+            records, confidence, confidence, keys, num_bins, columns
         )
         squares = mass
         if weight is not None:
+            weight, keys = by_column(weight, columns), by_column(keys, columns)
             squares = squares_by_key(weight, keys, num_bins)
             squares = xp.stack([squares, xp.zeros_like(squares)], axis=-1)
         parts = [
-            xp.reshape(x, (exact_sums.NUM_LIMBS, 2 * num_bins))
+            xp.reshape(x, (*x.shape[:-2], 2 * num_bins))
             for x in (mass, total, squares)
         ]
         return xp.concatenate([*parts, distances], axis=-1)

@@ -62,9 +62,16 @@ class CompositeSummary:
         sizes = [part.shape[-1] for part in self.parts.values()]
         return np.cumsum(sizes).tolist()
 
-    def update(self, records: Top1) -> Any:
+    @property
+    def takes_columns(self) -> bool:
+        """Whether all parts take entries of columns."""
+        parts = self.parts.values()
+        return all(getattr(part, "takes_columns", False) for part in parts)
+
+    def update(self, records: Top1, columns: int | None = None) -> Any:
         """Limbs of all parts, of one batch."""
-        limbs = [part.update(records) for part in self.parts.values()]
+        given = () if columns is None else (columns,)
+        limbs = [part.update(records, *given) for part in self.parts.values()]
         return array_namespace(limbs[0]).concatenate(limbs, axis=-1)
 
     def split(self, limbs: Any) -> dict[str, Any]:

@@ -22,8 +22,11 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import VoteBinSums
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.risk_coverage import RankedGroups
+from keras_calib.inputs.checks import MODES
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.metrics.states.records import by_column
+from keras_calib.metrics.states.records import second_class
 from keras_calib.metrics.states.records import squares_by_key
 from keras_calib.metrics.states.records import sums_by_key
 from keras_calib.metrics.states.records import vote_sums_by_key
@@ -123,6 +126,7 @@ class HistogramSummary:
         score_map: Map from scores to bins.
         score: Function of records to scores `(n,)`. None for the score in the
             records.
+        mode: `"binary"` for the probability of the second of two classes.
     """
 
     def __init__(
@@ -133,11 +137,16 @@ class HistogramSummary:
         closed: str = "right",
         score_map: ScoreMap = LOG_ODDS,
         score: Any = None,
+        mode: str = "top_label",
     ):
+        check_in("mode", mode, MODES)
+        self.is_binary = mode == "binary"
         check_integer("resolution", resolution, 64)
         check_in("closed", closed, CLOSED)
         self.needs_rows = self.votes = False
         self.on_host = "records" if score is None else "tensors"
+        if self.is_binary:
+            self.on_host = "arrays"
         self.score = score
         self.closed = closed
         self.resolution = resolution
@@ -171,10 +180,17 @@ class HistogramSummary:
         size = (5 if self.votes else 4) * self.num_cells + self.num_bins
         return (exact_sums.NUM_LIMBS, size)
 
-    def update(self, records: Top1) -> Any:
-        """Limbs of one batch, by cell, for correct and wrong predictions."""
+    takes_columns = True
+
+    def update(self, records: Top1, columns: int | None = None) -> Any:
+        """Limbs of one batch, by cell, for correct and wrong predictions.
+
+        Entries of columns give limbs `(3, columns, ...)`.
+        """
         xp = array_namespace(records.mask)
         math = HostMath() if xp is np else ops
+        if self.is_binary:
+            records = second_class(records)
         score = records.score if self.score is None else self.score(records)
         if score is None:
             score = log_odds_of(records.confidence, math)
@@ -202,19 +218,24 @@ class HistogramSummary:
                 cell = xp.maximum(cell, first)
         outside = xp.full_like(cell, self.num_bins)
         calibration_bin = xp.where(records.mask, calibration_bin, outside)
-        squares = squares_by_key(records.weight, calibration_bin, self.num_bins)
+        weight = by_column(records.weight, columns)
+        calibration_bin = by_column(calibration_bin, columns)
+        squares = squares_by_key(weight, calibration_bin, self.num_bins)
         if self.votes:
-            sums = self._sums_of_votes(records, offset, cell)
+            sums = self._sums_of_votes(records, offset, cell, columns)
             return xp.concatenate([*sums[:-1], squares, sums[-1]], axis=-1)
         num_keys = 2 * self.num_cells
         keys = cell + self.num_cells * (1 - records.correct)
         keys = xp.where(records.mask, keys, xp.full_like(keys, num_keys))
+        keys, offset = by_column(keys, columns), by_column(offset, columns)
         mass, offsets = sums_by_key(
-            records.weight, offset, keys, num_keys, num_digits=_OFFSET_DIGITS
+            weight, offset, keys, num_keys, num_digits=_OFFSET_DIGITS
         )
         return xp.concatenate([mass, offsets, squares], axis=-1)
 
-    def _sums_of_votes(self, records: Top1, offset: Any, cell: Any) -> list:
+    def _sums_of_votes(
+        self, records: Top1, offset: Any, cell: Any, columns: int | None
+    ) -> list:
         """Limbs in the order of `shape`, but for the squared weights."""
         xp, size = array_namespace(offset), self.num_cells
         keys = xp.where(records.mask, cell, xp.full_like(cell, size))
@@ -222,7 +243,7 @@ class HistogramSummary:
         if self._has_confidence:
             center = records.confidence
         mass, offsets, distances = vote_sums_by_key(
-            records, offset, center, keys, size
+            records, offset, center, keys, size, columns
         )
         sums = [x[..., i] for x in (mass, offsets) for i in range(2)]
         return [*sums, distances]

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.formulas.intervals import Moments
+from keras_calib.metrics.states.records import by_column
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import cast
@@ -40,8 +41,13 @@ class MomentSummary:
         self.on_host = "arrays" if needs_rows else "records"
         self.shape = (exact_sums.NUM_LIMBS, _NUM_SUMS * len(values))
 
-    def update(self, records: Top1) -> Any:
-        """Limbs of the sums of one batch, in the order of `Moments`."""
+    takes_columns = True
+
+    def update(self, records: Top1, columns: int | None = None) -> Any:
+        """Limbs of the sums of one batch, in the order of `Moments`.
+
+        Entries of columns give limbs `(3, columns, ...)`.
+        """
         if self.needs_rows and records.rows is None:
             return ops.zeros(self.shape, dtype="int32")
         xp, rows = array_namespace(records.mask), []
@@ -69,14 +75,16 @@ class MomentSummary:
                 wx = w * x
                 rows += [w, wx, xp.square(w), w * wx, xp.square(wx)]
                 rows += [wx * x, wx * xp.square(x)]
-        limbs = exact_sums.sum_rows(xp.stack(rows))
+        rows = [by_column(row, columns) for row in rows]
+        limbs = exact_sums.sum_rows(xp.stack(rows, axis=-2))
         if weighted:
             return limbs
         # Weights of 1 are their own squares.
-        limbs = xp.reshape(limbs, (exact_sums.NUM_LIMBS, -1, 4))
+        lead = limbs.shape[:-1]
+        limbs = xp.reshape(limbs, (*lead, -1, 4))
         w, wx, wxx, wxxx = (limbs[..., i] for i in range(4))
         limbs = xp.stack([w, wx, w, wx, wxx, wxx, wxxx], axis=-1)
-        return xp.reshape(limbs, self.shape)
+        return xp.reshape(limbs, (*lead, self.shape[-1]))
 
     def moments(self, limbs: Any, index: int = 0) -> Moments:
         """Sums of one of the values (array-agnostic)."""

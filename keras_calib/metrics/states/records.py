@@ -6,15 +6,20 @@ from typing import Any
 from keras import ops
 
 from keras_calib.inputs.batch import Batch
+from keras_calib.inputs.top_label import check_two_classes
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import predicted_class
+from keras_calib.numerics.softmax import sigmoid
 from keras_calib.numerics.softmax import top1
 
 __all__ = [
+    "by_column",
+    "second_class",
     "split_rows",
     "squares_by_key",
     "sums_by_key",
@@ -61,6 +66,41 @@ def split_rows(batch: Any, size: int) -> Iterable[Any]:
         )
 
 
+def second_class(records: Top1) -> Top1:
+    """Records of the event that the class is the second of two.
+
+    Its probability is the confidence. Records without outputs are such.
+    """
+    rows, mask = records.rows, records.mask
+    if rows is None:
+        return records
+    xp, outputs = array_namespace(mask), rows.outputs
+    check_two_classes(outputs)
+    forecast, score = outputs[:, 1], None
+    zero = xp.zeros_like(forecast)
+    if rows.from_logits:
+        score = xp.where(mask, forecast - outputs[:, 0], zero)
+        forecast = sigmoid(score)
+    forecast = xp.where(mask, xp.clip(forecast, 0.0, 1.0), zero)
+    if rows.votes:
+        correct = xp.where(mask, rows.labels[:, 1], zero)
+    else:
+        correct = cast(hard_labels(rows.labels), "int32")
+        correct = xp.where(mask, xp.clip(correct, 0, 1), 0)
+    return records._replace(confidence=forecast, score=score, correct=correct)
+
+
+def by_column(x: Any, columns: int | None) -> Any:
+    """Values `(n columns,)` of entries as rows `(columns, n)`.
+
+    Without columns, or of None, they stay as they are.
+    """
+    if x is None or columns is None:
+        return x
+    xp = array_namespace(x)
+    return xp.moveaxis(xp.reshape(x, (-1, columns)), -1, 0)
+
+
 def sums_by_key(
     weight: Any, values: Any, keys: Any, num_keys: int, **options: Any
 ) -> tuple[Any, Any]:
@@ -92,18 +132,27 @@ def squares_by_key(weight: Any, keys: Any, num_keys: int) -> Any:
 
 
 def vote_sums_by_key(
-    records: Top1, values: Any, center: Any, keys: Any, num_keys: int
+    records: Top1,
+    values: Any,
+    center: Any,
+    keys: Any,
+    num_keys: int,
+    columns: int | None = None,
 ) -> tuple[Any, Any, Any]:
     """Limbs by key of records whose correctness is a share of votes.
 
     The first two, `(3, num_keys, 2)`, are of the weights and of the weights
     times values in [0, 1], for the correct and for the wrong part. The parts
     add up exactly to the sums over whole samples. The third, `(3, num_keys)`,
-    is of the weights times (center - share)^2.
+    is of the weights times (center - share)^2. With columns there is an axis
+    of them after the first.
 
     Derivation: docs/derivations.md, 'Votes'.
     """
-    share, weight = records.correct, records.weight
+    share, weight, values, center, keys = (
+        by_column(x, columns)
+        for x in (records.correct, records.weight, values, center, keys)
+    )
     xp = array_namespace(share)
     distance = xp.square(center - share)
     mass, total = sums_by_key(weight, values, keys, num_keys)

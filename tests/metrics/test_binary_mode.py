@@ -1,0 +1,96 @@
+"""Bins of the probability of the second class, and not of the top label."""
+
+import numpy as np
+import pytest
+
+import keras_calib as kc
+
+pytestmark = pytest.mark.portable
+# `BinaryCalibrationError` of torchmetrics 1.9.0, in float64.
+PEERS = {
+    ("l1", 10): 0.06537404538975124,
+    ("l2", 10): 0.074146398275543,
+    ("max", 10): 0.12852987033479346,
+    ("l1", 15): 0.06537404538975125,
+    ("l2", 15): 0.07773230941279738,
+    ("max", 15): 0.1847036282221477,
+}
+
+
+def binary():
+    """Labels, and probabilities of 1 that are too low."""
+    rng = np.random.default_rng(0)
+    probs = rng.beta(0.7, 1.5, 2000)
+    labels = (rng.random(2000) < probs**1.3).astype("int32")
+    return labels, probs.astype("float32")[:, None]
+
+
+@pytest.mark.parametrize(("norm", "num_bins"), PEERS)
+def test_the_values_are_those_of_torchmetrics(norm, num_bins):
+    labels, probs = binary()
+    options = {"num_bins": num_bins, "norm": norm, "closed": "left"}
+    exact = kc.ece(labels, probs, mode="binary", **options)
+    expected = PEERS[norm, num_bins]
+    np.testing.assert_allclose(exact, expected, rtol=1e-6)
+    for outputs in (probs, np.concatenate([1 - probs, probs], axis=-1)):
+        metric = kc.ECE(mode="binary", **options)
+        metric.update_state(labels, outputs)
+        np.testing.assert_allclose(metric.result(), expected, rtol=1e-6)
+        assert metric.mode == "min"
+    assert abs(kc.ece(labels, probs, **options) - expected) > 0.01
+
+
+def test_the_error_is_that_of_the_curve_of_scikit_learn():
+    calibration = pytest.importorskip("sklearn.calibration")
+    labels, probs = binary()
+    share, forecast = calibration.calibration_curve(
+        labels, probs[:, 0], n_bins=10
+    )
+    bins = kc.ECE(10, mode="binary")
+    bins.update_state(labels, probs)
+    sums = bins.bins()
+    filled = sums.weight > 0
+    np.testing.assert_allclose(
+        (sums.correct / sums.weight)[filled], share, rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        (sums.confidence / sums.weight)[filled], forecast, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "exact"),
+    [
+        (kc.AECE, kc.adaptive_ece),
+        (kc.MCE, kc.mce),
+        (kc.RMSCE, kc.rmsce),
+        (kc.AverageCalibrationError, kc.average_calibration_error),
+        (kc.DebiasedCalibrationError, kc.debiased_calibration_error),
+    ],
+)
+def test_metrics_follow_their_functions_from_logits_too(make, exact):
+    labels, probs = binary()
+    weight = np.random.default_rng(1).gamma(2.0, size=len(labels))
+    # Its bins move with the order of samples of a cell.
+    weight = None if make is kc.AECE else weight
+    logits = np.log(probs / (1 - probs))
+    expected = exact(labels, probs, mode="binary", sample_weight=weight)
+    for outputs, from_logits in ((probs, False), (logits, True)):
+        metric = make(mode="binary", from_logits=from_logits)
+        metric.update_state(labels, outputs, weight)
+        np.testing.assert_allclose(metric.result(), expected, rtol=1e-4)
+    again = type(metric).from_config(metric.get_config())
+    again.merge_state(metric)
+    assert float(again.result()) == float(metric.result())
+    with pytest.raises(ValueError, match="of one configuration"):
+        make(from_logits=True).merge_state(metric)
+
+
+def test_three_classes_have_no_second_of_two():
+    probs = np.full((2, 3), 1 / 3, "float32")
+    with pytest.raises(ValueError, match='`mode="binary"` needs one output'):
+        kc.ECE(mode="binary").update_state([0, 1], probs)
+    with pytest.raises(ValueError, match='`mode="binary"` needs one output'):
+        kc.ece([0, 1], probs, mode="binary")
+    with pytest.raises(ValueError, match="`mode` must be one of"):
+        kc.ECE(mode="multiclass")
