@@ -148,8 +148,23 @@ photos = rng.integers(256, size=(8, 16, 16, 3)).astype("float32")
 masks = rng.integers(3, size=(8, 16, 16))
 """
 
+# A network of several labels, and three parts of its data.
+_SEVERAL = """
+names = ["sport", "politics", "travel"]
+weights = np.array([[2, 0, 0], [0, 2, 0], [0, 0, 2], [1, 1, 1]])
+labels = (rng.logistic(size=(1500, 3)) < 3.0 * x @ weights).astype("int32")
+x_cal, x_sel, x_test = np.split(x, [500, 1200])
+y_cal, y_sel, y_test = np.split(labels, [500, 1200])
+model = keras.Sequential(
+    [keras.Input((4,)), keras.layers.Dense(3, activation="sigmoid")]
+)
+model.layers[-1].set_weights([6.0 * weights, np.zeros(3)])
+model.compile("sgd", loss="binary_crossentropy")
+"""
+
 # By the address of the page.
 GIVEN = {
+    "several_labels.md": _code(_DATA, _SEVERAL),
     "choosing_a_loss.md": _code(
         _DATA,
         _NETWORK,

@@ -179,10 +179,10 @@ def _wrong_labels(
         for output in ("logits", "probabilities", "confidence", "score")
     }
     # At the threshold, and between two answers, both are right.
-    apart = ~close(wanted["score"], threshold)
-    wrong["accept"] = apart & (given["accept"] != wanted["accept"])
-    sure = ~close(wanted["logits"], 0.0)
-    wrong["labels"] = sure & (given["labels"] != wanted["labels"])
+    between = {"accept": ("score", threshold), "labels": ("logits", 0.0)}
+    for output, (name, edge) in between.items():
+        other = given[output] != wanted[output]
+        wrong[output] = other & ~close(wanted[name], edge)
     if probe.compared.all():
         return wrong
     # By example a score is of all its labels.

@@ -88,6 +88,7 @@ def choose_of_labels(
     """The best threshold of each label; None has no example.
 
     Raises ValueError if no label has a threshold that reaches the target.
+    Derivation: docs/derivations.md, 'Thresholds by label'.
     """
     some = [one for one in found if one is not None]
     certified = iter(_certified(some, target, at_once))

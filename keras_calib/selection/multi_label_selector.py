@@ -26,6 +26,7 @@ from keras_calib.predictions.outputs import read_as
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_equal_weights
 from keras_calib.selection.candidates import check_units
+from keras_calib.selection.classifier import SelectiveClassifier
 from keras_calib.selection.label_layer import LabelThresholdLayer
 from keras_calib.selection.label_records import ExampleTarget
 from keras_calib.selection.label_records import example_records
@@ -39,7 +40,7 @@ from keras_calib.selection.thresholds import choose
 from keras_calib.selection.tuning import by_blocks
 from keras_calib.selection.tuning import check_nothing_to_tune
 
-__all__ = ["MultiLabelSelector"]
+__all__ = ["MultiLabelSelector", "selector_of"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -52,10 +53,10 @@ class MultiLabelSelector(LabelThresholdLayer):
 
     s_k = |z_k|, the log-odds of the confidence,
 
-    and each label has a threshold of its own. By example one threshold is for
-    the example's score: `"worst"` takes min_k |z_k|, and an example is right
-    where all its labels are; `"mean"` takes the mean confidence less 1, and
-    the share of its right labels.
+    and each label has a threshold of its own. By example there is one
+    threshold for the score of the example. `"worst"` takes min_k |z_k|, and
+    an example is right where all its labels are. `"mean"` takes the mean
+    confidence less 1, and the share of its right labels.
 
     Args:
         calibrator: A `MultiLabelCalibrator`, or None to take the logits as
@@ -251,9 +252,9 @@ class MultiLabelSelector(LabelThresholdLayer):
 
         Returns:
             A dict of `logits` (calibrated), `probabilities` and `confidence`
-            (of each answer) `(..., labels)`, float32; `labels`, int32, 1
-            where a label is answered with yes; and `score`, float32, and
-            `accept`, bool, `(..., labels)`, or `(...)` by example.
+            (of each answer) `(..., labels)`, float32. `labels` is 1 where the
+            answer is yes, int32. `score`, float32, and `accept`, bool, are
+            `(..., labels)`, or `(...)` by example.
         """
         self.check_fitted()
         note_graph(self)
@@ -323,6 +324,25 @@ def _of_examples(score: Any, correct: Any, weight: Any, target: Any) -> Any:
         return target.choose(score, correct, weight)
     found = candidates(score, correct, weight, target.delta)
     return choose(found, target)[0]
+
+
+def selector_of(part: SelectiveClassifier, **options: Any) -> Any:
+    """The selector of several labels that a selective classifier stands for.
+
+    Raises ValueError for one that is fitted, or has another score or costs.
+    """
+    score = part.fitted_summary()["score"] if part.fitted else part.score
+    if part.fitted or score != "msp" or part.costs is not None:
+        raise value_error(
+            "`part` must be a `SelectiveClassifier` that is not fitted, with "
+            "the default score and no costs",
+            part=part,
+            score=score,
+        )
+    calibrator = part.calibrator
+    if calibrator is not None:
+        calibrator = MultiLabelCalibrator(calibrator)
+    return MultiLabelSelector(calibrator=calibrator, **options)
 
 
 def _check_hard(columns: LabelColumns) -> None:
