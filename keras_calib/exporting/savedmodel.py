@@ -25,6 +25,7 @@ _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 class ImageReader:
     """Reads encoded images into a model's input: decode, resize, preprocess.
 
+    `resize` takes one image to `size`; None stretches it bilinearly.
     Its errors name the arguments of `export`.
     """
 
@@ -33,6 +34,7 @@ class ImageReader:
         served: ServedModel,
         preprocessing: Callable[[Any], Any],
         size: tuple[int, int] | None,
+        resize: Callable[[Any], Any] | None = None,
     ):
         if not callable(preprocessing):
             raise type_error(
@@ -63,6 +65,7 @@ class ImageReader:
         self.input_name = name
         self.shape = (*size, shapes[0][-1])
         self._preprocessing = preprocessing
+        self._resize = resize
         self._dtype = tensor.dtype
         # A first call, so that a layer creates its variables outside a graph.
         given = shape_of(self._prepare(ops.zeros((1, *self.shape))))
@@ -90,7 +93,10 @@ class ImageReader:
         image = tf.io.decode_image(
             encoded, channels=self.shape[-1], expand_animations=False
         )
-        image = tf.image.resize(image, self.shape[:2])
+        if self._resize is None:
+            image = tf.image.resize(image, self.shape[:2])
+        else:
+            image = self._resize(tf.cast(image, tf.float32))
         return tf.ensure_shape(image, self.shape)
 
     def _prepare(self, images: Any) -> Any:

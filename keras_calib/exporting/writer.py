@@ -26,6 +26,8 @@ from keras_calib.exporting.certificate_file import text_of
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
+from keras_calib.exporting.hub_tasks import converted_images
+from keras_calib.exporting.hub_tasks import whole_model
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.verification import Probe
@@ -171,9 +173,14 @@ def export(
     check_classifier(model, "model")
     several = isinstance(selector, MultiLabelSelector)
     logits = reads_logits(model, from_logits, several_labels=several)
-    served = ServedModel(model, selector, logits)
+    whole = whole_model(
+        model, sample_inputs, made.name, image_preprocessing is not None
+    )
+    served = ServedModel(whole.network, selector, logits)
     images = None
-    if image_preprocessing is not None:
+    if whole.image_converter is not None:
+        images = converted_images(served, model, image_size)
+    elif image_preprocessing is not None:
         if made.name != "savedmodel":
             raise value_error(
                 "`image_preprocessing` needs a SavedModel, which can decode "
@@ -188,7 +195,7 @@ def export(
     with _exact_float32():
         found = probes(
             served,
-            sample_inputs,
+            whole.sample_inputs,
             images,
             client_logits=made.name == "savedmodel",
         )

@@ -162,6 +162,8 @@ def predict_batch(
         # A model with its own method may prepare its inputs, so it gets them
         # as they are, and every replica predicts all.
         inputs = shared_by_replicas(model, inputs, count)
+    elif hasattr(model, "preprocess_samples"):
+        inputs = _unrounded(inputs)
     outputs = model.predict_on_batch(inputs)
     if output is not None:
         outputs = output.of(outputs, "outputs")
@@ -253,6 +255,18 @@ def _each_batch(data: Any, batch_size: int) -> Iterator:
         yield from (data[i] for i in places)
     else:
         yield from data
+
+
+def _unrounded(inputs: Any) -> Any:
+    """Images as floats, for a task of KerasHub.
+
+    In `predict`, and where it is served, it resizes images as floats; its
+    `predict_on_batch` would round those of whole numbers.
+    """
+    is_image = getattr(inputs, "ndim", None) == 4
+    if is_image and to_numpy(inputs).dtype.kind in "iu":
+        return to_numpy(inputs).astype("float32")
+    return inputs
 
 
 def _as_arrays(data: Any) -> tuple | None:

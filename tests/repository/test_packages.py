@@ -98,6 +98,7 @@ INSIDE_FUNCTIONS = {
     },
     "tensorflow_datasets": {"backend", "data"},
     "tensorflow_probability": {"backend", "calibrators"},
+    "tensorflow_text": {"exporting"},
     "tf_keras": set(),
     "tf2onnx": {"exporting"},
     "torch": {"backend", "training"},

@@ -1,0 +1,171 @@
+"""Tasks of KerasHub with their preprocessing, as one network to export."""
+
+import importlib
+import sys
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.errors import value_error
+from keras_calib.ensembles.base import input_structure
+from keras_calib.exporting.savedmodel import ImageReader
+from keras_calib.exporting.served_model import ServedModel
+
+__all__ = ["WholeModel", "converted_images", "whole_model"]
+
+# Words in the made-up texts for the comparison of answers.
+_LENGTHS = (0, 1, 3, 8, 40)
+
+
+class WholeModel(NamedTuple):
+    """What is exported of a model.
+
+    Attributes:
+        network: The model, or a task behind its preprocessing.
+        sample_inputs: Inputs for the comparison of answers, or None.
+        image_converter: The converter of images, None for another model.
+    """
+
+    network: keras.Model
+    sample_inputs: Any
+    image_converter: Any = None
+
+
+def whole_model(
+    model: keras.Model, sample_inputs: Any, made: str, has_images: bool
+) -> WholeModel:
+    """A model, or a KerasHub task behind its own preprocessing.
+
+    Args:
+        model: Any model.
+        sample_inputs: Inputs that the user gave, or None. Two texts for each
+            example, as a tuple, make a network of two inputs.
+        made: Name of the format.
+        has_images: Whether the user gave `image_preprocessing`, which takes
+            the place of the task's own.
+
+    Raises:
+        ValueError: If the format or this library cannot hold the
+            preprocessing.
+        ImportError: If texts need packages that are not installed.
+    """
+    preprocessor = _preprocessor_of(model)
+    if has_images or preprocessor is None:
+        return WholeModel(model, sample_inputs)
+    tokenizer = getattr(preprocessor, "tokenizer", None)
+    converter = getattr(preprocessor, "image_converter", None)
+    known = isinstance(
+        preprocessor, sys.modules["keras_hub"].models.Preprocessor
+    )
+    if known and tokenizer is None and converter is None:
+        # It changes nothing.
+        return WholeModel(model, sample_inputs)
+    if not known or (tokenizer is None) == (converter is None):
+        raise value_error(
+            "`model` must be a KerasHub task that reads texts or images by a "
+            "preprocessor of KerasHub: export the network alone, "
+            "`keras.Model(task.input, task.output)`, with `from_logits`",
+            preprocessor=type(preprocessor).__name__,
+        )
+    if made != "savedmodel":
+        raise value_error(
+            "`format` must be 'savedmodel' for a KerasHub task with its "
+            "preprocessing, which other formats do not hold: export "
+            "`keras.Model(task.input, task.output)` with `from_logits`, and "
+            "let clients send what `task.preprocessor` returns",
+            format=made,
+        )
+    if converter is not None:
+        channels = model.inputs[0].shape[-1]
+        raw = keras.Input((None, None, channels), name="images")
+        return WholeModel(_behind(model, raw), sample_inputs, converter)
+    try:
+        importlib.import_module("tensorflow_text")
+    except ImportError as error:
+        raise ImportError(
+            "`export` of a KerasHub task of texts needs tensorflow_text: "
+            "pip install tensorflow-text"
+        ) from error
+    samples = _texts(tokenizer) if sample_inputs is None else sample_inputs
+    if not isinstance(samples, tuple):
+        raw = keras.Input((), dtype="string", name="text")
+        return WholeModel(_behind(model, raw), np.asarray(samples, object))
+    raw = tuple(
+        keras.Input((), dtype="string", name=f"text_{i + 1}")
+        for i in range(len(samples))
+    )
+    samples = tuple(np.asarray(x, object) for x in samples)
+    return WholeModel(_behind(model, raw), samples)
+
+
+def converted_images(
+    served: ServedModel, task: keras.Model, size: tuple[int, int] | None
+) -> ImageReader:
+    """The reader of encoded images for a task behind its preprocessing.
+
+    Images are resized one by one as the converter does it, as they may
+    differ in size; the network then finds them as large as it wants them.
+    """
+    converter: Any = task.preprocessor.image_converter
+    resize = None
+    if size is None and converter.image_size is not None:
+        size, resize = converter.image_size, converter.resizing
+    if size is None:
+        size = tuple(task.inputs[0].shape[1:3])
+    return ImageReader(served, keras.layers.Identity(), size, resize)
+
+
+def _preprocessor_of(model: Any) -> Any:
+    """The preprocessor of a task of KerasHub; None for other models."""
+    # A task exists only where KerasHub is loaded.
+    hub = sys.modules.get("keras_hub")
+    is_task = hub is not None and isinstance(model, hub.models.Task)
+    return model.preprocessor if is_task else None
+
+
+class _WholeTask(keras.layers.Layer):
+    """A task behind its preprocessor, as a layer of raw inputs."""
+
+    def __init__(self, task: keras.Model):
+        super().__init__(name="task", dtype="float32", autocast=False)
+        # Raw inputs may be strings.
+        self._convert_input_args = False
+        self.task = task
+        self.preprocessor = task.preprocessor
+        self.built = True
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        if isinstance(inputs, list):
+            # Several texts of an example; a list would be a batch.
+            inputs = tuple(inputs)
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(
+            self.preprocessor(inputs)
+        )
+        taken = input_structure(self.task)
+        x = (
+            # In this order, as Keras warns of another.
+            {key: ops.cast(x[key], taken[key].dtype) for key in taken}
+            if isinstance(taken, dict)
+            else ops.cast(x, taken.dtype)
+        )
+        return self.task(x, training=training)
+
+    def compute_output_spec(self, inputs: Any, **options: Any) -> Any:
+        outputs = self.task.outputs[0]
+        return keras.KerasTensor(outputs.shape, outputs.dtype)
+
+
+def _behind(task: keras.Model, raw: Any) -> keras.Model:
+    """The task as a network of raw inputs."""
+    return keras.Model(raw, _WholeTask(task)(raw), name=task.name)
+
+
+def _texts(tokenizer: Any) -> list[str]:
+    """Texts of the tokenizer's words, short and long ones."""
+    rng = np.random.default_rng(0)
+    known = map(str, tokenizer.get_vocabulary())
+    words = [x for x in known if x.isascii() and x.isalpha()] or ["a", "b"]
+    return [" ".join(rng.choice(words, size)) for size in _LENGTHS]
