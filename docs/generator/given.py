@@ -82,6 +82,72 @@ def boxes_of(count, seed):
     }
 """
 
+_HUB = """
+import keras
+import keras_hub
+import numpy as np
+
+import keras_calib
+
+keras.utils.set_random_seed(0)
+hub = keras_hub.models
+vocabulary = "[PAD] [UNK] [CLS] [SEP] [MASK] the film was good bad not"
+classifier = hub.BertTextClassifier(
+    hub.BertBackbone(
+        vocabulary_size=11,
+        num_layers=1,
+        num_heads=1,
+        hidden_dim=8,
+        intermediate_dim=8,
+        max_sequence_length=12,
+    ),
+    num_classes=2,
+    preprocessor=hub.BertTextClassifierPreprocessor(
+        hub.BertTokenizer(vocabulary.split(), lowercase=True),
+        sequence_length=12,
+    ),
+)
+photo_classifier = hub.ViTImageClassifier(
+    hub.ViTBackbone(
+        image_shape=(16, 16, 3),
+        patch_size=8,
+        num_layers=1,
+        num_heads=1,
+        hidden_dim=8,
+        mlp_dim=8,
+    ),
+    num_classes=3,
+    preprocessor=hub.ViTImageClassifierPreprocessor(
+        keras_hub.layers.ViTImageConverter(image_size=(16, 16), scale=1 / 255)
+    ),
+)
+segmenter = hub.SegFormerImageSegmenter(
+    hub.SegFormerBackbone(
+        image_encoder=hub.MiTBackbone(
+            layerwise_depths=[1, 1],
+            num_layers=2,
+            layerwise_num_heads=[1, 1],
+            layerwise_sr_ratios=[1, 1],
+            max_drop_path_rate=0.0,
+            layerwise_patch_sizes=[3, 3],
+            layerwise_strides=[2, 2],
+            image_shape=(16, 16, 3),
+            hidden_dims=[4, 8],
+        ),
+        projection_filters=4,
+    ),
+    num_classes=3,
+)
+rng = np.random.default_rng(0)
+words = rng.choice(["good", "bad"], 600)
+texts = [f"The film was {word}" for word in words]
+labels = (words == "good").astype("int32") ^ (rng.random(600) < 0.2)
+texts, val_texts, test_texts = texts[:200], texts[200:400], texts[400:]
+labels, val_labels, test_labels = np.split(labels, 3)
+photos = rng.integers(256, size=(8, 16, 16, 3)).astype("float32")
+masks = rng.integers(3, size=(8, 16, 16))
+"""
+
 # By the address of the page.
 GIVEN = {
     "choosing_a_loss.md": _code(
@@ -268,4 +334,5 @@ cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 early_stopping = keras.callbacks.EarlyStopping(patience=0, min_delta=1.0)
 """,
     ),
+    "kerashub.md": _code(_HUB),
 }

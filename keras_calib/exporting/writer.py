@@ -26,7 +26,7 @@ from keras_calib.exporting.certificate_file import text_of
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
-from keras_calib.exporting.hub_tasks import converted_images
+from keras_calib.exporting.hub_tasks import image_reader
 from keras_calib.exporting.hub_tasks import whole_model
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
@@ -84,6 +84,11 @@ def export(
     - `serving_bytes` takes `image_bytes`, JPEG or PNG files `(batch,)`, if
       `image_preprocessing` is given.
 
+    A task of KerasHub brings its preprocessing into a SavedModel:
+    `serving_default` takes `text`, strings `(batch,)`, or `images` of any
+    size, and `serving_bytes` files that the task's converter resizes. Import
+    `tensorflow_text` before you load a task of texts.
+
     After `tf.saved_model.load` you can read and replace variables, in the
     lists `calibration`, `threshold` and `score`. A threshold is for the scores
     of one calibrator. ONNX and LiteRT have `serving_default` only, and
@@ -113,7 +118,8 @@ def export(
             bilinearly; None for those of the model's input.
         sample_inputs: Inputs as the model takes them, or by name, for the
             comparison of answers. None takes random numbers; integers are
-            then 0 or 1, and uint8 of any value.
+            then 0 or 1, and uint8 of any value. For a KerasHub task of pairs
+            of texts, a tuple of two lists of strings.
         overwrite: Whether to replace an earlier export at `path`, once the
             new one is written and verified. Anything else there is refused.
         certificate: Whether to write a certificate of the guarantee, which
@@ -133,6 +139,7 @@ def export(
             or probabilities that do not sum to 1, or `from_logits` is
             unknown. If the calibrator is not that of `selector` or is in the
             model already, or the model does not take the images or samples.
+            If the file cannot hold the preprocessing of a KerasHub task.
         TypeError: If an argument is of the wrong kind.
         ImportError: If the packages of the format are not installed.
         RuntimeError: If the calibrator or selector is not fitted, or the
@@ -177,21 +184,9 @@ def export(
         model, sample_inputs, made.name, image_preprocessing is not None
     )
     served = ServedModel(whole.network, selector, logits)
-    images = None
-    if whole.image_converter is not None:
-        images = converted_images(served, model, image_size)
-    elif image_preprocessing is not None:
-        if made.name != "savedmodel":
-            raise value_error(
-                "`image_preprocessing` needs a SavedModel, which can decode "
-                "images",
-                format=made.name,
-            )
-        images = ImageReader(served, image_preprocessing, image_size)
-    elif image_size is not None:
-        raise value_error(
-            "`image_size` needs `image_preprocessing`", image_size=image_size
-        )
+    images = image_reader(
+        served, model, whole, image_preprocessing, image_size, made.name
+    )
     with _exact_float32():
         found = probes(
             served,

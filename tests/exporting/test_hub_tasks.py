@@ -77,9 +77,7 @@ def test_raw_inputs_train_calibrate_select_and_report(made):
     page = kc.report(task, (x, labels), selector=selector, verbose=0)
     assert abs(page.results["model"]["metrics"]["ece"]["value"] - wanted) < 1e-6
     # Last, as normalization learns even at a rate of 0.
-    history = task.fit(
-        x, labels, epochs=1, batch_size=20, shuffle=False, verbose=0
-    ).history
+    history = task.fit(x, labels, batch_size=20, verbose=0).history
     assert 0 < history["ece"][0] < 1
 
 
@@ -172,6 +170,6 @@ def test_preprocessing_that_a_file_cannot_hold_is_refused(
     with pytest.raises(ValueError, match="by a preprocessor of KerasHub"):
         kc.export(task, tmp_path / "model")
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
-    with pytest.raises(ImportError, match="pip install tensorflow-text"):
+    with pytest.raises(ImportError, match=r"keras-calib\[hub\]"):
         kc.export(hub_tasks.text_classifier(), tmp_path / "model")
     assert not list(tmp_path.iterdir())

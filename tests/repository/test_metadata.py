@@ -36,6 +36,7 @@ EXTRAS = (
     "detection",
     "dev",
     "examples",
+    "hub",
     "litert",
     "onnx",
     "report",
