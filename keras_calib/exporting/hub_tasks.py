@@ -14,7 +14,7 @@ from keras_calib.ensembles.base import input_structure
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
 
-__all__ = ["WholeModel", "converted_images", "whole_model"]
+__all__ = ["WholeModel", "image_reader", "whole_model"]
 
 # Words in the made-up texts for the comparison of answers.
 _LENGTHS = (0, 1, 3, 8, 40)
@@ -101,7 +101,35 @@ def whole_model(
     return WholeModel(_behind(model, raw), samples)
 
 
-def converted_images(
+def image_reader(
+    served: ServedModel,
+    model: keras.Model,
+    whole: WholeModel,
+    preprocessing: Any,
+    size: tuple[int, int] | None,
+    made: str,
+) -> ImageReader | None:
+    """The reader of encoded images, or None for a file without one.
+
+    `preprocessing` and `size` are the user's arguments, `made` the format.
+    """
+    if whole.image_converter is not None:
+        return _converted_images(served, model, size)
+    if preprocessing is None:
+        if size is not None:
+            raise value_error(
+                "`image_size` needs `image_preprocessing`", image_size=size
+            )
+        return None
+    if made != "savedmodel":
+        raise value_error(
+            "`image_preprocessing` needs a SavedModel, which can decode images",
+            format=made,
+        )
+    return ImageReader(served, preprocessing, size)
+
+
+def _converted_images(
     served: ServedModel, task: keras.Model, size: tuple[int, int] | None
 ) -> ImageReader:
     """The reader of encoded images for a task behind its preprocessing.

@@ -26,7 +26,7 @@ from keras_calib.exporting.certificate_file import text_of
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
-from keras_calib.exporting.hub_tasks import converted_images
+from keras_calib.exporting.hub_tasks import image_reader
 from keras_calib.exporting.hub_tasks import whole_model
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
@@ -184,21 +184,9 @@ def export(
         model, sample_inputs, made.name, image_preprocessing is not None
     )
     served = ServedModel(whole.network, selector, logits)
-    images = None
-    if whole.image_converter is not None:
-        images = converted_images(served, model, image_size)
-    elif image_preprocessing is not None:
-        if made.name != "savedmodel":
-            raise value_error(
-                "`image_preprocessing` needs a SavedModel, which can decode "
-                "images",
-                format=made.name,
-            )
-        images = ImageReader(served, image_preprocessing, image_size)
-    elif image_size is not None:
-        raise value_error(
-            "`image_size` needs `image_preprocessing`", image_size=image_size
-        )
+    images = image_reader(
+        served, model, whole, image_preprocessing, image_size, made.name
+    )
     with _exact_float32():
         found = probes(
             served,
