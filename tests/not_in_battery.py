@@ -10,6 +10,7 @@ _LABELS = "takes several labels at once: tests/*/test_multi_label*.py"
 _NEIGHBORS = "takes images alone: tests/losses/test_spatial.py"
 _RESULT = "holds results"
 NO_PREDICTIONS = {
+    "CompactLogits": "holds logits: tests/calibrators/test_compact_logits.py",
     "LocalTemperatureScaling": _MAPS,
     "MultiLabelCalibrator": _LABELS,
     "MultiLabelSelector": _LABELS,

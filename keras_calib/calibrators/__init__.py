@@ -17,6 +17,7 @@ from keras_calib.calibrators.choice import CalibratorChoice
 from keras_calib.calibrators.choice import CandidateScore
 from keras_calib.calibrators.choosing import choose_calibrator
 from keras_calib.calibrators.choosing import choose_calibrator_on
+from keras_calib.calibrators.compact_logits import CompactLogits
 from keras_calib.calibrators.detection import DetectionScaling
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.gaussian_process import GaussianProcessCalibration
@@ -39,6 +40,7 @@ __all__ = [
     "Calibrator",
     "CalibratorChoice",
     "CandidateScore",
+    "CompactLogits",
     "DetectionScaling",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.optimize import minimize_scalar
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.compact_logits import CompactLogits
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.formulas.binned_errors import calibration_error
@@ -132,6 +134,44 @@ class TemperatureScaling(Calibrator):
             values = _scores(read, grid, objective)
             value = grid[int(np.argmin(values))]
         self.set_fitted(temperature=value)
+
+    def fit(
+        self,
+        labels: Any,
+        logits: Any = None,
+        sample_weight: Any = None,
+        **options: Any,
+    ) -> Self:
+        """Fits on held-out logits, or on `CompactLogits`, and returns self.
+
+        Use it as `Calibrator.fit`, whose arguments these are.
+
+        Args:
+            labels: Labels or batches; or `CompactLogits`, alone.
+            logits: Logits `(n, ..., num_classes)`, or None.
+            sample_weight: Weights, or None.
+            **options: Further arguments of `Calibrator.fit`.
+
+        Raises:
+            ValueError: If the data have no optimum that can be found, or
+                anything beside `CompactLogits` is given.
+        """
+        if not isinstance(labels, CompactLogits):
+            return super().fit(labels, logits, sample_weight, **options)
+        if logits is not None or sample_weight is not None or options:
+            raise value_error(
+                "`CompactLogits` must be given alone; ignored tokens and "
+                "weights are arguments of its `update`",
+                options=sorted(options),
+            )
+        if self.objective != "nll" or self.grid is not None:
+            raise value_error(
+                '`objective` must be "nll" and `grid` None for compact logits',
+                objective=self.objective,
+                grid=self.grid,
+            )
+        self.set_fitted(temperature=labels.optimal_temperature())
+        return self
 
     def calibrate(self, logits: Any) -> Any:
         return logits / self._temperature

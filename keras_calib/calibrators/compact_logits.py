@@ -1,0 +1,305 @@
+"""What a temperature needs of logits as wide as a vocabulary.
+
+Derivation: docs/derivations.md, 'Compact logits'.
+"""
+
+from typing import Any
+from typing import NamedTuple
+from typing import Self
+
+import numpy as np
+
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
+from keras_calib.formulas.binned_errors import calibration_error
+from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.compact_logits import RANGE
+from keras_calib.formulas.compact_logits import interpolated
+from keras_calib.formulas.compact_logits import node_values
+from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_integer
+
+__all__ = ["CompactLogits"]
+
+_TOP = 32
+# Logits, and kept rows, of a block.
+_LOGITS, _ROWS = 2**20, 2**14
+_STEPS, _TOLERANCE = 60, 1e-10
+# Tokens of a block at which the polynomial is checked, and its largest error.
+_LOOK, _MOST_ERROR = 8, 1e-3
+
+
+class _Part(NamedTuple):
+    """Tokens of one batch; logits are less the largest of their token."""
+
+    top: np.ndarray  # float32 `(n, 32)`
+    rest: np.ndarray  # float32 `(n, 12)`: at the nodes of 1/T
+    label: np.ndarray  # float32 `(n,)`: the logit of the label
+    correct: np.ndarray  # bool `(n,)`
+    weight: np.ndarray  # float32 `(n,)`
+
+
+class CompactLogits:
+    """Logits of a vocabulary, shrunk to what temperature scaling needs.
+
+    Use it to fit `TemperatureScaling` on the tokens of a language model, whose
+    logits do not fit into memory. Add batches with `update`, merge parts with
+    `merge`, then pass it to `TemperatureScaling.fit` in place of the labels.
+
+    Of each token it keeps the 32 largest logits, the logit of the label, and
+    log sum_k exp(z_k / T) of all others at 12 values of T. In between it takes
+    the polynomial of 1/T through them. T may lie between 0.5 and 4.
+
+    Example:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(500, 1000))
+    >>> labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=-1)
+    >>> compact = CompactLogits().update(labels, 2.0 * logits)
+    >>> len(compact)
+    500
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        section 4.2, https://arxiv.org/abs/1706.04599; the polynomial:
+        Trefethen, Approximation Theory and Approximation Practice, 2013
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[_Part] = []
+        self._num_classes: int | None = None
+
+    def __len__(self) -> int:
+        """Number of tokens."""
+        return sum(len(part.label) for part in self._parts)
+
+    def update(
+        self,
+        labels: Any,
+        logits: Any,
+        sample_weight: Any = None,
+        *,
+        ignore_class: int | None = None,
+    ) -> Self:
+        """Adds tokens and returns self.
+
+        Args:
+            labels: Class ids `(n, ...)`.
+            logits: Logits `(n, ..., num_classes)` of more than 32 classes.
+            sample_weight: Weights of the shape of the class ids, or `(n,)`;
+                tokens of weight 0 are left out. None for 1.
+            ignore_class: Class id of the tokens to leave out, such as -1.
+
+        Raises:
+            ValueError: If shapes do not fit, a logit is not finite, or logits
+                are too far from each other for the polynomial.
+        """
+        read = standardize_arrays(
+            labels,
+            logits,
+            from_logits=True,
+            sample_weight=sample_weight,
+            ignore_class=ignore_class,
+            name="logits",
+            drop=False,
+            refuse_probabilities=True,
+        )
+        num_classes = read.outputs.shape[-1]
+        known = self._num_classes or num_classes
+        if read.labels.ndim != 1 or num_classes <= _TOP:
+            raise value_error(
+                f"`labels` must be class ids of more than {_TOP} classes; fit "
+                "on the logits themselves otherwise",
+                **{"logits.shape": read.outputs.shape},
+            )
+        if num_classes != known:
+            raise value_error(
+                "`logits` must have as many classes as before",
+                before=known,
+                now=num_classes,
+            )
+        if read.outputs.min() == -np.inf:
+            raise value_error("`logits` must be finite", minimum=-np.inf)
+        count = len(read.labels)
+        weight = np.ones(count) if read.weight is None else read.weight
+        keep = weight > 0 if read.mask is None else read.mask & (weight > 0)
+        places = np.flatnonzero(keep)
+        size = max(1, _LOGITS // num_classes)
+        for start in range(0, len(places), size):
+            rows = places[start : start + size]
+            part = _shrunk(read.outputs[rows], read.labels[rows], weight[rows])
+            self._parts.append(part)
+        self._num_classes = num_classes
+        return self
+
+    def merge(self, other: "CompactLogits") -> Self:
+        """Adds the tokens of another one, such as another worker's."""
+        if not isinstance(other, CompactLogits):
+            raise type_error(
+                "`other` must be `CompactLogits`", type=type(other).__name__
+            )
+        ours, theirs = self._num_classes, other._num_classes
+        if None not in (ours, theirs) and ours != theirs:
+            raise value_error(
+                "`other` must have as many classes", before=ours, now=theirs
+            )
+        self._parts = [*self._parts, *other._parts]
+        self._num_classes = ours or theirs
+        return self
+
+    def save(self, path: Any) -> None:
+        """Writes all tokens to a file of NumPy, `.npz`."""
+        self._check_not_empty()
+        columns = zip(*self._parts, strict=True)
+        arrays = map(np.concatenate, columns)
+        named: dict[str, Any] = dict(zip(_Part._fields, arrays, strict=True))
+        named["num_classes"] = np.asarray(self._num_classes)
+        with open(path, "wb") as file:
+            np.savez(file, **named)
+
+    @classmethod
+    def load(cls, path: Any) -> "CompactLogits":
+        """Reads what `save` wrote."""
+        found = cls()
+        with np.load(path, allow_pickle=False) as file:
+            missing = {"num_classes", *_Part._fields} - set(file.files)
+            if missing:
+                raise value_error(
+                    "`path` must name a file that `save` wrote",
+                    missing=sorted(missing),
+                )
+            found._parts = [_Part(*(file[k] for k in _Part._fields))]
+            found._num_classes = int(file["num_classes"])
+        return found
+
+    def nll(self, temperature: float = 1.0) -> float:
+        """Mean negative log-likelihood in nats, at a T in [0.5, 4]."""
+        beta = self._beta(temperature)
+        loss, mass = 0.0, 0.0
+        for part in self._blocks():
+            value = _log_sum(part, beta)[0] - beta * part.label
+            loss, mass = loss + part.weight @ value, mass + part.weight.sum()
+        return float(loss / mass)
+
+    def ece(self, temperature: float = 1.0, *, num_bins: int = 15) -> float:
+        """Expected calibration error of the predicted token, at a T."""
+        check_integer("num_bins", num_bins, 1)
+        beta, found = self._beta(temperature), []
+        for part in self._blocks():
+            confidence = np.exp(-_log_sum(part, beta)[0])
+            index = bin_index(confidence, num_bins)
+            weight = part.weight.astype("float64")
+            found.append(
+                bin_sums(confidence, part.correct, index, num_bins, weight)
+            )
+        sums = (np.sum(parts, axis=0) for parts in zip(*found, strict=True))
+        return float(calibration_error(BinSums(*sums)))
+
+    def optimal_temperature(self) -> float:
+        """T of the least NLL, which `TemperatureScaling.fit` takes.
+
+        Raises:
+            ValueError: If it does not lie between 0.5 and 4.
+        """
+        self._check_not_empty()
+        low, high = RANGE
+        if self._slopes(low)[0] >= 0 or self._slopes(high)[0] <= 0:
+            raise value_error(
+                "the optimal temperature must lie between 0.5 and 4, which is "
+                "what compact logits hold; scale the logits by a known number "
+                "first, or add tokens of which some are wrong",
+                tokens=len(self),
+                right=sum(int(part.correct.sum()) for part in self._parts),
+            )
+        beta = 1.0
+        for _ in range(_STEPS):
+            slope, curvature = self._slopes(beta)
+            if slope > 0:
+                high = beta
+            else:
+                low = beta
+            after = beta - slope / curvature if curvature > 0 else low
+            if not low < after < high:
+                after = 0.5 * (low + high)
+            if abs(after - beta) <= _TOLERANCE * beta:
+                break
+            beta = after
+        return float(1.0 / after)
+
+    def _slopes(self, beta: float) -> tuple[float, float]:
+        """First and second derivative of the summed NLL by 1/T."""
+        first = second = 0.0
+        for part in self._blocks():
+            _, mean, variance = _log_sum(part, beta)
+            first += part.weight @ (mean - part.label)
+            second += part.weight @ variance
+        return float(first), float(second)
+
+    def _beta(self, temperature: float) -> float:
+        self._check_not_empty()
+        check_above("temperature", temperature, 0.0)
+        check_at_most("temperature", temperature, 1.0 / RANGE[0])
+        beta = 1.0 / temperature
+        check_at_most("1 / temperature", beta, RANGE[1])
+        return beta
+
+    def _blocks(self) -> Any:
+        for part in self._parts:
+            for start in range(0, len(part.label), _ROWS):
+                rows = slice(start, start + _ROWS)
+                yield _Part(*(x[rows] for x in part))
+
+    def _check_not_empty(self) -> None:
+        if not len(self):
+            raise value_error(
+                "`CompactLogits` must hold a token: call `update`", tokens=0
+            )
+
+
+def _shrunk(z: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> _Part:
+    """What is kept of rows, which it overwrites."""
+    row = np.arange(len(z))
+    correct = z.argmax(axis=-1) == labels
+    z -= z.max(axis=-1, keepdims=True)
+    label = z[row, labels].astype("float32")
+    places = np.argpartition(z, -_TOP, axis=-1)[:, -_TOP:]
+    top = np.take_along_axis(z, places, axis=-1).astype("float32")
+    np.put_along_axis(z, places, -np.inf, axis=-1)
+    rest = node_values(z).astype("float32")
+    part = _Part(top, rest, label, correct, weight.astype("float32"))
+    _check_polynomial(_Part(*(x[:_LOOK] for x in part)), z[:_LOOK])
+    return part
+
+
+def _check_polynomial(part: _Part, others: np.ndarray) -> None:
+    """Raises ValueError where the polynomial is far from what it stands for."""
+    beta = RANGE[0]
+    value = _log_sum(part, beta)[0]
+    rows = np.exp(beta * part.top.astype("float64")).sum(axis=-1)
+    rows = np.log(rows + np.exp(beta * others).sum(axis=-1, dtype="float64"))
+    error = float(np.abs(value - rows).max())
+    if not error <= _MOST_ERROR:
+        raise value_error(
+            "`logits` must be near enough to each other for a polynomial of "
+            "1/T, T between 0.5 and 4; divide them by a known number first",
+            error=error,
+            smallest=float(part.top.min()),
+        )
+
+
+def _log_sum(part: _Part, beta: float) -> tuple[Any, Any, Any]:
+    """log sum_k exp(beta z_k), and its first and second derivative."""
+    top = part.top.astype("float64")
+    powers = np.exp(beta * top)
+    value, mean, variance = interpolated(part.rest.astype("float64"), beta)
+    others = np.exp(value)
+    total = powers.sum(axis=-1) + others
+    first = ((powers * top).sum(axis=-1) + others * mean) / total
+    square = (powers * top * top).sum(axis=-1)
+    square = (square + others * (variance + mean * mean)) / total
+    return np.log(total), first, square - first * first

@@ -1,0 +1,76 @@
+"""Compact logits answer as the logits that they stand for."""
+
+import numpy as np
+import pytest
+
+import keras_calib as kc
+from keras_calib.calibrators.compact_logits import CompactLogits
+from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.temperature import optimal_temperature
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    rng = np.random.default_rng(0)
+    logits = 2.5 * rng.standard_normal((600, 2000))
+    logits[:, :20] += np.linspace(12.0, 2.0, 20)
+    draws = logits / 1.4 + rng.gumbel(size=logits.shape)
+    return draws.argmax(axis=-1), logits.astype("float32")
+
+
+@pytest.fixture(scope="module")
+def compact(tokens):
+    labels, logits = tokens
+    first = CompactLogits().update(labels[:250], logits[:250])
+    return first.merge(CompactLogits().update(labels[250:], logits[250:]))
+
+
+def test_temperature_is_that_of_all_logits(tokens, compact):
+    labels, logits = tokens
+    exact = optimal_temperature(FittingData(labels, logits.astype("float64")))
+    found = kc.TemperatureScaling().fit(compact).temperature
+    assert found == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7, 4.0])
+def test_errors_are_those_of_all_logits(tokens, compact, temperature):
+    labels, logits = tokens
+    z = logits.astype("float64") / temperature
+    options = {"from_logits": True}
+    assert compact.nll(temperature) == pytest.approx(
+        float(kc.nll(labels, z, **options)), rel=1e-5
+    )
+    assert compact.ece(temperature) == pytest.approx(
+        float(kc.ece(labels, z, **options)), abs=1e-5
+    )
+
+
+def test_a_file_keeps_all_and_ignored_tokens_are_left_out(
+    tokens, compact, tmp_path
+):
+    labels, logits = tokens
+    compact.save(tmp_path / "tokens.npz")
+    read = CompactLogits.load(tmp_path / "tokens.npz")
+    assert read.optimal_temperature() == compact.optimal_temperature()
+    hidden = np.where(np.arange(600) < 100, -1, labels)
+    some = CompactLogits().update(hidden, logits, ignore_class=-1)
+    rest = CompactLogits().update(labels[100:], logits[100:])
+    assert len(some) == 500
+    assert some.nll() == pytest.approx(rest.nll(), rel=1e-12)
+
+
+def test_wrong_use_is_refused(tokens, compact):
+    labels, logits = tokens
+    with pytest.raises(ValueError, match="must hold a token"):
+        CompactLogits().nll()
+    with pytest.raises(ValueError, match="more than 32 classes"):
+        CompactLogits().update(labels % 10, logits[:, :10])
+    with pytest.raises(ValueError, match="as many classes"):
+        CompactLogits().update(labels % 50, logits[:, :50]).merge(compact)
+    with pytest.raises(ValueError, match="between 0.5 and 4"):
+        far = CompactLogits().update(labels, 10.0 * logits)
+        kc.TemperatureScaling().fit(far)
+    with pytest.raises(ValueError, match="temperature"):
+        compact.nll(5.0)
+    with pytest.raises(TypeError, match="must be given"):
+        kc.VectorScaling().fit(compact)
