@@ -161,10 +161,10 @@ def sequence_confidence(
     log_c = ops.where(usable, log_c, float("nan"))
     if not log_odds:
         return ops.exp(log_c)
-    rest = -ops.expm1(log_c)
+    rest = _complement(log_c)
     if reduction == "mean":
         # Not by way of log c, which loses digits of c near 0 or 1.
-        rest = ops.sum(-ops.expm1(kept), axis=-1) / number
+        rest = ops.sum(_complement(kept), axis=-1) / number
     return log_c - ops.log(at_least(rest, _TINY))
 
 
@@ -225,6 +225,11 @@ def _log_confidence(
         return -at_least(ops.log(number) - total, 0.0)
     total = ops.sum(log_p, axis=-1)
     return total if reduction == "product" else total / number
+
+
+def _complement(log_p: Any) -> Any:
+    """1 - p, to the last digits of p near 1; ONNX has no expm1."""
+    return -ops.tanh(0.5 * log_p) * (1.0 + ops.exp(log_p))
 
 
 def _ids(values: Any, name: str) -> Any:
