@@ -55,7 +55,9 @@ def _page(method, kind):
         *_about_picture(method, kind),
         *("## Measured effect", ""),
     ]
-    if kind == "calibrators":
+    if "unmeasured" in method:
+        lines += [method["unmeasured"], ""]
+    elif kind == "calibrators":
         columns, rows = method.get("columns"), method.get("rows")
         lines += effects_of_calibrator(columns, rows)
     else:

@@ -3,9 +3,9 @@
 from typing import Any
 
 import keras
-from keras import backend
 from keras import ops
 
+from keras_calib.backend.compiled import float_sums_of_segments
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_flag
@@ -96,15 +96,21 @@ def l1_ace(
         probs = parts.probs[:, first:]
         gaps = targets.subtract_from(parts.probs)[:, first:]
         # Bins are (low, high], and 0 is in the first.
-        keys = ops.cast(ops.ceil(probs * num_bins), "int32") - 1
+        # ops.ceil would round to float32 on torch.
+        scaled = probs * num_bins
+        keys = ops.cast(scaled, "int32")
+        at_edge = ops.equal(ops.cast(keys, probs.dtype), scaled)
+        keys = keys - ops.cast(at_edge, "int32")
         keys = ops.clip(keys, 0, num_bins - 1)
         keys = keys + num_bins * ops.arange(counted, dtype="int32")
         keys = ops.reshape(keys, (images, -1))
         starts = ops.cumsum(ops.ones_like(keys[:, :1]), axis=0) - 1
         keys = ops.reshape(keys + starts * (counted * num_bins), (-1,))
         each = ops.expand_dims(weight, -1)
-        sums = _sums(ops.reshape(gaps * each, (-1,)), keys, num_keys)
-        mass = _sums(
+        sums = float_sums_of_segments(
+            ops.reshape(gaps * each, (-1,)), keys, num_keys
+        )
+        mass = float_sums_of_segments(
             ops.reshape(ops.ones_like(gaps) * each, (-1,)), keys, num_keys
         )
         sums, mass = (
@@ -137,15 +143,6 @@ def l1_ace(
         return value, gradient
 
     return with_gradient(forward, logits)
-
-
-def _sums(values: Any, keys: Any, num_keys: Any) -> Any:
-    """Sums over each key, in the dtype of the values."""
-    if backend.backend() == "torch":
-        # segment_sum adds in float32 on torch, whatever the dtype.
-        sums = ops.bincount(keys, weights=values, minlength=num_keys)
-        return ops.cast(sums, values.dtype)
-    return ops.segment_sum(values, keys, num_segments=num_keys)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

@@ -42,6 +42,8 @@ def blurred_labels(rows: Any, mask: Any, sigma: float, kernel_size: int) -> Any:
 
     Rows and result have the shape `(batch, ..., num_classes)`. Pixels beyond
     the edge repeat the last one; those outside of `mask` have no part.
+
+    Derivation: docs/derivations.md, 'Labels around a pixel'.
     """
     offsets = np.arange(kernel_size) - kernel_size // 2
     weights = np.exp(-0.5 * np.square(offsets / sigma))
@@ -72,6 +74,8 @@ def box_shares(rows: Any, mask: Any, kernel_size: int, edges: str) -> Any:
 
     With `edges="background"` pixels beyond the edge are of class 0, else they
     repeat the last one.
+
+    Derivation: docs/derivations.md, 'Labels around a pixel'.
     """
     axes = _axes_of_space(rows)
     weights = np.full(kernel_size, 1.0 / kernel_size)
