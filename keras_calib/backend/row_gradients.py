@@ -5,6 +5,7 @@ rows and their gradient there are the temporaries of one block only.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +17,10 @@ from keras_calib.backend.xla import run_by_xla
 
 __all__ = ["is_wide", "with_gradient_by_rows"]
 
-# From so many classes on, rows are read in blocks.
+# From so many classes and so many logits on, rows are read in blocks. Fewer
+# logits are faster as a whole.
 _WIDE = 4096
+_MANY = 2**22
 # Blocks that all rows are read in. Time of a kernel's start, times this, must
 # stay small; temporaries are some rows' share of it.
 _BLOCKS = 16
@@ -28,8 +31,10 @@ def is_wide(logits: Any) -> bool:
 
     Not over several devices of JAX, which may each hold a part of the rows.
     """
-    num_classes = logits.shape[-1]
-    if num_classes is None or num_classes < _WIDE:
+    shape = logits.shape
+    if shape[-1] is None or shape[-1] < _WIDE:
+        return False
+    if None not in shape and math.prod(shape) < _MANY:
         return False
     if backend.backend() == "jax":
         import jax
