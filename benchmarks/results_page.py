@@ -53,6 +53,8 @@ from results_tables import read
 __all__ = ["Page"]
 
 _IN_TEXT = re.compile(r"(?<![\w.])\d+\.\d{3,}(?![\w])")
+# Addresses hold numbers that say nothing.
+_LINK = re.compile(r"\]\([^)\s]*\)")
 
 
 class Page:
@@ -95,7 +97,7 @@ class Page:
                 declared = None
             else:
                 prose.append(block)
-        for number in _IN_TEXT.findall(" ".join(prose)):
+        for number in _IN_TEXT.findall(_LINK.sub("]", " ".join(prose))):
             if number in allowed:
                 allowed[number] += 1
             if number in allowed or pool.has(number):
