@@ -1,27 +1,40 @@
 """Small tasks of KerasHub with random weights, and data for them."""
 
+import importlib
+import importlib.util
+
 import keras
-import keras_hub
 import numpy as np
+import pytest
+
+# Its import takes seconds, so only tests that run it import it.
+NEEDS_HUB = pytest.mark.skipif(
+    importlib.util.find_spec("keras_hub") is None, reason="needs keras_hub"
+)
 
 SIDE = 16
 WORDS = ["the", "film", "was", "good", "bad", "dull", "great", "not", "##ly"]
 
 
+def keras_hub():
+    """The module."""
+    return importlib.import_module("keras_hub")
+
+
 def converted(name, **options):
     """The preprocessor of a task of images, which scales to [-1, 1]."""
-    converter = getattr(keras_hub.layers, f"{name}ImageConverter")(
+    converter = getattr(keras_hub().layers, f"{name}ImageConverter")(
         image_size=(SIDE, SIDE), scale=1 / 127.5, offset=-1.0, **options
     )
     kind = "Segmenter" if name == "SegFormer" else "Classifier"
-    cls = getattr(keras_hub.models, f"{name}Image{kind}Preprocessor")
+    cls = getattr(keras_hub().models, f"{name}Image{kind}Preprocessor")
     return cls(image_converter=converter)
 
 
 def image_classifier(num_classes=3, **options):
     """A transformer of images of any size."""
     keras.utils.set_random_seed(0)
-    backbone = keras_hub.models.ViTBackbone(
+    backbone = keras_hub().models.ViTBackbone(
         image_shape=(SIDE, SIDE, 3),
         patch_size=8,
         num_layers=1,
@@ -29,7 +42,7 @@ def image_classifier(num_classes=3, **options):
         hidden_dim=8,
         mlp_dim=8,
     )
-    return keras_hub.models.ViTImageClassifier(
+    return keras_hub().models.ViTImageClassifier(
         backbone,
         num_classes=num_classes,
         preprocessor=converted("ViT"),
@@ -40,7 +53,7 @@ def image_classifier(num_classes=3, **options):
 def segmenter(num_classes=3):
     """A transformer that labels the pixels of images of any size."""
     keras.utils.set_random_seed(0)
-    encoder = keras_hub.models.MiTBackbone(
+    encoder = keras_hub().models.MiTBackbone(
         layerwise_depths=[1, 1],
         num_layers=2,
         layerwise_num_heads=[1, 1],
@@ -51,10 +64,10 @@ def segmenter(num_classes=3):
         image_shape=(SIDE, SIDE, 3),
         hidden_dims=[4, 8],
     )
-    backbone = keras_hub.models.SegFormerBackbone(
+    backbone = keras_hub().models.SegFormerBackbone(
         image_encoder=encoder, projection_filters=4
     )
-    return keras_hub.models.SegFormerImageSegmenter(
+    return keras_hub().models.SegFormerImageSegmenter(
         backbone,
         num_classes=num_classes,
         preprocessor=converted("SegFormer"),
@@ -65,8 +78,10 @@ def text_classifier(num_classes=2):
     """BERT with one layer and few words."""
     keras.utils.set_random_seed(0)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = keras_hub.models.BertTokenizer(special + WORDS, lowercase=True)
-    backbone = keras_hub.models.BertBackbone(
+    tokenizer = keras_hub().models.BertTokenizer(
+        special + WORDS, lowercase=True
+    )
+    backbone = keras_hub().models.BertBackbone(
         vocabulary_size=len(special + WORDS),
         num_layers=1,
         num_heads=1,
@@ -74,10 +89,10 @@ def text_classifier(num_classes=2):
         intermediate_dim=8,
         max_sequence_length=12,
     )
-    task = keras_hub.models.BertTextClassifier(
+    task = keras_hub().models.BertTextClassifier(
         backbone,
         num_classes=num_classes,
-        preprocessor=keras_hub.models.BertTextClassifierPreprocessor(
+        preprocessor=keras_hub().models.BertTextClassifierPreprocessor(
             tokenizer, sequence_length=12
         ),
     )

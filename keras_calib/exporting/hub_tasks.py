@@ -169,8 +169,9 @@ class _WholeTask(keras.layers.Layer):
         if isinstance(inputs, list):
             # Several texts of an example; a list would be a batch.
             inputs = tuple(inputs)
+        # Without `y` it would take a pair of texts as a text and a label.
         x, _, _ = keras.utils.unpack_x_y_sample_weight(
-            self.preprocessor(inputs)
+            self.preprocessor(inputs, y=None)
         )
         taken = input_structure(self.task)
         x = (

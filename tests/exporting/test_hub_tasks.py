@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import hub_tasks
 import keras
 import numpy as np
 import pytest
@@ -11,14 +12,13 @@ from exported import answers
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.skipif(
-    BACKEND != "tensorflow", reason="export needs TensorFlow"
-)
-pytest.importorskip("keras_hub")
-
-import hub_tasks  # noqa: E402
-import keras_hub  # noqa: E402
-
+pytestmark = [
+    pytest.mark.skipif(
+        BACKEND != "tensorflow", reason="export needs TensorFlow"
+    ),
+    pytest.mark.slow,
+    hub_tasks.NEEDS_HUB,
+]
 COUNT = 40
 SCALING = kc.TemperatureScaling(temperature=0.5)
 TASKS = {
@@ -30,11 +30,7 @@ TASKS = {
 
 @pytest.fixture(
     scope="module",
-    params=[
-        "text",
-        pytest.param("images", marks=pytest.mark.slow),
-        pytest.param("pixels", marks=pytest.mark.slow),
-    ],
+    params=TASKS,
 )
 def made(request, tmp_path_factory):
     """A task with raw inputs, noisy labels, a selector and its file."""
@@ -112,7 +108,6 @@ def test_encoded_images_of_any_size_are_answered_as_predict_does(made):
         np.testing.assert_allclose(found["logits"][i], wanted, atol=1e-4)
 
 
-@pytest.mark.slow
 def test_another_process_needs_plain_tensorflow_alone(made):
     _, x, _, outputs, selector, path = made
     wanted = np.asarray(selector(outputs)["accept"])[:4].tolist()
@@ -132,7 +127,6 @@ assert not {{"keras_hub", "keras_calib"}} & set(sys.modules)
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.slow
 def test_two_texts_are_two_inputs(tmp_path):
     task = hub_tasks.text_classifier()
     pair = (["the film", "dull"], ["was good", "not bad"])
@@ -143,14 +137,13 @@ def test_two_texts_are_two_inputs(tmp_path):
     np.testing.assert_allclose(found["logits"], wanted, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_network_without_preprocessor_is_exported_alone(tmp_path):
     task = hub_tasks.image_classifier()
     alone = keras.Model(task.input, task.output)
     kc.export(alone, tmp_path / "alone", from_logits=True)
     for preprocessor in (
         None,
-        keras_hub.models.ViTImageClassifierPreprocessor(),
+        hub_tasks.keras_hub().models.ViTImageClassifierPreprocessor(),
     ):
         task.preprocessor = preprocessor
         kc.export(task, tmp_path / "task", overwrite=True)

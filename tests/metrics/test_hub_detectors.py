@@ -1,20 +1,19 @@
 """KerasHub's object detectors are measured as they come."""
 
+import hub_tasks
 import keras
 import numpy as np
 import pytest
 
 import keras_calib as kc
 
-keras_hub = pytest.importorskip("keras_hub")
-
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, hub_tasks.NEEDS_HUB]
 
 
 def _detector():
     """A small RetinaNet with random weights, whose boxes are the anchors."""
     keras.utils.set_random_seed(0)
-    encoder = keras_hub.models.ResNetBackbone(
+    encoder = hub_tasks.keras_hub().models.ResNetBackbone(
         input_conv_filters=[64],
         input_conv_kernel_sizes=[3],
         stackwise_num_filters=[64, 16, 16, 16],
@@ -23,24 +22,26 @@ def _detector():
         block_type="basic_block",
         image_shape=(32, 32, 3),
     )
-    backbone = keras_hub.models.RetinaNetBackbone(
+    backbone = hub_tasks.keras_hub().models.RetinaNetBackbone(
         image_encoder=encoder,
         min_level=3,
         max_level=4,
         use_p5=False,
         image_shape=(32, 32, 3),
     )
-    detector = keras_hub.models.RetinaNetObjectDetector(
+    detector = hub_tasks.keras_hub().models.RetinaNetObjectDetector(
         backbone=backbone,
         num_classes=3,
         bounding_box_format="yxyx",
         pre_logits_num_conv_layers=1,
     )
-    detector.prediction_decoder = keras_hub.layers.NonMaxSuppression(
-        bounding_box_format="yxyx",
-        from_logits=True,
-        confidence_threshold=0.0,
-        max_detections=12,
+    detector.prediction_decoder = (
+        hub_tasks.keras_hub().layers.NonMaxSuppression(
+            bounding_box_format="yxyx",
+            from_logits=True,
+            confidence_threshold=0.0,
+            max_detections=12,
+        )
     )
     for weight in detector.box_head.weights:
         weight.assign(keras.ops.zeros_like(weight))
