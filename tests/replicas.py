@@ -18,7 +18,8 @@ import keras_calib as kc
 
 # Of more replicas fewer: each of them traces each update.
 CASES = METRICS if sys.argv[1] == "2" else KINDS
-NAMES = ["in a model", "table in a model", *(case.name for case in CASES)]
+MODEL = ("in a model", "table in a model", "several labels", "their AURC")
+NAMES = [*MODEL, *(case.name for case in CASES)]
 
 
 def model():
@@ -44,6 +45,7 @@ def evaluated(x, y):
     network.evaluate(x, y, batch_size=32, verbose=0, callbacks=[step])
     # Replicas too leave values out of the third step.
     assert len(set(shown)) == 3 and shown[1] == shown[2]
+    metrics += several_labels(x, y)
     metrics += updated(x[:, :3], y)
     sums = [integers(metric.sums) for metric in metrics]
     values = [
@@ -51,6 +53,21 @@ def evaluated(x, y):
         for metric in metrics
     ]
     return sums, values
+
+
+def several_labels(x, y):
+    """Metrics of several labels, which learn their number from the model."""
+    network = model()
+    options = {"from_logits": True, "ignore_class": -1}
+    metrics = [
+        kc.MultiLabel(kc.ECE(**options)),
+        kc.MultiLabel(kc.AURC(resolution=1024, **options), by="example"),
+    ]
+    loss = kc.MultiLabel(kc.MbLS(**options))
+    network.compile(loss=loss, metrics=metrics, jit_compile=False)
+    labels = np.where(y[:, None] == np.arange(3), 1, y[:, None] - 1).clip(-1, 1)
+    network.evaluate(x, labels, batch_size=32, verbose=0)
+    return metrics
 
 
 def updated(logits, labels):

@@ -54,6 +54,11 @@ LOSSES = {
         ignore_class=255,
         reduction="mean_with_sample_weight",
     ),
+    "nacl": kc.NACL(from_logits=True, ignore_class=255),
+    "l1 ace": kc.L1ACE(by="image", from_logits=True, ignore_class=255),
+    "several labels": kc.MultiLabel(
+        kc.FocalLoss(from_logits=True, ignore_class=255)
+    ),
 }
 
 
@@ -69,6 +74,8 @@ def fitted(name, run_eagerly=False):
     dense = loss.ignore_class is not None
     x = rng.normal(size=(8, 4, 4, 6) if dense else (45, 6)).astype("float32")
     y = rng.integers(3, size=x.shape[:-1])
+    if isinstance(loss, kc.MultiLabelLoss):
+        y = rng.integers(2, size=(*x.shape[:-1], 3))
     if dense:
         y[:4] = 255
         y[4:][rng.uniform(size=(4, 4, 4)) < 0.5] = 255

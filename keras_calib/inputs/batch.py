@@ -158,6 +158,8 @@ def both(one: Any, other: Any) -> Any:
     """Logical and of two masks, where None is True everywhere."""
     if one is None or other is None:
         return other if one is None else one
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.logical_and(one, other)
     return ops.logical_and(one, other)
 
 

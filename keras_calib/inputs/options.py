@@ -81,6 +81,8 @@ class ReadOptions(NamedTuple):
             of TensorFlow.
         output: Output to read of a model with several, or None.
         labels: `"classes"`, or `"votes"` for rows of annotators' votes.
+        columns: Number of samples side by side, of which one that is invalid
+            leaves out all.
     """
 
     from_logits: bool = False
@@ -92,6 +94,7 @@ class ReadOptions(NamedTuple):
     jit_compile: bool = False
     output: Any = None
     labels: str = "classes"
+    columns: int = 1
 
     @property
     def votes(self) -> bool:
@@ -101,7 +104,7 @@ class ReadOptions(NamedTuple):
     def of_metric(self) -> dict[str, Any]:
         """The same options as arguments of a streaming metric."""
         named = self._asdict()
-        del named["output"]
+        del named["output"], named["columns"]
         if not self.votes:
             # States stored before there was a choice are those of classes.
             del named["labels"]

@@ -10,6 +10,7 @@ from keras import ops
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.states.composite import Readings
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import cast
@@ -21,6 +22,7 @@ __all__ = [
     "index_of_label",
     "mean_over_labels",
     "pooled",
+    "values_by_label",
 ]
 
 
@@ -112,3 +114,33 @@ def check_metric_of_examples(metric: StreamingMetric, average: Any) -> None:
             '`average` needs `by="label"`: an example is one prediction',
             average=average,
         )
+
+
+def values_by_label(metric: Any, limbs: Any, mass: Any, odd: Any) -> Any:
+    """Values `(labels, values)`, NaN for labels that lack samples.
+
+    Args:
+        metric: The metric of one label.
+        limbs: Its limbs by label.
+        mass: Weight of each label.
+        odd: Above 0 where a weight of the label was no whole number.
+    """
+
+    def values_of(limbs, whole):
+        value = metric._value(Readings(metric.summary, limbs, whole))
+        return value if isinstance(value, list) else [value]
+
+    xp = array_namespace(limbs)
+    if xp is np:
+        labels = range(limbs.shape[1])
+        rows = [values_of(limbs[:, i], odd[i] == 0) for i in labels]
+        values = np.array(rows, "float64")
+    else:
+        values = ops.map(
+            lambda x: ops.stack(
+                [ops.cast(y, "float32") for y in values_of(x[0], x[1] == 0)]
+            ),
+            (ops.moveaxis(limbs, 1, 0), odd),
+        )
+    missing = xp.expand_dims(xp.logical_and(mass == 0, xp.any(mass > 0)), -1)
+    return xp.where(missing, xp.full_like(values, float("nan")), values)

@@ -5,7 +5,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
@@ -23,6 +22,7 @@ from keras_calib.metrics.label_values import check_metric_of_labels
 from keras_calib.metrics.label_values import index_of_label
 from keras_calib.metrics.label_values import mean_over_labels
 from keras_calib.metrics.label_values import pooled
+from keras_calib.metrics.label_values import values_by_label
 from keras_calib.metrics.registry import lost_order
 from keras_calib.metrics.risk_coverage import HistogramMetric
 from keras_calib.metrics.segmentation import PerImage
@@ -30,10 +30,8 @@ from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.state_dicts import what_is_wrong
 from keras_calib.metrics.states.columns import ColumnSummary
 from keras_calib.metrics.states.columns import ExampleSummary
-from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["MultiLabelMetric"]
@@ -73,7 +71,8 @@ class MultiLabelMetric(StreamingMetric):
         example: With `by="example"`, `"worst"` for the least confidence of
             its labels, which is correct if all labels are. `"mean"` for the
             mean confidence, which is correct by the share of right labels.
-            The weight of an example is the largest of its labels.
+            The weight of an example is the largest of its labels. Compiled
+            code leaves out the whole example of an invalid label.
         label_names: Names of the labels, or None for their numbers.
         name: Name of the metric. Defaults to that of `metric`, after
             `"example_"` with `by="example"`.
@@ -141,7 +140,7 @@ class MultiLabelMetric(StreamingMetric):
         metric = type(metric).from_config(metric.get_config())
         options = metric.options.of_metric()
         if by == "label":
-            summary: Any = ColumnSummary(metric.summary, num_labels or 1)
+            summary: Any = ColumnSummary(metric.summary, num_labels or 0)
         else:
             summary = ExampleSummary(metric.summary, example)
         self.metric, self.label_names = metric, label_names
@@ -158,17 +157,24 @@ class MultiLabelMetric(StreamingMetric):
         self._largest = metric._largest
 
     def _add_state(self):
-        # The number of labels may come with the first batch.
-        if self.by == "example" or self.num_labels is not None:
+        if self._is_fresh:
+            # The number of labels comes with the first batch.
+            shapes = self.summary.shape, (4,)
+            self.sums, self.flags = (np.zeros(x, "int32") for x in shapes)
+        else:
             super()._add_state()
+
+    @property
+    def _is_fresh(self) -> bool:
+        return self.by == "label" and self.num_labels is None
 
     def _build_for(self, num_labels: int | None) -> None:
         """Make the state, once the number of labels is known."""
         if self.num_labels is None:
             if num_labels is None:
                 raise value_error(
-                    "`num_labels` must be given, because the outputs do not "
-                    "tell it",
+                    "`num_labels` must be given, because no outputs tell it "
+                    "so far",
                     num_labels=None,
                 )
             self.num_labels = num_labels
@@ -176,6 +182,8 @@ class MultiLabelMetric(StreamingMetric):
                 self.summary.num_labels = num_labels
                 self._add_state()
         self.summary.num_labels = self.num_labels
+        if self.by == "example":
+            self.options = self.options._replace(columns=self.num_labels)
 
     @without_autograph
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -188,10 +196,8 @@ class MultiLabelMetric(StreamingMetric):
             sample_weight: Weights `(batch,)` or `(batch, ..., labels)`, 0 for
                 missing labels.
         """
-        shape = shape_of(as_numbers(y_pred, "y_pred"))
-        if len(shape) > 1:
-            self._build_for(shape[-1])
         entries = as_entries(y_true, y_pred, sample_weight, self.num_labels)
+        self._build_for(shape_of(entries[1])[-2])
         super().update_state(*entries)
 
     def update_scores(self, confidence, correct, sample_weight=None):
@@ -236,7 +242,6 @@ class MultiLabelMetric(StreamingMetric):
         Its `interval()` takes entries as independent, which labels of one
         example are not. With `by="example"` it holds the examples.
         """
-        self._build_for(self.num_labels or 1)
         sums, flags = self._state()
         if self.by == "label":
             sums = pooled(self.summary.split(sums)[0])
@@ -271,10 +276,6 @@ class MultiLabelMetric(StreamingMetric):
             return names
         return [f"{name}_{label}" for name in names for label in self._labels]
 
-    def state_dict(self):
-        self._build_for(self.num_labels)
-        return super().state_dict()
-
     def get_config(self):
         return {
             "metric": keras.saving.serialize_keras_object(self.metric),
@@ -303,9 +304,27 @@ class MultiLabelMetric(StreamingMetric):
 
     def _checked(self, state):
         sums = np.asarray(state["sums"])
-        if self.by == "label" and sums.ndim == 3:
-            self._build_for(sums.shape[1])
+        same = state["config"] == self._comparable_config()
+        if self.by == "example" or sums.ndim != 3 or not same:
+            return super()._checked(state)
+        labels = sums.shape[1]
+        if not labels:
+            # It has no labels yet, and adds nothing to any.
+            return {"sums": sums[:, :1].sum(axis=1, keepdims=True), "flags": 0}
+        if self.num_labels not in (None, labels):
+            raise value_error(
+                "the state must have as many labels as this metric",
+                num_labels=self.num_labels,
+                labels=labels,
+            )
+        self._build_for(labels)
         return super()._checked(state)
+
+    def _assign(self, state):
+        if not self._is_fresh:
+            sums = np.broadcast_to(state["sums"], self.sums.shape)
+            flags = np.broadcast_to(state["flags"], (4,))
+            super()._assign({"sums": sums, "flags": flags})
 
     @property
     def _labels(self) -> Sequence[str]:
@@ -330,7 +349,7 @@ class MultiLabelMetric(StreamingMetric):
         return made
 
     def _result(self):
-        if self.sums is None:
+        if self._is_fresh:
             values = self.metric._values_of(*self.metric._state())
             named = self.metric._named([self._scalar(float(x)) for x in values])
             return named if self.average is not None else {}
@@ -354,32 +373,7 @@ class MultiLabelMetric(StreamingMetric):
     def _by_label(self, sums: Any, flags: Any) -> Any:
         """Values `(labels, values)`, NaN for labels that lack samples."""
         limbs, mass, _, odd = self.summary.split(sums)
-        xp = array_namespace(sums)
-        if xp is np:
-            rows = [
-                self._values_of_limbs(limbs[:, i], odd[i] == 0)
-                for i in range(limbs.shape[1])
-            ]
-            values = np.array(rows, "float64")
-        else:
-            values = ops.map(
-                lambda x: ops.stack(
-                    [
-                        ops.cast(value, "float32")
-                        for value in self._values_of_limbs(x[0], x[1] == 0)
-                    ]
-                ),
-                (ops.moveaxis(limbs, 1, 0), odd),
-            )
-        seen = xp.any(mass > 0)
-        missing = xp.expand_dims(xp.logical_and(mass == 0, seen), -1)
-        return xp.where(missing, xp.full_like(values, float("nan")), values)
-
-    def _values_of_limbs(self, limbs: Any, whole: Any) -> list[Any]:
-        """Values of the limbs of one label."""
-        readings = Readings(self.metric.summary, limbs, whole)
-        value = self.metric._value(readings)
-        return value if isinstance(value, list) else [value]
+        return values_by_label(self.metric, limbs, mass, odd)
 
     def _readings(self, sums, flags):
         if self.by == "label":

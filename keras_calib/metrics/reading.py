@@ -61,6 +61,8 @@ def read_batch(
         rules,
         lambda invalid_mask: _judge(invalid_mask, batch),
     )
+    if options.columns > 1:
+        mask, weight = _whole_examples(batch, mask, weight, options.columns)
     return batch._replace(mask=mask, weight=weight), num_invalid
 
 
@@ -183,6 +185,27 @@ def _resolve_mask(
     if weight is not None:
         weight = ops.where(mask, weight, ops.zeros_like(weight))
     return mask, weight, num_invalid
+
+
+def _whole_examples(
+    batch: Batch, mask: Any, weight: Any, columns: int
+) -> tuple[Any, Any]:
+    """Mask and weights without examples that have an invalid label.
+
+    `batch` has the mask and the weights that were given.
+    """
+    given = batch.mask
+    if batch.weight is not None:
+        given = both(given, ops.not_equal(batch.weight, 0))
+    invalid = both(ops.logical_not(mask), given)
+    invalid = ops.reshape(invalid, (-1, columns))
+    lost = ops.broadcast_to(
+        ops.any(invalid, axis=-1, keepdims=True), ops.shape(invalid)
+    )
+    mask = ops.logical_and(mask, ops.logical_not(ops.reshape(lost, (-1,))))
+    if weight is not None:
+        weight = ops.where(mask, weight, ops.zeros_like(weight))
+    return mask, weight
 
 
 def _judge(invalid_mask: np.ndarray, batch: Batch) -> None:

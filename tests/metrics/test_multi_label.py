@@ -29,7 +29,8 @@ METRICS = {
         False,
     ),
 }
-every_metric = pytest.mark.parametrize("name", METRICS)
+# Without the path of the host: one for each way to read columns.
+OFF_HOST = ("ece", "nll", "table")
 
 
 def several(n=200, labels=3, missing=0.2):
@@ -53,9 +54,15 @@ def of_column(make, truth, logits, weight, i):
     return metric
 
 
-@every_metric
 @pytest.mark.parametrize(
-    "on_host", [True, pytest.param(False, marks=pytest.mark.slow)]
+    ("name", "on_host"),
+    [
+        *((name, True) for name in METRICS),
+        *(
+            pytest.param(name, False, marks=pytest.mark.slow)
+            for name in OFF_HOST
+        ),
+    ],
 )
 def test_labels_are_their_columns_and_one_label_is_the_binary_path(
     name, on_host, monkeypatch
@@ -89,7 +96,7 @@ def test_labels_are_their_columns_and_one_label_is_the_binary_path(
 
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ece", "table", "nll", "classwise"])
+@pytest.mark.parametrize("name", ["ece", "table", "nll"])
 def test_compiled_code_gives_the_values_of_eager_code(name):
     truth, logits, weight = several(n=60)
     eager = kc.MultiLabel(METRICS[name][0]())
@@ -193,6 +200,57 @@ def test_states_of_labels_merge_and_are_saved():
     other = kc.MultiLabel(kc.ECE(num_bins=9, **OPTIONS))
     with pytest.raises(ValueError, match="of one configuration"):
         other.merge_state(whole)
+
+
+@pytest.mark.parametrize("by", ["label", "example"])
+def test_a_metric_without_a_batch_has_a_state_that_adds_nothing(by):
+    truth, logits, _ = several()
+
+    def make():
+        return kc.MultiLabel(kc.ECE(**OPTIONS), by=by)
+
+    fresh, whole = make(), make()
+    whole.update_state(truth, logits)
+    state = whole.state_dict()["sums"].tolist()
+    assert fresh.num_invalid == 0 and float(fresh.result()) == 0.0
+    assert float(fresh.pooled().result()) == 0.0
+    fresh.reset_state()
+    for states in (make(), [make(), whole, make().state_dict()]):
+        fresh.merge_state(states)
+    whole.merge_state(make())
+    assert fresh.state_dict()["sums"].tolist() == state
+    assert whole.state_dict()["sums"].tolist() == state
+    whole.load_state_dict(make().state_dict())
+    assert float(whole.result()) == 0.0
+    late = make()
+    with pytest.raises(ValueError, match="the shape of `y_pred`"):
+        late.update_state(truth[:, 0], logits)
+    # What was refused does not set the number of labels.
+    late.update_state(truth[:, :2], logits[:, :2])
+    with pytest.raises(ValueError, match="must have `num_labels` labels"):
+        late.update_state(truth, logits)
+    if by == "label":
+        with pytest.raises(ValueError, match="as many labels as this metric"):
+            late.merge_state(fresh)
+        with pytest.raises(ValueError, match="no outputs tell it so far"):
+            make().of_label(0)
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
+@pytest.mark.parametrize("example", ["worst", "mean"])
+def test_compiled_code_leaves_out_the_example_of_an_invalid_label(example):
+    truth, logits, weight = several(n=40)
+    # Nothing of the first row counts; the second has a weight of 0 there.
+    truth[0, 1], logits[1, 2], weight[1, 2] = 2, np.nan, 0
+    options = {"by": "example", "example": example, "num_labels": 3}
+    valid = kc.MultiLabel(kc.ECE(**OPTIONS), **options)
+    valid.update_state(truth[1:], logits[1:], weight[1:])
+    metric = kc.MultiLabel(kc.ECE(**OPTIONS), **options)
+    for _ in updated_compiled(metric, truth, logits, weight, jit=[False]):
+        assert metric.num_invalid == 1
+        with pytest.warns(RuntimeWarning, match="leaves out 1 predictions"):
+            value = float(metric.result())
+        np.testing.assert_allclose(value, valid.result(), rtol=1e-5)
 
 
 def test_a_weight_of_zero_hides_a_label_whatever_it_is():

@@ -170,10 +170,7 @@ class ExampleSummary(_Wrapped):
         return self.inner.update(self._of_examples(records))
 
     def _of_examples(self, records: Top1) -> Top1:
-        """Records of the examples, from the labels that are there.
-
-        What is invalid in compiled code is left out like a missing label.
-        """
+        """Records of the examples, from the labels that are there."""
         xp = array_namespace(records.mask)
 
         def by_example(x):
