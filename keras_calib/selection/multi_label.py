@@ -9,14 +9,18 @@ from keras_calib.losses import MultiLabelLoss
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import MultiLabelMetric
 from keras_calib.metrics import StreamingMetric
+from keras_calib.selection.classifier import SelectiveClassifier
+from keras_calib.selection.multi_label_selector import MultiLabelSelector
+from keras_calib.selection.multi_label_selector import selector_of
 
 __all__ = ["MultiLabel"]
 
-# Kinds and their wrappers; the first that fits is taken.
-_WRAPPERS: tuple[tuple[type, Any], ...] = (
-    (PerSampleLoss, MultiLabelLoss),
-    (StreamingMetric, MultiLabelMetric),
-    (Calibrator, MultiLabelCalibrator),
+# Kinds, their wrappers, and what makes them; the first that fits is taken.
+_WRAPPERS: tuple[tuple[type, type, Any], ...] = (
+    (PerSampleLoss, MultiLabelLoss, MultiLabelLoss),
+    (StreamingMetric, MultiLabelMetric, MultiLabelMetric),
+    (Calibrator, MultiLabelCalibrator, MultiLabelCalibrator),
+    (SelectiveClassifier, MultiLabelSelector, selector_of),
 )
 
 
@@ -24,23 +28,27 @@ def MultiLabel(part: Any, **options: Any) -> Any:  # noqa: N802  # a class to us
     """A part of keras_calib for two classes, wrapped for several labels.
 
     Use it for models with several yes-or-no outputs `(batch, labels)`: pass a
-    metric, a loss or a calibrator made for one such output.
+    metric, a loss, a calibrator or a selector made for one such output.
 
     Label k is the two-class problem of column k: targets `(batch, labels)` are
     0 or 1, and outputs are probabilities or logits of 1. Class ids of one
     label among many need no wrapper.
 
     Args:
-        part: A metric, a loss or a calibrator of keras_calib.
+        part: A metric, a loss, a calibrator or an unfitted
+            `SelectiveClassifier` of keras_calib.
         **options: Arguments of the wrapper.
 
     Returns:
-        A `MultiLabelMetric` of a metric, a `MultiLabelLoss` of a loss, or a
-        `MultiLabelCalibrator` of a calibrator.
+        A `MultiLabelMetric` of a metric, a `MultiLabelLoss` of a loss, a
+        `MultiLabelCalibrator` of a calibrator, or a `MultiLabelSelector` of a
+        `SelectiveClassifier`, whose calibrator is then one of several labels.
 
     Raises:
         TypeError: If there is no wrapper for this part, or if an option is not
             an argument of the wrapper.
+        ValueError: If a `SelectiveClassifier` is fitted, or has costs or
+            another score than the default.
 
     Example:
 
@@ -55,10 +63,10 @@ def MultiLabel(part: Any, **options: Any) -> Any:  # noqa: N802  # a class to us
         Learning 2011, https://doi.org/10.1007/s10994-011-5256-5, who
         call this the binary relevance method
     """
-    for kind, wrapper in _WRAPPERS:
+    for kind, _, make in _WRAPPERS:
         if isinstance(part, kind):
-            return wrapper(part, **options)
-    names = [wrapper.__name__ for _, wrapper in _WRAPPERS]
+            return make(part, **options)
+    names = [wrapper.__name__ for _, wrapper, _ in _WRAPPERS]
     raise type_error(
         "`part` must be a part of keras_calib that has a wrapper for several "
         f"labels ({', '.join(names)})",

@@ -111,6 +111,25 @@ def test_it_calibrates_first_and_is_saved(tmp_path):
         selector(z)
 
 
+def test_a_selective_classifier_becomes_a_selector_of_several_labels():
+    y, z = several()
+    target = {"risk": 0.2, "delta": 0.1, "tune_fraction": 0.3}
+    part = kc.SelectiveClassifier(calibrator=kc.AffineScaling())
+    selector = kc.MultiLabel(part, by="example").fit(y, z, **target)
+    calibrator = kc.MultiLabelCalibrator(kc.AffineScaling())
+    expected = kc.MultiLabelSelector(calibrator=calibrator, by="example")
+    assert selector.chosen == expected.fit(y, z, **target).chosen
+    assert kc.MultiLabel(kc.SelectiveClassifier()).calibrator is None
+    refused = [
+        kc.SelectiveClassifier(threshold=0.5),
+        kc.SelectiveClassifier(score="gini"),
+        kc.SelectiveClassifier(costs=1.0 - np.eye(2)),
+    ]
+    for part in refused:
+        with pytest.raises(ValueError, match="that is not fitted, with the"):
+            kc.MultiLabel(part)
+
+
 def test_missing_labels_do_not_choose_the_threshold():
     y, z = several()
     missing = np.random.default_rng(2).random(y.shape) < 0.4
