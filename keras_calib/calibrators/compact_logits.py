@@ -50,9 +50,18 @@ class CompactLogits:
     logits do not fit into memory. Add batches with `update`, merge parts with
     `merge`, then pass it to `TemperatureScaling.fit` in place of the labels.
 
-    Of each token it keeps the 32 largest logits, the logit of the label, and
+    It keeps the 32 largest logits of each token, the logit of the label, and
     log sum_k exp(z_k / T) of all others at 12 values of T. In between it takes
     the polynomial of 1/T through them. T may lie between 0.5 and 4.
+    Derivation: docs/derivations.md, 'Compact logits'.
+
+    Args:
+        The constructor takes none. Class ids `(n, ...)` and logits
+        `(n, ..., num_classes)` are what `update` takes.
+
+    Raises:
+        ValueError: By `update`, for logits that are not finite or too far from
+            each other. By `nll` and `ece`, for a T outside of [0.5, 4].
 
     Example:
 

@@ -37,7 +37,10 @@ def _matrix() -> np.ndarray:
 
 
 def node_values(logits: np.ndarray) -> np.ndarray:
-    """log sum_k exp(b z_k) of logits z <= 0 at each node b, `(n, 12)`."""
+    """log sum_k exp(b z_k) of logits z <= 0 at each node b, `(n, 12)`.
+
+    Derivation: docs/derivations.md, 'Compact logits'.
+    """
     values = np.empty((len(logits), NODES))
     for i, beta in enumerate(nodes()):
         total = np.exp(logits * logits.dtype.type(beta)).sum(
@@ -48,7 +51,10 @@ def node_values(logits: np.ndarray) -> np.ndarray:
 
 
 def interpolated(values: np.ndarray, beta: float) -> tuple[Any, Any, Any]:
-    """The polynomial through the values at 1/T, and two derivatives, `(n,)`."""
+    """The polynomial through the values at 1/T, and two derivatives, `(n,)`.
+
+    Derivation: docs/derivations.md, 'Compact logits'.
+    """
     low, high = RANGE
     x = (2.0 * beta - low - high) / (high - low)
     scale = 2.0 / (high - low)
