@@ -105,17 +105,21 @@ def _power_sums(
     np.multiply(one, one, out=two)
     np.multiply(one, two, out=three)
     np.multiply(two, two, out=four)
-    pairs = [(one, one), (one, two), (two, two), (two, three)]
-    pairs += [(three, three), (three, four), (four, four)]
-    sums = [one.sum(axis=-1), *(_dot(x, y) for x, y in pairs)]
-    slopes = [_dot(z, x) for x in (one, two, three, four)]
+    known = np.empty((2 * _POWERS, len(z)))
+    # Sums of the powers 2, 3, 4 and 5, 6, 7 and 8, and 1, then the slopes.
+    known[1:4] = _dots(space[1:4], one)
+    known[4:7] = _dots(space[2:], three)
+    known[7] = _dots(space[4:], four)
+    known[0] = one.sum(axis=-1)
+    known[8:12] = _dots(space[1:], z)
     np.multiply(z, four, out=z)
-    slopes += [_dot(z, x) for x in (one, two, three, four)]
-    return np.asarray(sums + slopes, "float64")
+    known[12:] = _dots(space[1:], z)
+    return known
 
 
-def _dot(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return np.matmul(left[:, None, :], right[:, :, None])[:, 0, 0]
+def _dots(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Products `(m, n)` of rows of m arrays with those of one."""
+    return np.matmul(left.transpose(1, 0, 2), right[:, :, None])[:, :, 0].T
 
 
 @functools.lru_cache(maxsize=8)
