@@ -29,15 +29,17 @@ _TOP = 32
 # Logits, and kept rows, of a block.
 _LOGITS, _ROWS = 2**20, 2**14
 _STEPS, _TOLERANCE = 60, 1e-10
-# Tokens of a block at which the polynomial is checked, and its largest error.
-_LOOK, _MOST_ERROR = 8, 1e-3
+# Logits of a group, of which the largest is found first.
+_GROUP = 64
+# Largest error of the polynomial at the least 1/T.
+_MOST_ERROR = 1e-3
 
 
 class _Part(NamedTuple):
     """Tokens of one batch; logits are less the largest of their token."""
 
     top: np.ndarray  # float32 `(n, 32)`
-    rest: np.ndarray  # float32 `(n, 12)`: at the nodes of 1/T
+    rest: np.ndarray  # float32 `(n, 12)`: at the nodes, less 1/T top.min()
     label: np.ndarray  # float32 `(n,)`: the logit of the label
     correct: np.ndarray  # bool `(n,)`
     weight: np.ndarray  # float32 `(n,)`
@@ -50,9 +52,18 @@ class CompactLogits:
     logits do not fit into memory. Add batches with `update`, merge parts with
     `merge`, then pass it to `TemperatureScaling.fit` in place of the labels.
 
-    Of each token it keeps the 32 largest logits, the logit of the label, and
+    It keeps the 32 largest logits of each token, the logit of the label, and
     log sum_k exp(z_k / T) of all others at 12 values of T. In between it takes
     the polynomial of 1/T through them. T may lie between 0.5 and 4.
+    Derivation: docs/derivations.md, 'Compact logits'.
+
+    Args:
+        The constructor takes none. Class ids `(n, ...)` and logits
+        `(n, ..., num_classes)` are what `update` takes.
+
+    Raises:
+        ValueError: By `update`, for logits that are not finite or too far from
+            each other. By `nll` and `ece`, for a T outside of [0.5, 4].
 
     Example:
 
@@ -264,31 +275,55 @@ class CompactLogits:
 def _shrunk(z: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> _Part:
     """What is kept of rows, which it overwrites."""
     row = np.arange(len(z))
-    correct = z.argmax(axis=-1) == labels
-    z -= z.max(axis=-1, keepdims=True)
-    label = z[row, labels].astype("float32")
-    places = np.argpartition(z, -_TOP, axis=-1)[:, -_TOP:]
-    top = np.take_along_axis(z, places, axis=-1).astype("float32")
+    places = np.stack([_places_of_top(x) for x in z])
+    top = np.take_along_axis(z, places, axis=-1)
+    largest, smallest = top.max(axis=-1), top.min(axis=-1)
+    # Places ascend, so the first of equal logits wins, as in an argmax.
+    predicted = places[row, top.argmax(axis=-1)]
+    label = z[row, labels] - largest
     np.put_along_axis(z, places, -np.inf, axis=-1)
-    rest = node_values(z).astype("float32")
-    part = _Part(top, rest, label, correct, weight.astype("float32"))
-    _check_polynomial(_Part(*(x[:_LOOK] for x in part)), z[:_LOOK])
+    rest, end = node_values(z, smallest)
+    top -= largest[:, None]
+    part = _Part(
+        top.astype("float32"),
+        rest.astype("float32"),
+        label.astype("float32"),
+        predicted == labels,
+        weight.astype("float32"),
+    )
+    _check_polynomial(part, end)
     return part
 
 
-def _check_polynomial(part: _Part, others: np.ndarray) -> None:
+def _places_of_top(z: np.ndarray) -> np.ndarray:
+    """Ascending places of the largest logits `(num_classes,)`.
+
+    The largest logits of groups bound the last of them from below.
+    """
+    low, width = z, len(z) // _GROUP
+    if width >= 2 * _TOP:
+        low = z[: _GROUP * width].reshape(_GROUP, width).max(axis=0)
+    least = np.partition(low, len(low) - _TOP)[len(low) - _TOP]
+    places = np.flatnonzero(z >= least)
+    if len(places) > _TOP:
+        found = np.argpartition(z[places], -_TOP)[-_TOP:]
+        places = places[np.sort(found)]
+    return places
+
+
+def _check_polynomial(part: _Part, end: np.ndarray) -> None:
     """Raises ValueError where the polynomial is far from what it stands for."""
     beta = RANGE[0]
-    value = _log_sum(part, beta)[0]
+    low = part.top.min(axis=-1).astype("float64")
     rows = np.exp(beta * part.top.astype("float64")).sum(axis=-1)
-    rows = np.log(rows + np.exp(beta * others).sum(axis=-1, dtype="float64"))
-    error = float(np.abs(value - rows).max())
+    rows = np.log(rows + np.exp(end + beta * low))
+    error = float(np.abs(_log_sum(part, beta)[0] - rows).max())
     if not error <= _MOST_ERROR:
         raise value_error(
             "`logits` must be near enough to each other for a polynomial of "
             "1/T, T between 0.5 and 4; divide them by a known number first",
             error=error,
-            smallest=float(part.top.min()),
+            smallest=float(low.min()),
         )
 
 
@@ -297,6 +332,8 @@ def _log_sum(part: _Part, beta: float) -> tuple[Any, Any, Any]:
     top = part.top.astype("float64")
     powers = np.exp(beta * top)
     value, mean, variance = interpolated(part.rest.astype("float64"), beta)
+    low = top.min(axis=-1)
+    value, mean = value + beta * low, mean + low
     others = np.exp(value)
     total = powers.sum(axis=-1) + others
     first = ((powers * top).sum(axis=-1) + others * mean) / total
