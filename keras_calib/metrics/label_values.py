@@ -1,5 +1,6 @@
 """Values of several labels as one, and which metrics have them."""
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ from keras import ops
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.states.composite import Readings
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import cast
@@ -116,20 +116,21 @@ def check_metric_of_examples(metric: StreamingMetric, average: Any) -> None:
         )
 
 
-def values_by_label(metric: Any, limbs: Any, mass: Any, odd: Any) -> Any:
+def values_by_label(
+    values_of: Callable[[Any, Any], list[Any]],
+    limbs: Any,
+    mass: Any,
+    odd: Any,
+) -> Any:
     """Values `(labels, values)`, NaN for labels that lack samples.
 
     Args:
-        metric: The metric of one label.
-        limbs: Its limbs by label.
+        values_of: Values of the limbs of one label, and of whether its
+            weights are whole numbers.
+        limbs: Limbs by label.
         mass: Weight of each label.
         odd: Above 0 where a weight of the label was no whole number.
     """
-
-    def values_of(limbs, whole):
-        value = metric._value(Readings(metric.summary, limbs, whole))
-        return value if isinstance(value, list) else [value]
-
     xp = array_namespace(limbs)
     if xp is np:
         labels = range(limbs.shape[1])

@@ -30,6 +30,7 @@ from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.state_dicts import what_is_wrong
 from keras_calib.metrics.states.columns import ColumnSummary
 from keras_calib.metrics.states.columns import ExampleSummary
+from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import shape_of
@@ -373,7 +374,11 @@ class MultiLabelMetric(StreamingMetric):
     def _by_label(self, sums: Any, flags: Any) -> Any:
         """Values `(labels, values)`, NaN for labels that lack samples."""
         limbs, mass, _, odd = self.summary.split(sums)
-        return values_by_label(self.metric, limbs, mass, odd)
+        return values_by_label(self._values_of_limbs, limbs, mass, odd)
+
+    def _values_of_limbs(self, limbs: Any, whole: Any) -> list[Any]:
+        value = self.metric._value(Readings(self.metric.summary, limbs, whole))
+        return value if isinstance(value, list) else [value]
 
     def _readings(self, sums, flags):
         if self.by == "label":
