@@ -65,15 +65,11 @@ def dependent_groups(
 ) -> list[np.ndarray]:
     """As the masks of `certified_by_group`, for groups of the same examples.
 
-    Labels of one example depend on each other, which adaptive walks do not
-    allow. Derivation: docs/derivations.md, 'Thresholds by label'.
+    Labels of one example depend on each other: each has an equal share of
+    `delta`. Derivation: docs/derivations.md, 'Thresholds by label'.
     """
     sizes = np.array([one.num_samples for one in found])
-    if method != "ltt":
-        return _split(found, sizes, risk, delta, method)[0]
-    least = first_rank(risk, delta)
-    p_values = [_p_values(one, risk, least) for one in found]
-    return _stepwise(found, p_values, risk, delta)[0]
+    return _split(found, sizes, risk, delta, method)[0]
 
 
 def _p_values(one: Candidates, risk: float, least: int) -> np.ndarray:

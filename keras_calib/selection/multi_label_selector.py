@@ -88,9 +88,8 @@ class MultiLabelSelector(LabelThresholdLayer):
 
     Reference:
         Angelopoulos et al., Learn then Test, 2021,
-        https://arxiv.org/abs/2110.01052; all labels at once: Holm, A Simple
-        Sequentially Rejective Multiple Test Procedure, Scandinavian Journal
-        of Statistics 6, 1979, https://www.jstor.org/stable/4615733
+        https://arxiv.org/abs/2110.01052; all labels at once: Bonferroni's
+        inequality, by which each has an equal share of `delta`
     """
 
     def __init__(
@@ -150,10 +149,11 @@ class MultiLabelSelector(LabelThresholdLayer):
         P(any label with a threshold has a true risk above `risk`) <= `delta`,
 
         over draws of independent examples, whose labels may depend on each
-        other. With `at_once=False` it is the probability for each label
-        alone. By example it is that of `choose_threshold`, for the share of
-        accepted examples with a wrong label, or for `"mean"` the mean share
-        of wrong labels among them.
+        other in any way: each has an equal share of `delta`. With
+        `at_once=False` it is the probability for each label alone. By example
+        it is that of `choose_threshold`, for the share of accepted examples
+        with a wrong label, or for `"mean"` the mean share of wrong labels
+        among them.
 
         Args:
             labels: 0 or 1 for each label, `(n, labels)`.
@@ -165,7 +165,7 @@ class MultiLabelSelector(LabelThresholdLayer):
             method: With `delta`, `"ltt"` for Learn then Test, or `"sgr"`; for
                 `"mean"` `"betting"` or `"hoeffding_bentkus"`. None takes the
                 first.
-            at_once: Whether the labels share `delta`.
+            at_once: Whether the labels share `delta`, equally.
             tune_fraction: Share of the rows, drawn at random, that fits an
                 unfitted calibrator; the rest chooses the thresholds.
             seed: Seed of this split.
