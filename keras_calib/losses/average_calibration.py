@@ -18,6 +18,7 @@ from keras_calib.losses.closed_forms import mark_first
 from keras_calib.losses.label_forms import Targets
 from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import softmax_parts
@@ -69,7 +70,8 @@ def l1_ace(
         Improved Reliability in Image Segmentation, MICCAI 2024,
         https://arxiv.org/abs/2403.06759
     """
-    num_classes, first = logits.shape[-1], 0 if include_background else 1
+    logits = at_least_float32(logits)
+    first, images = 0 if include_background else 1, 1
     if by == "image":
         if len(logits.shape) < 3:
             raise value_error(
@@ -78,10 +80,8 @@ def l1_ace(
                 **{"logits.shape": shape_of(logits)},
             )
         images = ops.shape(logits)[0]
-    else:
-        images = 1
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
-    targets = Targets(labels, logits)
+    num_classes, targets = logits.shape[-1], Targets(labels, logits)
     counted = num_classes - first
     num_keys = images * counted * num_bins
 
