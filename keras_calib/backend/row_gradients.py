@@ -31,7 +31,7 @@ def is_wide(logits: Any) -> bool:
 
     Not over several devices of JAX, which may each hold a part of the rows.
     """
-    shape = logits.shape
+    shape = tuple(logits.shape)
     if not shape or shape[-1] is None or shape[-1] < _WIDE:
         return False
     if None not in shape and math.prod(shape) < _MANY:
