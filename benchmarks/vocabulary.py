@@ -210,7 +210,10 @@ def main(_):
                         [f"{memory:.1f}", f"{seconds:.2f}"]
                     )
         text = markdown_table(titles, rows.values())
-        parts.append(f"Shape {shape}, float32, class ids:\n\n{text}")
+        parts.append(
+            f"Peak memory as multiples of the logits, themselves included, and "
+            f"seconds of a step. {shape}, float32, class ids:\n\n{text}"
+        )
         print(parts[-1], flush=True)
     titles = ["classes", "bytes of logits", "bytes kept", "us a token", "T"]
     text = markdown_table(titles, map(compact, (2000, 50_000, 128_000)))

@@ -141,10 +141,16 @@ class CompactLogits:
         keep = weight > 0 if read.mask is None else read.mask & (weight > 0)
         places = np.flatnonzero(keep)
         size = max(1, _LOGITS // num_classes)
+        found = []
         for start in range(0, len(places), size):
             rows = places[start : start + size]
-            part = _shrunk(read.outputs[rows], read.labels[rows], weight[rows])
-            self._parts.append(part)
+            found.append(
+                _shrunk(read.outputs[rows], read.labels[rows], weight[rows])
+            )
+        if found:
+            # One part for a batch: passes over many small ones take longer.
+            columns = zip(*found, strict=True)
+            self._parts.append(_Part(*map(np.concatenate, columns)))
         self._num_classes = num_classes
         return self
 

@@ -13,7 +13,7 @@ from keras_calib.selection.candidates import candidates
 from keras_calib.selection.group_walks import certified_by_group
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import choose
+from keras_calib.selection.thresholds import best_place
 
 __all__ = [
     "GroupThresholds",
@@ -243,7 +243,7 @@ def choose_of_groups(
         )
     chosen = []
     for one, passed in zip(some, certified, strict=True):
-        index = _best(one, passed, target)
+        index = best_place(one, passed, target)
         if index is None:
             chosen.append((np.inf, 0.0, 0.0, 0.0, 0.0))
             continue
@@ -285,18 +285,6 @@ def choose_of_groups(
             tested=tuple(one is not None and next(shares) for one in found),
         )
     return facts, certified
-
-
-def _best(one: Candidates, certified: np.ndarray, target: Target) -> int | None:
-    """The place of a group's threshold, or None."""
-    if target.delta is not None:
-        reached = np.flatnonzero(certified)
-        return int(reached[-1]) if len(reached) else None
-    try:
-        chosen, _ = choose(one, target)
-    except ValueError:
-        return None
-    return int(np.flatnonzero(one.coverage == chosen.coverage)[0])
 
 
 def _none_within_reach(

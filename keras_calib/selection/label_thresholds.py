@@ -16,7 +16,7 @@ from keras_calib.selection.group_walks import dependent_groups
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import choose
+from keras_calib.selection.thresholds import best_place
 
 __all__ = ["LabelThresholds", "choose_of_labels"]
 
@@ -95,7 +95,9 @@ def choose_of_labels(
     rows: list[tuple] = []
     accepted = wrong = total = 0.0
     for one in found:
-        place = None if one is None else _best(one, next(certified), target)
+        place = None
+        if one is not None:
+            place = best_place(one, next(certified), target)
         total += 0.0 if one is None else float(one.accepted[-1])
         if one is None or place is None:
             size = 0 if one is None else one.num_samples
@@ -133,18 +135,6 @@ def _certified(
         return dependent_groups(found, risk, delta, target.method)
     certify = METHODS[target.method]
     return [certify(one.accepted, one.wrong, risk, delta) for one in found]
-
-
-def _best(one: Candidates, certified: np.ndarray, target: Target) -> Any:
-    """The place of a label's threshold, or None."""
-    if target.delta is not None:
-        reached = np.flatnonzero(certified)
-        return int(reached[-1]) if len(reached) else None
-    try:
-        chosen, _ = choose(one, target)
-    except ValueError:
-        return None
-    return int(np.flatnonzero(one.coverage == chosen.coverage)[0])
 
 
 def _none_within_reach(

@@ -28,6 +28,7 @@ __all__ = [
     "ChosenThreshold",
     "Target",
     "ThresholdTable",
+    "best_place",
     "choose",
     "choose_threshold",
     "chosen_of",
@@ -243,6 +244,23 @@ def choose(
         cut = float(sigmoid(np.float64(chosen.threshold)))
         chosen = chosen._replace(confidence=cut)
     return chosen, certified
+
+
+def best_place(
+    found: Candidates, certified: np.ndarray, target: Target
+) -> int | None:
+    """The place of the best of some candidates; None if none is within reach.
+
+    With `delta` it is the last that is `certified`.
+    """
+    if target.delta is not None:
+        reached = np.flatnonzero(certified)
+        return int(reached[-1]) if len(reached) else None
+    try:
+        chosen, _ = choose(found, target)
+    except ValueError:
+        return None
+    return int(np.flatnonzero(found.coverage == chosen.coverage)[0])
 
 
 def chosen_of(config: dict) -> ChosenThreshold:

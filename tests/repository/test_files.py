@@ -89,8 +89,12 @@ def test_binary_files_are_the_reference_values_and_small_pictures():
         for path in repository_files()
         if path.is_file() and path not in text
     ]
-    assert "tests/data/goldens.npz" in binary
-    for name in {*binary} - {"tests/data/goldens.npz"}:
-        pattern = r"docs/pictures/[\w/]+\.png|tests/data/\w+\.npz"
-        assert re.fullmatch(pattern, name)
+    goldens = "tests/data/goldens.npz"
+    values = {name for name in binary if name.startswith("tests/")}
+    others = {f"tests/data/{x}.npz" for x in ("detections", "segmentation")}
+    assert values == {goldens, *others}
+    for name in {*binary} - {goldens}:
+        assert name in others or re.fullmatch(
+            r"docs/pictures/[\w/]+\.png", name
+        )
         assert (ROOT / name).stat().st_size < 150_000, name
