@@ -37,7 +37,7 @@ _SHAPES = flags.DEFINE_list(
 )
 _ONLY = flags.DEFINE_list("only", [], "Losses to measure; all if empty.")
 _PYTHONS = flags.DEFINE_string(
-    "pythons", "", "Interpreter of each role, role=path,..; this one if empty."
+    "pythons", "", "Of each backend, jax=path,..; this interpreter if empty."
 )
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 _WORKER = flags.DEFINE_string("role", None, "Internal: measure this role.")
