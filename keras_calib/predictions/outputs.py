@@ -19,6 +19,7 @@ from keras_calib.numerics.softmax import to_logits
 __all__ = [
     "ChosenOutput",
     "choose_output",
+    "has_several_labels",
     "loss_of",
     "read_as",
     "reads_logits",
@@ -175,13 +176,7 @@ def reads_logits(
     if several_labels:
         _check_several(loss)
         return known
-    outputs = _known_outputs(model)
-    if output is not None and outputs is not None:
-        outputs = output.of(outputs)
-    channels = [
-        shape_of(x)[-1] for x in keras.tree.flatten(outputs) if x is not None
-    ]
-    if _is_binary(loss) and any(n not in (None, 1) for n in channels):
+    if channels := _channels_of_labels(model, loss, output):
         raise value_error(
             "`from_logits` must be True or False for several channels "
             "under a binary cross-entropy, and only if each sample is of "
@@ -192,6 +187,15 @@ def reads_logits(
             channels=channels,
         )
     return known
+
+
+def has_several_labels(
+    model: keras.Model, output: str | int | ChosenOutput | None = None
+) -> bool:
+    """Whether a compiled loss takes each of several channels as a label."""
+    chosen = choose_output(model, output)
+    loss = loss_of(model, chosen)
+    return bool(_channels_of_labels(model, loss, chosen))
 
 
 def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
@@ -214,6 +218,20 @@ def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
     # Shifted to [0, z], as some calibrators and scores depend on a constant
     # added to both.
     return logits - logits[..., :1] if one_channel else logits
+
+
+def _channels_of_labels(
+    model: keras.Model, loss: Any, output: ChosenOutput | None
+) -> list:
+    """Numbers of channels if there are several under a binary loss, else []."""
+    outputs = _known_outputs(model)
+    if output is not None and outputs is not None:
+        outputs = output.of(outputs)
+    channels = [
+        shape_of(x)[-1] for x in keras.tree.flatten(outputs) if x is not None
+    ]
+    several = _is_binary(loss) and any(n not in (None, 1) for n in channels)
+    return channels if several else []
 
 
 def _known_outputs(model: keras.Model) -> Any:
@@ -282,7 +300,7 @@ def _check_several(loss: Any) -> None:
 
 def _of_loss(loss: Any) -> bool | None:
     if isinstance(loss, keras.losses.Loss):
-        known = loss.get_config().get("from_logits")
+        known = setting_of(loss, "from_logits")
     elif isinstance(loss, str) or inspect.isfunction(loss):
         # Keras calls the function with its defaults.
         parameters = inspect.signature(keras.losses.get(loss)).parameters

@@ -9,11 +9,8 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import warn_of_differences
-from keras_calib.calibrators import CalibratorChoice
 from keras_calib.functional.groupings import groupings
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
@@ -31,10 +28,14 @@ from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.html import Report
 from keras_calib.reporting.html import page_of
 from keras_calib.reporting.html import template
+from keras_calib.reporting.label_report import are_several_labels
+from keras_calib.reporting.label_report import report_of_label_batches
+from keras_calib.reporting.model_parts import ModelParts
+from keras_calib.reporting.model_parts import by_name
+from keras_calib.reporting.model_parts import check_contents
 
 __all__ = [
     "BLOCK",
-    "check_num_bins",
     "report",
     "report_of_batches",
     "report_of_predictions",
@@ -53,8 +54,10 @@ def report(
     from_logits: bool | None = None,
     ignore_class: int | None = None,
     votes: bool = False,
+    multi_label: bool | None = None,
     output: str | int | None = None,
     class_names: Sequence[str] | None = None,
+    label_names: Sequence[str] | None = None,
     num_bins: int = 15,
     num_mistakes: int = 12,
     groups: Any = None,
@@ -86,9 +89,14 @@ def report(
             `(batch, ..., num_classes)`, counts or shares, as with
             `labels="votes"` in metrics. Predictions are then right by their
             share of the votes.
+        multi_label: Whether each output is a label of its own, `(batch, ...,
+            labels)`. None says so for `label_names`, `MultiLabel` parts or
+            loss, and a binary cross-entropy on several outputs. Groups and
+            votes are for classes alone.
         output: Name or position of the output, for models that have
             several.
         class_names: Names of the classes, in the order of their ids.
+        label_names: Names of the labels, with several labels at once.
         num_bins: Number of bins of the calibration errors, at most 1000.
         num_mistakes: How many of the surest mistakes to show, with the
             images if the inputs are images.
@@ -126,9 +134,17 @@ def report(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         https://arxiv.org/abs/1706.04599
     """
-    models = _by_name("models", models)
+    models = by_name("models", models)
+    several = are_several_labels(
+        multi_label,
+        label_names,
+        (calibrator, selector),
+        models=models.values(),
+        from_logits=from_logits,
+        output=output,
+    )
     options = {
-        name: read_as(model, from_logits, ignore_class, output)
+        name: read_as(model, from_logits, ignore_class, output, several)
         for name, model in models.items()
     }
     for field in ("from_logits", "ignore_class"):
@@ -152,19 +168,23 @@ def report(
         )
         for batch in batches_of(data, batch_size, steps, first.output)
     )
+    batches = merged(with_progress(batches, num_batches, verbose))
+    shared: dict[str, Any] = {
+        "calibrator": calibrator,
+        "selector": selector,
+        "class_names": class_names,
+        "num_bins": num_bins,
+        "num_mistakes": num_mistakes,
+        "title": title,
+        "notes": notes,
+    }
+    if several:
+        own = {"label_names": label_names, "groups": groups}
+        return report_of_label_batches(
+            list(models), batches, first, **own, **shared
+        )
     return report_of_batches(
-        list(models),
-        with_groups(
-            merged(with_progress(batches, num_batches, verbose)), groups
-        ),
-        first,
-        calibrator=calibrator,
-        selector=selector,
-        class_names=class_names,
-        num_bins=num_bins,
-        num_mistakes=num_mistakes,
-        title=title,
-        notes=notes,
+        list(models), with_groups(batches, groups), first, **shared
     )
 
 
@@ -176,6 +196,7 @@ def report_of_predictions(
     sample_weight: Any = None,
     ignore_class: int | None = None,
     votes: bool = False,
+    multi_label: bool | None = None,
     inputs: Any = None,
     groups: Any = None,
     verbose: int = 1,
@@ -196,12 +217,14 @@ def report_of_predictions(
         ignore_class: Class id that does not count.
         votes: Whether labels are rows of annotators' votes
             `(n, ..., num_classes)`, as in `report`.
+        multi_label: Whether each output is a label of its own, `(n, ...,
+            labels)`. None says so for `label_names` and `MultiLabel` parts.
         inputs: Images `(n, height, width, channels)` or texts `(n,)` to show
             the surest mistakes with, or None.
         groups: Groups to compare, as in `by_group`, or None.
         verbose: 1 for a progress bar, 0 for none.
-        **kwargs: `calibrator`, `selector`, `class_names`, `num_bins`,
-            `num_mistakes`, `title` and `notes`, as in `report`.
+        **kwargs: `calibrator`, `selector`, `class_names`, `label_names`,
+            `num_bins`, `num_mistakes`, `title` and `notes`, as in `report`.
 
     Returns:
         `Report`; `save(path)` writes it.
@@ -215,7 +238,7 @@ def report_of_predictions(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         https://arxiv.org/abs/1706.04599
     """
-    outputs = _by_name("probs", probs)
+    outputs = by_name("probs", probs)
     outputs = {k: as_array(v, "probs") for k, v in outputs.items()}
     labels = as_array(labels, "labels")
     if sample_weight is not None:
@@ -250,12 +273,16 @@ def report_of_predictions(
         )
         for part in parts
     )
-    return report_of_batches(
-        list(outputs),
-        with_progress(batches, len(parts), verbose),
-        options,
-        **kwargs,
-    )
+    batches = with_progress(batches, len(parts), verbose)
+    if are_several_labels(
+        multi_label,
+        kwargs.get("label_names"),
+        (kwargs.get("calibrator"), kwargs.get("selector")),
+    ):
+        return report_of_label_batches(
+            list(outputs), batches, options, groups=groups, **kwargs
+        )
+    return report_of_batches(list(outputs), batches, options, **kwargs)
 
 
 def report_of_batches(
@@ -280,28 +307,17 @@ def report_of_batches(
     """
     # Check what can be checked before hours of predictions.
     template()
-    check_num_bins(num_bins)
-    check_integer("num_mistakes", num_mistakes, 0)
+    check_contents(num_bins, num_mistakes, notes)
     if isinstance(class_names, str):
         raise type_error(
             "`class_names` must be a sequence of names", class_names=class_names
         )
-    if not isinstance(notes, dict | None):
-        raise type_error("`notes` must be a dict of texts by name", notes=notes)
-    selectors = _by_model("selector", selector, names)
-    given = _by_model("calibrator", calibrator, names)
-    choices = {k: x for k, x in given.items() if type(x) is CalibratorChoice}
-    calibrators = {
-        name: getattr(part, "calibrator", None)
-        for name, part in (*selectors.items(), *choices.items())
-    } | {k: x for k, x in given.items() if k not in choices}
-    for part in (*selectors.values(), *calibrators.values()):
-        getattr(part, "check_fitted", bool)()
+    parts = ModelParts(names, calibrator, selector)
     evaluations = [
         ModelEvaluation(
             name,
-            calibrators.get(name),
-            selectors.get(name),
+            parts.calibrators.get(name),
+            parts.selectors.get(name),
             options,
             num_bins,
             num_mistakes,
@@ -322,7 +338,7 @@ def report_of_batches(
             num_classes=num_classes,
         )
     results = {x.name: x.results() for x in evaluations}
-    for name, choice in choices.items():
+    for name, choice in parts.choices.items():
         results[name]["choice"] = {
             "name": choice.name,
             "reason": choice.reason,
@@ -352,49 +368,3 @@ def _of_labels(options: ReadOptions, votes: Any) -> ReadOptions:
     options = options._replace(labels="votes" if votes else "classes")
     check_reading(-1, options.ignore_class, options.from_logits, options.labels)
     return options
-
-
-def check_num_bins(num_bins: Any) -> None:
-    """Raises unless a picture can show so many bins."""
-    check_integer("num_bins", num_bins, 1)
-    check_at_most("num_bins", num_bins, 1000)
-
-
-def _by_name(what: str, given: Any) -> dict[str, Any]:
-    """What was given, by the name of its model; a single one is `"model"`."""
-    if not isinstance(given, dict):
-        return {"model": given}
-    if not given:
-        raise value_error(
-            f"`{what}` must be of at least one model", **{what: given}
-        )
-    return given
-
-
-def _by_model(what: str, parts: Any, names: list[str]) -> dict[str, Any]:
-    if parts is None:
-        return {}
-    several = isinstance(parts, dict)
-    for part in parts.values() if several else [parts]:
-        known = part is None or isinstance(part, CalibratorChoice)
-        if isinstance(part, type) or not (known or callable(part)):
-            raise type_error(
-                f"`{what}` must be a fitted layer, such as "
-                "`TemperatureScaling().fit(labels, logits)`",
-                **{what: part},
-            )
-    if not several:
-        if len(names) > 1:
-            raise value_error(
-                f"`{what}` of several models must be a dict by their names",
-                models=names,
-                **{what: type(parts).__name__},
-            )
-        return {names[0]: parts}
-    if unknown := sorted({*parts} - {*names}):
-        raise value_error(
-            f"`{what}` must be for models that are there",
-            models=names,
-            unknown=unknown,
-        )
-    return parts

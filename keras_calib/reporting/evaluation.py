@@ -33,7 +33,7 @@ from keras_calib.reporting.verdict import change_of
 from keras_calib.reporting.verdict import judged
 from keras_calib.reporting.verdict import verdict
 
-__all__ = ["Mistake", "ModelEvaluation"]
+__all__ = ["Mistake", "ModelEvaluation", "nothing_counts"]
 
 # Least confidence of errors that are counted by label and predicted class.
 _SURE_PAIR = SURE[1]
@@ -109,7 +109,7 @@ class ModelEvaluation:
     ) -> None:
         """Adds a batch, of whose inputs the surest mistakes are kept."""
         options, lead = self.options, np.shape(outputs)[:-1]
-        if _nothing_counts(labels, sample_weight, options.ignore_class):
+        if nothing_counts(labels, sample_weight, options.ignore_class):
             self.num_samples += int(np.prod(lead))
             return
         self.before.update_state(labels, outputs, sample_weight)
@@ -272,9 +272,10 @@ class ModelEvaluation:
         return {**found, "sentences": texts, "contradicted": broken}
 
 
-def _nothing_counts(
+def nothing_counts(
     labels: Any, sample_weight: Any, ignore_class: int | None
 ) -> bool:
+    """Whether every label of a batch has weight 0 or the ignored class."""
     if sample_weight is not None and not to_numpy(sample_weight).any():
         return True
     return ignore_class is not None and bool(

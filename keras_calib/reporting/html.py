@@ -32,7 +32,7 @@ from keras_calib.reporting.slider import operating_points
 from keras_calib.reporting.slider import slider_rows
 from keras_calib.version import __version__
 
-__all__ = ["Report", "check_html", "page_of", "template"]
+__all__ = ["Report", "check_html", "made_now", "page_of", "template"]
 
 # At most so many classes in the table, and names in a sentence.
 _NUM_CLASSES = 10
@@ -141,14 +141,21 @@ def page_of(
         evaluations=evaluations,
         num_bins=num_bins,
         notes=notes,
-        made=datetime.datetime.now().isoformat(" ", "minutes"),
-        versions=f"keras_calib {__version__}, Keras {keras.__version__} on "
-        f"{keras.backend.backend()}",
+        **made_now(),
     )
 
 
-def template() -> Any:
-    """The template of the page; ImportError if a package is missing."""
+def made_now() -> dict[str, str]:
+    """When a page is made, and with what."""
+    return {
+        "made": datetime.datetime.now().isoformat(" ", "minutes"),
+        "versions": f"keras_calib {__version__}, Keras {keras.__version__} on "
+        f"{keras.backend.backend()}",
+    }
+
+
+def template(name: str = "page.html.jinja") -> Any:
+    """A template of a page; ImportError if a package is missing."""
     try:
         import jinja2
     except ImportError as error:
@@ -165,7 +172,7 @@ def template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html.jinja")
+    return environment.get_template(name)
 
 
 def _printed(value: Any) -> Any:

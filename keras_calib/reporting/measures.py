@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from keras_calib.metrics.registry import mode_of
 
-__all__ = ["EXPLAINED", "Measure", "directions", "measures"]
+__all__ = ["EXPLAINED", "Measure", "directions", "listed", "measures"]
 
 # The metrics of a report: its title in the table, and a few words on it.
 EXPLAINED = {
@@ -74,7 +74,7 @@ def measures(results: dict[str, Any]) -> list[Measure]:
 def directions(results: dict[str, Any]) -> str:
     """Which measures of a model's results should be small, and which large."""
     titles = {
-        mode: _listed(
+        mode: listed(
             [
                 EXPLAINED[name][0]
                 for name in results["metrics"]
@@ -89,7 +89,8 @@ def directions(results: dict[str, Any]) -> str:
     )
 
 
-def _listed(titles: list[str]) -> str:
+def listed(titles: list[str]) -> str:
+    """Names with commas, and "and" before the last."""
     *first, last = titles
     return f"{', '.join(first)} and {last}" if first else last
 

@@ -1,0 +1,351 @@
+"""All that a report says of a model of several labels, batch by batch."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.inputs.multi_label import LabelColumns
+from keras_calib.inputs.multi_label import read_columns
+from keras_calib.inputs.options import ReadOptions
+from keras_calib.metrics import CalibrationMetrics
+from keras_calib.metrics import MultiLabelMetric
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import sigmoid
+from keras_calib.predictions.multi_label import label_logits
+from keras_calib.reporting.evaluation import nothing_counts
+from keras_calib.reporting.label_sums import LabelFacts
+from keras_calib.reporting.label_sums import LabelSums
+from keras_calib.reporting.label_sums import base_rate_scores
+from keras_calib.reporting.label_verdict import about_label_selection
+from keras_calib.reporting.label_verdict import label_verdict
+from keras_calib.reporting.label_verdict import side_of
+
+__all__ = ["LabelEvaluation", "LabelMistake"]
+
+# The values of a stage, over labels and over entries.
+_VALUES = ("probability", "prevalence", "ece", "nll", "brier", "auroc")
+_EXAMPLE_METRICS = ("accuracy", "mean_confidence", "ece", "aurc")
+
+
+class LabelMistake(NamedTuple):
+    """A wrong answer to a label: `answer` is 1 where the model says yes.
+
+    `number` counts examples from 0; `label` is the number of the label.
+    """
+
+    confidence: float
+    number: int
+    label: int
+    answer: int
+    sample: Any
+
+
+@dataclasses.dataclass
+class LabelEvaluation:
+    """Gathers what a model of several labels and its parts do on the data.
+
+    Call `add` for each batch, then `results`.
+    """
+
+    name: str
+    calibrator: Any
+    selector: Any
+    options: ReadOptions
+    num_bins: int
+    num_mistakes: int
+    label_names: Sequence[str] | None = None
+
+    def __post_init__(self):
+        # As the page asks for them of each evaluation.
+        self.num_examples = self.num_labels = 0
+        self.mistakes: list[LabelMistake] = []
+        # One of each for the stages, before and after calibration.
+        logits = [bool(self.options.from_logits)]
+        logits += [True] * (self.calibrator is not None)
+        self.sums = [LabelSums(self.num_bins, x) for x in logits]
+        self.examples = [
+            MultiLabelMetric(
+                CalibrationMetrics(
+                    _EXAMPLE_METRICS, num_bins=self.num_bins, from_logits=x
+                ),
+                by="example",
+            )
+            for x in logits
+        ]
+        # By label; known from the first batch that counts.
+        self._missing: Any = 0
+        # Examples of which some labels are missing, and those of all known.
+        self._partly = self._complete = 0
+        # Rows: all answers, the accepted, the wrong among these, the accepted
+        # that say yes, the wrong among these. Columns: sums of weights and of
+        # their squares. By label, or of examples.
+        self._selected: Any = 0.0
+        self._right: Any = 0.0
+
+    def add(
+        self,
+        labels: Any,
+        outputs: Any,
+        sample_weight: Any,
+        inputs: Any,
+    ) -> None:
+        """Adds a batch, of whose inputs the surest mistakes are kept."""
+        options, outputs = self.options, to_numpy(outputs)
+        size = int(np.prod(outputs.shape[:-1]))
+        if nothing_counts(labels, sample_weight, options.ignore_class):
+            self.num_examples += size
+            self._missing = self._missing + size
+            return
+        names = self.label_names
+        columns = read_columns(
+            to_numpy(labels),
+            outputs,
+            sample_weight=sample_weight,
+            ignore_class=options.ignore_class,
+            num_labels=None if names is None else len(names),
+            name="outputs",
+        )
+        self.num_labels = columns.num_labels
+        weight = columns.weight
+        if weight is None and columns.present is not None:
+            weight = columns.present.astype("float32")
+        self._add_stage(0, columns.labels, columns.outputs, weight)
+        logits = to_numpy(
+            label_logits(columns.outputs, bool(options.from_logits))
+        )
+        final = logits
+        if self.calibrator is not None:
+            final = to_numpy(self.calibrator(logits))
+            self._add_stage(1, columns.labels, final, weight)
+        if weight is None:
+            weight = np.ones(logits.shape)
+        right = (final > 0) == (columns.labels > 0.5)
+        self._right = self._right + (weight * right).sum(axis=0)
+        present = columns.present
+        if present is None:
+            present = np.ones(logits.shape, bool)
+        self._missing = self._missing + (~present).sum(axis=0)
+        complete = present.all(axis=-1)
+        self._complete += int(complete.sum())
+        self._partly += int((present.any(axis=-1) & ~complete).sum())
+        self._add_mistakes(final, ~right & present, inputs)
+        if self.selector is not None:
+            self._add_selection(logits, columns, weight, complete)
+        self.num_examples += size
+
+    def results(self) -> dict[str, Any]:
+        """What the page says of the model, in numbers."""
+        stages = [
+            [x.facts(k) for k in range(self.num_labels)] for x in self.sums
+        ]
+        summaries = [
+            _summary(x, sums.facts())
+            for x, sums in zip(stages, self.sums, strict=True)
+        ]
+        rows = self._rows(stages)
+        counted = sum(x.count > 0 for x in stages[0])
+        results = {
+            "num_examples": self.num_examples,
+            "num_labels": self.num_labels,
+            "num_missing": int(np.sum(self._missing)),
+            "num_partly_missing": self._partly,
+            "labels_per_example": {
+                what: float(sum(getattr(x, what) for x in stages[-1]))
+                for what in ("prevalence", "probability")
+            },
+            "summary": summaries[0],
+            "labels": rows,
+            "examples": [_example_results(x) for x in self.examples][-1],
+            "selection": None,
+        }
+        if len(stages) > 1:
+            results["calibrated_summary"] = summaries[1]
+        found = label_verdict(rows, summaries, counted)
+        if self.selector is not None:
+            results["selection"] = self._selection(rows)
+        return {"verdict": found, **results}
+
+    def label_name(self, label: int) -> str:
+        """How the page calls a label."""
+        names = self.label_names
+        return f"label {label}" if names is None else names[label]
+
+    def _add_stage(self, stage: int, *batch: Any) -> None:
+        self.sums[stage].add(*batch)
+        self.examples[stage].update_state(*batch)
+
+    def _add_mistakes(
+        self, logits: np.ndarray, wrong: np.ndarray, inputs: Any
+    ) -> None:
+        """Keeps the surest of the wrong answers."""
+        kept = self.num_mistakes
+        rows, labels = np.nonzero(wrong)
+        score = np.abs(logits[rows, labels])
+        # Stable: of equally sure ones the first are shown.
+        surest = np.argsort(-score, kind="stable")[:kept]
+        of_examples = inputs is not None and len(inputs) == len(logits)
+        self.mistakes += [
+            LabelMistake(
+                float(sigmoid(np.float64(score[i]))),
+                self.num_examples + int(rows[i]),
+                int(labels[i]),
+                int(logits[rows[i], labels[i]] > 0),
+                to_numpy(inputs[rows[i]]) if of_examples else None,
+            )
+            for i in surest
+        ]
+        self.mistakes.sort(key=lambda x: (-x.confidence, x.number, x.label))
+        del self.mistakes[kept:]
+
+    def _add_selection(
+        self,
+        logits: np.ndarray,
+        columns: LabelColumns,
+        weight: np.ndarray,
+        complete: np.ndarray,
+    ) -> None:
+        answers = self.selector(logits)
+        accept, yes = (to_numpy(answers[x]) for x in ("accept", "labels"))
+        wrong = (yes != (columns.labels > 0.5)).astype("float64")
+        if self.selector.by == "example":
+            # The score of an example is of all its labels.
+            weight = weight.max(axis=-1) * complete
+            mean = self.selector.example == "mean"
+            wrong = wrong.mean(axis=-1) if mean else wrong.max(axis=-1)
+            yes = np.zeros(len(wrong))
+        taken = accept.astype("float64")
+        rows = [np.ones_like(taken), taken, taken * wrong]
+        rows += [taken * yes, taken * yes * wrong]
+        self._selected = self._selected + np.stack(
+            [[(w * x).sum(axis=0) for x in rows] for w in (weight, weight**2)]
+        )
+
+    def _rows(self, stages: list[list[LabelFacts]]) -> list[dict[str, Any]]:
+        """Rows of the labels, in their order, after calibration if any."""
+        final, sums = stages[-1], self.sums[-1]
+        level = 1.0 - 0.05 / max(1, sum(x.count > 0 for x in final))
+        missing = np.broadcast_to(self._missing, (self.num_labels,))
+        rows = []
+        for k, facts in enumerate(final):
+            ends = sums.ece_interval(k, 0.95)
+            gap = sums.gap(k, level)
+            side = "few"
+            if facts.count:
+                side = side_of(gap, sums.ece_interval(k, level)[0])
+            nll, brier = base_rate_scores(facts.prevalence)
+            row = {
+                "label": self.label_name(k),
+                "number": k,
+                "missing": int(missing[k]),
+                **{x: getattr(facts, x) for x in ("count", "positives")},
+                **{x: getattr(facts, x) for x in _VALUES},
+                "accuracy": float(safe_divide(self._right[k], facts.count)),
+                "base_nll": float(nll),
+                "base_brier": float(brier),
+                "ece_low": ends[0],
+                "ece_high": ends[1],
+                "gap": gap.value,
+                "gap_low": gap.low,
+                "gap_high": gap.high,
+                "side": side,
+            }
+            if len(stages) > 1:
+                before = stages[0][k]
+                row |= {f"before_{x}": getattr(before, x) for x in _VALUES}
+            rows.append(row)
+        return rows
+
+    def _selection(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        chosen = getattr(self.selector, "chosen", None)
+        by_label = self.selector.by == "label"
+        sums, squares = self._selected
+        limit = getattr(chosen, "certified_risk", None)
+        found: dict[str, Any] = {
+            "by": self.selector.by,
+            "example": self.selector.example,
+            "certified_risk": limit,
+            "delta": getattr(chosen, "delta", None),
+            "at_once": getattr(chosen, "at_once", True),
+            **_accepted(
+                sums.sum(axis=-1) if by_label else sums,
+                squares.sum(axis=-1) if by_label else squares,
+            ),
+        }
+        threshold = self.selector.threshold
+        if by_label:
+            level = 1.0 - 0.05 / len(rows)
+            found["labels"] = [
+                {
+                    "label": row["label"],
+                    "threshold": float(threshold[k]),
+                    "confidence": float(sigmoid(np.float64(threshold[k]))),
+                    **_accepted(sums[:, k], squares[:, k]),
+                    "contradicted": limit is not None
+                    and _accepted(sums[:, k], squares[:, k], level)["risk_low"]
+                    > limit,
+                }
+                for k, row in enumerate(rows)
+            ]
+            found["contradicted"] = any(
+                x["contradicted"] for x in found["labels"]
+            )
+        else:
+            found["threshold"] = threshold
+            found["contradicted"] = limit is not None and bool(
+                found["risk_low"] > limit
+            )
+        return {**found, "sentences": about_label_selection(found)}
+
+
+def _accepted(
+    sums: np.ndarray, squares: np.ndarray, level: float = 0.95
+) -> dict[str, float]:
+    """Coverage and risk of accepted answers, with an interval of the risk."""
+    total, weight, wrong, yes, wrong_yes = sums
+    # Unequal weights are worth fewer answers than there are.
+    count = float(safe_divide(weight**2, squares[1]))
+    risk = float(safe_divide(wrong, weight))
+    low, high = clopper_pearson(min(risk * count, count), count, level=level)
+    return {
+        "total": float(total),
+        "coverage": float(safe_divide(weight, total)),
+        "risk": risk,
+        "risk_low": float(low),
+        "risk_high": float(high),
+        "yes": float(safe_divide(yes, weight)),
+        "risk_of_yes": float(safe_divide(wrong_yes, yes)),
+    }
+
+
+def _summary(labels: list[LabelFacts], pooled: LabelFacts) -> dict[str, Any]:
+    """Means over labels and over entries, with those of the base rate."""
+    some = [x for x in labels if x.count > 0]
+    macro = {}
+    for name in _VALUES:
+        values = np.array([getattr(x, name) for x in some], "float64")
+        values = values[np.isfinite(values)]
+        macro[name] = float(values.mean()) if len(values) else float("nan")
+    micro = {name: getattr(pooled, name) for name in _VALUES}
+    counts = np.array([x.count for x in some])
+    base = base_rate_scores([x.prevalence for x in some])
+    for name, values in zip(("nll", "brier"), base, strict=True):
+        macro[f"base_{name}"] = float(values.mean())
+        micro[f"base_{name}"] = float(np.average(values, weights=counts))
+    return {"macro": macro, "micro": micro}
+
+
+def _example_results(metric: MultiLabelMetric) -> dict[str, Any]:
+    intervals = metric.interval()
+    return {
+        name: {
+            "value": float(value),
+            "low": intervals[name][0],
+            "high": intervals[name][1],
+        }
+        for name, value in metric.result().items()
+    }

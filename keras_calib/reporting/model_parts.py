@@ -1,0 +1,89 @@
+"""What users gave a report, by the name of the model it is for."""
+
+from typing import Any
+
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
+from keras_calib.calibrators import CalibratorChoice
+from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_integer
+
+__all__ = ["ModelParts", "by_name", "check_contents", "check_num_bins"]
+
+
+class ModelParts:
+    """Fitted calibrators and selectors by the name of the model.
+
+    Args:
+        names: Names of the models.
+        calibrator: A calibrator, a choice of one, a dict of them, or None for
+            that of the selector.
+        selector: A selector, a dict of them, or None.
+    """
+
+    def __init__(self, names: list[str], calibrator: Any, selector: Any):
+        self.selectors = _by_model("selector", selector, names)
+        given = _by_model("calibrator", calibrator, names)
+        self.choices = {
+            k: x for k, x in given.items() if type(x) is CalibratorChoice
+        }
+        self.calibrators = {
+            name: getattr(part, "calibrator", None)
+            for name, part in (*self.selectors.items(), *self.choices.items())
+        } | {k: x for k, x in given.items() if k not in self.choices}
+        for part in (*self.selectors.values(), *self.calibrators.values()):
+            getattr(part, "check_fitted", bool)()
+
+
+def check_contents(num_bins: Any, num_mistakes: Any, notes: Any) -> None:
+    """Raises unless these can be on a page."""
+    check_num_bins(num_bins)
+    check_integer("num_mistakes", num_mistakes, 0)
+    if not isinstance(notes, dict | None):
+        raise type_error("`notes` must be a dict of texts by name", notes=notes)
+
+
+def check_num_bins(num_bins: Any) -> None:
+    """Raises unless a picture can show so many bins."""
+    check_integer("num_bins", num_bins, 1)
+    check_at_most("num_bins", num_bins, 1000)
+
+
+def by_name(what: str, given: Any) -> dict[str, Any]:
+    """What was given, by the name of its model; a single one is `"model"`."""
+    if not isinstance(given, dict):
+        return {"model": given}
+    if not given:
+        raise value_error(
+            f"`{what}` must be of at least one model", **{what: given}
+        )
+    return given
+
+
+def _by_model(what: str, parts: Any, names: list[str]) -> dict[str, Any]:
+    if parts is None:
+        return {}
+    several = isinstance(parts, dict)
+    for part in parts.values() if several else [parts]:
+        known = part is None or isinstance(part, CalibratorChoice)
+        if isinstance(part, type) or not (known or callable(part)):
+            raise type_error(
+                f"`{what}` must be a fitted layer, such as "
+                "`TemperatureScaling().fit(labels, logits)`",
+                **{what: part},
+            )
+    if not several:
+        if len(names) > 1:
+            raise value_error(
+                f"`{what}` of several models must be a dict by their names",
+                models=names,
+                **{what: type(parts).__name__},
+            )
+        return {names[0]: parts}
+    if unknown := sorted({*parts} - {*names}):
+        raise value_error(
+            f"`{what}` must be for models that are there",
+            models=names,
+            unknown=unknown,
+        )
+    return parts
