@@ -11,6 +11,9 @@ Read in this order:
 - Figures: `evaluation` gathers them batch by batch, with `groups` (classes,
   levels of confidence) and `annotators` (votes). `measures`, `verdict` and
   `slider` say what the page tells of them.
+- Several labels at once: `label_report` takes the place of
+  `report_of_batches`, with `label_evaluation`, `label_sums`, `label_verdict`
+  and `label_page`.
 - Page: `html` fills the templates `page.*.jinja`, with `pictures`.
 - Command line: `command_line`, and `commands` with a module for each command.
 - `cards`: the model card of an export, from its certificate.

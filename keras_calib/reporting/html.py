@@ -64,6 +64,10 @@ class Report:
             - `classes` and `sure`: rows of predicted classes and of least
               confidences.
 
+            With several labels at once: `labels`, a row for each, in their
+            order; `summary` and `calibrated_summary`, with `macro` means over
+            labels and `micro` ones over all answers; `examples` as a whole.
+
     Example:
 
     >>> import keras_calib

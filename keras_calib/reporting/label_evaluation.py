@@ -29,7 +29,7 @@ __all__ = ["LabelEvaluation", "LabelMistake"]
 
 # The values of a stage, over labels and over entries.
 _VALUES = ("probability", "prevalence", "ece", "nll", "brier", "auroc")
-_EXAMPLE_METRICS = ("accuracy", "mean_confidence", "ece", "aurc")
+_EXAMPLE_METRICS = ("accuracy", "mean_confidence", "ece")
 
 
 class LabelMistake(NamedTuple):
@@ -339,13 +339,15 @@ def _summary(labels: list[LabelFacts], pooled: LabelFacts) -> dict[str, Any]:
     return {"macro": macro, "micro": micro}
 
 
-def _example_results(metric: MultiLabelMetric) -> dict[str, Any]:
-    intervals = metric.interval()
-    return {
+def _example_results(metric: Any) -> dict[str, Any]:
+    table = metric.pooled()
+    intervals = table.interval()
+    found: dict[str, Any] = {
         name: {
             "value": float(value),
             "low": intervals[name][0],
             "high": intervals[name][1],
         }
-        for name, value in metric.result().items()
+        for name, value in table.result().items()
     }
+    return {**found, "aurc": table.aurc()}

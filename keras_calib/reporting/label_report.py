@@ -83,7 +83,7 @@ def report_of_label_batches(
     A batch is `(labels, outputs of each model, weights or None, examples to
     show mistakes with or None)`.
     """
-    template()
+    template("label_page.html.jinja")
     check_contents(num_bins, num_mistakes, notes)
     refused = {"groups": groups, "class_names": class_names}
     for name, value in {**refused, "votes": options.votes or None}.items():
