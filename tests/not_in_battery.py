@@ -98,24 +98,12 @@ NO_PREDICTIONS = {
     ),
     "Monitor": "takes answers: tests/monitoring/test_monitor.py",
     "add_windows": "takes sums: tests/monitoring/test_windows.py",
-    "by_group": "takes groups: tests/functional/test_groups.py",
-    "by_group_from_top1": "takes records: tests/functional/test_groups.py",
     "check_certificate": "takes files: tests/exporting/test_certificates.py",
-    "choose_group_thresholds": (
-        "takes records: tests/selection/test_group_thresholds.py"
-    ),
-    **dict.fromkeys(
-        ("choose_threshold_for_mixtures", "choose_threshold_for_prior"),
-        "takes records: tests/selection/test_shift.py",
-    ),
-    "choose_threshold_by_cost": "takes records: tests/selection/test_costs.py",
     "combined_groups": "takes groups",
-    "control_risks": "takes records: tests/selection/test_risks.py",
     "model_card": "takes files: tests/reporting/test_model_card.py",
     "plan": "takes a pilot: tests/selection/test_planning.py",
     "recalibrate_file": "takes files: tests/exporting/test_recalibration.py",
     "save_records": "takes a selector: tests/exporting/test_certificates.py",
     "window_sums": "takes a monitor: tests/monitoring/test_windows.py",
     "clopper_pearson": "takes counts",
-    "mean_cost_of_records": "takes records: tests/functional/test_costs.py",
 }

@@ -11,6 +11,7 @@ from odd_inputs import ODD_WEIGHTS
 from odd_inputs import _first
 from shaped_boxes import BOXES
 from shaped_case import Shaped
+from shaped_records import RECORDS
 
 import keras_calib as kc
 
@@ -213,6 +214,7 @@ SHAPED = {
         LOGITS,
     ),
     **BOXES,
+    **RECORDS,
     "token_log_probs": Shaped(
         kc.token_log_probs,
         {"logits": _TOKENS, "token_ids": _TOKEN_IDS},
