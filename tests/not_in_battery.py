@@ -1,4 +1,9 @@
-"""Public names that take no predictions, with the reason."""
+"""Public names that take no predictions, with the reason.
+
+Those of `shaped` take arrays of shapes of their own.
+"""
+
+from shaped import SHAPED
 
 _ABSTRACT = "a base: its subclasses are called"
 _BOXES = "takes boxes or masks of images"
@@ -6,15 +11,11 @@ _DATA = "takes images or data sets"
 _FILES = "takes files"
 _MAPS = "takes logits of images alone: tests/calibrators/test_local.py"
 _MODEL = "takes a model, whose outputs come by way of what is called here"
-_LABELS = "takes several labels at once: tests/*/test_multi_label*.py"
-_NEIGHBORS = "takes images alone: tests/losses/test_spatial.py"
 _RESULT = "holds results"
+_SHAPE = "takes arrays of its own shape: tests/laws/test_shaped_battery.py"
 NO_PREDICTIONS = {
-    "CompactLogits": "holds logits: tests/calibrators/test_compact_logits.py",
+    **dict.fromkeys({name.partition(",")[0] for name in SHAPED}, _SHAPE),
     "LocalTemperatureScaling": _MAPS,
-    "MultiLabelCalibrator": _LABELS,
-    "MultiLabelSelector": _LABELS,
-    **dict.fromkeys(("NACL", "SVLS", "nacl", "svls"), _NEIGHBORS),
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
         _ABSTRACT,
@@ -95,46 +96,14 @@ NO_PREDICTIONS = {
         ),
         "draws a result",
     ),
-    **dict.fromkeys(
-        (
-            *("adaptive_localization_error", "detection_ece"),
-            *("localization_aware_ece", "match_detections"),
-            *("DetectionECE", "LocalizationAwareECE"),
-        ),
-        "takes boxes: tests/functional/test_detection.py",
-    ),
-    **dict.fromkeys(
-        ("MultiLabel", "MultiLabelLoss", "MultiLabelMetric"),
-        "takes several labels: tests/metrics/test_multi_label.py",
-    ),
     "Monitor": "takes answers: tests/monitoring/test_monitor.py",
     "add_windows": "takes sums: tests/monitoring/test_windows.py",
-    "by_group": "takes groups: tests/functional/test_groups.py",
-    "by_group_from_top1": "takes records: tests/functional/test_groups.py",
     "check_certificate": "takes files: tests/exporting/test_certificates.py",
-    "DetectionScaling": "takes boxes: tests/calibrators/test_detection.py",
-    "choose_detection_threshold": (
-        "takes boxes: tests/selection/test_detection_thresholds.py"
-    ),
-    "choose_group_thresholds": (
-        "takes records: tests/selection/test_group_thresholds.py"
-    ),
-    **dict.fromkeys(
-        ("choose_threshold_for_mixtures", "choose_threshold_for_prior"),
-        "takes records: tests/selection/test_shift.py",
-    ),
-    "choose_threshold_by_cost": "takes records: tests/selection/test_costs.py",
     "combined_groups": "takes groups",
-    "control_risks": "takes records: tests/selection/test_risks.py",
     "model_card": "takes files: tests/reporting/test_model_card.py",
     "plan": "takes a pilot: tests/selection/test_planning.py",
     "recalibrate_file": "takes files: tests/exporting/test_recalibration.py",
     "save_records": "takes a selector: tests/exporting/test_certificates.py",
     "window_sums": "takes a monitor: tests/monitoring/test_windows.py",
-    **dict.fromkeys(
-        ("choice_logits", "sequence_confidence", "token_log_probs"),
-        "takes tokens: tests/formulas/test_sequences.py",
-    ),
     "clopper_pearson": "takes counts",
-    "mean_cost_of_records": "takes records: tests/functional/test_costs.py",
 }

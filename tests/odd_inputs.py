@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from refusals import FORM
 
 NAN, INF = float("nan"), float("inf")
 
@@ -194,3 +195,19 @@ def outcome(call: Callable) -> tuple[Any, list[str]]:
             found = error
     told = [str(w.message) for w in caught if w.category is RuntimeWarning]
     return found, told
+
+
+def is_error(found: Any) -> bool:
+    return isinstance(found, Exception)
+
+
+def of_house(found: Any) -> bool:
+    """Whether this is an error in the words of the house."""
+    known = isinstance(found, ValueError | TypeError | RuntimeError)
+    return known and FORM.search(str(found)) is not None
+
+
+def shown(found: Any) -> str:
+    if is_error(found):
+        return f"{type(found).__name__}: {str(found)[:160]}"
+    return str(found[:4])

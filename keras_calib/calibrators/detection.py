@@ -18,7 +18,13 @@ from keras_calib.formulas.detection import DetectionRecords
 from keras_calib.formulas.detection import check_records
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import as_check
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import fits
+from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["DetectionScaling"]
@@ -148,7 +154,7 @@ class DetectionScaling(keras.layers.Layer):
         label = records.label
         if label.max() >= self.num_classes:
             raise value_error(
-                "class ids of detections must be < `num_classes`",
+                "`labels` of detections must be < `num_classes`",
                 largest=int(label.max()),
                 num_classes=self.num_classes,
             )
@@ -197,6 +203,11 @@ class DetectionScaling(keras.layers.Layer):
         )
         return np.append(point, np.zeros(2 - len(point))), loss
 
+    def __call__(self, detections, *args, **kwargs):
+        # Here, as Keras would convert odd arrays in its own words, or not.
+        self._check_fitted()
+        return super().__call__(self._read(detections), *args, **kwargs)
+
     def call(self, detections):
         """Returns the detections with calibrated confidence.
 
@@ -205,13 +216,6 @@ class DetectionScaling(keras.layers.Layer):
                 `(..., boxes)` in [0, 1] and `"labels"` (or `"classes"`) of
                 that shape, -1 for padding. Other entries are passed on.
         """
-        self._check_fitted()
-        if not isinstance(detections, Mapping):
-            raise type_error(
-                "`detections` must be a dict, such as `predict` of a detector "
-                "returns",
-                type=type(detections).__name__,
-            )
         score = _name_of(detections, "confidence", "scores")
         labels = ops.cast(
             detections[_name_of(detections, "labels", "classes")], "int32"
@@ -226,6 +230,31 @@ class DetectionScaling(keras.layers.Layer):
             **detections,
             score: ops.where(valid, calibrated, confidence),
         }
+
+    def _read(self, detections: Any) -> dict:
+        """The detections, with class ids and confidence that are checked."""
+        if not isinstance(detections, Mapping):
+            raise type_error(
+                "`detections` must be a dict, such as `predict` of a detector "
+                "returns",
+                type=type(detections).__name__,
+            )
+        found = dict(detections)
+        score = _name_of(found, "confidence", "scores")
+        names = score, _name_of(found, "labels", "classes")
+        for name in names:
+            found[name] = as_numbers(found[name], f'detections["{name}"]')
+        confidence, labels = (found[name] for name in names)
+        if not fits(shape_of(labels), shape_of(confidence)):
+            raise value_error(
+                f'`detections["{names[1]}"]` must have the shape of '
+                f'"{score}", a class id for each box',
+                shape=shape_of(labels),
+                expected=shape_of(confidence),
+            )
+        _check_labels(labels, self.num_classes)
+        _check_confidence(confidence, labels)
+        return found
 
     def _check_fitted(self) -> None:
         if not self._fitted:
@@ -247,6 +276,45 @@ class DetectionScaling(keras.layers.Layer):
             **{name: getattr(self, name) for name in names},
             "coefficients": table,
         }
+
+
+@as_check
+def _check_labels(labels: Any, num_classes: int) -> Rule:
+    """Class ids must be whole and below `num_classes`; -1 is padding."""
+    xp = array_namespace(labels)
+    right = xp.logical_and(xp.equal(labels, xp.floor(labels)), labels >= -1)
+    right = xp.logical_and(right, labels < num_classes)
+
+    def fail():
+        ids = to_numpy(labels)
+        raise value_error(
+            "`labels` of detections must be whole numbers < `num_classes`, or "
+            "-1 for padding",
+            smallest=ids.min().item(),
+            largest=ids.max().item(),
+            num_classes=num_classes,
+        )
+
+    return Rule(xp.all(right), fail)
+
+
+@as_check
+def _check_confidence(confidence: Any, labels: Any) -> Rule:
+    """Confidence of boxes that are no padding must lie in [0, 1]."""
+    xp = array_namespace(confidence)
+    right = xp.logical_and(confidence >= 0.0, confidence <= 1.0)
+    padding = labels < 0 if xp is np else ops.convert_to_tensor(labels) < 0
+    right = xp.logical_or(right, padding)
+
+    def fail():
+        raise value_error(
+            "`confidence` of detections must lie in [0, 1]: give "
+            "probabilities, not logits",
+            boxes=int(np.sum(~to_numpy(right))),
+            first=to_numpy(confidence)[~to_numpy(right)][:4].tolist(),
+        )
+
+    return Rule(xp.all(right), fail)
 
 
 def _name_of(detections: Mapping, *names: str) -> str:

@@ -26,6 +26,8 @@ class FittedLayer(keras.layers.Layer):
     _fitted = False
     # How many fits there were: a threshold is for one of them.
     num_fits = 0
+    # Whether each output is one of two classes, not one of many.
+    reads_labels = False
     # Set once the operation of a traced graph caused a warning.
     _has_told = False
 
@@ -33,7 +35,9 @@ class FittedLayer(keras.layers.Layer):
         inputs = self.read_inputs(logits)
         if self._fitted and kwargs.get("from_logits", True):
             logits = inputs[0] if isinstance(inputs, list) else inputs
-            self._has_told = check_call(logits, "logits", self._has_told)
+            self._has_told = check_call(
+                logits, "logits", self._has_told, self.reads_labels
+            )
         return super().__call__(inputs, *args, **kwargs)
 
     def read_inputs(self, inputs: Any) -> Any:

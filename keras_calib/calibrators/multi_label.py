@@ -90,6 +90,8 @@ class MultiLabelCalibrator(FittedLayer):
         problem)
     """
 
+    reads_labels = True
+
     def __init__(
         self,
         calibrator: Calibrator | CalibratorChoice,

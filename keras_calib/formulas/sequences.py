@@ -14,6 +14,8 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rank
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import fits
@@ -234,8 +236,7 @@ def _complement(log_p: Any) -> Any:
 
 def _ids(values: Any, name: str) -> Any:
     """Whole numbers as an int32 tensor."""
-    if not hasattr(values, "dtype"):
-        values = np.asarray(values)
+    values = as_numbers(values, name)
     kind = str(getattr(values.dtype, "name", values.dtype)).rpartition(".")[-1]
     if "int" not in kind:
         raise type_error(f"`{name}` must be whole numbers", dtype=kind)
@@ -246,7 +247,7 @@ def _mask(mask: Any, log_p: Any) -> Any:
     """Which tokens count, a bool tensor of the shape of `log_p`."""
     if mask is None:
         return ops.ones_like(log_p, dtype="bool")
-    mask = ops.cast(mask, "bool")
+    mask = ops.cast(as_numbers(mask, "mask"), "bool")
     if not fits(shape_of(mask), shape_of(log_p)):
         raise value_error(
             "`mask` must have the shape of `log_probs`; with `next_token` "
@@ -282,7 +283,14 @@ def _check(usable: Any, log_p: Any, number: Any) -> None:
 
 def _choices(choices: Any, vocabulary: int | None) -> list[np.ndarray]:
     """Ids of each choice, each an int32 array."""
-    groups = [np.atleast_1d(np.asarray(x)) for x in choices]
+    if hasattr(choices, "shape") and len(choices.shape):
+        choices = as_array(choices, "choices").tolist()
+    if not isinstance(choices, Sequence):
+        raise type_error(
+            "`choices` must be a list of ids, or of lists of ids",
+            type=type(choices).__name__,
+        )
+    groups = [np.atleast_1d(as_array(x, "choices")) for x in choices]
     if len(groups) < 2 or any(x.ndim > 1 or not x.size for x in groups):
         raise value_error(
             "`choices` must be at least two ids, or lists of ids",

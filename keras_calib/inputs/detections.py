@@ -233,7 +233,7 @@ def _check_values(
     """Raise ValueError unless the values of all boxes are possible."""
     good = np.isfinite(corners).all(axis=-1)
     good &= (corners[..., 2:] >= corners[..., :2]).all(axis=-1)
-    whole = labels == np.floor(labels)
+    whole = np.isfinite(labels) & (labels == np.floor(labels))
     whole |= ~valid & ~np.isnan(labels.astype("float64"))
     inside = (confidence >= 0.0) & (confidence <= 1.0)
     rules = {

@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.numerics.arrays import check_numbers
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["joined_names", "read_groups"]
@@ -33,7 +34,12 @@ def read_groups(
             not whole.
         TypeError: If groups are neither names nor numbers.
     """
-    values = to_numpy(groups)
+    check_numbers(name, groups, of_part=True)
+    try:
+        values = to_numpy(groups)
+    except ValueError:
+        # Rows of several lengths.
+        values = np.empty((), object)
     if values.dtype.kind == "U" and isinstance(groups, list | tuple):
         # Of names and a NaN, NumPy makes names.
         values = np.array(groups, object)

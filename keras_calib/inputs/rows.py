@@ -205,17 +205,21 @@ def warn_of_probabilities(logits: np.ndarray, name: str) -> None:
         warn(as_logits_message(name, rows.shape[-1]))
 
 
-def check_call(logits: Any, name: str, has_told: bool) -> bool:
+def check_call(
+    logits: Any, name: str, has_told: bool, several_labels: bool = False
+) -> bool:
     """Warn if a layer of logits is called on probabilities.
 
-    While a graph is traced it does so once; returns whether it has.
+    While a graph is traced it does so once; returns whether it has. Each of
+    several labels is one output.
     """
     if not config.validates() or len(logits.shape) < 2:
         return has_told
     if not has_values(logits):
         return has_told or warn_by_operation(logits, name, from_logits=True)
-    rows = array_namespace(logits).reshape(logits, (-1, logits.shape[-1]))
-    one_output = rows.shape[-1] == 1
+    columns = 1 if several_labels else logits.shape[-1]
+    rows = array_namespace(logits).reshape(logits, (-1, columns))
+    one_output = columns == 1
     warn_of_probabilities(
         to_numpy(rows if one_output else few_rows(rows)), name
     )

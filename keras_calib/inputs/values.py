@@ -105,7 +105,10 @@ def check_ids(ids: Any, num_classes: int, name: str) -> Rule:
 def check_second_class(labels: Any, name: str) -> Rule:
     """Labels of binary outputs must lie in [0, 1]."""
     right = ops.logical_and(labels >= 0, labels <= 1)
-    rule = f"`{name}` must lie in [0, 1] for binary outputs"
+    rule = (
+        f"`{name}` must lie in [0, 1] for binary outputs; a class of missing "
+        "labels must be named in `ignore_class`"
+    )
     return _told_by_extremes(rule, right, labels)
 
 

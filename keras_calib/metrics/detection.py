@@ -139,7 +139,7 @@ class _DetectionMetric(MergeableMetric):
         if self.num_classes is not None:
             if not np.all(records.label < self.num_classes):
                 raise value_error(
-                    "class ids of detections must be < `num_classes`",
+                    "`labels` of detections must be < `num_classes`",
                     largest=int(records.label.max()),
                     num_classes=self.num_classes,
                 )

@@ -20,6 +20,7 @@ __all__ = [
     "check_metric_of_examples",
     "check_metric_of_labels",
     "index_of_label",
+    "labels_of_states",
     "mean_over_labels",
     "pooled",
     "values_by_label",
@@ -77,6 +78,34 @@ def pooled(limbs: Any) -> Any:
         both = exact_sums.add(limbs[:, :half], limbs[:, half : 2 * half])
         limbs = ops.concatenate([both, limbs[:, 2 * half :]], axis=1)
     return limbs[:, 0]
+
+
+def labels_of_states(
+    states: Sequence[dict[str, Any]],
+    num_labels: int | None,
+    names: Sequence[str] | None,
+) -> int | None:
+    """Number of labels of a metric and states that it adds, or None.
+
+    Raises ValueError if they differ, or have other names: sums of other labels
+    must not be added.
+    """
+    for config in (state["config"] for state in states):
+        labels, listed = config.get("num_labels"), config.get("label_names")
+        if None not in (labels, num_labels) and labels != num_labels:
+            raise value_error(
+                "`metrics` must have as many labels as this metric",
+                num_labels=num_labels,
+                other=labels,
+            )
+        if None not in (listed, names) and list(listed) != list(names or ()):
+            raise value_error(
+                "`metrics` must have the labels of this metric, in this order",
+                label_names=names,
+                other=listed,
+            )
+        num_labels, names = num_labels or labels, names or listed
+    return num_labels
 
 
 def check_metric_of_labels(metric: Any, refused: tuple) -> None:

@@ -20,6 +20,7 @@ from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.label_values import check_metric_of_examples
 from keras_calib.metrics.label_values import check_metric_of_labels
 from keras_calib.metrics.label_values import index_of_label
+from keras_calib.metrics.label_values import labels_of_states
 from keras_calib.metrics.label_values import mean_over_labels
 from keras_calib.metrics.label_values import pooled
 from keras_calib.metrics.label_values import values_by_label
@@ -38,6 +39,7 @@ from keras_calib.numerics.arrays import shape_of
 __all__ = ["MultiLabelMetric"]
 
 _AVERAGES = ("macro", "micro", "weighted")
+_OF_SUMS = ("metric", "config", "by", "example")
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -301,24 +303,26 @@ class MultiLabelMetric(StreamingMetric):
             "config": self.metric._comparable_config(),
             "by": self.by,
             "example": self.example if self.by == "example" else None,
+            "num_labels": self.num_labels,
+            "label_names": self.label_names,
         }
 
+    def _check_together(self, states):
+        labels_of_states(states, self.num_labels, self.label_names)
+
     def _checked(self, state):
-        sums = np.asarray(state["sums"])
-        same = state["config"] == self._comparable_config()
-        if self.by == "example" or sums.ndim != 3 or not same:
+        own, other = self._comparable_config(), state["config"]
+        if any(other.get(key) != own[key] for key in _OF_SUMS):
             return super()._checked(state)
-        labels = sums.shape[1]
-        if not labels:
+        labels = labels_of_states([state], self.num_labels, self.label_names)
+        # One side may not know its labels yet, or have no names.
+        state = {**state, "config": {**own, "num_labels": labels}}
+        if labels is not None:
+            self._build_for(labels)
+        sums = np.asarray(state["sums"])
+        if self.by == "label" and sums.ndim == 3 and not sums.shape[1]:
             # It has no labels yet, and adds nothing to any.
             return {"sums": sums[:, :1].sum(axis=1, keepdims=True), "flags": 0}
-        if self.num_labels not in (None, labels):
-            raise value_error(
-                "the state must have as many labels as this metric",
-                num_labels=self.num_labels,
-                labels=labels,
-            )
-        self._build_for(labels)
         return super()._checked(state)
 
     def _assign(self, state):
@@ -357,9 +361,7 @@ class MultiLabelMetric(StreamingMetric):
         return super()._result()
 
     def _values_of(self, sums: Any, flags: Any) -> list[Any]:
-        if self.by == "example":
-            return self.metric._values(self._readings(sums, flags))
-        if self.average == "micro":
+        if self.by == "example" or self.average == "micro":
             return self.metric._values(self._readings(sums, flags))
         values = self._by_label(sums, flags)
         if self.average is None:

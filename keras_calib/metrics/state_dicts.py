@@ -45,7 +45,9 @@ class MergeableMetric(keras.metrics.Metric):
         """
         if isinstance(metrics, dict) or not isinstance(metrics, Iterable):
             metrics = [metrics]
-        states = [self._checked(_state_of(x, type(self))) for x in metrics]
+        given = [_state_of(x, type(self)) for x in metrics]
+        self._check_together(given)
+        states = [self._checked(state) for state in given]
         with LOCK:
             own = self.state_dict()
             for state in states:
@@ -77,6 +79,9 @@ class MergeableMetric(keras.metrics.Metric):
         # How values are shown or compiled does not change the sums.
         apart = {"name", "dtype", "refresh_every", "jit_compile"}
         return {k: v for k, v in self.get_config().items() if k not in apart}
+
+    def _check_together(self, states: list[dict[str, Any]]) -> None:
+        """Raise unless states that are merged at once fit each other."""
 
     def _checked(self, state: dict[str, Any]) -> dict[str, Any]:
         """A state that belongs to this metric, in int64."""

@@ -232,7 +232,10 @@ def fits(shape: tuple, expected: tuple) -> bool:
 
 
 def check_numbers(name: str, x: Any, of_part: bool = False) -> None:
-    """Raise TypeError unless an array holds real numbers."""
+    """Raise TypeError unless an array holds real numbers.
+
+    `of_part` checks no more than that it is no masked array.
+    """
     kind = type(x).__name__
     if isinstance(x, np.ma.MaskedArray):
         raise type_error(

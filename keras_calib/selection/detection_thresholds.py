@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bounded_means import betting_p_value
 from keras_calib.formulas.detection import DetectionRecords
+from keras_calib.formulas.detection import check_records
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
@@ -126,11 +126,7 @@ def choose_detection_threshold(
         Means of Bounded Random Variables by Betting, Journal of the Royal
         Statistical Society B 86, 2024, https://arxiv.org/abs/2010.09686
     """
-    if not isinstance(records, DetectionRecords):
-        raise type_error(
-            "`records` must be what `match_detections` returns",
-            type=type(records).__name__,
-        )
+    check_records(records)
     for name, value in {"precision": precision, "delta": delta}.items():
         check_number(name, value)
         check_above(name, value, 0.0)
@@ -139,8 +135,6 @@ def choose_detection_threshold(
     check_in("average", average, ("boxes", "images"))
     most = _most_boxes(records, max_boxes)
     tried = _thresholds(thresholds)
-    if not records.num_images:
-        raise value_error("`records` must have an image", images=0)
     found = _kept(records, tried, most)
     limit = 1.0 - precision
     losses = _losses(found, limit, average, most)

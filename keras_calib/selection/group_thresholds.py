@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.candidates import Candidates
@@ -186,7 +187,7 @@ def choose_group_thresholds(
     from keras_calib.selection.group_names import read_groups
 
     target = Target(risk, coverage, delta, method).check()
-    scores = to_numpy(scores)
+    scores = as_array(scores, "scores")
     names, places = read_groups(groups, scores.shape)
     found = split_by_group(
         scores, correct, places, len(names), sample_weight, delta

@@ -25,6 +25,7 @@ class LabelThresholdLayer(FittedLayer):
     example: str
     calibrator: Any
     label_names: tuple[str, ...] | None
+    reads_labels = True
     # Fits of the calibrator when the threshold was chosen.
     _fits: list[int] | None = None
     _threshold: Any = None

@@ -6,6 +6,7 @@ from typing import Any
 from typing import Self
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import type_error
@@ -18,6 +19,7 @@ from keras_calib.inputs.multi_label import EXAMPLES
 from keras_calib.inputs.multi_label import LabelColumns
 from keras_calib.inputs.multi_label import check_label_names
 from keras_calib.inputs.multi_label import read_columns
+from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.multi_label import label_logits
@@ -198,7 +200,7 @@ class MultiLabelSelector(LabelThresholdLayer):
             num_labels=None if names is None else len(names),
             name="logits",
         )
-        _check_hard(columns)
+        _check_usable(columns)
         if tune_fraction is None:
             check_nothing_to_tune([self.calibrator], delta)
         else:
@@ -345,7 +347,19 @@ def selector_of(part: SelectiveClassifier, **options: Any) -> Any:
     return MultiLabelSelector(calibrator=calibrator, **options)
 
 
-def _check_hard(columns: LabelColumns) -> None:
+def _check_usable(columns: LabelColumns) -> None:
+    """Raise unless labels are right or wrong, and logits can be ranked."""
+    shown = columns.pooled()[1] if columns.present is not None else None
+    shown = columns.outputs.reshape(-1, 1) if shown is None else shown
+    bad = ~np.isfinite(shown[:, 0])
+    if bad.any():
+        raise value_error(
+            "`logits` must be finite: clip probabilities of 0 or 1 before you "
+            "take their log-odds",
+            entries=len(shown),
+            bad=int(bad.sum()),
+        )
+    check_no_probabilities(shown, "logits")
     soft = (columns.labels != 0) & (columns.labels != 1)
     if soft.any():
         raise value_error(

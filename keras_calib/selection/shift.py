@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.group_names import read_groups
@@ -150,7 +151,7 @@ def choose_threshold_for_mixtures(
 
 def read_classes(labels: Any, shape: tuple, num_classes: int) -> np.ndarray:
     """True classes of the samples, checked."""
-    found = to_numpy(labels)
+    found = as_array(labels, "labels")
     if found.dtype.kind not in "iu":
         raise type_error("`labels` must be integers", dtype=found.dtype.name)
     if found.shape != shape:

@@ -16,7 +16,7 @@ import keras_calib as kc
 def _boxes():
     return {
         "confidence": np.array([[0.9, 0.3, -1.0], [0.2, 1.0, 0.0]], "float32"),
-        "labels": np.array([[0, 3, -1], [2, 1, 9]]),
+        "labels": np.array([[0, 3, -1], [2, 1, -1]]),
         "boxes": np.zeros((2, 3, 4), "float32"),
     }
 
@@ -109,6 +109,10 @@ REFUSED = {
             records()._replace(correct=np.ones(len(records().label), bool))
         ),
         "right detections and wrong ones",
+    ),
+    "unknown class": (
+        lambda: kc.DetectionScaling(3, coefficients=[[1, 0]] * 3)(_boxes()),
+        "`labels` of detections must be whole numbers < `num_classes`",
     ),
     "array": (
         lambda: kc.DetectionScaling(1, coefficients=[[1, 0]])(np.ones((1, 2))),

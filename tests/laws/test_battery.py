@@ -20,8 +20,10 @@ from odd_inputs import ODD_LABELS
 from odd_inputs import ODD_PREDICTIONS
 from odd_inputs import ODD_PROBS
 from odd_inputs import ODD_WEIGHTS
+from odd_inputs import is_error
+from odd_inputs import of_house
 from odd_inputs import outcome
-from refusals import FORM
+from odd_inputs import shown
 
 pytestmark = pytest.mark.portable
 
@@ -32,22 +34,6 @@ CALLED = [
     for name in NAMES
     if entry_of(name) is not None and name not in OUT_OF_REACH
 ]
-
-
-def of_house(found):
-    """Whether this is an error in the words of the house."""
-    known = isinstance(found, ValueError | TypeError | RuntimeError)
-    return known and FORM.search(str(found)) is not None
-
-
-def is_error(found):
-    return isinstance(found, Exception)
-
-
-def shown(found):
-    if is_error(found):
-        return f"{type(found).__name__}: {str(found)[:160]}"
-    return str(found[:4])
 
 
 def some(kinds, name, most=4):

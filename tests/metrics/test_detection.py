@@ -129,7 +129,7 @@ REFUSED = {
         lambda: (
             _streamed("LaECE", _parts()).__class__(2).update_records(records())
         ),
-        "class ids of detections must be < `num_classes`",
+        "`labels` of detections must be < `num_classes`",
     ),
     "macro": (
         lambda: kc.DetectionECE(average="macro"),

@@ -203,6 +203,36 @@ def test_states_of_labels_merge_and_are_saved():
 
 
 @pytest.mark.parametrize("by", ["label", "example"])
+def test_states_of_other_labels_are_refused(by):
+    truth, logits, _ = several()
+
+    def made(labels=3, names=None):
+        metric = kc.MultiLabel(kc.ECE(**OPTIONS), by=by, label_names=names)
+        metric.update_state(truth[:, :labels], logits[:, :labels])
+        return metric
+
+    whole = made(names=["a", "b", "c"])
+    before = whole.state_dict()["sums"].tolist()
+    fresh = kc.MultiLabel(kc.ECE(**OPTIONS), by=by)
+    for metric, others in (
+        (whole, made(2)),
+        (whole, [made(), made(2).state_dict()]),
+        (fresh, [made(), made(2)]),
+    ):
+        with pytest.raises(ValueError, match="as many labels"):
+            metric.merge_state(others)
+    with pytest.raises(ValueError, match="as many labels"):
+        whole.load_state_dict(made(2).state_dict())
+    with pytest.raises(ValueError, match="in this order"):
+        whole.merge_state(made(names=["a", "c", "b"]))
+    assert whole.state_dict()["sums"].tolist() == before
+    # A refused merge leaves a new metric open for any number of labels.
+    assert fresh.num_labels is None
+    whole.merge_state(made())
+    assert (array(whole.sums) != before).any()
+
+
+@pytest.mark.parametrize("by", ["label", "example"])
 def test_a_metric_without_a_batch_has_a_state_that_adds_nothing(by):
     truth, logits, _ = several()
 
