@@ -158,7 +158,7 @@ def _of_tensorflow(forward: Callable, logits: Any, beside: tuple) -> Any:
 
     given = [i for i, x in enumerate(beside) if x is not None]
 
-    def loop(fn, arrays, shape):
+    def loop(fn, arrays, like):
         count = tf.shape(arrays[0])[0]
         size = -(-count // _BLOCKS)
 
@@ -177,17 +177,18 @@ def _of_tensorflow(forward: Callable, logits: Any, beside: tuple) -> Any:
             start, part = block(i)
             return i + 1, _updated(result, part, start)
 
-        nothing = tf.zeros(shape(count), logits.dtype)
+        # Zeros of a known shape would be folded into a constant, and be
+        # allocated once more while XLA compiles.
         return tf.while_loop(
             lambda i, _: i < _BLOCKS,
             step,
-            (0, nothing),
+            (0, tf.zeros_like(like(arrays))),
             maximum_iterations=_BLOCKS,
             parallel_iterations=1,
         )[1]
 
-    def run_loop(fn, arrays, shape):
-        return run_by_xla(lambda *x: loop(fn, x, shape), *arrays)
+    def run_loop(fn, arrays, like):
+        return run_by_xla(lambda *x: loop(fn, x, like), *arrays)
 
     def whole(*parts):
         """`forward` with None where nothing is given."""
@@ -204,13 +205,11 @@ def _of_tensorflow(forward: Callable, logits: Any, beside: tuple) -> Any:
         arrays = (logits, *constant)
 
         def backward(upstream):
-            return run_loop(
-                _slopes(whole),
-                (upstream, *arrays),
-                lambda n: (n, logits.shape[-1]),
-            )
+            slopes = _slopes(whole), (upstream, *arrays)
+            return run_loop(*slopes, lambda x: x[1])
 
-        return run_loop(_values(whole), arrays, lambda n: (n,)), backward
+        values = run_loop(_values(whole), arrays, lambda x: x[0][:, 0])
+        return values, backward
 
     return run(logits)
 
