@@ -7,7 +7,7 @@ of Keras in the same run. Memory is how far the resident memory of the process
 rises during a call, plus the logits themselves, as multiples of their size: 2
 are logits and gradient alone. TensorFlow runs a graph and XLA, JAX jit, and
 torch as Keras' `fit` runs it. Each loss has a process of its own, so that no
-memory is left over from another. A last table is of `CompactLogits`.
+memory is left over from another.
 """
 
 import json
@@ -143,29 +143,6 @@ def measure(mode, rows, num_classes, only):
     return found
 
 
-def compact(num_classes):
-    """Row of the table of compact logits: 1,000 tokens."""
-    rng = np.random.default_rng(0)
-    total, seconds, held = 0, [], kc.CompactLogits()
-    logits = 2.5 * rng.standard_normal((200, num_classes), "float32")
-    logits[:, :40] += np.linspace(12.0, 0.0, 40, dtype="float32")
-    for _ in range(5):
-        noise = rng.gumbel(size=logits.shape)
-        labels = np.argmax(logits / 1.4 + noise, axis=-1)
-        start = time.perf_counter()
-        held.update(labels, logits)
-        seconds.append((time.perf_counter() - start) / len(labels))
-        total += len(labels)
-    size = sum(x.nbytes for part in held._parts for x in part) / total
-    return [
-        num_classes,
-        f"{4 * num_classes}",
-        f"{size:.0f}",
-        f"{1e6 * min(seconds):.0f}",
-        f"{held.optimal_temperature():.4f}",
-    ]
-
-
 def run(python, role, *arguments):
     """What a process of its own prints, read from its last line."""
     command = [python, __file__, f"--role={role}", *arguments]
@@ -215,9 +192,6 @@ def main(_):
             f"seconds of a step. {shape}, float32, class ids:\n\n{text}"
         )
         print(parts[-1], flush=True)
-    titles = ["classes", "bytes of logits", "bytes kept", "us a token", "T"]
-    text = markdown_table(titles, map(compact, (2000, 50_000, 128_000)))
-    parts.append(f"Compact logits, bytes and time of one token:\n\n{text}")
     shown = "\n".join(f"- {x}" for x in dict.fromkeys(machines))
     publish(
         f"# Vocabulary-sized heads\n\n{shown}\n\n" + "\n\n".join(parts),
