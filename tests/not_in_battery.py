@@ -113,6 +113,10 @@ NO_PREDICTIONS = {
     "by_group_from_top1": "takes records: tests/functional/test_groups.py",
     "check_certificate": "takes files: tests/exporting/test_certificates.py",
     "DetectionScaling": "takes boxes: tests/calibrators/test_detection.py",
+    **dict.fromkeys(
+        ("CalibratedDecoder", "DetectionSelector"),
+        "takes boxes: tests/selection/test_detection_selector.py",
+    ),
     "choose_detection_threshold": (
         "takes boxes: tests/selection/test_detection_thresholds.py"
     ),

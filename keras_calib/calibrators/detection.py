@@ -1,6 +1,5 @@
 """Calibration of the confidence of detections, by class."""
 
-from collections.abc import Mapping
 from typing import Any
 from typing import Self
 
@@ -9,8 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import warn
 from keras_calib.calibrators.logistic_solver import least_logistic
 from keras_calib.calibrators.logistic_solver import typical_slope
 from keras_calib.calibrators.separation import solve_each
@@ -18,6 +17,7 @@ from keras_calib.formulas.detection import DetectionRecords
 from keras_calib.formulas.detection import check_records
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.detections import entry_names
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import to_numpy
 
@@ -78,8 +78,8 @@ class DetectionScaling(keras.layers.Layer):
 
     Differs:
         The released code of Kuzucu et al. takes 100 steps of L-BFGS and uses
-        |a|. This fit solves for the optimum, with the penalty of
-        `AffineScaling`, and shares a fit where a would be negative.
+        |a|. This fit solves for the optimum, and shares a fit where a would
+        be negative.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class DetectionScaling(keras.layers.Layer):
     @property
     def coefficients(self) -> np.ndarray:
         """(a, b) of each class `(num_classes, 2)`, float32."""
-        self._check_fitted()
+        self.check_fitted()
         return to_numpy(self._coefficients.value)
 
     def fit(self, records: DetectionRecords) -> Self:
@@ -171,6 +171,17 @@ class DetectionScaling(keras.layers.Layer):
                 problems.append((log_odds[own], target[own], None))
                 classes.append(k)
         shared, *found = solve_each(self._solve, problems, self.name)
+        if shared[0] <= 0.0:
+            warn(
+                invalid(
+                    "The more confident these detections are, the less often "
+                    "they are right, so that calibration reverses their "
+                    "order: check `box_format` and the class ids of "
+                    '`match_detections`; a shift (`method="platt"`) may help',
+                    slope=float(shared[0]),
+                    method=self.method,
+                )
+            )
         table = np.tile(shared, (self.num_classes, 1))
         for k, point in zip(classes, found, strict=True):
             table[k] = point if point[0] > 0.0 else shared
@@ -184,8 +195,6 @@ class DetectionScaling(keras.layers.Layer):
         """The optimal (a, b), float64, and the loss."""
         shifts = self.method == "platt"
         start = np.array([typical_slope(log_odds), 0.0])[: 1 + shifts]
-        # The penalty on b is that of `AffineScaling`.
-        ridge = np.array([0.0, 2.0 / len(target)])[: 1 + shifts]
         point, loss = least_logistic(
             lambda s: np.stack([s, np.ones_like(s)][: 1 + shifts]),
             log_odds,
@@ -193,7 +202,6 @@ class DetectionScaling(keras.layers.Layer):
             weight,
             start,
             self.name,
-            ridge,
         )
         return np.append(point, np.zeros(2 - len(point))), loss
 
@@ -205,17 +213,9 @@ class DetectionScaling(keras.layers.Layer):
                 `(..., boxes)` in [0, 1] and `"labels"` (or `"classes"`) of
                 that shape, -1 for padding. Other entries are passed on.
         """
-        self._check_fitted()
-        if not isinstance(detections, Mapping):
-            raise type_error(
-                "`detections` must be a dict, such as `predict` of a detector "
-                "returns",
-                type=type(detections).__name__,
-            )
-        score = _name_of(detections, "confidence", "scores")
-        labels = ops.cast(
-            detections[_name_of(detections, "labels", "classes")], "int32"
-        )
+        self.check_fitted()
+        label, score = entry_names(detections)
+        labels = ops.cast(detections[label], "int32")
         confidence = ops.cast(detections[score], "float32")
         rows = ops.clip(labels, 0, self.num_classes - 1)
         slope = ops.take(self._coefficients[:, 0], rows)
@@ -227,7 +227,8 @@ class DetectionScaling(keras.layers.Layer):
             score: ops.where(valid, calibrated, confidence),
         }
 
-    def _check_fitted(self) -> None:
+    def check_fitted(self) -> None:
+        """Raise RuntimeError before `fit`."""
         if not self._fitted:
             raise RuntimeError(
                 invalid(
@@ -247,16 +248,6 @@ class DetectionScaling(keras.layers.Layer):
             **{name: getattr(self, name) for name in names},
             "coefficients": table,
         }
-
-
-def _name_of(detections: Mapping, *names: str) -> str:
-    """The first of the names that the detections have."""
-    for name in names:
-        if name in detections:
-            return name
-    raise value_error(
-        f'`detections` must have "{names[0]}"', keys=sorted(detections)
-    )
 
 
 def _log_odds(xp: Any, confidence: Any) -> Any:
