@@ -99,6 +99,10 @@ NO_PREDICTIONS = {
     "Monitor": "takes answers: tests/monitoring/test_monitor.py",
     "add_windows": "takes sums: tests/monitoring/test_windows.py",
     "check_certificate": "takes files: tests/exporting/test_certificates.py",
+    **dict.fromkeys(
+        ("CalibratedDecoder", "DetectionSelector"),
+        "takes boxes: tests/selection/test_detection_selector.py",
+    ),
     "combined_groups": "takes groups",
     "model_card": "takes files: tests/reporting/test_model_card.py",
     "plan": "takes a pilot: tests/selection/test_planning.py",

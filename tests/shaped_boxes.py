@@ -20,7 +20,7 @@ _CORNERS = np.tile(
 )
 _IDS = np.tile(np.array([0, 1, -1]), (_IMAGES, 1))
 _FOUND = _CORNERS.copy()
-_FOUND[0, 0] += 50
+_FOUND[2, 0] += 50
 _SCORES = np.linspace(0.9, 0.3, 3 * _IMAGES).astype("float32").reshape(-1, 3)
 _BOXES = {
     "y_true.boxes": _CORNERS,

@@ -1,6 +1,5 @@
 """Calibration of the confidence of detections, by class."""
 
-from collections.abc import Mapping
 from typing import Any
 from typing import Self
 
@@ -9,8 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import warn
 from keras_calib.calibrators.logistic_solver import least_logistic
 from keras_calib.calibrators.logistic_solver import typical_slope
 from keras_calib.calibrators.separation import solve_each
@@ -18,6 +17,7 @@ from keras_calib.formulas.detection import DetectionRecords
 from keras_calib.formulas.detection import check_records
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.detections import entry_names
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import as_check
 from keras_calib.numerics.arrays import array_namespace
@@ -84,8 +84,8 @@ class DetectionScaling(keras.layers.Layer):
 
     Differs:
         The released code of Kuzucu et al. takes 100 steps of L-BFGS and uses
-        |a|. This fit solves for the optimum, with the penalty of
-        `AffineScaling`, and shares a fit where a would be negative.
+        |a|. This fit solves for the optimum, and shares a fit where a would
+        be negative.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class DetectionScaling(keras.layers.Layer):
     @property
     def coefficients(self) -> np.ndarray:
         """(a, b) of each class `(num_classes, 2)`, float32."""
-        self._check_fitted()
+        self.check_fitted()
         return to_numpy(self._coefficients.value)
 
     def fit(self, records: DetectionRecords) -> Self:
@@ -177,6 +177,17 @@ class DetectionScaling(keras.layers.Layer):
                 problems.append((log_odds[own], target[own], None))
                 classes.append(k)
         shared, *found = solve_each(self._solve, problems, self.name)
+        if shared[0] <= 0.0:
+            warn(
+                invalid(
+                    "The more confident these detections are, the less often "
+                    "they are right, so that calibration reverses their "
+                    "order: check `box_format` and the class ids of "
+                    '`match_detections`; a shift (`method="platt"`) may help',
+                    slope=float(shared[0]),
+                    method=self.method,
+                )
+            )
         table = np.tile(shared, (self.num_classes, 1))
         for k, point in zip(classes, found, strict=True):
             table[k] = point if point[0] > 0.0 else shared
@@ -190,8 +201,6 @@ class DetectionScaling(keras.layers.Layer):
         """The optimal (a, b), float64, and the loss."""
         shifts = self.method == "platt"
         start = np.array([typical_slope(log_odds), 0.0])[: 1 + shifts]
-        # The penalty on b is that of `AffineScaling`.
-        ridge = np.array([0.0, 2.0 / len(target)])[: 1 + shifts]
         point, loss = least_logistic(
             lambda s: np.stack([s, np.ones_like(s)][: 1 + shifts]),
             log_odds,
@@ -199,13 +208,12 @@ class DetectionScaling(keras.layers.Layer):
             weight,
             start,
             self.name,
-            ridge,
         )
         return np.append(point, np.zeros(2 - len(point))), loss
 
     def __call__(self, detections, *args, **kwargs):
         # Here, as Keras would convert odd arrays in its own words, or not.
-        self._check_fitted()
+        self.check_fitted()
         return super().__call__(self._read(detections), *args, **kwargs)
 
     def call(self, detections):
@@ -216,10 +224,8 @@ class DetectionScaling(keras.layers.Layer):
                 `(..., boxes)` in [0, 1] and `"labels"` (or `"classes"`) of
                 that shape, -1 for padding. Other entries are passed on.
         """
-        score = _name_of(detections, "confidence", "scores")
-        labels = ops.cast(
-            detections[_name_of(detections, "labels", "classes")], "int32"
-        )
+        label, score = entry_names(detections)
+        labels = ops.cast(detections[label], "int32")
         confidence = ops.cast(detections[score], "float32")
         rows = ops.clip(labels, 0, self.num_classes - 1)
         slope = ops.take(self._coefficients[:, 0], rows)
@@ -233,21 +239,14 @@ class DetectionScaling(keras.layers.Layer):
 
     def _read(self, detections: Any) -> dict:
         """The detections, with class ids and confidence that are checked."""
-        if not isinstance(detections, Mapping):
-            raise type_error(
-                "`detections` must be a dict, such as `predict` of a detector "
-                "returns",
-                type=type(detections).__name__,
-            )
+        label, score = entry_names(detections)
         found = dict(detections)
-        score = _name_of(found, "confidence", "scores")
-        names = score, _name_of(found, "labels", "classes")
-        for name in names:
+        for name in (label, score):
             found[name] = as_numbers(found[name], f'detections["{name}"]')
-        confidence, labels = (found[name] for name in names)
+        confidence, labels = found[score], found[label]
         if not fits(shape_of(labels), shape_of(confidence)):
             raise value_error(
-                f'`detections["{names[1]}"]` must have the shape of '
+                f'`detections["{label}"]` must have the shape of '
                 f'"{score}", a class id for each box',
                 shape=shape_of(labels),
                 expected=shape_of(confidence),
@@ -256,7 +255,8 @@ class DetectionScaling(keras.layers.Layer):
         _check_confidence(confidence, labels)
         return found
 
-    def _check_fitted(self) -> None:
+    def check_fitted(self) -> None:
+        """Raise RuntimeError before `fit`."""
         if not self._fitted:
             raise RuntimeError(
                 invalid(
@@ -315,16 +315,6 @@ def _check_confidence(confidence: Any, labels: Any) -> Rule:
         )
 
     return Rule(xp.all(right), fail)
-
-
-def _name_of(detections: Mapping, *names: str) -> str:
-    """The first of the names that the detections have."""
-    for name in names:
-        if name in detections:
-            return name
-    raise value_error(
-        f'`detections` must have "{names[0]}"', keys=sorted(detections)
-    )
 
 
 def _log_odds(xp: Any, confidence: Any) -> Any:

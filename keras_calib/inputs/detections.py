@@ -15,7 +15,13 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import as_array
 
-__all__ = ["BOX_FORMATS", "Boxes", "read_boxes", "relative_sizes"]
+__all__ = [
+    "BOX_FORMATS",
+    "Boxes",
+    "entry_names",
+    "read_boxes",
+    "relative_sizes",
+]
 
 _FORMATS = ("xyxy", "yxyx", "xywh", "center_xywh")
 BOX_FORMATS = (*_FORMATS, *(f"rel_{name}" for name in _FORMATS))
@@ -77,6 +83,31 @@ def read_boxes(
     corners = _corners(given, box_format)
     _check_values(name, corners, labels, confidence, valid)
     return Boxes(corners, labels, confidence, crowd, valid, most)
+
+
+def entry_names(detections: Any) -> tuple[str, str]:
+    """Names of the labels and of the confidence in a dict of detections.
+
+    Raises:
+        TypeError: If `detections` is no dict.
+        ValueError: If it has no labels or no confidence.
+    """
+    if not isinstance(detections, Mapping):
+        raise type_error(
+            "`detections` must be a dict, such as `predict` of a detector "
+            "returns",
+            type=type(detections).__name__,
+        )
+    found = []
+    for keys in (_LABELS, _SCORES):
+        names = [key for key in keys if key in detections]
+        if not names:
+            raise value_error(
+                f'`detections` must have "{keys[0]}"',
+                keys=sorted(map(str, detections)),
+            )
+        found.append(names[0])
+    return found[0], found[1]
 
 
 def relative_sizes(

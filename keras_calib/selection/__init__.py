@@ -12,6 +12,8 @@ from keras_calib.backend.late import late_names
 if TYPE_CHECKING:
     from keras_calib.selection.classifier import SelectiveClassifier
     from keras_calib.selection.cost_records import choose_threshold_by_cost
+    from keras_calib.selection.detection_selector import CalibratedDecoder
+    from keras_calib.selection.detection_selector import DetectionSelector
     from keras_calib.selection.detection_thresholds import DetectionThreshold
     from keras_calib.selection.detection_thresholds import (
         choose_detection_threshold,
@@ -38,8 +40,10 @@ if TYPE_CHECKING:
     from keras_calib.selection.thresholds import choose_threshold
 
 __all__ = [
+    "CalibratedDecoder",
     "ChosenThreshold",
     "ControlledRisks",
+    "DetectionSelector",
     "DetectionThreshold",
     "GroupThresholds",
     "LabelTable",
@@ -69,6 +73,7 @@ __getattr__ = late_names(
     {
         "classifier": "SelectiveClassifier",
         "cost_records": "choose_threshold_by_cost",
+        "detection_selector": "CalibratedDecoder DetectionSelector",
         "detection_thresholds": (
             "DetectionThreshold choose_detection_threshold"
         ),

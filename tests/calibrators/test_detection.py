@@ -29,8 +29,7 @@ def _optimum(method, target, own):
 
     def loss(point):
         z = point[0] * s + (point[1] if len(point) > 1 else 0.0)
-        nll = np.mean(np.logaddexp(0.0, z) - y * z)
-        return nll + 2.0 / len(s) * np.sum(point[1:] ** 2)
+        return np.mean(np.logaddexp(0.0, z) - y * z)
 
     start = np.zeros(2 if method == "platt" else 1)
     best = minimize(loss, start, tol=1e-12).x
@@ -141,3 +140,10 @@ def test_what_cannot_be_scaled_is_refused(name):
     errors = RuntimeError, TypeError, ValueError
     with pytest.raises(errors, match=re.escape(message)):
         call()
+
+
+def test_confidence_that_falls_where_boxes_are_right_is_warned_of():
+    found = records()
+    found = found._replace(confidence=1.0 - found.confidence)
+    with pytest.warns(RuntimeWarning, match="`box_format` and the class ids"):
+        kc.DetectionScaling(4).fit(found)
