@@ -148,7 +148,11 @@ def sum_rows(values: Any) -> Any:
     # One value of this size saturates the sum.
     values = xp.minimum(values, float(_POWERS[-1]))
     scale = power_of_two_above(values)
-    digits = xp.stack(_digits(values / xp.expand_dims(scale, -1), 4))
+    digits = _digits(values / xp.expand_dims(scale, -1), 4)
+    if xp is np:
+        sums = np.stack([x.sum(axis=-1, dtype="int32") for x in digits])
+        return _to_limbs(sums, _times(_units(xp, 4), scale))
+    digits = xp.stack(digits)
     if values.shape[-1] is None:
         digits = ops.cast(digits, "int64")
     sums = xp.sum(digits, axis=-1)

@@ -182,11 +182,17 @@ def _fill_of_columns(
     largest: np.ndarray,
     by_bits: bool,
 ) -> np.ndarray:
-    """The same of columns. Returns a mask of all largest entries."""
+    """The same of columns. Returns a mask of all largest entries.
+
+    Two columns need none, and are returned.
+    """
     if by_bits:
         np.max(_bits(columns), axis=0, out=_bits(largest))
     else:
         np.max(columns, axis=0, out=largest)
+    if len(columns) == 2:
+        np.greater(columns[1], columns[0], out=predicted.view("bool"))
+        return columns
     at_top = columns == largest
     count = len(columns)
     # Higher for earlier classes, of which the largest wins.
@@ -200,6 +206,8 @@ def _log_odds_of_columns(
     columns: np.ndarray, at_top: np.ndarray, largest: np.ndarray
 ) -> np.ndarray:
     """Log-odds of logits `(num_classes, n)`, which are overwritten."""
+    if len(columns) == 2:
+        return largest - np.minimum(columns[0], columns[1])
     ties = np.sum(at_top, axis=0, dtype="uint8") - np.uint8(1)
     np.copyto(columns, -np.inf, where=at_top)
     second = np.where(ties > 0, largest, columns.max(axis=0))

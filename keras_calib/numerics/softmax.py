@@ -93,7 +93,7 @@ def sigmoid(log_odds: Any) -> Any:
     """1 / (1 + exp(-log_odds)), without overflow (array-agnostic)."""
     xp = array_namespace(log_odds)
     e = xp.exp(-xp.abs(log_odds))
-    return xp.where(log_odds >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
+    return xp.where(log_odds >= 0, xp.ones_like(e), e) / (1.0 + e)
 
 
 def to_logits(probs: Any, xp: Any = None) -> Any:

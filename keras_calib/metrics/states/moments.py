@@ -75,8 +75,7 @@ class MomentSummary:
                 wx = w * x
                 rows += [w, wx, xp.square(w), w * wx, xp.square(wx)]
                 rows += [wx * x, wx * xp.square(x)]
-        rows = [by_column(row, columns) for row in rows]
-        limbs = exact_sums.sum_rows(xp.stack(rows, axis=-2))
+        limbs = exact_sums.sum_rows(_stacked(rows, columns))
         if weighted:
             return limbs
         # Weights of 1 are their own squares.
@@ -91,3 +90,13 @@ class MomentSummary:
         part = limbs[:, index * _NUM_SUMS : (index + 1) * _NUM_SUMS]
         sums = exact_sums.to_float(part)
         return Moments(*(sums[i] for i in range(_NUM_SUMS)))
+
+
+def _stacked(rows: list[Any], columns: int | None) -> Any:
+    """Rows `(..., rows, n)` of values by column, in an order NumPy likes."""
+    xp = array_namespace(rows[0])
+    if columns is not None and xp is np:
+        return np.stack([x.reshape(-1, columns) for x in rows]).transpose(
+            2, 0, 1
+        )
+    return xp.stack([by_column(row, columns) for row in rows], axis=-2)
