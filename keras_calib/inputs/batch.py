@@ -56,7 +56,10 @@ class Batch(NamedTuple):
     def with_logits(
         self, dtype: str, rules: list[Rule], hard: bool = False
     ) -> "Batch":
-        """The batch for losses: logits, and labels as constants in range."""
+        """The batch for losses: logits, and labels as constants in range.
+
+        Logits outside of the mask stay as they are.
+        """
         logits = self.outputs
         num_classes = logits.shape[-1]
         label_mask = valid_labels_mask(
@@ -67,10 +70,6 @@ class Batch(NamedTuple):
                 label_mask = ops.logical_and(label_mask, rows.sums_to_1(logits))
             logits = to_logits(logits)
         logits = ops.cast(logits, dtype)
-        if self.mask is not None:
-            # A weight of 0 is not enough, because NaN times 0 is NaN.
-            shown = ops.expand_dims(self.mask, -1)
-            logits = ops.where(shown, logits, ops.zeros_like(logits))
         if is_integer(self.labels):
             # Devices differ in what they read at an impossible id.
             labels = ops.clip(self.labels, 0, num_classes - 1)

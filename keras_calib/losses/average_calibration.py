@@ -15,8 +15,10 @@ from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.losses.closed_forms import flat_rows
 from keras_calib.losses.closed_forms import mark_first
+from keras_calib.losses.closed_forms import mask_of
 from keras_calib.losses.label_forms import Targets
 from keras_calib.losses.label_forms import reads_ids
+from keras_calib.losses.label_forms import shown
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import safe_divide
@@ -82,6 +84,7 @@ def l1_ace(
         images = ops.shape(logits)[0]
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     num_classes, targets = logits.shape[-1], Targets(labels, logits)
+    logits = shown(logits, mask_of(labels))
     counted = num_classes - first
     num_keys = images * counted * num_bins
 

@@ -23,7 +23,7 @@ from keras_calib.inputs.rows import warn_by_operation
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import enforce
 from keras_calib.inputs.values import has_values
-from keras_calib.losses.label_forms import form_for
+from keras_calib.losses.label_forms import read_as
 from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["PerSampleLoss"]
@@ -173,11 +173,12 @@ class PerSampleLoss(keras.losses.Loss):
         """Losses `(batch, ...)`, also of masked samples."""
         beside = {**self.beside_of(batch), **beside}
         options = {**beside, **self.hyperparameters}
-        return self._run(self.fn, batch.labels, batch.outputs, options)
+        given = batch.labels, batch.outputs, batch.mask
+        return self._run(self.fn, *given, options)
 
-    def _run(self, fn, labels, logits, options):
+    def _run(self, fn, labels, logits, mask, options):
         """`fn` of labels in the form that it takes, compiled if asked for."""
-        labels = form_for(fn, labels, logits)
+        labels, logits = read_as(fn, labels, logits, mask)
         fn = compiled_by_xla(fn) if self.jit_compile else fn
         return fn(labels, logits, **options)
 

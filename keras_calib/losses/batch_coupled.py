@@ -76,16 +76,17 @@ class BatchCoupledLoss(PerSampleLoss):
             fidelity = self.fidelity.fn
             options = self.fidelity.beside_of(batch)
             options = {**options, **self.fidelity.hyperparameters}
-        losses = self._run(fidelity, labels, logits, options)
-        weight = batch.weight
-        if batch.mask is not None:
-            mask = ops.cast(batch.mask, logits.dtype)
+        weight, mask = batch.weight, batch.mask
+        losses = self._run(fidelity, labels, logits, mask, options)
+        if mask is not None:
+            mask = ops.cast(mask, logits.dtype)
             weight = mask if weight is None else mask * weight
+            mask = ops.cast(all_rows(mask), "bool")
         if weight is not None:
             weight = all_rows(weight)
         labels, logits = all_rows(labels), all_rows(logits)
         options = {"sample_weight": weight, **self.hyperparameters}
-        statistic = self._run(self.fn, labels, logits, options)
+        statistic = self._run(self.fn, labels, logits, mask, options)
         return losses + self.strength * statistic
 
     def get_config(self):

@@ -14,6 +14,7 @@ from keras_calib.backend.row_gradients import is_wide
 from keras_calib.backend.row_gradients import with_gradient_by_rows
 from keras_calib.losses.label_forms import ClassIds
 from keras_calib.losses.label_forms import Targets
+from keras_calib.losses.label_forms import shown
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.softmax import SoftmaxParts
@@ -24,6 +25,7 @@ __all__ = [
     "first_true",
     "flat_rows",
     "mark_first",
+    "mask_of",
     "of_softmax",
     "probability_margin",
     "through_true_class",
@@ -49,7 +51,9 @@ def of_softmax(
     computed in blocks, so a closed form must take nothing else of the rows.
     """
     logits = at_least_float32(logits)
+    mask = mask_of(labels)
     if not is_wide(logits):
+        logits = shown(logits, mask)
         targets = Targets(labels, logits, alpha)
         return with_gradient(
             lambda z: closed_form(targets, softmax_parts(z), *beside), logits
@@ -57,12 +61,14 @@ def of_softmax(
     lead = ops.shape(logits)[:-1]
     rows, by_id = labels, isinstance(labels, ClassIds)
     rows = labels.ids if by_id else labels_like(labels, logits)
-    share, by_row = alpha, len(getattr(alpha, "shape", ())) > 0
-    flat = [_flat(x, lead) for x in (rows, alpha if by_row else None, *beside)]
+    share = alpha
+    by_row = alpha if len(getattr(alpha, "shape", ())) > 0 else None
+    flat = [_flat(x, lead) for x in (rows, mask, by_row, *beside)]
 
-    def forward(logits, labels, alpha, *beside):
+    def forward(logits, labels, mask, alpha, *beside):
+        logits = shown(logits, mask)
         labels = ClassIds(labels) if by_id else labels
-        targets = Targets(labels, logits, alpha if by_row else share)
+        targets = Targets(labels, logits, share if alpha is None else alpha)
         return closed_form(targets, softmax_parts(logits), *beside)
 
     values = with_gradient_by_rows(forward, _flat(logits, lead), *flat)
@@ -84,10 +90,14 @@ def through_true_class(
 
 
 def flat_rows(labels: Any, logits: Any, sample_weight: Any) -> tuple:
-    """Flatten labels, logits and weights to rows; no weights become ones."""
+    """Flatten labels, logits and weights to rows; no weights become ones.
+
+    Ids keep their mask, which `top_probability` takes, and `shown`.
+    """
     logits = at_least_float32(logits)
     if isinstance(labels, ClassIds):
-        labels = ClassIds(ops.reshape(labels.ids, (-1,)))
+        parts = (x if x is None else ops.reshape(x, (-1,)) for x in labels)
+        labels = ClassIds(*parts)
     else:
         labels = labels_like(labels, logits)
         labels = ops.reshape(labels, (-1, logits.shape[-1]))
@@ -108,10 +118,19 @@ def correctness(labels: Any, logits: Any) -> Any:
     return ops.stop_gradient(ops.squeeze(right, axis=-1))
 
 
-def top_probability(logits: Any) -> Any:
-    """Largest probability of each row `(...)`, in (0, 1]."""
+def mask_of(labels: Any) -> Any:
+    """False for logits to read as zeros, `(...)`, or None for none."""
+    return labels.mask if isinstance(labels, ClassIds) else None
 
-    def forward(logits):
+
+def top_probability(logits: Any, mask: Any = None) -> Any:
+    """Largest probability of each row `(...)`, in (0, 1].
+
+    Rows outside of `mask` are read as zeros.
+    """
+
+    def forward(logits, mask=None):
+        logits = shown(logits, mask)
         parts = softmax_parts(logits)
         largest = ops.max(parts.probs, axis=-1, keepdims=True)
 
@@ -126,9 +145,10 @@ def top_probability(logits: Any) -> Any:
 
     logits = at_least_float32(logits)
     if not is_wide(logits):
-        return with_gradient(forward, logits)
+        return with_gradient(forward, shown(logits, mask))
     lead = ops.shape(logits)[:-1]
-    values = with_gradient_by_rows(forward, _flat(logits, lead))
+    rows = _flat(logits, lead), _flat(mask, lead)
+    values = with_gradient_by_rows(forward, *rows)
     return ops.reshape(values, lead)
 
 

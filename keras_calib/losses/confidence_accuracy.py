@@ -11,9 +11,11 @@ from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.losses.closed_forms import correctness
 from keras_calib.losses.closed_forms import flat_rows
+from keras_calib.losses.closed_forms import mask_of
 from keras_calib.losses.closed_forms import top_probability
 from keras_calib.losses.label_forms import Targets
 from keras_calib.losses.label_forms import reads_ids
+from keras_calib.losses.label_forms import shown
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import softmax_parts
 
@@ -49,6 +51,7 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     share = ops.expand_dims(safe_divide(weight, ops.sum(weight)), -1)
     num_classes, targets = logits.shape[-1], Targets(labels, logits)
+    logits = shown(logits, mask_of(labels))
 
     def forward(logits):
         probs = softmax_parts(logits).probs
@@ -111,7 +114,8 @@ def dca(
         https://arxiv.org/abs/2009.04057
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
-    difference = top_probability(logits) - correctness(labels, logits)
+    confidence = top_probability(logits, mask_of(labels))
+    difference = confidence - correctness(labels, logits)
     share = safe_divide(weight, ops.sum(weight))
     size = ops.abs(ops.sum(difference * share))
     if huber_delta is None:

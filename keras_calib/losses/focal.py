@@ -17,8 +17,9 @@ from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.closed_forms import through_true_class
 from keras_calib.losses.label_forms import Targets
-from keras_calib.losses.label_forms import form_for
+from keras_calib.losses.label_forms import read_as
 from keras_calib.losses.label_forms import reads_ids
+from keras_calib.losses.label_forms import shown
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import safe_divide
 
@@ -368,8 +369,9 @@ class FLSD(PerSampleLoss):
             Shares `(rows,)` that sum to 1, or zeros if all weights are 0.
         """
         batch, _ = self._standardize(y_true, y_pred, sample_weight)
-        labels = form_for(flsd, batch.labels, batch.outputs)
-        p = Targets(labels, batch.outputs).mean(ops.softmax(batch.outputs))
+        logits = shown(batch.outputs, batch.mask)
+        labels, logits = read_as(flsd, batch.labels, logits)
+        p = Targets(labels, logits).mean(ops.softmax(logits))
         weight = ops.ones_like(p)
         for part in (batch.weight, batch.mask):
             if part is not None:

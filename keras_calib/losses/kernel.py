@@ -12,6 +12,7 @@ from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.losses.closed_forms import correctness
 from keras_calib.losses.closed_forms import flat_rows
+from keras_calib.losses.closed_forms import mask_of
 from keras_calib.losses.closed_forms import top_probability
 from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import at_least
@@ -92,7 +93,8 @@ def mmce(
         root = root * ops.sign(ops.max(scales))
         return root, lambda: safe_divide(0.5 * gradient(), root)
 
-    return with_gradient(forward, top_probability(logits))
+    confidence = top_probability(logits, mask_of(labels))
+    return with_gradient(forward, confidence)
 
 
 def _scales(counts: Any, variant: str) -> Any:

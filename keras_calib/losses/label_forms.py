@@ -12,13 +12,15 @@ from keras_calib.inputs.values import is_integer
 from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.softmax import SoftmaxParts
 
-__all__ = ["ClassIds", "Targets", "form_for", "reads_ids"]
+__all__ = ["ClassIds", "Targets", "read_as", "reads_ids", "shown"]
 
 
 class ClassIds(NamedTuple):
     """Class ids `(...)` in [0, num_classes), in place of one-hot labels."""
 
     ids: Any
+    # False for rows of logits that must be read as zeros; None for none.
+    mask: Any = None
 
 
 def reads_ids(fn: Callable) -> Callable:
@@ -27,14 +29,30 @@ def reads_ids(fn: Callable) -> Callable:
     return fn
 
 
-def form_for(fn: Callable, labels: Any, logits: Any) -> Any:
-    """Ids or rows as `fn` takes them: `ClassIds` if marked, else rows."""
-    if not is_integer(labels):
-        return labels
-    if getattr(fn, "reads_ids", False):
-        return ClassIds(labels)
-    dtype = backend.standardize_dtype(logits.dtype)
-    return soft_labels(labels, logits.shape[-1], dtype)
+def read_as(
+    fn: Callable, labels: Any, logits: Any, mask: Any = None
+) -> tuple[Any, Any]:
+    """Labels and logits as `fn` takes them, with zeros for masked logits.
+
+    A marked `fn` gets `ClassIds` with the mask, others get rows.
+    """
+    if is_integer(labels):
+        if getattr(fn, "reads_ids", False):
+            if mask is not None:
+                mask = ops.broadcast_to(mask, ops.shape(labels))
+            return ClassIds(labels, mask), logits
+        dtype = backend.standardize_dtype(logits.dtype)
+        labels = soft_labels(labels, logits.shape[-1], dtype)
+    return labels, shown(logits, mask)
+
+
+def shown(logits: Any, mask: Any) -> Any:
+    """Logits with zeros outside of a mask `(...)`, which may be None."""
+    if mask is None:
+        return logits
+    # A weight of 0 is not enough, because NaN times 0 is NaN.
+    mask = ops.expand_dims(mask, -1)
+    return ops.where(mask, logits, ops.zeros_like(logits))
 
 
 class Targets:

@@ -9,9 +9,11 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
+from keras_calib.losses.closed_forms import mask_of
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.label_forms import Targets
 from keras_calib.losses.label_forms import reads_ids
+from keras_calib.losses.label_forms import shown
 from keras_calib.losses.neighbors import SpatialLoss
 from keras_calib.losses.neighbors import blurred_labels
 from keras_calib.losses.neighbors import box_shares
@@ -64,6 +66,7 @@ def svls(
     """
     logits = at_least_float32(logits)
     rows = Targets(labels, logits).rows()
+    logits = shown(logits, mask_of(labels))
     targets = blurred_labels(rows, mask, sigma, kernel_size)
     return cross_entropy(targets, logits)
 
@@ -126,7 +129,7 @@ def nacl(
         shares = blurred_labels(rows, mask, sigma, kernel_size)
     shares = ops.stop_gradient(shares)
 
-    def closed_form(targets, parts):
+    def closed_form(targets, parts, shares):
         gap = parts.logits - shares
         rate = strength / parts.probs.shape[-1]
         cost = ops.abs(gap) if distance == "l1" else ops.square(gap)
@@ -138,7 +141,7 @@ def nacl(
 
         return value, gradient
 
-    return of_softmax(labels, logits, closed_form)
+    return of_softmax(labels, logits, closed_form, None, shares)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
