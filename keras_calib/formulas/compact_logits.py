@@ -1,4 +1,4 @@
-"""The log-sum-exp of many small logits at any temperature, from a few numbers.
+"""Sums of exp(b z) of many logits z at any b, from sums at a few b.
 
 Derivation: docs/derivations.md, 'Compact logits'.
 """
@@ -8,138 +8,127 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "NODES",
-    "RANGE",
-    "interpolated",
-    "node_values",
-    "nodes",
-]
+__all__ = ["RANGE", "interpolated", "log_sums", "nodes"]
 
-# Chebyshev nodes of 1/T, and the range of 1/T that they span.
-NODES = 12
+# The range of b = 1/T in which sums are interpolated.
 RANGE = 0.25, 2.0
-# Powers of exp(_STEP z) whose sums are taken: 1/T from 0.25 to 2.
-_STEP, _POWERS = 0.25, 8
-# Logits that are read at once, so that all stays in the cache of a core.
-_CACHED = 2**15
-# Below it exp(z / 4) is nothing beside 1, and powers would be subnormal.
-_LEAST = -80.0
-
-
-def nodes() -> np.ndarray:
-    """The Chebyshev nodes of 1/T, float64 `(12,)`, ascending."""
-    angles = np.pi * (np.arange(NODES)[::-1] + 0.5) / NODES
-    low, high = RANGE
-    return 0.5 * (low + high) + 0.5 * (high - low) * np.cos(angles)
-
-
-def _matrix() -> np.ndarray:
-    """Maps values at the nodes to coefficients of Chebyshev polynomials."""
-    order = np.arange(NODES)
-    angles = np.pi * (order[::-1] + 0.5) / NODES
-    matrix = np.cos(np.outer(order, angles)) * (2.0 / NODES)
-    matrix[0] *= 0.5
-    return matrix
+# Nodes are these and the sums of any two of them, times `_UNIT`.
+_POWERS, _UNIT = (1, 2, 4, 8, 16, 20), RANGE[1] / 40
+# Entries of a part of the logits, whose powers stay in the cache of a core.
+_CACHED = 24 * 1024
+# Entries that are added in float32, before float64 takes over.
+_ADDED = 1024
+# Logits for which the weights of nodes are chosen, as multiples of one that
+# counts: a logit at 0 beside `1 / _SHARE` others far below it.
+_FARTHEST, _NUM_LOGITS, _SHARE = 600.0, 400, 5e-4
+# Relative rounding error of a sum.
+_ROUNDING = 3e-7
+# Stands for an empty sum.
+_NOTHING = 1e-300
 
 
 @functools.cache
-def _from_powers() -> np.ndarray:
-    """Maps values and slopes at 8 multiples of 1/4 to values at the nodes.
-
-    These are of the polynomial of degree 15 that has both, `(12, 16)`.
-    """
-    basis = np.polynomial.chebyshev.Chebyshev.basis
-    low, high = RANGE
-    at = (2.0 * _STEP * np.arange(1, _POWERS + 1) - low - high) / (high - low)
-    scale = 2.0 / (high - low)
-    shown = (2.0 * nodes() - low - high) / (high - low)
-    terms = [basis(k) for k in range(2 * _POWERS)]
-    known = [np.r_[term(at), scale * term.deriv()(at)] for term in terms]
-    return np.linalg.solve(
-        np.asarray(known), np.asarray([term(shown) for term in terms])
-    ).T
+def _nodes() -> tuple[np.ndarray, np.ndarray]:
+    """The values of b, and where `_products` has their sums."""
+    exponents = np.add.outer((0, *_POWERS), _POWERS)
+    found, places = np.unique(exponents, return_index=True)
+    return _UNIT * found, places
 
 
-def node_values(
-    logits: np.ndarray, largest: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """log sum_k exp(b (z_k - m)) at each node b, and at the least b.
+def nodes() -> np.ndarray:
+    """The values of b at which sums are taken, float64 `(21,)`, ascending."""
+    return _nodes()[0]
 
-    One exp of each logit serves all nodes: sums of its powers are taken.
+
+def log_sums(
+    logits: np.ndarray, start: np.ndarray, skip: np.ndarray
+) -> np.ndarray:
+    """log sum_k exp(b (z_k - m)) at each node b, as steps to the next.
+
+    One exp of each logit serves all nodes, as they are products of powers.
 
     Derivation: docs/derivations.md, 'Compact logits'.
 
     Args:
-        logits: z `(n, k)`; -inf leaves one out.
-        largest: m `(n,)`: the largest of each row, or a little more.
+        logits: z `(n, k)`; -inf adds nothing.
+        start: m `(n,)`: no z that is not skipped exceeds it.
+        skip: Classes to leave out, `(n, m)`.
 
     Returns:
-        Values at the nodes `(n, 12)`, and those at 1/4 `(n,)`, float64.
+        The first logarithm and the differences of each from the one before,
+        float32 `(n, 21)`.
     """
-    count, width = logits.shape
-    chunk = min(width, _CACHED)
-    size = min(count, max(1, _CACHED // width))
-    space = np.empty((5, size * chunk), "float32")
-    sums = np.zeros((2 * _POWERS, count))
-    for start in range(0, count, size):
-        rows = slice(start, start + size)
-        for first in range(0, width, chunk):
-            z = logits[rows, first : first + chunk]
-            held = space[:, : z.size].reshape(5, *z.shape)
-            sums[:, rows] += _power_sums(z, largest[rows, None], held)
-    values = np.log(sums[:_POWERS])
-    known = np.r_[values, sums[_POWERS:] / sums[:_POWERS]]
-    return (_from_powers() @ known).T, values[0]
+    count, num_classes = logits.shape
+    width = min(num_classes, _CACHED)
+    size = max(1, _CACHED // width)
+    room = np.ones((1 + len(_POWERS), size * width), "float32")
+    sums = np.zeros((count, len(room) * len(_POWERS)))
+    for low in range(0, count, size):
+        rows = slice(low, low + size)
+        for first in range(0, num_classes, width):
+            z = logits[rows, first : first + width]
+            powers = room[:, : z.size].reshape(-1, *z.shape)
+            where = skip[rows] - first
+            sums[rows] += _products(z, start[rows, None], where, powers)
+    found = np.log(np.maximum(sums[:, _nodes()[1]], _NOTHING))
+    # Float32 rounds small differences less than large logarithms.
+    return np.diff(found, axis=-1, prepend=0.0).astype("float32")
 
 
-def _power_sums(
-    logits: np.ndarray, largest: np.ndarray, space: np.ndarray
+def _products(
+    logits: np.ndarray, start: np.ndarray, skip: np.ndarray, powers: np.ndarray
 ) -> np.ndarray:
-    """Sums of 8 powers of exp(z / 4), and those times z, `(16, n)`."""
-    z, one, two, three, four = space
-    np.subtract(logits, largest, out=z, casting="same_kind")
-    np.maximum(z, np.float32(_LEAST), out=z)
-    np.multiply(z, np.float32(_STEP), out=one)
+    """Sums of products of powers of exp(z / 20), `(n, 42)`.
+
+    The powers `(7, n, k)` are overwritten, except the first, which is 1.
+    """
+    one, two, four, eight, sixteen, twenty = powers[1:]
+    np.subtract(logits, start, out=one, casting="same_kind")
+    np.multiply(one, np.float32(_UNIT), out=one)
+    row, place = np.nonzero((skip >= 0) & (skip < one.shape[-1]))
+    one[row, skip[row, place]] = -np.inf
     np.exp(one, out=one)
     np.multiply(one, one, out=two)
-    np.multiply(one, two, out=three)
     np.multiply(two, two, out=four)
-    known = np.empty((2 * _POWERS, len(z)))
-    # Sums of the powers 2, 3, 4 and 5, 6, 7 and 8, and 1, then the slopes.
-    known[1:4] = _dots(space[1:4], one)
-    known[4:7] = _dots(space[2:], three)
-    known[7] = _dots(space[4:], four)
-    known[0] = one.sum(axis=-1)
-    known[8:12] = _dots(space[1:], z)
-    np.multiply(z, four, out=z)
-    known[12:] = _dots(space[1:], z)
-    return known
+    np.multiply(four, four, out=eight)
+    np.multiply(eight, eight, out=sixteen)
+    np.multiply(four, sixteen, out=twenty)
+    count, width = one.shape
+    whole = width - width % _ADDED
+    total = np.zeros((count, len(powers), len(_POWERS)))
+    for part in (slice(whole), slice(whole, None)):
+        x = powers[..., part]
+        if x.size:
+            size = min(_ADDED, x.shape[-1])
+            x = x.reshape(*x.shape[:2], -1, size).transpose(1, 2, 0, 3)
+            found = np.matmul(x, x[:, :, 1:].transpose(0, 1, 3, 2))
+            total += found.sum(axis=1, dtype="float64")
+    return total.reshape(count, -1)
 
 
-def _dots(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Products `(m, n)` of rows of m arrays with those of one."""
-    return np.matmul(left.transpose(1, 0, 2), right[:, :, None])[:, :, 0].T
+@functools.lru_cache(maxsize=16)
+def _weights(b: float) -> np.ndarray:
+    """Maps sums at the nodes to the sum at b and two slopes, `(21, 3)`.
+
+    Least squares over all logits that may be, relative to what stands beside
+    them, and with a penalty for rounding.
+    """
+    z = -np.r_[0.0, np.geomspace(1e-3, _FARTHEST, _NUM_LOGITS - 1)]
+    of_nodes, of_b = np.exp(np.outer(z, nodes())), np.exp(b * z)
+    scale = 1.0 / (of_b + _SHARE)
+    rounding = _ROUNDING * (of_nodes * scale[:, None]).max(axis=0)
+    left = of_nodes * scale[:, None]
+    left = np.r_[left, np.diag(rounding) * np.sqrt(_NUM_LOGITS) / 3.0]
+    right = np.stack([of_b, of_b * z, of_b * z * z], axis=-1) * scale[:, None]
+    right = np.r_[right, np.zeros((len(rounding), 3))]
+    return np.linalg.lstsq(left, right, rcond=None)[0]
 
 
-@functools.lru_cache(maxsize=8)
-def _weights(beta: float) -> np.ndarray:
-    """Maps values at the nodes to the value and two slopes, `(12, 3)`."""
-    low, high = RANGE
-    x = (2.0 * beta - low - high) / (high - low)
-    scale = 2.0 / (high - low)
-    basis = np.polynomial.chebyshev.Chebyshev.basis
-    rows = []
-    for order in range(3):
-        terms = [basis(k).deriv(order)(x) for k in range(NODES)]
-        rows.append(scale**order * np.asarray(terms) @ _matrix())
-    return np.stack(rows, axis=-1)
-
-
-def interpolated(values: np.ndarray, beta: float) -> tuple[Any, Any, Any]:
-    """The polynomial through the values at 1/T, and two derivatives, `(n,)`.
+def interpolated(steps: np.ndarray, b: float) -> tuple[Any, Any, Any]:
+    """sum_k exp(b z_k) and two derivatives by b, from `log_sums`, `(n,)`.
 
     Derivation: docs/derivations.md, 'Compact logits'.
     """
-    found = values @ _weights(beta)
+    sums = np.exp(np.cumsum(steps.astype("float64"), axis=-1))
+    found = sums @ _weights(b)
     return found[:, 0], found[:, 1], found[:, 2]

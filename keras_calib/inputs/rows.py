@@ -55,6 +55,9 @@ _ONE_OUTPUT = 100, 0.5
 # A logit, and a share of a tolerance, far enough from where doubt begins.
 _LARGE, _SURE = 1e30, 0.99
 
+# Entries that tell logits from probabilities.
+_FEW_ENTRIES = 10**5
+
 _AS_LOGITS = "is read as logits: pass `from_logits=False`, or the logits"
 
 
@@ -292,12 +295,16 @@ def both_classes(rows: np.ndarray, from_logits: bool) -> np.ndarray:
 
 
 def few_rows(rows: Any) -> Any:
-    """At most 100 rows from the whole batch, as edges of images may agree."""
+    """At most 100 rows from the whole batch, as edges of images may agree.
+
+    Of as many classes as a vocabulary has, fewer tell as much.
+    """
+    wanted = min(100, max(10, _FEW_ENTRIES // rows.shape[-1]))
     count = rows.shape[0]
     if count is None:
         count = ops.shape(rows)[0]
-        return rows[:: ops.maximum(count // 100, 1)][:100]
-    return rows[:: max(count // 100, 1)][:100]
+        return rows[:: ops.maximum(count // wanted, 1)][:wanted]
+    return rows[:: max(count // wanted, 1)][:wanted]
 
 
 def _distance_from_1(rows: Any) -> Any:

@@ -32,6 +32,52 @@ def test_temperature_is_that_of_all_logits(tokens, compact):
     assert found == pytest.approx(exact, rel=1e-5)
 
 
+def hard_rows(kind, rng, shape=(200, 4000)):
+    z = rng.standard_normal(shape)
+    if kind == "one class above the others":
+        z[:, 7] += 12.0
+    elif kind == "many classes above the others":
+        z -= 20.0
+        z[:, :50] += 20.0
+    elif kind == "three groups":
+        z -= 24.0
+        z[:, :400] += 12.0
+        z[:, :40] += 12.0
+    elif kind == "heavy tails":
+        z = 2.0 * rng.standard_t(3, size=shape)
+    elif kind == "nearly uniform":
+        z *= 0.05
+    elif kind == "classes ruled out":
+        z[:, 20:] = -np.inf
+    return z.astype("float32")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "one class above the others",
+        "many classes above the others",
+        "three groups",
+        "heavy tails",
+        "nearly uniform",
+        "classes ruled out",
+    ],
+)
+def test_hard_rows_are_as_exact_as_others(kind):
+    rng = np.random.default_rng(1)
+    logits = hard_rows(kind, rng)
+    draws = logits / 1.4 + rng.gumbel(size=logits.shape)
+    labels = draws.argmax(axis=-1)
+    compact = CompactLogits().update(labels, logits)
+    z = np.maximum(logits.astype("float64"), -1e4)
+    for temperature in (0.5, 0.8, 1.5, 2.7, 4.0):
+        exact = float(kc.nll(labels, z / temperature, from_logits=True))
+        assert compact.nll(temperature) == pytest.approx(exact, abs=5e-6)
+    if kind != "nearly uniform":
+        exact = optimal_temperature(FittingData(labels, z))
+        assert compact.optimal_temperature() == pytest.approx(exact, rel=1e-5)
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7, 4.0])
 def test_errors_are_those_of_all_logits(tokens, compact, temperature):
     labels, logits = tokens
@@ -65,6 +111,11 @@ def test_wrong_use_is_refused(tokens, compact):
         CompactLogits().nll()
     with pytest.raises(ValueError, match="more than 32 classes"):
         CompactLogits().update(labels % 10, logits[:, :10])
+    with pytest.raises(ValueError, match="class of the label"):
+        hidden = np.where(np.arange(2000) == labels[0], -np.inf, logits)
+        CompactLogits().update(labels, hidden)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        CompactLogits().update(labels[:2], np.full((2, 2000), np.nan))
     with pytest.raises(ValueError, match="as many classes"):
         CompactLogits().update(labels % 50, logits[:, :50]).merge(compact)
     with pytest.raises(ValueError, match="between 0.5 and 4"):
