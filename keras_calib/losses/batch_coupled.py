@@ -81,12 +81,16 @@ class BatchCoupledLoss(PerSampleLoss):
         if batch.mask is not None:
             mask = ops.cast(batch.mask, logits.dtype)
             weight = mask if weight is None else mask * weight
+        statistic = self._statistic(labels, logits, weight)
+        return losses + self.strength * statistic
+
+    def _statistic(self, labels, logits, weight):
+        """The statistic of the batch of all replicas."""
         if weight is not None:
             weight = all_rows(weight)
         labels, logits = all_rows(labels), all_rows(logits)
         options = {"sample_weight": weight, **self.hyperparameters}
-        statistic = self._run(self.fn, labels, logits, options)
-        return losses + self.strength * statistic
+        return self._run(self.fn, labels, logits, options)
 
     def get_config(self):
         fidelity = self.fidelity
