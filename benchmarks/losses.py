@@ -47,7 +47,7 @@ _COPY = "copy of the logits"
 _SLOW, _MOST_CLASSES = "CPC", 2000
 
 
-def losses(form):
+def losses(form, shape):
     options = {"from_logits": True}
     kc = keras_calib
     if form == "ids":
@@ -62,8 +62,15 @@ def losses(form):
                 gamma=3.0, **options
             ),
         }
+    # These need axes of space.
+    spatial = {
+        "SVLS": kc.SVLS(**options),
+        "NACL": kc.NACL(**options),
+        "L1ACE": kc.L1ACE(**options),
+    }
     return {
         **base,
+        **(spatial if len(shape) > 2 else {}),
         "LabelSmoothing alpha=0": kc.LabelSmoothing(alpha=0.0, **options),
         "LabelSmoothing": kc.LabelSmoothing(**options),
         "AdaptiveLabelSmoothing": kc.AdaptiveLabelSmoothing(**options),
@@ -134,7 +141,7 @@ def all_steps(shape, form, only):
     """Steps by mode and by loss; on JAX a copy of the logits besides."""
     logits, labels, pairs = inputs(shape, form)
     found = {}
-    for name, loss in losses(form).items():
+    for name, loss in losses(form, shape).items():
         if only and name not in (_BASE, *only):
             continue
         if name == _SLOW and shape[-1] > _MOST_CLASSES:

@@ -27,11 +27,19 @@ def sums_of_segments(values: Any, keys: Any, num_keys: int) -> Any:
 
 
 def float_sums_of_segments(values: Any, keys: Any, num_keys: Any) -> Any:
-    """Sums `(num_keys,)` of floats over each key, in their own dtype."""
+    """Sums `(num_keys,)` of floats over each key, in their own dtype.
+
+    They are constants to automatic differentiation.
+    """
     if backend.backend() == "torch":
         # ops.segment_sum and ops.bincount add in float32, whatever the dtype.
         sums = values.new_zeros((int(num_keys),))
         return sums.index_add(0, keys, values)
+    if _has_bincount():
+        import tensorflow as tf
+
+        # Twenty times as fast in a graph. It has no gradient.
+        return tf.raw_ops.Bincount(arr=keys, size=num_keys, weights=values)
     return ops.segment_sum(values, keys, num_segments=num_keys)
 
 

@@ -1,5 +1,6 @@
 """Average calibration error of the classes of an image (L1-ACE)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -8,6 +9,8 @@ from keras import ops
 from keras_calib.backend.compiled import float_sums_of_segments
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import with_gradient
+from keras_calib.backend.replicas import num_replicas
+from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
@@ -72,27 +75,40 @@ def l1_ace(
         Improved Reliability in Image Segmentation, MICCAI 2024,
         https://arxiv.org/abs/2403.06759
     """
-    logits = at_least_float32(logits)
-    first, images = 0 if include_background else 1, 1
-    if by == "image":
-        if len(logits.shape) < 3:
-            raise value_error(
-                "`logits` must have axes of space, (batch, ..., num_classes), "
-                'or pass `by="batch"` for the error of the whole batch',
-                **{"logits.shape": shape_of(logits)},
-            )
-        images = ops.shape(logits)[0]
-    labels, logits, weight = flat_rows(labels, logits, sample_weight)
-    num_classes, targets = logits.shape[-1], Targets(labels, logits)
-    logits = shown(logits, mask_of(labels))
-    counted = num_classes - first
-    num_keys = images * counted * num_bins
+    return _average_error(
+        labels, logits, num_bins, by, include_background, sample_weight
+    )
 
-    def image_means(x):
-        """Of rows `(n,)`: the mean of each image's positive weights."""
-        x = ops.reshape(x, (images, -1))
-        positive = ops.cast(x > 0, x.dtype)
-        return safe_divide(ops.sum(x, axis=-1), ops.sum(positive, axis=-1))
+
+@reads_ids
+def _average_error(
+    labels: Any,
+    logits: Any,
+    num_bins: int,
+    by: str,
+    include_background: bool,
+    sample_weight: Any,
+    spans_replicas: bool = False,
+) -> Any:
+    """`l1_ace`, with `spans_replicas` of the rows of all replicas.
+
+    They exchange sums alone, of each class and bin or of the images.
+    """
+    total = sum_over_replicas if spans_replicas else _as_it_is
+    logits = at_least_float32(logits)
+    first, dtype = 0 if include_background else 1, logits.dtype
+    weight = ops.ones_like(logits[..., 0])
+    if sample_weight is not None:
+        weight = weight * ops.cast(sample_weight, dtype)
+    if by == "image":
+        share, places = _images(logits, weight, total)
+    else:
+        share, places = ops.ones((1,), dtype), None
+    images = ops.shape(share)[0]
+    labels, logits, weight = flat_rows(labels, logits, weight)
+    counted, targets = logits.shape[-1] - first, Targets(labels, logits)
+    logits = shown(logits, mask_of(labels))
+    num_keys = images * counted * num_bins
 
     def forward(logits):
         parts = softmax_parts(logits)
@@ -106,27 +122,30 @@ def l1_ace(
         keys = keys - ops.cast(at_edge, "int32")
         keys = ops.clip(keys, 0, num_bins - 1)
         keys = keys + num_bins * ops.arange(counted, dtype="int32")
-        keys = ops.reshape(keys, (images, -1))
-        starts = ops.cumsum(ops.ones_like(keys[:, :1]), axis=0) - 1
-        keys = ops.reshape(keys + starts * (counted * num_bins), (-1,))
+        if places is not None:
+            keys = keys + ops.expand_dims(places * (counted * num_bins), -1)
+        keys = ops.reshape(keys, (-1,))
         each = ops.expand_dims(weight, -1)
-        sums = float_sums_of_segments(
-            ops.reshape(gaps * each, (-1,)), keys, num_keys
-        )
-        mass = float_sums_of_segments(
-            ops.reshape(ops.ones_like(gaps) * each, (-1,)), keys, num_keys
-        )
+        bins = (images, counted, num_bins)
         sums, mass = (
-            ops.reshape(x, (images, counted, num_bins)) for x in (sums, mass)
+            ops.reshape(float_sums_of_segments(x, keys, num_keys), bins)
+            for x in (
+                ops.reshape(gaps * each, (-1,)),
+                ops.reshape(ops.broadcast_to(each, ops.shape(gaps)), (-1,)),
+            )
         )
+        if by == "batch":
+            sums, mass = total([sums, mass])
         filled = ops.cast(mass > 0, mass.dtype)
-        bins = at_least(ops.sum(filled, axis=-1, keepdims=True), 1.0)
-        share = image_means(weight)
-        share = safe_divide(share, ops.sum(share)) / counted
+        number = at_least(ops.sum(filled, axis=-1, keepdims=True), 1.0)
         # What one bin of a class of an image counts.
-        rate = ops.reshape(share, (-1, 1, 1)) * filled / bins
+        rate = ops.reshape(share / counted, (-1, 1, 1)) * filled / number
         means = safe_divide(sums, mass)
         value = ops.sum(rate * ops.abs(means))
+        if by == "batch" and spans_replicas:
+            # Each replica has all of it, of which the sum over replicas is
+            # taken. Its gradient is that of the replica's own rows.
+            value = value / num_replicas()
 
         def gradient():
             slopes = safe_divide(rate * ops.sign(means), mass)
@@ -145,7 +164,35 @@ def l1_ace(
 
         return value, gradient
 
-    return with_gradient(forward, logits)
+    return total(with_gradient(forward, logits))
+
+
+def _images(logits: Any, weight: Any, total: Callable) -> tuple[Any, Any]:
+    """What each image counts, and the number of the image of each row.
+
+    Images count by the mean of their positive weights, relative to the
+    `total` of all.
+    """
+    if len(weight.shape) < 2:
+        raise value_error(
+            "`logits` must have axes of space, (batch, ..., num_classes), "
+            'or pass `by="batch"` for the error of the whole batch',
+            **{"logits.shape": shape_of(logits)},
+        )
+    space = tuple(range(1, len(weight.shape)))
+    positive = ops.cast(weight > 0, weight.dtype)
+    means = safe_divide(
+        ops.sum(weight, axis=space), ops.sum(positive, axis=space)
+    )
+    share = safe_divide(means, total(ops.sum(means)))
+    number = ops.cumsum(ops.ones_like(means, dtype="int32")) - 1
+    number = ops.reshape(number, (-1, *(1 for _ in space)))
+    number = number + ops.zeros_like(weight, dtype="int32")
+    return share, ops.reshape(ops.cast(number, "int32"), (-1,))
+
+
+def _as_it_is(x: Any) -> Any:
+    return x
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -222,3 +269,11 @@ class L1ACE(BatchCoupledLoss):
             name=name,
             **kwargs,
         )
+
+    def _statistic(self, labels, logits, mask, weight):
+        if self.jit_compile:
+            # Compiled functions exchange nothing.
+            return super()._statistic(labels, logits, mask, weight)
+        options = {"sample_weight": weight, "spans_replicas": True}
+        options = {**options, **self.hyperparameters}
+        return self._run(_average_error, labels, logits, mask, options)

@@ -79,15 +79,20 @@ class BatchCoupledLoss(PerSampleLoss):
         weight, mask = batch.weight, batch.mask
         losses = self._run(fidelity, labels, logits, mask, options)
         if mask is not None:
-            mask = ops.cast(mask, logits.dtype)
-            weight = mask if weight is None else mask * weight
-            mask = ops.cast(all_rows(mask), "bool")
+            shares = ops.cast(mask, logits.dtype)
+            weight = shares if weight is None else shares * weight
+        statistic = self._statistic(labels, logits, mask, weight)
+        return losses + self.strength * statistic
+
+    def _statistic(self, labels, logits, mask, weight):
+        """The statistic of the batch of all replicas."""
+        if mask is not None:
+            mask = ops.cast(all_rows(ops.cast(mask, logits.dtype)), "bool")
         if weight is not None:
             weight = all_rows(weight)
         labels, logits = all_rows(labels), all_rows(logits)
         options = {"sample_weight": weight, **self.hyperparameters}
-        statistic = self._run(self.fn, labels, logits, mask, options)
-        return losses + self.strength * statistic
+        return self._run(self.fn, labels, logits, mask, options)
 
     def get_config(self):
         fidelity = self.fidelity
