@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.raw_inputs import preparation
 from keras_calib.ensembles.base import input_structure
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
@@ -162,18 +163,16 @@ class _WholeTask(keras.layers.Layer):
         # Raw inputs may be strings.
         self._convert_input_args = False
         self.task = task
+        # Tracked for its tables.
         self.preprocessor = task.preprocessor
+        self._prepare = preparation(task)
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         if isinstance(inputs, list):
             # Several texts of an example; a list would be a batch.
             inputs = tuple(inputs)
-        # Without `y` it would take a pair of texts as a text and a label.
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(
-            self.preprocessor(inputs, y=None)
-        )
-        taken = input_structure(self.task)
+        x, taken = self._prepare(inputs), input_structure(self.task)
         x = (
             # In this order, as Keras warns of another.
             {key: ops.cast(x[key], taken[key].dtype) for key in taken}

@@ -1,6 +1,7 @@
 """Batches of a data set in any form, with a model's predictions."""
 
 import itertools
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.raw_inputs import preparation
 from keras_calib.backend.replicas import shared_by_replicas
 from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.inputs.checks import check_integer
@@ -149,22 +151,31 @@ def predict_batches(
     """
     chosen = choose_output(model, output)
     warn_of_differences(model)
+    prepare = preparation(model)
     for batch in batches_of(data, batch_size, steps, chosen):
-        yield predict_batch(model, batch, chosen)
+        yield predict_batch(model, batch, chosen, prepare)
 
 
 def predict_batch(
-    model: keras.Model, batch: Batch, output: ChosenOutput | None = None
+    model: keras.Model,
+    batch: Batch,
+    output: ChosenOutput | None = None,
+    prepare: Callable[[Any], Any] | None = None,
 ) -> Batch:
-    """A batch with predictions of a model in inference mode."""
+    """A batch with predictions of a model in inference mode.
+
+    `prepare` is the model's `preparation`, which takes time to make.
+    """
     count, inputs = _length(batch.inputs), batch.inputs
-    if type(model).predict_on_batch is keras.Model.predict_on_batch:
+    prepare = prepare or preparation(model)
+    predict = type(model).predict_on_batch
+    if prepare is not None:
+        inputs, predict = prepare(inputs), keras.Model.predict_on_batch
+    if predict is keras.Model.predict_on_batch:
         # A model with its own method may prepare its inputs, so it gets them
         # as they are, and every replica predicts all.
         inputs = shared_by_replicas(model, inputs, count)
-    elif hasattr(model, "preprocess_samples"):
-        inputs = _unrounded(inputs)
-    outputs = model.predict_on_batch(inputs)
+    outputs = predict(model, inputs)
     if output is not None:
         outputs = output.of(outputs, "outputs")
     elif isinstance(outputs, dict | list | tuple):
@@ -255,18 +266,6 @@ def _each_batch(data: Any, batch_size: int) -> Iterator:
         yield from (data[i] for i in places)
     else:
         yield from data
-
-
-def _unrounded(inputs: Any) -> Any:
-    """Images as floats, for a task of KerasHub.
-
-    In `predict`, and where it is served, it resizes images as floats; its
-    `predict_on_batch` would round those of whole numbers.
-    """
-    is_image = getattr(inputs, "ndim", None) == 4
-    if is_image and to_numpy(inputs).dtype.kind in "iu":
-        return to_numpy(inputs).astype("float32")
-    return inputs
 
 
 def _as_arrays(data: Any) -> tuple | None:

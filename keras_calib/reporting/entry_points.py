@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.raw_inputs import preparation
 from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.functional.groupings import groupings
 from keras_calib.inputs.checks import check_flag
@@ -156,11 +157,14 @@ def report(
     num_batches = count_batches(data, batch_size, steps)
     for model in models.values():
         warn_of_differences(model)
+    prepare = {name: preparation(model) for name, model in models.items()}
     batches = (
         (
             labels_of(batch),
             [
-                predict_batch(model, batch, options[name].output).outputs
+                predict_batch(
+                    model, batch, options[name].output, prepare[name]
+                ).outputs
                 for name, model in models.items()
             ],
             batch.sample_weight,
