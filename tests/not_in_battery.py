@@ -76,7 +76,7 @@ NO_PREDICTIONS = {
             "LabelThresholds",
             *("LabelTable", "LargestDifference", "Plan", "Recalibration"),
             *("DetectionCalibrationError", "DetectionRecords"),
-            "DetectionThreshold",
+            *("DetectionClassThresholds", "DetectionThreshold"),
             *("MixtureThreshold", "PriorThreshold", "SizeTable"),
         ),
         _RESULT,
@@ -116,6 +116,9 @@ NO_PREDICTIONS = {
     **dict.fromkeys(
         ("CalibratedDecoder", "DetectionSelector"),
         "takes boxes: tests/selection/test_detection_selector.py",
+    ),
+    "choose_detection_class_thresholds": (
+        "takes boxes: tests/selection/test_detection_class_thresholds.py"
     ),
     "choose_detection_threshold": (
         "takes boxes: tests/selection/test_detection_thresholds.py"
