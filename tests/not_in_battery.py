@@ -77,7 +77,7 @@ NO_PREDICTIONS = {
             "LabelThresholds",
             *("LabelTable", "LargestDifference", "Plan", "Recalibration"),
             *("DetectionCalibrationError", "DetectionRecords"),
-            "DetectionThreshold",
+            *("DetectionClassThresholds", "DetectionThreshold"),
             *("MixtureThreshold", "PriorThreshold", "SizeTable"),
         ),
         _RESULT,
@@ -102,6 +102,9 @@ NO_PREDICTIONS = {
     **dict.fromkeys(
         ("CalibratedDecoder", "DetectionSelector"),
         "takes boxes: tests/selection/test_detection_selector.py",
+    ),
+    "choose_detection_class_thresholds": (
+        "takes boxes: tests/selection/test_detection_class_thresholds.py"
     ),
     "combined_groups": "takes groups",
     "model_card": "takes files: tests/reporting/test_model_card.py",

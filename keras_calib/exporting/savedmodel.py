@@ -16,7 +16,7 @@ from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["ImageReader", "write_savedmodel"]
+__all__ = ["ImageReader", "check_no_python", "write_savedmodel"]
 
 # Operators that name a function of the process that wrote them.
 _PYTHON_OPS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
@@ -159,10 +159,10 @@ def write_savedmodel(
     for name, variables in _collections(served.selector).items():
         archive.add_variable_collection(name, variables)
     archive.write_out(str(path), verbose=False)
-    _check_no_python(path)
+    check_no_python(path)
 
 
-def _check_no_python(path: Path) -> None:
+def check_no_python(path: Path) -> None:
     """Raises if a file calls Python, as loading it here would not show that."""
     from tensorflow.core.protobuf import saved_model_pb2
 

@@ -1,13 +1,10 @@
 """Export: a complete and verified file or folder, or nothing."""
 
-import contextlib
 import itertools
 import os
 import re
-import tempfile
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +23,15 @@ from keras_calib.exporting.certificate_file import text_of
 from keras_calib.exporting.formats import FileFormat
 from keras_calib.exporting.formats import file_format
 from keras_calib.exporting.formats import format_of
+from keras_calib.exporting.hub_detectors import export_detector
+from keras_calib.exporting.hub_detectors import is_detector
 from keras_calib.exporting.hub_tasks import image_reader
 from keras_calib.exporting.hub_tasks import whole_model
+from keras_calib.exporting.placing import check_replaced
+from keras_calib.exporting.placing import exact_float32
+from keras_calib.exporting.placing import put
+from keras_calib.exporting.placing import scratch_of
+from keras_calib.exporting.placing import written_and_loaded
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.verification import Probe
@@ -89,6 +93,12 @@ def export(
     size, and `serving_bytes` files that the task's converter resizes. Import
     `tensorflow_text` before you load a task of texts.
 
+    An object detector of KerasHub answers `boxes` `(batch, boxes, 4)`,
+    `confidence`, `labels` and `accept` `(batch, boxes)` and `num_detections`
+    `(batch,)`, as its `predict` does: calibrated and selected by its
+    `CalibratedDecoder`, or by a `DetectionSelector`. Boxes are in pixels of
+    the resized image. Only a SavedModel holds it.
+
     After `tf.saved_model.load` you can read and replace variables, in the
     lists `calibration`, `threshold` and `score`. A threshold is for the scores
     of one calibrator. ONNX and LiteRT have `serving_default` only, and
@@ -105,7 +115,8 @@ def export(
             unless `overwrite` is True. A file ends in `.onnx` or `.tflite`, a
             folder in neither.
         calibrator: A fitted calibrator, or None for that of `selector`.
-        selector: A fitted selective classifier, or None to accept all.
+        selector: A fitted selective classifier, or None to accept all. A
+            `DetectionSelector` for a detector.
         format: "savedmodel", "onnx" or "litert"; None takes it from the
             ending of the path.
         from_logits: Whether the model returns logits. None takes it from the
@@ -171,10 +182,27 @@ def export(
     check_flag("certificate", certificate)
     path = _read_path(path)
     made = file_format(format_of(path, format))
+    if os.path.lexists(path):
+        check_replaced(path, made.name, overwrite)
+    if is_detector(model):
+        refused = {
+            "from_logits": from_logits,
+            "image_preprocessing": image_preprocessing,
+            "certificate": certificate or None,
+        }
+        return export_detector(
+            model,
+            path,
+            made,
+            calibrator=calibrator,
+            selector=selector,
+            image_size=image_size,
+            sample_inputs=sample_inputs,
+            overwrite=overwrite,
+            refused=refused,
+        )
     if certificate:
         check_certifiable(selector)
-    if os.path.lexists(path):
-        _check_replaced(path, made, overwrite)
     selector = _read_selector(calibrator, selector)
     _check_calibrated_once(model, selector.calibrator)
     check_classifier(model, "model")
@@ -187,7 +215,7 @@ def export(
     images = image_reader(
         served, model, whole, image_preprocessing, image_size, made.name
     )
-    with _exact_float32():
+    with exact_float32():
         found = probes(
             served,
             whole.sample_inputs,
@@ -207,38 +235,6 @@ def _read_path(path: Any) -> Path:
             "`path` must be of a local file system", path=str(path)
         )
     return Path(path).expanduser()
-
-
-def _check_replaced(path: Path, made: FileFormat, overwrite: bool) -> None:
-    """Raises unless what is at the path is an export, to be overwritten."""
-    if not overwrite:
-        raise value_error(
-            "`path` must not exist: give a new one, such as the version "
-            "'serving/2', or `overwrite=True`",
-            path=str(path),
-        )
-    file = path / "saved_model.pb" if made.name == "savedmodel" else path
-    if path.is_symlink() or not file.is_file():
-        raise value_error(
-            "`path` must be an earlier export of this format, or not exist, "
-            "with `overwrite=True`",
-            path=str(path),
-            format=made.name,
-        )
-
-
-@contextlib.contextmanager
-def _exact_float32() -> Iterator[None]:
-    """Context in which GPUs multiply float32 exactly, as other runtimes do."""
-    import tensorflow as tf
-
-    settings = tf.config.experimental
-    before = settings.tensor_float_32_execution_enabled()
-    settings.enable_tensor_float_32_execution(False)
-    try:
-        yield
-    finally:
-        settings.enable_tensor_float_32_execution(before)
 
 
 def _read_selector(
@@ -313,28 +309,13 @@ def _write_whole(
     overwrite: bool,
     certificate: bool,
 ) -> None:
-    # Written to a folder beside it and renamed, so that a crash leaves nothing
-    # incomplete.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = f".{path.name[:50]}."
-    with tempfile.TemporaryDirectory(".tmp", head, path.parent) as scratch:
-        written = Path(scratch) / "model"
-        step = "written"
-        try:
-            made.write(served, written, images)
-            step = "loaded"
-            signatures = made.load(written)
-        except Exception as error:
-            if step == "written" and isinstance(error, OSError | MemoryError):
-                raise
-            raise RuntimeError(
-                invalid(
-                    f"`model` cannot be {step} as {made.name}, and nothing "
-                    "was kept: choose another `format`, or change what the "
-                    "error names",
-                    error=f"{type(error).__name__}: {str(error)[:400]}",
-                )
-            ) from error
+    with scratch_of(path) as written:
+        signatures = written_and_loaded(
+            lambda to: made.write(served, to, images),
+            made.load,
+            written,
+            made.name,
+        )
         costs = getattr(served.selector, "costs", None)
         chosen = served.selector.threshold, costs
         check_answers(signatures, probes, *chosen)
@@ -344,45 +325,10 @@ def _write_whole(
             beside.parent.mkdir(exist_ok=True)
             beside.write_text(text, encoding="ascii")
         of_file = written.is_file()
-        if overwrite and os.path.lexists(path):
-            _check_replaced(path, made, overwrite)
-            _replace(written, path)
-        else:
-            _move(written, path)
+        put(written, path, made.name, overwrite)
         # A crash here leaves a certificate of the earlier file, if any, which
         # does not fit the new one.
         if of_file and certificate:
             os.replace(beside, certificate_path(path))
         elif of_file:
             certificate_path(path).unlink(missing_ok=True)
-
-
-def _replace(written: Path, path: Path) -> None:
-    """Renames in place of an earlier export, which stays if that fails."""
-    if written.is_file():
-        os.replace(written, path)
-        return
-    # No folder is renamed over a full one. The earlier one is deleted with the
-    # folder of the new one.
-    earlier = written.with_name("earlier")
-    try:
-        os.rename(path, earlier)
-        os.rename(written, path)
-    except BaseException:
-        if not os.path.lexists(path):
-            os.rename(earlier, path)
-        raise
-
-
-def _move(written: Path, path: Path) -> None:
-    """Renames, unless another process has created the path meanwhile."""
-    try:
-        # A renamed folder replaces only an empty one, and a link nothing.
-        (os.rename if written.is_dir() else os.link)(written, path)
-    except OSError as error:
-        if os.path.lexists(path):
-            raise value_error("`path` must not exist", path=str(path)) from (
-                error
-            )
-        # Some file systems have no links.
-        os.rename(written, path)

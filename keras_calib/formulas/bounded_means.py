@@ -117,11 +117,14 @@ def betting_p_value(
     return _in_order(losses[order], limit, delta)
 
 
-def first_rank_by_betting(limit: float, delta: float) -> int:
-    """The fewest losses of 0 whose p-value by betting is at most `delta`."""
+def first_rank_by_betting(limit: float, delta: float, loss: float = 0.0) -> int:
+    """The fewest equal losses whose p-value by betting is at most `delta`.
+
+    `loss` must be below `limit`.
+    """
 
     def enough(count: int) -> bool:
-        return bool(_in_order(np.zeros(count), limit, delta) <= delta)
+        return bool(_in_order(np.full(count, loss), limit, delta) <= delta)
 
     high = 1
     while not enough(high):

@@ -12,6 +12,12 @@ from keras_calib.backend.late import late_names
 if TYPE_CHECKING:
     from keras_calib.selection.classifier import SelectiveClassifier
     from keras_calib.selection.cost_records import choose_threshold_by_cost
+    from keras_calib.selection.detection_class_thresholds import (
+        DetectionClassThresholds,
+    )
+    from keras_calib.selection.detection_class_thresholds import (
+        choose_detection_class_thresholds,
+    )
     from keras_calib.selection.detection_selector import CalibratedDecoder
     from keras_calib.selection.detection_selector import DetectionSelector
     from keras_calib.selection.detection_thresholds import DetectionThreshold
@@ -43,6 +49,7 @@ __all__ = [
     "CalibratedDecoder",
     "ChosenThreshold",
     "ControlledRisks",
+    "DetectionClassThresholds",
     "DetectionSelector",
     "DetectionThreshold",
     "GroupThresholds",
@@ -57,6 +64,7 @@ __all__ = [
     "SelectiveClassifier",
     "SizeTable",
     "ThresholdTable",
+    "choose_detection_class_thresholds",
     "choose_detection_threshold",
     "choose_group_thresholds",
     "choose_threshold",
@@ -73,6 +81,9 @@ __getattr__ = late_names(
     {
         "classifier": "SelectiveClassifier",
         "cost_records": "choose_threshold_by_cost",
+        "detection_class_thresholds": (
+            "DetectionClassThresholds choose_detection_class_thresholds"
+        ),
         "detection_selector": "CalibratedDecoder DetectionSelector",
         "detection_thresholds": (
             "DetectionThreshold choose_detection_threshold"

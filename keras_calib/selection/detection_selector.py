@@ -13,6 +13,9 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.detections import entry_names
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.selection.detection_class_thresholds import (
+    DetectionClassThresholds,
+)
 from keras_calib.selection.detection_thresholds import DetectionThreshold
 
 __all__ = ["CalibratedDecoder", "DetectionSelector"]
@@ -33,10 +36,14 @@ class DetectionSelector(keras.layers.Layer):
 
     Args:
         calibrator: A fitted `DetectionScaling`, or None.
-        threshold: Least confidence of a box, after calibration: a number, or
-            what `choose_detection_threshold` returns. Defaults to `0.0`.
-        max_boxes: Most boxes that an image keeps. Leave it out where
-            `threshold` is a choice, which has one. None keeps all.
+        threshold: Least confidence of a box, after calibration: a number, one
+            for each class `(num_classes,)`, or what
+            `choose_detection_threshold` or
+            `choose_detection_class_thresholds` returns. inf leaves a class
+            out. Defaults to `0.0`.
+        max_boxes: Most boxes that an image keeps, of each class if classes
+            have thresholds. Leave it out where `threshold` is a choice, which
+            has one. None keeps all.
         **kwargs: `name` of `keras.layers.Layer`.
 
     Raises:
@@ -77,7 +84,7 @@ class DetectionSelector(keras.layers.Layer):
                     calibrator=type(calibrator).__name__,
                 )
             calibrator.check_fitted()
-        if isinstance(threshold, DetectionThreshold):
+        if isinstance(threshold, DetectionThreshold | DetectionClassThresholds):
             if max_boxes is not None:
                 raise value_error(
                     "`max_boxes` must be left out, as the guarantee of "

@@ -17,7 +17,16 @@ from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.guarantees import walk
 
-__all__ = ["DetectionThreshold", "choose_detection_threshold"]
+__all__ = [
+    "DetectionThreshold",
+    "ThresholdTests",
+    "check_target",
+    "choose_detection_threshold",
+    "most_boxes",
+    "read_thresholds",
+    "starts_of",
+    "tests_of",
+]
 
 # Walks start at so many thresholds, and share delta equally.
 _STARTS = 8
@@ -53,6 +62,27 @@ class DetectionThreshold(NamedTuple):
     thresholds: np.ndarray
     valid: np.ndarray
     p_values: np.ndarray
+
+
+class ThresholdTests(NamedTuple):
+    """What each threshold gives on the images, arrays `(num_thresholds,)`.
+
+    Attributes:
+        p_value: P-value that the precision is missed.
+        precision: Precision of the kept boxes; 1 where none is kept.
+        kept: Number of kept boxes.
+        wrong: Number of wrong ones among them.
+    """
+
+    p_value: np.ndarray
+    precision: np.ndarray
+    kept: np.ndarray
+    wrong: np.ndarray
+
+    def nearest(self) -> int:
+        """The place that came nearest to a guarantee and keeps a box."""
+        order = np.lexsort((-self.precision, self.p_value, self.kept == 0))
+        return int(order[0])
 
 
 class _Kept(NamedTuple):
@@ -126,43 +156,29 @@ def choose_detection_threshold(
         Means of Bounded Random Variables by Betting, Journal of the Royal
         Statistical Society B 86, 2024, https://arxiv.org/abs/2010.09686
     """
-    check_records(records)
-    for name, value in {"precision": precision, "delta": delta}.items():
-        check_number(name, value)
-        check_above(name, value, 0.0)
-        if value >= 1.0:
-            raise value_error(f"`{name}` must be < 1", **{name: value})
-    check_in("average", average, ("boxes", "images"))
-    most = _most_boxes(records, max_boxes)
-    tried = _thresholds(thresholds)
-    found = _kept(records, tried, most)
-    limit = 1.0 - precision
-    losses = _losses(found, limit, average, most)
-    p_value = np.array(
-        [betting_p_value(x, limit, delta=delta, seed=seed) for x in losses]
+    check_target(records, precision, delta, average)
+    most = most_boxes(records, max_boxes)
+    tried = read_thresholds(thresholds)
+    tests = tests_of(
+        records,
+        tried,
+        most,
+        precision=precision,
+        average=average,
+        delta=delta,
+        seed=seed,
     )
-    first = np.unique(
-        np.linspace(0, len(tried), _STARTS, endpoint=False).astype(int)
-    )
-    valid = walk(p_value, first, np.full(len(first), delta / len(first)))
-    kept, wrong = found.kept.sum(axis=1), found.wrong.sum(axis=1)
-    value = 1.0 - safe_divide(wrong, kept)
-    if average == "images":
-        shares = safe_divide(found.wrong, found.kept)
-        value = 1.0 - safe_divide(
-            shares.sum(axis=1), (found.kept > 0).sum(axis=1)
-        )
+    first, shares = starts_of(len(tried))
+    valid = walk(tests.p_value, first, delta * shares)
     if not valid.any():
-        raise _out_of_reach(
-            value, kept, p_value, precision, delta, records.num_images, most
-        )
+        raise _out_of_reach(tests, precision, delta, records.num_images, most)
     index = int(np.flatnonzero(valid)[-1])
-    true = max(records.num_true, 1)
+    kept, wrong = float(tests.kept[index]), float(tests.wrong[index])
     return DetectionThreshold(
         float(tried[index]),
-        float(value[index]),
-        float((kept - wrong)[index] / true),
-        float(kept[index] / records.num_images),
+        float(tests.precision[index]),
+        (kept - wrong) / max(records.num_true, 1),
+        kept / records.num_images,
         float(precision),
         float(delta),
         average,
@@ -170,11 +186,59 @@ def choose_detection_threshold(
         records.num_images,
         tried,
         valid,
-        p_value,
+        tests.p_value,
     )
 
 
-def _most_boxes(records: DetectionRecords, max_boxes: int | None) -> int:
+def check_target(
+    records: Any, precision: Any, delta: Any, average: Any
+) -> None:
+    """Raise unless these are records of images, and a possible target."""
+    check_records(records)
+    for name, value in {"precision": precision, "delta": delta}.items():
+        check_number(name, value)
+        check_above(name, value, 0.0)
+        if value >= 1.0:
+            raise value_error(f"`{name}` must be < 1", **{name: value})
+    check_in("average", average, ("boxes", "images"))
+
+
+def tests_of(
+    records: DetectionRecords,
+    thresholds: np.ndarray,
+    most: int,
+    *,
+    precision: float,
+    average: str,
+    delta: float,
+    seed: int,
+) -> ThresholdTests:
+    """Tests by betting of all thresholds, strictest first."""
+    found = _kept(records, thresholds, most)
+    limit = 1.0 - precision
+    losses = _losses(found, limit, average, most)
+    p_value = np.array(
+        [betting_p_value(x, limit, delta=delta, seed=seed) for x in losses]
+    )
+    kept, wrong = found.kept.sum(axis=1), found.wrong.sum(axis=1)
+    value = 1.0 - safe_divide(wrong, kept)
+    if average == "images":
+        shares = safe_divide(found.wrong, found.kept)
+        value = 1.0 - safe_divide(
+            shares.sum(axis=1), (found.kept > 0).sum(axis=1)
+        )
+    return ThresholdTests(p_value, value, kept, wrong)
+
+
+def starts_of(num_thresholds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where walks through thresholds start, and their shares of delta."""
+    first = np.unique(
+        np.linspace(0, num_thresholds, _STARTS, endpoint=False).astype(int)
+    )
+    return first, np.full(len(first), 1.0 / len(first))
+
+
+def most_boxes(records: DetectionRecords, max_boxes: int | None) -> int:
     """The most boxes that an image can keep."""
     if max_boxes is None:
         max_boxes = records.max_detections
@@ -188,7 +252,7 @@ def _most_boxes(records: DetectionRecords, max_boxes: int | None) -> int:
     return int(max_boxes)
 
 
-def _thresholds(thresholds: Any) -> np.ndarray:
+def read_thresholds(thresholds: Any) -> np.ndarray:
     """Distinct thresholds, strictest first."""
     if thresholds is None:
         return np.arange(99, 0, -1) / 100.0
@@ -242,16 +306,14 @@ def _losses(found: _Kept, limit: float, average: str, most: int) -> np.ndarray:
 
 
 def _out_of_reach(
-    value: np.ndarray,
-    kept: np.ndarray,
-    p_value: np.ndarray,
+    tests: ThresholdTests,
     precision: float,
     delta: float,
     num_images: int,
     most: int,
 ) -> ValueError:
     """The error that says how near the images came."""
-    best = int(np.argmin(p_value))
+    best = tests.nearest()
     return value_error(
         "No threshold is certified to have this `precision`: take more "
         "images, ask for less, or let an image keep fewer boxes by "
@@ -261,8 +323,8 @@ def _out_of_reach(
         images=num_images,
         max_boxes=most,
         **{
-            "least p-value": float(p_value[best]),
-            "its precision": float(value[best]),
-            "its kept boxes": int(kept[best]),
+            "least p-value": float(tests.p_value[best]),
+            "its precision": float(tests.precision[best]),
+            "its kept boxes": int(tests.kept[best]),
         },
     )

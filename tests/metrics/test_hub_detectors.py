@@ -16,6 +16,8 @@ def repeated(boxes):
     return {k: np.concatenate([x] * 60) for k, x in boxes.items()}
 
 
+# Of the optimizer, which KerasHub does not restore.
+@pytest.mark.filterwarnings("ignore:Skipping variable loading")
 def test_a_keras_hub_detector_is_trained_measured_and_calibrated(tmp_path):
     images = hub_tasks.images(7).astype("float32")
     detector = hub_detectors.detector()

@@ -1,0 +1,333 @@
+"""Export of KerasHub's object detectors, with calibration and threshold."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.errors import invalid
+from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.keras_internals import nested_layers
+from keras_calib.calibrators import DetectionScaling
+from keras_calib.exporting.formats import FileFormat
+from keras_calib.exporting.formats import Signatures
+from keras_calib.exporting.placing import exact_float32
+from keras_calib.exporting.placing import put
+from keras_calib.exporting.placing import scratch_of
+from keras_calib.exporting.placing import written_and_loaded
+from keras_calib.exporting.savedmodel import ImageReader
+from keras_calib.exporting.savedmodel import check_no_python
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.selection.detection_selector import CalibratedDecoder
+from keras_calib.selection.detection_selector import DetectionSelector
+
+__all__ = ["export_detector", "is_detector"]
+
+# Sizes of random images, where a detector takes any.
+_SIDES = (96, 64), (70, 110)
+# Largest error of confidence and of coordinates in sides of the image, and the
+# share of boxes that may differ, as rounding can change which box suppresses
+# another: in float32 and in half precision.
+_TOLERANCE = (1e-3, 1e-2), (5e-2, 0.5)
+
+
+def is_detector(model: Any) -> bool:
+    """Whether it is an object detector of KerasHub."""
+    # A task exists only where KerasHub is loaded.
+    hub = sys.modules.get("keras_hub")
+    return hub is not None and isinstance(model, hub.models.ObjectDetector)
+
+
+def export_detector(
+    detector: keras.Model,
+    path: Path,
+    made: FileFormat,
+    *,
+    calibrator: Any,
+    selector: Any,
+    image_size: tuple[int, int] | None,
+    sample_inputs: Any,
+    overwrite: bool,
+    refused: dict,
+) -> Path:
+    """Writes a detector for serving; arguments and errors are of `export`.
+
+    `refused` are the arguments that a detector has no use for.
+    """
+    for name, value in refused.items():
+        if value is not None:
+            raise value_error(
+                f"`{name}` must be left out for an object detector",
+                **{name: value},
+            )
+    if made.name != "savedmodel":
+        raise value_error(
+            "`format` must be 'savedmodel' for an object detector, whose "
+            "suppression of boxes other formats do not hold",
+            format=made.name,
+        )
+    selector = _selector_of(detector, calibrator, selector)
+    served = _ServedDetector(detector, selector, image_size)
+    with exact_float32(), scratch_of(path) as written:
+        given = [*served.samples(sample_inputs)]
+        # Before the write, so that errors cost little.
+        expected = [served.answers(images) for images in given]
+        encoded = _encoded(served.size)
+        from_bytes = served.answers(served.reader.read(encoded))
+        signatures = written_and_loaded(
+            served.write, made.load, written, made.name
+        )
+        for images, wanted in zip(given, expected, strict=True):
+            served.check(signatures, "serving_default", wanted, images=images)
+        served.check(
+            signatures, "serving_bytes", from_bytes, image_bytes=encoded
+        )
+        put(written, path, made.name, overwrite)
+    return path
+
+
+def _selector_of(
+    detector: keras.Model, calibrator: Any, selector: Any
+) -> DetectionSelector | None:
+    """What is applied behind the detector's own decoder."""
+    if calibrator is not None and selector is not None:
+        raise value_error(
+            "`calibrator` must be that of `selector`; leave it out",
+            calibrator=type(calibrator).__name__,
+            selector=type(selector).__name__,
+        )
+    if calibrator is not None:
+        if not isinstance(calibrator, DetectionScaling):
+            raise type_error(
+                "`calibrator` must be a DetectionScaling for an object "
+                "detector",
+                calibrator=type(calibrator).__name__,
+            )
+        selector = DetectionSelector(calibrator)
+    if not isinstance(selector, DetectionSelector | None):
+        raise type_error(
+            "`selector` must be a DetectionSelector for an object detector",
+            selector=type(selector).__name__,
+        )
+    own = getattr(detector.prediction_decoder, "selector", None)
+    if own is not None and selector is not None:
+        raise value_error(
+            "`selector` must be left out, as the `CalibratedDecoder` of the "
+            "detector has one",
+            selector=type(selector).__name__,
+        )
+    return selector
+
+
+class _ServedDetector:
+    """A detector from images to detections that are selected."""
+
+    def __init__(
+        self,
+        detector: keras.Model,
+        selector: DetectionSelector | None,
+        image_size: tuple[int, int] | None,
+    ):
+        self.detector = detector
+        self.selector = selector
+        preprocessor = detector.preprocessor
+        converter = getattr(preprocessor, "image_converter", None)
+        taken = tuple(detector.inputs[0].shape[1:])
+        resize = None
+        if converter is not None and converter.image_size is not None:
+            if image_size not in (None, tuple(converter.image_size)):
+                raise value_error(
+                    "`image_size` must be that of the detector's converter: "
+                    "leave it out, or set `image_converter.image_size`",
+                    image_size=image_size,
+                    converter=tuple(converter.image_size),
+                )
+            image_size, resize = converter.image_size, converter.resizing
+            # Of any size, as the converter resizes them.
+            shape = None, None, taken[-1]
+        else:
+            image_size = image_size or taken[:2]
+            shape = (*image_size, taken[-1])
+        if None in image_size:
+            raise value_error(
+                "`image_size` must be given, the height and width of images: "
+                "neither the detector nor its preprocessor has one",
+                image_size=image_size,
+            )
+        self.size = (*image_size, taken[-1])
+        self.inputs = {"images": keras.Input(shape, name="images")}
+        self.reader = ImageReader(
+            self,  # type: ignore[arg-type]
+            keras.layers.Identity(),
+            image_size,
+            resize,
+        )
+
+    def __call__(self, images: Any) -> dict[str, Any]:
+        """Answers by name, as tensors."""
+        x = images
+        if self.detector.preprocessor is not None:
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(
+                self.detector.preprocessor(x, y=None)
+            )
+        x = ops.reshape(x, (-1, *self.size))
+        x = ops.cast(x, self.detector.inputs[0].dtype)
+        outputs = self.detector(x, training=False)
+        # Of one image each, as KerasHub's suppression must know their number.
+        found = ops.map(self._of_one, (outputs, x))
+        if self.selector is not None:
+            found = self.selector(found)
+        labels = ops.cast(found["labels"], "int32")
+        number = ops.cast(found["num_detections"], "int32")
+        places = ops.arange(labels.shape[-1], dtype="int32")
+        return {
+            "boxes": ops.cast(found["boxes"], "float32"),
+            "confidence": ops.cast(found["confidence"], "float32"),
+            "labels": labels,
+            "num_detections": number,
+            "accept": places < number[:, None],
+        }
+
+    def _of_one(self, given: tuple) -> Any:
+        outputs, image = keras.tree.map_structure(lambda x: x[None], given)
+        found = self.detector.decode_predictions(outputs, image)
+        return keras.tree.map_structure(lambda x: x[0], dict(found))
+
+    def answers(self, images: Any) -> dict[str, np.ndarray]:
+        """Answers by name, as arrays."""
+        found = self(ops.convert_to_tensor(images, "float32"))
+        return {k: ops.convert_to_numpy(v) for k, v in found.items()}
+
+    def write(self, path: Path) -> None:
+        """Writes the folder of a SavedModel."""
+        import tensorflow as tf
+
+        (images,) = self.inputs.values()
+        archive = keras.export.ExportArchive()
+        holder = tf.Module()
+        holder.detector, holder.selector = self.detector, self.selector
+        archive.track(holder)
+        archive.add_endpoint(
+            "serving_default",
+            lambda images: self(images),
+            [tf.TensorSpec(images.shape, tf.float32, name="images")],
+        )
+        archive.add_endpoint(
+            "serving_bytes",
+            lambda encoded: self(self.reader.read(encoded)),
+            [tf.TensorSpec((None,), tf.string, name="image_bytes")],
+        )
+        for name, variables in self._collections().items():
+            archive.add_variable_collection(name, variables)
+        archive.write_out(os.fspath(path), verbose=False)
+        check_no_python(path)
+
+    def _collections(self) -> dict[str, list]:
+        """Variables by the attribute name that they have in the file."""
+        selector = self.selector
+        decoder = self.detector.prediction_decoder
+        if selector is None and isinstance(decoder, CalibratedDecoder):
+            selector = decoder.selector
+        if selector is None:
+            return {}
+        found = {"threshold": [selector._threshold]}
+        if selector.calibrator is not None:
+            found["calibration"] = selector.calibrator.variables
+        return found
+
+    def samples(self, sample_inputs: Any) -> Iterator[np.ndarray]:
+        """Batches of images for the comparison of answers."""
+        shape = shape_of(self.inputs["images"])
+        if sample_inputs is not None:
+            given = np.asarray(sample_inputs, "float32")
+            fits = given.ndim == 4 and len(given) > 0
+            fits = fits and given.shape[-1] == shape[-1]
+            if not fits or (shape[1] and given.shape[1:] != shape[1:]):
+                raise value_error(
+                    "`sample_inputs` must be images as the detector takes "
+                    "them, (batch, height, width, channels)",
+                    shape=given.shape,
+                    taken=shape,
+                )
+            yield from (given, given[:1])
+            return
+        rng = np.random.default_rng(0)
+        for count, sides in zip((2, 1), _SIDES, strict=True):
+            size = (*sides, shape[-1]) if shape[1] is None else shape[1:]
+            yield rng.uniform(0, 255, (count, *size)).astype("float32")
+
+    def check(
+        self, signatures: Signatures, name: str, wanted: dict, **inputs: Any
+    ) -> None:
+        """Raises RuntimeError unless a loaded file answers as Keras did."""
+        try:
+            given = signatures[name](**inputs)
+        except Exception as error:
+            raise _wrong(name, error=str(error)[:400]) from error
+        kinds = [
+            {k: (v.shape, v.dtype.name) for k, v in answers.items()}
+            for answers in (wanted, given)
+        ]
+        if kinds[0] != kinds[1]:
+            raise _wrong(name, expected=kinds[0], answered=kinds[1])
+        dtypes = {x.compute_dtype for x in nested_layers(self.detector)}
+        half = not dtypes.isdisjoint(["float16", "bfloat16"])
+        tolerance, share = _TOLERANCE[half]
+        side = max(self.size[:2])
+        if "rel" in self.detector.bounding_box_format:
+            side = 1
+        first, second = (_rows(x, side) for x in (wanted, given))
+        missing = _missing(first, second, tolerance)
+        missing += _missing(second, first, tolerance)
+        if missing > share * (len(first) + len(second)):
+            raise _wrong(name, boxes=len(first), wrong=missing)
+
+
+def _rows(answers: dict, side: int) -> np.ndarray:
+    """Image, label, confidence and coordinates of each accepted box."""
+    image, place = np.nonzero(answers["accept"])
+    parts = [answers[k][image, place] for k in ("labels", "confidence")]
+    boxes = answers["boxes"][image, place] / side
+    return np.column_stack([image, *parts, boxes])
+
+
+def _missing(rows: np.ndarray, among: np.ndarray, tolerance: float) -> int:
+    """How many boxes have no equal among others."""
+    count = 0
+    for row in rows:
+        others = among[(among[:, :2] == row[:2]).all(axis=1)]
+        # Large boxes have large errors.
+        allowed = tolerance * np.maximum(1.0, np.abs(row))
+        near = np.abs(others - row) <= allowed
+        count += not near.all(axis=1).any()
+    return count
+
+
+def _wrong(signature: str, **facts: Any) -> RuntimeError:
+    return RuntimeError(
+        invalid(
+            "The written file answers differently than Keras, and nothing "
+            "was kept: give `sample_inputs`, images like those to be served",
+            signature=signature,
+            **facts,
+        )
+    )
+
+
+def _encoded(size: tuple[int, ...]) -> np.ndarray:
+    """Files of random images of other sizes than the detector takes."""
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    found = []
+    for more in (8, 0):
+        shape = (size[0] + more, size[1] + 2 * more, size[2])
+        image = rng.integers(256, size=shape, dtype="uint8")
+        found.append(tf.io.encode_png(image).numpy())
+    return np.array(found, object)
