@@ -283,7 +283,7 @@ SHAPED = {
             "logits": _OF_LOGITS
             | {
                 "few classes": lambda z: z[:, :20],
-                "-inf": lambda z: _first(z, -INF),
+                "all ruled out": lambda z: np.full_like(z, -INF),
             },
             "sample_weight": ODD_WEIGHTS | {"nothing kept": np.zeros_like},
         },
