@@ -104,10 +104,14 @@ def _model(evaluation: LabelEvaluation, results: dict) -> dict[str, Any]:
             }
             for x in evaluation.mistakes
         ],
-        "selected": sorted(
-            ({**x, "accepts": np.isfinite(x["threshold"])} for x in selected),
-            key=lambda x: x["coverage"],
-        ),
+        "selected": [
+            {
+                **x,
+                "accepts": x["threshold"] < np.inf,
+                "accepts_all": x["threshold"] == -np.inf,
+            }
+            for x in sorted(selected, key=lambda x: x["coverage"])
+        ],
         "calibrator": _about_calibrator(evaluation.calibrator),
         "selector": _about_selector(evaluation.selector),
     }
