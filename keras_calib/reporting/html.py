@@ -64,9 +64,10 @@ class Report:
             - `classes` and `sure`: rows of predicted classes and of least
               confidences.
 
-            With several labels at once: `labels`, a row for each, in their
-            order; `summary` and `calibrated_summary`, with `macro` means over
-            labels and `micro` ones over all answers; `examples` as a whole.
+            With several labels at once, `labels` has a row for each, in their
+            order. `summary` and `calibrated_summary` have `macro` means over
+            labels and `micro` means over all answers. `examples` tells of
+            whole examples.
 
     Example:
 

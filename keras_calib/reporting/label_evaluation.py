@@ -130,7 +130,7 @@ class LabelEvaluation:
         if present is None:
             present = np.ones(logits.shape, bool)
         self._missing = self._missing + (~present).sum(axis=0)
-        complete = present.all(axis=-1)
+        complete: np.ndarray = np.asarray(present.all(axis=-1))
         self._complete += int(complete.sum())
         self._partly += int((present.any(axis=-1) & ~complete).sum())
         self._add_mistakes(final, ~right & present, inputs)
@@ -148,7 +148,7 @@ class LabelEvaluation:
             for x, sums in zip(stages, self.sums, strict=True)
         ]
         rows = self._rows(stages)
-        counted = sum(x.count > 0 for x in stages[0])
+        counted = sum(x.mass > 0 for x in stages[0])
         results = {
             "num_examples": self.num_examples,
             "num_labels": self.num_labels,
@@ -228,23 +228,24 @@ class LabelEvaluation:
     def _rows(self, stages: list[list[LabelFacts]]) -> list[dict[str, Any]]:
         """Rows of the labels, in their order, after calibration if any."""
         final, sums = stages[-1], self.sums[-1]
-        level = 1.0 - 0.05 / max(1, sum(x.count > 0 for x in final))
+        level = 1.0 - 0.05 / max(1, sum(x.mass > 0 for x in final))
         missing = np.broadcast_to(self._missing, (self.num_labels,))
         rows = []
         for k, facts in enumerate(final):
             ends = sums.ece_interval(k, 0.95)
             gap = sums.gap(k, level)
             side = "few"
-            if facts.count:
+            if facts.mass:
                 side = side_of(gap, sums.ece_interval(k, level)[0])
             nll, brier = base_rate_scores(facts.prevalence)
             row = {
                 "label": self.label_name(k),
                 "number": k,
                 "missing": int(missing[k]),
-                **{x: getattr(facts, x) for x in ("count", "positives")},
+                "count": facts.mass,
+                "positives": facts.positives,
                 **{x: getattr(facts, x) for x in _VALUES},
-                "accuracy": float(safe_divide(self._right[k], facts.count)),
+                "accuracy": float(safe_divide(self._right[k], facts.mass)),
                 "base_nll": float(nll),
                 "base_brier": float(brier),
                 "ece_low": ends[0],
@@ -324,14 +325,14 @@ def _accepted(
 
 def _summary(labels: list[LabelFacts], pooled: LabelFacts) -> dict[str, Any]:
     """Means over labels and over entries, with those of the base rate."""
-    some = [x for x in labels if x.count > 0]
+    some = [x for x in labels if x.mass > 0]
     macro = {}
     for name in _VALUES:
         values = np.array([getattr(x, name) for x in some], "float64")
         values = values[np.isfinite(values)]
         macro[name] = float(values.mean()) if len(values) else float("nan")
     micro = {name: getattr(pooled, name) for name in _VALUES}
-    counts = np.array([x.count for x in some])
+    counts = np.array([x.mass for x in some])
     base = base_rate_scores([x.prevalence for x in some])
     for name, values in zip(("nll", "brier"), base, strict=True):
         macro[f"base_{name}"] = float(values.mean())

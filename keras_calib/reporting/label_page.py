@@ -22,9 +22,9 @@ __all__ = ["label_page_of"]
 
 # Labels in pictures, and in tables before the others are folded away.
 _NUM_PICTURES, _NUM_ROWS = 6, 25
-_SIZE = (3.3, 3.0)
+_SIZE = (2.7, 2.5)
 # Longest name above a picture.
-_LONGEST = 30
+_LONGEST = 24
 # Measures of the summary: key, title, words.
 _MEASURES = (
     ("probability", "Mean probability", "of a label"),
@@ -104,10 +104,14 @@ def _model(evaluation: LabelEvaluation, results: dict) -> dict[str, Any]:
             }
             for x in evaluation.mistakes
         ],
-        "selected": sorted(
-            ({**x, "accepts": np.isfinite(x["threshold"])} for x in selected),
-            key=lambda x: x["coverage"],
-        ),
+        "selected": [
+            {
+                **x,
+                "accepts": x["threshold"] < np.inf,
+                "accepts_all": x["threshold"] == -np.inf,
+            }
+            for x in sorted(selected, key=lambda x: x["coverage"])
+        ],
         "calibrator": _about_calibrator(evaluation.calibrator),
         "selector": _about_selector(evaluation.selector),
     }
@@ -210,7 +214,7 @@ class _LabelDisplay(Display):
             ylabel="share with the label",
             title=plain(_short(self.name)),
         )
-        ax.locator_params(nbins=5)
+        ax.locator_params(nbins=4)
 
 
 def _short(name: str) -> str:

@@ -32,7 +32,7 @@ class LabelFacts(NamedTuple):
     """What is known of a label, or of all together.
 
     Attributes:
-        count: Weight of the examples where the label is known.
+        mass: Weight of the examples where the label is known.
         positives: Weight of those that have it.
         probability: Mean probability of the label.
         prevalence: Share of the examples that have it.
@@ -44,7 +44,7 @@ class LabelFacts(NamedTuple):
         bins: Sums of the bins.
     """
 
-    count: float
+    mass: float
     positives: float
     probability: float
     prevalence: float
@@ -85,7 +85,7 @@ class LabelSums:
         if wrong > 0 and positives > 0:
             auroc = float(failure_auroc_of_groups(readings.groups))
         return LabelFacts(
-            count=mass,
+            mass=mass,
             positives=positives,
             probability=float(probability),
             prevalence=float(safe_divide(positives, mass)),

@@ -122,10 +122,8 @@ def _in_words(rows: list[dict[str, Any]]) -> list[str]:
             for x in known
             if x["nll"] >= x["base_nll"] and 0 < x["prevalence"] < 1
         ],
-        "No example has it": [x for x in known if not x["positives"]],
-        "Every example has it": [
-            x for x in known if x["positives"] == x["count"]
-        ],
+        "In no example": [x for x in known if not x["positives"]],
+        "In every example": [x for x in known if x["positives"] == x["count"]],
         "Too few examples to say": [
             x for x in known if x["side"] == "few" and 0 < x["prevalence"] < 1
         ],

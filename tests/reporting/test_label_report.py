@@ -183,7 +183,7 @@ def test_labels_without_positives_have_a_page():
     assert found["verdict"]["kind"] == "few"
     assert np.isnan(found["labels"][0]["auroc"])
     assert found["verdict"]["sentences"] == [
-        "No example has it: label 0.",
+        "In no example: label 0.",
         "Missing in all examples: label 1.",
     ]
     assert "nan" not in Page(made.html).text
