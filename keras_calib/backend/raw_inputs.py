@@ -60,7 +60,7 @@ def _for_python(x: Any) -> Any:
     dtype = getattr(x, "dtype", None)
     if isinstance(x, np.ndarray) and x.dtype.kind in "OSU":
         return [v.decode() if isinstance(v, bytes) else v for v in x.tolist()]
-    if dtype is not None and len(x.shape) == 4:
-        if "int" in backend.standardize_dtype(dtype):
-            return ops.convert_to_numpy(x).astype("float32")
+    is_image = dtype is not None and len(x.shape) == 4
+    if is_image and "int" in backend.standardize_dtype(dtype):
+        return ops.convert_to_numpy(x).astype("float32")
     return x
