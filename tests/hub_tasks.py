@@ -22,9 +22,12 @@ def keras_hub():
 
 
 def converted(name, **options):
-    """The preprocessor of a task of images, which scales to [-1, 1]."""
+    """The preprocessor of a task of images, which scales to about [-1, 1]."""
     converter = getattr(keras_hub().layers, f"{name}ImageConverter")(
-        image_size=(SIDE, SIDE), scale=1 / 127.5, offset=-1.0, **options
+        image_size=(SIDE, SIDE),
+        scale=[1 / 127.5, 1 / 120, 1 / 130],
+        offset=[-1.0, -1.1, -0.9],
+        **options,
     )
     kind = "Segmenter" if name == "SegFormer" else "Classifier"
     cls = getattr(keras_hub().models, f"{name}Image{kind}Preprocessor")
@@ -70,7 +73,12 @@ def segmenter(num_classes=3):
     return keras_hub().models.SegFormerImageSegmenter(
         backbone,
         num_classes=num_classes,
-        preprocessor=converted("SegFormer"),
+        preprocessor=converted(
+            "SegFormer",
+            crop_to_aspect_ratio=False,
+            pad_to_aspect_ratio=True,
+            interpolation="bicubic",
+        ),
     )
 
 

@@ -57,9 +57,10 @@ def _in_graph(function: Callable) -> Callable[[Any], Any]:
 
 def _for_python(x: Any) -> Any:
     """Strings as a list, which all tokenizers take, and images as floats."""
-    if getattr(x, "dtype", None) is None:
-        return x
+    dtype = getattr(x, "dtype", None)
     if isinstance(x, np.ndarray) and x.dtype.kind in "OSU":
-        return x.tolist()
-    whole = "int" in backend.standardize_dtype(x.dtype)
-    return ops.cast(x, "float32") if whole and len(x.shape) == 4 else x
+        return [v.decode() if isinstance(v, bytes) else v for v in x.tolist()]
+    is_image = dtype is not None and len(x.shape) == 4
+    if is_image and "int" in backend.standardize_dtype(dtype):
+        return ops.convert_to_numpy(x).astype("float32")
+    return x
