@@ -17,7 +17,7 @@ from keras_calib.formulas.detection import DetectionRecords
 from keras_calib.formulas.detection import check_records
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.detections import entry_names
+from keras_calib.inputs.detections import read_entries
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import to_numpy
 
@@ -120,6 +120,10 @@ class DetectionScaling(keras.layers.Layer):
                     shape=table.shape,
                     num_classes=num_classes,
                 )
+            if not np.isfinite(table).all():
+                raise value_error(
+                    "`coefficients` must be finite", coefficients=coefficients
+                )
             self._coefficients.assign(table)
 
     @property
@@ -205,6 +209,11 @@ class DetectionScaling(keras.layers.Layer):
         )
         return np.append(point, np.zeros(2 - len(point))), loss
 
+    def __call__(self, detections, **kwargs):
+        # Keras' own error for what is no dict names no argument.
+        detections, *_ = read_entries(detections)
+        return super().__call__(detections, **kwargs)
+
     def call(self, detections):
         """Returns the detections with calibrated confidence.
 
@@ -214,7 +223,7 @@ class DetectionScaling(keras.layers.Layer):
                 that shape, -1 for padding. Other entries are passed on.
         """
         self.check_fitted()
-        label, score = entry_names(detections)
+        detections, label, score = read_entries(detections)
         labels = ops.cast(detections[label], "int32")
         confidence = ops.cast(detections[score], "float32")
         rows = ops.clip(labels, 0, self.num_classes - 1)
