@@ -17,14 +17,11 @@ from keras_calib.formulas.detection import DetectionRecords
 from keras_calib.formulas.detection import check_records
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.detections import entry_names
+from keras_calib.inputs.detections import read_entries
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import as_check
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import fits
-from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["DetectionScaling"]
@@ -126,6 +123,10 @@ class DetectionScaling(keras.layers.Layer):
                     shape=table.shape,
                     num_classes=num_classes,
                 )
+            if not np.isfinite(table).all():
+                raise value_error(
+                    "`coefficients` must be finite", coefficients=coefficients
+                )
             self._coefficients.assign(table)
 
     @property
@@ -224,7 +225,7 @@ class DetectionScaling(keras.layers.Layer):
                 `(..., boxes)` in [0, 1] and `"labels"` (or `"classes"`) of
                 that shape, -1 for padding. Other entries are passed on.
         """
-        label, score = entry_names(detections)
+        _, label, score = read_entries(detections)
         labels = ops.cast(detections[label], "int32")
         confidence = ops.cast(detections[score], "float32")
         rows = ops.clip(labels, 0, self.num_classes - 1)
@@ -239,20 +240,9 @@ class DetectionScaling(keras.layers.Layer):
 
     def _read(self, detections: Any) -> dict:
         """The detections, with class ids and confidence that are checked."""
-        label, score = entry_names(detections)
-        found = dict(detections)
-        for name in (label, score):
-            found[name] = as_numbers(found[name], f'detections["{name}"]')
-        confidence, labels = found[score], found[label]
-        if not fits(shape_of(labels), shape_of(confidence)):
-            raise value_error(
-                f'`detections["{label}"]` must have the shape of '
-                f'"{score}", a class id for each box',
-                shape=shape_of(labels),
-                expected=shape_of(confidence),
-            )
-        _check_labels(labels, self.num_classes)
-        _check_confidence(confidence, labels)
+        found, label, score = read_entries(detections)
+        _check_labels(found[label], self.num_classes)
+        _check_confidence(found[score], found[label])
         return found
 
     def check_fitted(self) -> None:

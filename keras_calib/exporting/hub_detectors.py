@@ -179,6 +179,12 @@ class _ServedDetector:
         x = ops.reshape(x, (-1, *self.size))
         x = ops.cast(x, self.detector.inputs[0].dtype)
         outputs = self.detector(x, training=False)
+        # Some detectors return more than predictions for each image.
+        outputs = {
+            name: value
+            for name, value in outputs.items()
+            if value.shape[:1] == x.shape[:1]
+        }
         # Of one image each, as KerasHub's suppression must know their number.
         found = ops.map(self._of_one, (outputs, x))
         if self.selector is not None:

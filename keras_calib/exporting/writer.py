@@ -14,6 +14,7 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import Calibrator
+from keras_calib.calibrators import DetectionScaling
 from keras_calib.calibrators import MultiLabelCalibrator
 from keras_calib.ensembles.base import check_classifier
 from keras_calib.exporting.certificate import certificate_of
@@ -39,6 +40,7 @@ from keras_calib.exporting.verification import check_answers
 from keras_calib.exporting.verification import probes
 from keras_calib.inputs.checks import check_flag
 from keras_calib.predictions.outputs import reads_logits
+from keras_calib.selection import DetectionSelector
 from keras_calib.selection import MultiLabelSelector
 from keras_calib.selection import SelectiveClassifier
 
@@ -48,8 +50,12 @@ __all__ = ["export"]
 def export(
     model: keras.Model,
     path: str | os.PathLike,
-    calibrator: Calibrator | MultiLabelCalibrator | None = None,
-    selector: SelectiveClassifier | MultiLabelSelector | None = None,
+    calibrator: (
+        Calibrator | MultiLabelCalibrator | DetectionScaling | None
+    ) = None,
+    selector: (
+        SelectiveClassifier | MultiLabelSelector | DetectionSelector | None
+    ) = None,
     *,
     format: str | None = None,
     from_logits: bool | None = None,

@@ -119,10 +119,15 @@ def bins_of(
     num_bins: int | Sequence[int], features: Sequence[str]
 ) -> tuple[int, ...]:
     """Number of bins of the confidence and of each feature."""
+    if isinstance(features, str):
+        raise type_error(
+            "`features` must be a list of names", features=features
+        )
     size = 1 + len(features)
     for name in features:
         check_in("features", name, FEATURES)
-    counts = num_bins if isinstance(num_bins, Sequence) else (num_bins,) * size
+    several = isinstance(num_bins, Sequence) and not isinstance(num_bins, str)
+    counts = num_bins if several else (num_bins,) * size
     for count in counts:
         check_integer("num_bins", count, 1)
     if len(counts) != size:

@@ -14,12 +14,14 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import shape_of
 
 __all__ = [
     "BOX_FORMATS",
     "Boxes",
-    "entry_names",
     "read_boxes",
+    "read_entries",
     "relative_sizes",
 ]
 
@@ -85,29 +87,41 @@ def read_boxes(
     return Boxes(corners, labels, confidence, crowd, valid, most)
 
 
-def entry_names(detections: Any) -> tuple[str, str]:
-    """Names of the labels and of the confidence in a dict of detections.
+def read_entries(detections: Any) -> tuple[dict, str, str]:
+    """Detections of a call, and the names of their labels and confidence.
+
+    Lists become arrays. Values are not checked, as they may be symbolic.
 
     Raises:
-        TypeError: If `detections` is no dict.
-        ValueError: If it has no labels or no confidence.
+        TypeError: If `detections` is no dict of numbers.
+        ValueError: If it has no labels or no confidence, or their shapes
+            differ.
     """
     if not isinstance(detections, Mapping):
         raise type_error(
-            "`detections` must be a dict, such as `predict` of a detector "
-            "returns",
+            "`detections` must be a dict of padded arrays, such as `predict` "
+            "of a detector returns",
             type=type(detections).__name__,
         )
-    found = []
-    for keys in (_LABELS, _SCORES):
-        names = [key for key in keys if key in detections]
-        if not names:
-            raise value_error(
-                f'`detections` must have "{keys[0]}"',
-                keys=sorted(map(str, detections)),
-            )
-        found.append(names[0])
-    return found[0], found[1]
+    found, names = dict(detections), []
+    for keys, what in ((_LABELS, "class ids"), (_SCORES, "confidence")):
+        array = _key(found, "detections", keys, what, keep_tensors=True)
+        names.append(next(key for key in keys if key in found))
+        found[names[-1]] = as_numbers(array, f'detections["{names[-1]}"]')
+    shapes = [shape_of(found[name]) for name in names]
+    if len(shapes[0]) != len(shapes[1]) or any(
+        None not in sides and len(sides) > 1
+        for sides in map(set, zip(*shapes, strict=True))
+    ):
+        raise value_error(
+            "`detections` must have one confidence and one class id for each "
+            "box",
+            **dict(zip(names, shapes, strict=True)),
+        )
+    for name, x in found.items():
+        if isinstance(x, list | tuple):
+            found[name] = as_array(x, f'detections["{name}"]')
+    return found, names[0], names[1]
 
 
 def relative_sizes(
@@ -137,8 +151,17 @@ def relative_sizes(
     return np.stack([width, height, width, height], axis=-1)
 
 
-def _key(boxes: Any, name: str, keys: tuple[str, ...], what: str) -> np.ndarray:
-    """The array of the first of `keys` that is there."""
+def _key(
+    boxes: Any,
+    name: str,
+    keys: tuple[str, ...],
+    what: str,
+    keep_tensors: bool = False,
+) -> Any:
+    """The array of the first of `keys` that is there.
+
+    With `keep_tensors`, what a backend computes with stays as it is.
+    """
     if not isinstance(boxes, Mapping):
         raise type_error(
             f"`{name}` must hold a dict for each image",
@@ -146,6 +169,9 @@ def _key(boxes: Any, name: str, keys: tuple[str, ...], what: str) -> np.ndarray:
         )
     for key in keys:
         if key in boxes:
+            given = isinstance(boxes[key], np.ndarray | list | tuple)
+            if keep_tensors and not given:
+                return boxes[key]
             return as_array(boxes[key], f'{name}["{key}"]')
     raise value_error(
         f'`{name}` must have the {what} of the boxes as "{keys[0]}"',
@@ -175,6 +201,14 @@ def _of_padded(boxes: Mapping, name: str, scored: bool) -> tuple:
     if scored and "num_detections" in boxes:
         count = as_array(boxes["num_detections"], f'{name}["num_detections"]')
         count = _fitting(count.reshape(-1), shape[:1], name)
+        if not np.all((count >= 0) & (count <= shape[1])):
+            raise value_error(
+                f'`{name}["num_detections"]` must be between 0 and the number '
+                "of boxes",
+                smallest=int(count.min()),
+                largest=int(count.max()),
+                boxes=shape[1],
+            )
         valid &= np.arange(shape[1]) < count[:, None]
     return given, labels, confidence, crowd, valid, shape[1]
 
@@ -267,16 +301,28 @@ def _check_values(
     whole = np.isfinite(labels) & (labels == np.floor(labels))
     whole |= ~valid & ~np.isnan(labels.astype("float64"))
     inside = (confidence >= 0.0) & (confidence <= 1.0)
-    rules = {
-        "class ids must be whole numbers, -1 for padding": whole,
-        "boxes must be finite, with an extent >= 0 (see `box_format`)": good
-        | ~valid,
-        "confidence must lie in [0, 1]": inside | ~valid,
-    }
-    for rule, kept in rules.items():
+    rules = (
+        ("class ids must be whole numbers, -1 for padding", whole, labels),
+        (
+            "boxes must be finite, with right >= left and bottom >= top: "
+            "give the `box_format` that they have",
+            good | ~valid,
+            corners,
+        ),
+        (
+            "confidence must lie in [0, 1]: take the sigmoid of logits, and "
+            "divide percent by 100",
+            inside | ~valid,
+            confidence,
+        ),
+    )
+    for rule, kept, values in rules:
         bad = ~kept
         if bad.any():
             image, box = np.argwhere(bad)[0]
             raise value_error(
-                f"`{name}`: {rule}", image=int(image), box=int(box)
+                f"`{name}`: {rule}",
+                image=int(image),
+                box=int(box),
+                value=values[image, box].tolist(),
             )

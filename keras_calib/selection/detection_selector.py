@@ -10,7 +10,7 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.detection import DetectionScaling
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.detections import entry_names
+from keras_calib.inputs.detections import read_entries
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.detection_class_thresholds import (
@@ -116,6 +116,11 @@ class DetectionSelector(keras.layers.Layer):
         """Whether each class has a threshold and `max_boxes` of its own."""
         return len(self._threshold.shape) > 0
 
+    def __call__(self, detections, **kwargs):
+        # Keras' own error for what is no dict names no argument.
+        detections, *_ = read_entries(detections)
+        return super().__call__(detections, **kwargs)
+
     def call(self, detections):
         """Returns the detections that are kept, padded.
 
@@ -125,8 +130,7 @@ class DetectionSelector(keras.layers.Layer):
                 `(..., boxes)`, -1 for padding. `"boxes"` `(..., boxes, 4)` and
                 other entries of that form are sorted with them.
         """
-        label_name, score_name = entry_names(detections)
-        found = dict(detections)
+        found, label_name, score_name = read_entries(detections)
         if self.calibrator is not None:
             found = dict(self.calibrator(found))
         labels = ops.cast(found[label_name], "int32")

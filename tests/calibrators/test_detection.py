@@ -117,11 +117,31 @@ REFUSED = {
         lambda: kc.DetectionScaling(1, coefficients=[[1, 0]])(np.ones((1, 2))),
         "must be a dict",
     ),
+    "list": (
+        lambda: kc.DetectionScaling(1, coefficients=[[1, 0]])([_boxes()]),
+        "must be a dict",
+    ),
+    "strings": (
+        lambda: kc.DetectionScaling(1, coefficients=[[1, 0]])(
+            _boxes() | {"labels": [["cat"]]}
+        ),
+        "map names to class ids",
+    ),
+    "shapes": (
+        lambda: kc.DetectionScaling(1, coefficients=[[1, 0]])(
+            _boxes() | {"labels": np.zeros((2, 2))}
+        ),
+        "one confidence and one class id",
+    ),
+    "nan": (
+        lambda: kc.DetectionScaling(1, coefficients=[[np.nan, 0]]),
+        "must be finite",
+    ),
     "labels": (
         lambda: kc.DetectionScaling(1, coefficients=[[1, 0]])(
             {"confidence": np.ones((1, 2))}
         ),
-        'must have "labels"',
+        'as "labels"',
     ),
     "table": (
         lambda: kc.DetectionScaling(2, coefficients=[[1, 0]]),

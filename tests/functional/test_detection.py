@@ -145,12 +145,29 @@ REFUSED = {
         {},
         "confidence must lie in [0, 1]",
     ),
+    "number": (
+        {"boxes": np.zeros((1, 2, 4)), "labels": np.zeros((1, 2))},
+        {
+            "boxes": np.zeros((1, 2, 4)),
+            "labels": np.zeros((1, 2)),
+            "confidence": np.zeros((1, 2)),
+            "num_detections": np.array([3]),
+        },
+        {},
+        "between 0 and the number of boxes",
+    ),
+    "nan": (
+        [TRUE],
+        [FOUND | {"confidence": [np.nan]}],
+        {},
+        "divide percent by 100",
+    ),
     "strings": ([TRUE], [FOUND | {"labels": ["cat"]}], {}, "numbers"),
     "corners": (
         [TRUE],
         [FOUND | {"boxes": [[4, 4, 0, 0]]}],
         {},
-        "with an extent >= 0",
+        "give the `box_format` that they have",
     ),
     "shape": ([TRUE], [FOUND | {"boxes": [[4, 4, 0]]}], {}, "shape (n, 4)"),
     "images": ([TRUE, TRUE], [FOUND], {}, "must have the same images"),
@@ -180,5 +197,9 @@ def test_records_that_tell_nothing_are_refused():
     with pytest.raises(TypeError, match="match_detections"):
         kc.localization_aware_ece([0.5])
     plain = kc.match_detections([TRUE], [FOUND])
+    with pytest.raises(TypeError, match="must be a list of names"):
+        kc.detection_ece(plain, features="width")
+    with pytest.raises(TypeError, match="num_bins='10'"):
+        kc.detection_ece(plain, num_bins="10")
     with pytest.raises(ValueError, match="image_shape"):
         kc.detection_ece(plain, features=["width"])

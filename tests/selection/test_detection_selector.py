@@ -146,7 +146,11 @@ REFUSED = {
     ),
     "labels": (
         lambda: kc.DetectionSelector()({"confidence": np.ones((1, 2))}),
-        'must have "labels"',
+        'as "labels"',
+    ),
+    "list": (
+        lambda: kc.DetectionSelector()([{"confidence": 1, "labels": 0}]),
+        "must be a dict",
     ),
     "decoder": (lambda: kc.CalibratedDecoder("nms"), "`decoder` must be"),
     "twice": (
