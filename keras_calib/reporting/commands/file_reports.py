@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import CalibratorChoice
 from keras_calib.calibrators import TemperatureScaling
@@ -20,11 +21,16 @@ from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
+from keras_calib.reporting.answer_thresholds import calibrated_confidence
+from keras_calib.reporting.commands.confidence_maps import ConfidenceMap
+from keras_calib.reporting.commands.confidence_maps import calibrator_facts
+from keras_calib.reporting.commands.confidence_maps import told_calibrator
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.entry_points import BLOCK
 from keras_calib.reporting.entry_points import report_of_batches
 from keras_calib.reporting.evaluation import EXPLAINED
 from keras_calib.reporting.html import Report
+from keras_calib.reporting.prediction_files.reader import LEAST_CONFIDENCE
 from keras_calib.reporting.prediction_files.reader import PredictionFile
 from keras_calib.reporting.prediction_files.reader import Rows
 from keras_calib.reporting.prediction_files.reader import join_rows
@@ -40,6 +46,8 @@ __all__ = ["report_of_files"]
 
 # What top-1 records tell: metrics of the predicted class alone.
 _TOP1_METRICS = tuple(x for x in EXPLAINED if x not in ("nll", "brier"))
+# Calibrators of the confidence alone.
+_OF_LOGS = "affine", "beta"
 # Rows that are read at a time of data to fit on.
 _ROWS = 4096
 # What the page calls the file of a flag.
@@ -64,11 +72,15 @@ def report_of_files(
     _check_alike("num_classes", files)
     _check_alike("from_logits", models)
     reading = {"ignore_class": given.ignore_class, "votes": given.votes}
+    first, names = next(iter(models.values())), _names(given.predictions)
+    mapped = _confidence_map(files, given) if given.calibration else None
     keys, ids, held_out = _read_held_out(others, reading, progress)
     # Early, before anything is fitted; `_batches` checks the predictions.
     check_apart(keys)
-    calibrator, selector = _fitted(held_out, given, progress)
-    first, names = next(iter(models.values())), _names(given.predictions)
+    calibrator, selector = _fitted(held_out, given, progress, mapped)
+    notes = given.notes or _file_notes(paths, names, held_out)
+    if mapped is not None and not given.notes:
+        notes["Calibrator"] = told_calibrator(mapped.facts)
     with _blamed(" and ".join(models)):
         return report_of_batches(
             names,
@@ -84,7 +96,7 @@ def report_of_files(
             num_bins=given.bins,
             title=given.title,
             metrics=_TOP1_METRICS if first.top1 else tuple(EXPLAINED),
-            notes=given.notes or _file_notes(paths, names, held_out),
+            notes=notes,
         )
 
 
@@ -158,13 +170,49 @@ def _check_held_out(flag: str, file: PredictionFile) -> None:
             "a threshold with a guarantee needs one prediction for "
             "each sample: pixels of an image are not independent"
         )
-    if flag.startswith("--calibration") and file.top1:
-        raise ValueError(
-            "a calibrator cannot be fitted on the confidence of the predicted "
-            "class alone: give a file with the logits or probabilities of all "
-            "classes, or fit on right and wrong answers by `keras-calib "
-            "threshold --calibration`"
+
+
+def _confidence_map(
+    files: dict[str, PredictionFile], given: Namespace
+) -> ConfidenceMap | None:
+    """The calibrator of records of the predicted class alone, or None.
+
+    It widens the files, so that the predicted class stays the likeliest.
+    """
+    flag = next(x for x in files if x.startswith("--calibration"))
+    is_top1 = files[flag].top1
+    kind = given.calibrator or ("affine" if is_top1 else "choose")
+    if is_top1 == (kind == "choose") or (not is_top1 and kind in _OF_LOGS):
+        raise value_error(
+            "--calibrator must be affine, beta or temperature for a log of "
+            "the confidence alone, and choose or temperature for logits or "
+            "probabilities of all classes",
+            **{"--calibrator": kind},
         )
+    if not is_top1:
+        return None
+    with _blamed(flag):
+        rows = files[flag].read()
+        predicted = rows.outputs.argmax(-1)
+        mapped = ConfidenceMap(
+            calibrator_facts(
+                rows.outputs.max(-1), predicted == rows.labels, kind
+            )
+        )
+    least = np.array([file.least for file in files.values()])
+    smallest = float(calibrated_confidence(mapped.facts, least).min())
+    if smallest < LEAST_CONFIDENCE:
+        raise value_error(
+            "the calibrated confidence must be at least "
+            f"{LEAST_CONFIDENCE:g} in every row: raise the smallest "
+            "confidences of the logs",
+            least=float(least.min()),
+            calibrated=smallest,
+        )
+    size = max(file.num_classes for file in files.values())
+    for file in files.values():
+        file.widen(max(size, int(1.0 / smallest) + 2))
+    return mapped
 
 
 def _rows_of_logits(
@@ -188,15 +236,20 @@ def _rows_of_logits(
 
 
 def _fitted(
-    held_out: dict[str, Rows], given: Namespace, progress: Progress
-) -> tuple[Calibrator | CalibratorChoice | None, SelectiveClassifier | None]:
+    held_out: dict[str, Rows],
+    given: Namespace,
+    progress: Progress,
+    mapped: ConfidenceMap | None,
+) -> tuple[Any, SelectiveClassifier | None]:
     """A calibrator and a selector, of the data that there are."""
-    calibrator: Calibrator | CalibratorChoice | None = None
+    calibrator: Calibrator | CalibratorChoice | ConfidenceMap | None = mapped
     selector = None
     for flag, (labels, logits, weight, *_) in held_out.items():
         data = {"sample_weight": weight, "ignore_class": given.ignore_class}
         with _blamed(flag):
             if flag.startswith("--calibration"):
+                if mapped is not None:
+                    continue
                 if given.calibrator != "temperature":
                     progress.say("Choosing the calibrator ...")
                     calibrator = choose_calibrator(labels, logits, **data)

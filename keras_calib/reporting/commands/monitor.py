@@ -22,7 +22,8 @@ A log has one row for each answer, in their order:
               refuse a log that was read before
   confidence  of the predicted class, in [0, 1]
   accepted    1 or 0, true or false; or --threshold, for the column `score`, or
-              else for the confidence
+              else for the confidence. A file of `threshold` there calibrates
+              the confidence first
   correct     1 or 0, nothing without a label; or `label` and `predicted`
   time        may be there; it must not go back
 Files are .npz, .csv, .tsv, .parquet, or .jsonl with one JSON object in each
@@ -39,6 +40,8 @@ examples:
   keras-calib monitor --log=answers.parquet --risk=0.01
   keras-calib monitor --log=monday.jsonl --labels=labels.csv --risk=0.01 \\
       --coverage=0.6,0.8 --state=monitor.npz --out=monitor.html
+  keras-calib monitor --log=answers.parquet --selector=threshold.json \\
+      --threshold=threshold.json
   keras-calib monitor --state=monitor.npz --labels=late.csv --unknown=skip
   keras-calib monitor --state=monitor.npz --restart=risk
 """
@@ -116,9 +119,11 @@ _WATCHED: _Arguments = {
 }
 _COLUMNS: _Arguments = {
     "--threshold": {
-        "type": float,
         "metavar": "SCORE",
-        "help": "least score to accept, where the log has no `accepted`",
+        "help": (
+            "least score to accept, where the log has no `accepted`; or the "
+            ".json file of `threshold`, for answers as in its log"
+        ),
     },
     "--unknown": {
         "choices": ("raise", "skip"),
@@ -177,6 +182,7 @@ def check(given: argparse.Namespace) -> None:
             )
     given.coverage = _coverage(given.coverage)
     given.tolerance = _tolerance(given.tolerance)
+    given.threshold = _threshold(given.threshold)
     given.restart = _restarted(given.restart)
     if given.waiting is not None and given.waiting < 0:
         raise value_error("`max_waiting` must be >= 0", waiting=given.waiting)
@@ -202,6 +208,19 @@ def run(given: argparse.Namespace, progress: Progress) -> int:
     progress.clear()
     print(text)
     return 3 if has_alarm else 0
+
+
+def _threshold(text: str | None) -> float | str | None:
+    """A number, or the path of a file."""
+    if text is None or text.lower().endswith(".json"):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise value_error(
+            "--threshold must be a number, or the .json file of `threshold`",
+            **{"--threshold": text},
+        ) from None
 
 
 def _coverage(text: str | None) -> tuple[float, float] | None:

@@ -82,10 +82,11 @@ _FILES: _Arguments = {
         "help": "predictions on other data, to fit a calibrator on",
     },
     "--calibrator": {
-        "choices": ("choose", "temperature"),
+        "choices": ("choose", "temperature", "affine", "beta"),
         "help": (
             "what to fit on them: the best of several by cross-validation, "
-            "or a temperature (choose)"
+            "or a temperature (choose); for logs of the confidence alone "
+            "affine, beta or temperature, as `threshold` (affine)"
         ),
     },
     "--selection": {

@@ -27,7 +27,12 @@ line.
 
 With --calibration, answers of a second log first fit a calibrator of the
 confidence c: log(q / (1 - q)) = slope * log(c / (1 - c)) + intercept (affine),
-or a log(c) - b log(1 - c) + c0 (beta). The threshold is then for q.
+the same with an intercept of 0 (temperature), or a log(c) - b log(1 - c) + c0
+(beta). The threshold is then for q.
+
+In Python, keras_calib.load_threshold(FILE) makes a function of the file of
+--out. It calibrates confidences and says which answers to accept.
+`keras-calib verify FILE --data=LOG` chooses the threshold again.
 """
 EXAMPLES = """\
 examples:
@@ -57,7 +62,7 @@ _FILES: _Arguments = {
         "help": "other labelled answers, to fit a calibrator on",
     },
     "--calibrator": {
-        "choices": ("affine", "beta"),
+        "choices": ("affine", "beta", "temperature"),
         "help": "what to fit on them (affine)",
     },
     "--out": {"metavar": "FILE", "help": "the .json file to write too"},

@@ -16,7 +16,8 @@ __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
 DESCRIPTION = """\
 Checks the certificate of an exported model: hashes of every file and, with the
 data that chose the threshold, every number of the guarantee. It needs neither
-Keras nor TensorFlow.
+Keras nor TensorFlow. It checks the .json file of `keras-calib threshold --out`
+too: there --data is the log of answers, in any form that `threshold` reads.
 
 --data is a .npz, .csv, .tsv or .parquet file with a row for each sample: its
 `score`, and whether the prediction was `correct` (0 or 1), as `save_records`
@@ -32,6 +33,7 @@ examples:
   keras-calib verify serving/1
   keras-calib verify serving/1 --data=selection.parquet
   keras-calib verify model.tflite --data=log.csv --score=margin
+  keras-calib verify threshold.json --data=answers.parquet
 """
 # How errors call the library's arguments here.
 FLAGS = {
@@ -45,7 +47,9 @@ _COLUMNS = "score", "confidence", "correct", "group", "cost", "separator"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Gives a parser the arguments of the command."""
-    parser.add_argument("path", help="the exported folder or file")
+    parser.add_argument(
+        "path", help="the exported folder or file, or the file of a threshold"
+    )
     parser.add_argument(
         "--data",
         metavar="FILE",
@@ -80,13 +84,23 @@ def check(given: argparse.Namespace) -> None:
 def run(given: argparse.Namespace, progress: Progress) -> None:
     """Prints what was checked; raises ValueError if anything differs."""
     from keras_calib.exporting.certificate_check import check_certificate
+    from keras_calib.reporting.prediction_files.threshold_file import (
+        is_threshold_file,
+    )
 
-    data: dict[str, Any] = {}
-    if given.data is not None:
-        progress.say(f"Reading {given.data} ...")
-        data = _records(given)
-    progress.say("Checking ...")
-    found = check_certificate(given.path, **data)
+    if is_threshold_file(given.path):
+        from keras_calib.reporting.commands.threshold_check import (
+            check_threshold_file,
+        )
+
+        found = check_threshold_file(given, progress)
+    else:
+        data: dict[str, Any] = {}
+        if given.data is not None:
+            progress.say(f"Reading {given.data} ...")
+            data = _records(given)
+        progress.say("Checking ...")
+        found = check_certificate(given.path, **data)
     progress.clear()
     print("The certificate says:", found.certificate["guarantee"]["statement"])
     for text in found.checked:

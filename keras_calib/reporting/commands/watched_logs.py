@@ -14,6 +14,7 @@ from keras_calib.backend.locks import PathLock
 from keras_calib.exporting.certificate_file import read_certificate
 from keras_calib.monitoring import Monitor
 from keras_calib.plots import MonitorDisplay
+from keras_calib.reporting.answer_thresholds import load_threshold
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import picture_of
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
@@ -55,11 +56,15 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
         is_old = monitor.counts["answers"] > 0
         if given.restart is not None:
             monitor.restart(*given.restart)
-        lines = []
+        lines: list[str] = []
+        threshold = given.threshold
+        if isinstance(threshold, str):
+            with _blamed(f"--threshold={threshold}"):
+                threshold = load_threshold(threshold)
         columns = {name: getattr(given, name) for name in _COLUMNS}
         for path in given.log:
             with _blamed(f"--log={path}"):
-                log = AnswerLog(path, columns, threshold=given.threshold)
+                log = AnswerLog(path, columns, threshold=threshold)
                 if log.is_empty:
                     continue
                 _check_log(log, given, monitor)

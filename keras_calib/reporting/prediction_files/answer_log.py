@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import json
 import re
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.prediction_files.columns import ColumnFile
 
-__all__ = ["AnswerLog", "Answers"]
+__all__ = ["AnswerLog", "Answers", "correctness_of"]
 
 # Names that columns have by default, the first that is there.
 _NAMES = {
@@ -34,6 +35,11 @@ _NUMBERS = ("confidence", "score")
 _LINES = 4096
 # Of a file's columns, those that errors name.
 _MOST_NAMES = 20
+# What to do with grades between wrong and right.
+_GRADES = (
+    ". An answer is right or wrong here: turn a grade between 0 and 1 into "
+    "one of them first, for example by grade >= 0.5"
+)
 _FLAGS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
 _WITHOUT = ("", "nan", "none", "null")
 
@@ -70,7 +76,9 @@ class AnswerLog:
             has one JSON object in each line.
         columns: Names of columns by what they hold, None for the default.
         threshold: Least score to accept, of the score or else of the
-            confidence, where the log does not say what was accepted.
+            confidence, where the log does not say what was accepted. Or a
+            function of either, which returns a dict of `accept` and the
+            calibrated `confidence`.
 
     Raises:
         ImportError: If a table needs pyarrow.
@@ -89,7 +97,7 @@ class AnswerLog:
         path: Any,
         columns: dict[str, str | None],
         *,
-        threshold: float | None = None,
+        threshold: float | Callable | None = None,
     ):
         self.path = Path(path)
         is_lines = self.path.suffix.lower() in (".jsonl", ".ndjson")
@@ -157,8 +165,15 @@ class AnswerLog:
         if "accepted" in read:
             accepted = self._flags("accepted", read["accepted"], start)
         elif self._threshold is not None:
-            score = read["score" if "score" in read else "confidence"]
-            accepted = score >= self._threshold
+            column = "score" if "score" in read else "confidence"
+            if callable(self._threshold):
+                column = self._threshold.column
+                if column not in read:
+                    self.require((column,))
+                answer = self._threshold(read[column])
+                read, accepted = {**read, **answer}, answer["accept"]
+            else:
+                accepted = read[column] >= self._threshold
         ids = None
         if "ids" in read:
             ids = [str(x) for x in read["ids"]]
@@ -186,6 +201,7 @@ class AnswerLog:
                 found[i] = _FLAGS[text]
             else:
                 rule = ", or nothing without a label" if gaps else ""
+                rule += _GRADES if _is_grade(text) else ""
                 raise self._file.bad_value(
                     self._columns[what],
                     f"must be 1 or 0, or true or false{rule}",
@@ -213,6 +229,32 @@ class AnswerLog:
                     value=str(text),
                 )
             self._last = row, now
+
+
+def correctness_of(
+    file: ColumnFile, name: str, values: np.ndarray, start: int
+) -> np.ndarray:
+    """1 for right and 0 for wrong of a column with a value in every row."""
+    if values.dtype.kind in "OU":
+        found = [_FLAGS.get(_plain(x).lower(), np.nan) for x in values]
+        values = np.where(np.isnan(found), values, np.array(found, object))
+    (wrong,) = np.nonzero(~np.isin(values, (0, 1)))
+    if len(wrong):
+        value = values[wrong[0]]
+        raise file.bad_value(
+            name,
+            "must be 0, 1, true or false in every row"
+            + _GRADES * _is_grade(str(value)),
+            start + int(wrong[0]),
+            value=value if isinstance(value, str) else value.item(),
+        )
+    return values.astype("int64")
+
+
+def _is_grade(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return 0.0 < float(text) < 1.0
+    return False
 
 
 class _JsonLines:

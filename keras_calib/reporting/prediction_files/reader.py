@@ -10,6 +10,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.values import in_unit_interval
+from keras_calib.reporting.prediction_files.answer_log import correctness_of
 from keras_calib.reporting.prediction_files.columns import ColumnFile
 from keras_calib.reporting.prediction_files.roles import Columns
 from keras_calib.reporting.prediction_files.roles import find_roles
@@ -17,12 +18,12 @@ from keras_calib.reporting.prediction_files.vote_rows import check_are_votes
 from keras_calib.reporting.prediction_files.vote_rows import check_no_votes
 from keras_calib.reporting.prediction_files.vote_rows import votes_of
 
-__all__ = ["PredictionFile", "Rows", "join_rows"]
+__all__ = ["LEAST_CONFIDENCE", "PredictionFile", "Rows", "join_rows"]
 
 # Rows that are checked when a file is opened.
 _FIRST = 100
 # A smaller confidence would need more classes than a page can be made of.
-_LEAST_CONFIDENCE = 1e-5
+LEAST_CONFIDENCE = 1e-5
 
 
 class Rows(NamedTuple):
@@ -58,6 +59,7 @@ class PredictionFile:
         pixels: Whether a sample has several predictions.
         class_names: Names of the classes, or None.
         top1: Whether only the predicted class is known.
+        least: The least confidence of top-1 records.
     """
 
     def __init__(self, path: Any, columns: Columns | None = None):
@@ -186,7 +188,9 @@ class PredictionFile:
     ) -> np.ndarray:
         """Whole numbers of ids, of names of classes, or of right and wrong."""
         bad, ids = self._file.bad_value, values
-        is_text = values.dtype.kind in "OU" and not self._of_correctness
+        if self._of_correctness:
+            return correctness_of(self._file, name, values, start)
+        is_text = values.dtype.kind in "OU"
         if is_text and self.class_names is None:
             raise bad(
                 name,
@@ -197,15 +201,6 @@ class PredictionFile:
             ids = self._ids_of_names(values, name, start)
         if ids.dtype.kind not in "biuf":
             raise bad(name, "must hold numbers in every row")
-        if self._of_correctness:
-            (wrong,) = np.nonzero(~np.isin(ids, (0, 1)))
-            if len(wrong):
-                raise bad(
-                    name,
-                    "must be 0, 1, true or false in every row",
-                    start + int(wrong[0]),
-                    value=ids[wrong[0]].item(),
-                )
         return ids.astype("int64") if ids.dtype == bool else ids
 
     def _ids_of_names(
@@ -239,7 +234,7 @@ class PredictionFile:
         least, most, seen, start = 1.0, 1, set(), 0
         for part in self._columns():
             confidence = part[self._roles.outputs[0]]
-            right = (confidence >= _LEAST_CONFIDENCE) & in_unit_interval(
+            right = (confidence >= LEAST_CONFIDENCE) & in_unit_interval(
                 confidence
             )
             if confidence.ndim > 1 or not right.all():
@@ -247,7 +242,7 @@ class PredictionFile:
                 raise self._file.bad_value(
                     self._roles.outputs[0],
                     "must be the probability of the predicted class, from "
-                    f"{_LEAST_CONFIDENCE:g} to 1, in every row",
+                    f"{LEAST_CONFIDENCE:g} to 1, in every row",
                     start + row,
                     value=confidence[row].tolist(),
                 )
@@ -268,6 +263,7 @@ class PredictionFile:
             self.class_names = sorted(seen)
         # So many that no other class is as probable as the predicted one.
         named = len(self.class_names or ())
+        self.least = least
         self.widen(max(most + 1, named, int(1.0 / least) + 2))
 
     def widen(self, num_classes: int) -> None:

@@ -1,16 +1,26 @@
 """The file of a threshold that `keras-calib threshold` chose for answers."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
+from keras_calib.exporting.certificate_file import digest_of
 from keras_calib.selection import ChosenThreshold
 from keras_calib.selection import GroupThresholds
 from keras_calib.version import __version__
 
-__all__ = ["is_threshold_file", "read_threshold", "write_threshold"]
+__all__ = [
+    "is_threshold_file",
+    "read_threshold",
+    "rows_sha256",
+    "threshold_facts",
+    "write_threshold",
+]
 
 # Number of the form of the file.
 _SCHEMA = 1
@@ -18,19 +28,22 @@ _KEY = "answer_threshold"
 _FACTS = "coverage", "risk", "certified_risk", "delta", "method"
 
 
-def write_threshold(
-    path: Any,
+def threshold_facts(
     chosen: ChosenThreshold | GroupThresholds,
+    *,
     column: str,
     calibrator: dict[str, Any] | None,
-) -> None:
-    """Writes a threshold as JSON, for programs in any language.
+    target: dict[str, Any],
+    data: dict[str, Any],
+) -> dict[str, Any]:
+    """What a file says of a threshold, for programs in any language.
 
     Args:
-        path: The file, which is replaced as a whole.
         chosen: The threshold, or those of groups.
         column: What it is for, `"confidence"` or `"score"`.
         calibrator: What the confidence goes through first, or None.
+        target: What it was chosen for: risk, coverage, delta, method.
+        data: Columns and hash of the log.
     """
     facts: dict[str, Any] = {
         _KEY: _SCHEMA,
@@ -39,6 +52,8 @@ def write_threshold(
         "calibrator": calibrator,
         "threshold": None,
         **{name: getattr(chosen, name) for name in _FACTS},
+        "target": target,
+        "data": data,
     }
     if isinstance(chosen, GroupThresholds):
         facts["num_samples"] = sum(chosen.num_samples)
@@ -62,9 +77,33 @@ def write_threshold(
     else:
         facts["num_samples"] = chosen.num_samples
         facts["threshold"] = _plain(chosen.threshold, column)
+    return {**facts, "digest": digest_of(facts)}
+
+
+def write_threshold(path: Any, facts: dict[str, Any]) -> None:
+    """Writes the facts of a threshold as JSON; the file is replaced whole."""
     text = json.dumps(facts, indent=2, allow_nan=False)
     with replacing(Path(path)) as file:
         file.write(f"{text}\n".encode())
+
+
+def rows_sha256(
+    values: np.ndarray, correct: np.ndarray, group: np.ndarray | None
+) -> str:
+    """SHA-256 of labelled answers, in whatever order they are.
+
+    It is that of the sorted rows of value and correctness in float64, with the
+    group before them where there is one.
+    """
+    names = np.zeros(len(values), str) if group is None else group.astype(str)
+    order = np.lexsort((correct, values, names))
+    hashed = hashlib.sha256()
+    if group is not None:
+        hashed.update("\0".join(names[order].tolist()).encode())
+    # -0.0 is 0.0.
+    rows = np.stack([values[order], correct[order]], axis=-1) + 0.0
+    hashed.update(rows.astype("<f8").tobytes())
+    return hashed.hexdigest()
 
 
 def is_threshold_file(path: Any) -> bool:

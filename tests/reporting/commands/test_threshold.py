@@ -52,6 +52,63 @@ def test_the_threshold_is_that_of_the_function(tmp_path, capsys):
     assert "coverage (" in text
 
 
+def test_python_and_the_monitor_apply_the_file(tmp_path, capsys):
+    (c, correct), out = answers(), tmp_path / "threshold.json"
+    log = write(tmp_path / "log.csv", c, correct)
+    first = write(tmp_path / "first.csv", *answers(seed=1))
+    for kind in ("affine", "beta", "temperature"):
+        given = f"--calibration={first}", f"--calibrator={kind}"
+        assert run(f"--log={log}", *given, "--risk=0.25", f"--out={out}") == 0
+        rule = kc.load_threshold(out)
+        answer = rule(c)
+        # Exactly what the command accepted, ties at the threshold too.
+        assert answer["accept"].mean() == rule.facts["coverage"]
+        error = 1.0 - correct[answer["accept"]].mean()
+        assert error == pytest.approx(rule.facts["risk"], abs=1e-12)
+    assert rule.facts["calibrator"]["intercept"] == 0.0
+    given = [f"--selector={out}", f"--threshold={out}", "--tolerance=none"]
+    assert main(["monitor", f"--log={log}", *given, "--quiet"]) == 0
+    text = capsys.readouterr().out
+    assert f"{answer['accept'].sum():,} accepted" in text
+    # Groups have thresholds of their own; other groups get no answer.
+    names = np.where(np.arange(2000) % 2, "odd", "even")
+    log = write(tmp_path / "log.csv", c, correct, task=names)
+    given = "--group=task", "--risk=0.3", f"--out={out}"
+    assert run(f"--log={log}", *given) == 0
+    rule = kc.load_threshold(out)
+    accept = rule(c, names)["accept"]
+    assert accept.mean() == pytest.approx(rule.facts["coverage"])
+    assert not rule(c, np.full(2000, "new"))["accept"].any()
+    with pytest.raises(ValueError, match="`group` must be given"):
+        rule(c)
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\]"):
+        rule(np.array([80.0]), ["odd"])
+    with pytest.raises(ValueError, match="must be a .json file"):
+        kc.load_threshold(log)
+
+
+def test_the_file_is_verified_by_its_log(tmp_path, capsys):
+    confidence, correct = answers()
+    log = write(tmp_path / "log.csv", confidence, correct)
+    first = write(tmp_path / "first.csv", *answers(seed=1))
+    out = tmp_path / "threshold.json"
+    given = f"--calibration={first}", "--risk=0.25", f"--out={out}"
+    assert run(f"--log={log}", *given) == 0
+    # The order of rows does not matter.
+    turned = write(tmp_path / "turned.csv", confidence[::-1], correct[::-1])
+    check = ["verify", str(out), "--quiet", "--data"]
+    assert main([*check, str(turned)]) == 0
+    assert "threshold and its numbers, from the log" in capsys.readouterr().out
+    assert main([*check, str(first)]) == 1
+    assert "data: another log" in capsys.readouterr().out
+    facts = json.loads(out.read_text())
+    out.write_text(json.dumps({**facts, "threshold": 0.5}))
+    assert main([*check, str(log)]) == 1
+    text = capsys.readouterr().out
+    assert "digest: the file was changed" in text
+    assert "threshold: 0.5 in the file" in text
+
+
 @pytest.mark.parametrize("kind", ["affine", "beta"])
 def test_a_calibrator_of_other_answers_comes_first(tmp_path, capsys, kind):
     log = write(tmp_path / "log.csv", *answers())
@@ -132,7 +189,8 @@ def test_every_answer_may_be_accepted(tmp_path, capsys):
         (["--risk=0.001"], 1, "--log=log.csv: No threshold is certified"),
         (["--risk=0.1", "--group=task"], 1, "absent='task'"),
         (["--risk=0.1", "--confidence=score"], 1, "confidence` must be in"),
-        (["--risk=0.1", "--correct=shares"], 1, "must be 1 or 0"),
+        (["--risk=0.1", "--correct=shares"], 1, "for example by grade >="),
+        (["--risk=0.1", "--ids=correct"], 1, "`id` must be there once"),
         (["--risk=0.1", "--calibration=same.csv", "--ids=id"], 1, "same"),
         (["--risk=0.1", "--calibration=falls.csv"], 1, "must rise"),
     ],

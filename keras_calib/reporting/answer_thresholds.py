@@ -1,0 +1,206 @@
+"""The threshold of answers of any model, applied in Python."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.softmax import log_odds_of
+from keras_calib.numerics.softmax import sigmoid
+
+__all__ = [
+    "LARGEST_LOG_ODDS",
+    "AnswerThreshold",
+    "bounded_log_odds",
+    "calibrated_confidence",
+    "load_threshold",
+]
+
+# Of a confidence of 0 or 1, whose log-odds are infinite.
+LARGEST_LOG_ODDS = 87.0
+# Number of the form of the file.
+_SCHEMA = 1
+_KEY = "answer_threshold"
+
+
+class AnswerThreshold:
+    """The threshold of a file of `keras-calib threshold`, as a function.
+
+    Use `load_threshold` to make one. Call it on confidences `(...)`, or on
+    scores if the file is for a score. It computes in float64, as the command
+    does, so that both accept the same answers.
+
+    Attributes:
+        facts: What the file says, a dict.
+        column: What it is for, `"confidence"` or `"score"`.
+
+    Reference:
+        Geifman and El-Yaniv, Selective Classification for Deep Neural
+        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
+    """
+
+    def __init__(self, facts: dict[str, Any]):
+        self.facts = facts
+        self.column = facts["column"]
+        self._thresholds = None
+        if facts.get("groups") is not None:
+            self._thresholds = {
+                str(one["group"]): float(one["threshold"])
+                for one in facts["groups"]
+            }
+
+    def __call__(
+        self, confidence: Any, group: Any = None
+    ) -> dict[str, np.ndarray]:
+        """Calibrate the confidences and say which answers to accept.
+
+        Args:
+            confidence: Confidences `(...)` in [0, 1], as in the log; scores
+                if the file is for a score.
+            group: Groups of the answers `(...)`, if the file has a threshold
+                for each group; else None. Unknown groups are not accepted.
+
+        Returns:
+            A dict of arrays `(...)`: the calibrated `confidence`, or the
+            `score`, and `accept`.
+
+        Raises:
+            ValueError: If a value is NaN or no confidence, or groups are
+                missing or not asked for.
+        """
+        values = as_array(confidence, self.column, "float64")
+        is_score = self.column == "score"
+        wrong = np.isnan(values)
+        if not is_score:
+            wrong = ~((values >= 0.0) & (values <= 1.0))
+        if wrong.any():
+            rule = "not be NaN" if is_score else "be in [0, 1]"
+            raise value_error(
+                f"`{self.column}` must {rule}",
+                **{self.column: values[wrong][:4].tolist()},
+            )
+        values = calibrated_confidence(self.facts.get("calibrator"), values)
+        return {
+            self.column: values,
+            "accept": values >= self._least(values, group),
+        }
+
+    def __repr__(self) -> str:
+        facts = self.facts
+        told = {
+            name: facts.get(name)
+            for name in ("threshold", "coverage", "certified_risk", "delta")
+        }
+        if self._thresholds is not None:
+            told["threshold"] = f"of {len(self._thresholds)} groups"
+        text = ", ".join(f"{name}={value}" for name, value in told.items())
+        return f"AnswerThreshold({self.column}, {text})"
+
+    def _least(self, values: np.ndarray, group: Any) -> Any:
+        """Threshold of each answer."""
+        if (self._thresholds is None) != (group is None):
+            raise value_error(
+                "`group` must be left out: the file has one threshold"
+                if self._thresholds is None
+                else "`group` must be given: the file has a threshold for each",
+                group=None if group is None else np.shape(group),
+            )
+        if self._thresholds is None:
+            return float(self.facts["threshold"])
+        names = np.asarray(group).astype(str)
+        if names.shape != values.shape:
+            raise value_error(
+                f"`group` must have the shape of `{self.column}`",
+                **{"group": names.shape, self.column: values.shape},
+            )
+        found = [self._thresholds.get(x, np.inf) for x in names.reshape(-1)]
+        return np.reshape(found, values.shape)
+
+
+def load_threshold(path: Any) -> AnswerThreshold:
+    """Load the threshold of answers that `keras-calib threshold` wrote.
+
+    Use it in a program that answers with a language model, or any other model
+    that says how sure it is.
+
+    Args:
+        path: The `.json` file of `--out`.
+
+    Returns:
+        `AnswerThreshold`: a function of confidences that returns a dict of
+        the calibrated `confidence` and `accept`.
+
+    Raises:
+        ValueError: If the file is no threshold that this version knows.
+
+    Example:
+
+    >>> import json, pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "threshold.json"
+    >>> facts = {"answer_threshold": 1, "column": "confidence"}
+    >>> facts["calibrator"] = {"name": "affine", "slope": 0.5, "intercept": 0}
+    >>> _ = path.write_text(json.dumps({**facts, "threshold": 0.7}))
+    >>> answer = load_threshold(path)([0.8, 0.9])
+    >>> print(answer["confidence"].round(2), answer["accept"])
+    [0.67 0.75] [False  True]
+
+    Reference:
+        Geifman and El-Yaniv, Selective Classification for Deep Neural
+        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
+    """
+    try:
+        facts = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise value_error(
+            "`path` must be a .json file of `keras-calib threshold --out`",
+            path=str(path),
+            error=repr(error),
+        ) from error
+    if not isinstance(facts, dict) or facts.get(_KEY) != _SCHEMA:
+        raise value_error(
+            "`path` must be a threshold of a form that this version knows: use "
+            "the version of keras-calib that made it",
+            path=str(path),
+            known=_SCHEMA,
+        )
+    try:
+        found = AnswerThreshold(facts)
+        if facts.get("groups") is None:
+            float(facts["threshold"])
+        calibrated_confidence(facts.get("calibrator"), np.array([0.5]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise value_error(
+            "`path` must be as `keras-calib threshold` writes it",
+            path=str(path),
+            error=repr(error),
+        ) from error
+    return found
+
+
+def bounded_log_odds(confidence: np.ndarray) -> np.ndarray:
+    """log(c / (1 - c)), finite for c of 0 and 1."""
+    return np.clip(log_odds_of(confidence), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
+
+
+def calibrated_confidence(
+    calibrator: dict[str, Any] | None, confidence: np.ndarray
+) -> np.ndarray:
+    """The confidence after a calibrator of the file, in float64."""
+    if calibrator is None:
+        return confidence
+    odds = bounded_log_odds(confidence)
+    if calibrator["name"] == "affine":
+        odds = calibrator["slope"] * odds + calibrator["intercept"]
+    elif calibrator["name"] == "beta":
+        # log c and log(1 - c), of log-odds that are finite.
+        own, other = -np.logaddexp(0.0, -odds), -np.logaddexp(0.0, odds)
+        odds = calibrator["a"] * own - calibrator["b"] * other
+        odds = odds + calibrator["c0"]
+    else:
+        raise value_error(
+            "`calibrator` must be affine or beta", name=calibrator["name"]
+        )
+    return sigmoid(odds)
