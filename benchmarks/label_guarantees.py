@@ -1,0 +1,190 @@
+"""Thresholds by label: what a promise for all labels at once costs.
+
+Each label has answers of a known confidence c, which is the chance to be right,
+so the true risk of every threshold is known. Labels differ in how sure they
+are. "independent" labels share nothing. "alike" labels have nine tenths of
+their confidence in common, and err on the same examples.
+
+`equal shares` is what `MultiLabelSelector` does: delta / labels for each label.
+`Holm` passes the share of a label on that is certified as a whole. Its proof
+needs labels that are independent, or risks that grow with coverage. `fixed` is
+Holm's procedure on 100 thresholds that the examples did not choose, from 8
+starts; its proof needs neither. `alone` promises for each label by itself.
+
+Coverage is the true one, the mean over labels and draws, and `any false` the
+share of draws in which some label has a true risk above the limit.
+
+    python benchmarks/label_guarantees.py --num_draws=40 \
+        --out=benchmarks/results/label_guarantees.md
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+
+import numpy as np
+from absl import app
+from absl import flags
+from reporting import machine
+from reporting import markdown_table
+from reporting import publish
+
+from keras_calib.formulas.intervals import binomial_p_value
+from keras_calib.selection.candidates import Candidates
+from keras_calib.selection.candidates import candidates
+from keras_calib.selection.group_walks import completion_levels
+from keras_calib.selection.group_walks import dependent_groups
+from keras_calib.selection.group_walks import shared_level
+from keras_calib.selection.guarantees import METHODS
+from keras_calib.selection.guarantees import starts
+from keras_calib.selection.guarantees import walk
+
+_NUM_DRAWS = flags.DEFINE_integer("num_draws", 200, "Per row.")
+_SEED = flags.DEFINE_integer("seed", 0, "Of the data.")
+_OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
+
+RISK, DELTA = 0.1, 0.1
+GRID = np.linspace(0.995, 0.5, 100)
+# Normal draws from which the true coverage and risk of thresholds come.
+MANY = 200_000
+# Scales of the log-odds: the easiest label and the hardest one.
+SCALES = {"mixed": (6.0, 1.0), "most easy": (12.0, 2.5), "hard": (2.5, 1.0)}
+
+
+class Labels:
+    """Labels of which every threshold has a known risk and coverage."""
+
+    def __init__(self, kind: str, count: int, rng: np.random.Generator):
+        self.scales = np.geomspace(*SCALES[kind], count)
+        z = np.sort(abs(rng.normal(size=MANY)))[::-1]
+        share = np.arange(1, MANY + 1)
+        self.z = z
+        self.risks = [
+            np.cumsum(1.0 / (1.0 + np.exp(a * z))) / share for a in self.scales
+        ]
+
+    def draw(
+        self, size: int, alike: bool, rng: np.random.Generator
+    ) -> list[Candidates]:
+        """Candidates of each label."""
+        shape = size, len(self.scales)
+        own, common = rng.normal(size=shape), rng.normal(size=(size, 1))
+        z = np.sqrt(0.9) * common + np.sqrt(0.1) * own if alike else own
+        score = abs(z) * self.scales
+        u = rng.random((size, 1)) if alike else rng.random(shape)
+        right = u < 1.0 / (1.0 + np.exp(-score))
+        return [
+            candidates(s, y, None, DELTA)
+            for s, y in zip(score.T, right.T, strict=True)
+        ]
+
+    def outcome(self, thresholds: list[float]) -> tuple[float, bool]:
+        """Mean coverage, and whether any risk is too high."""
+        found, false = [], False
+        for k, threshold in enumerate(thresholds):
+            place = np.searchsorted(-self.z, -threshold / self.scales[k])
+            found.append(place / MANY)
+            false |= place > 0 and self.risks[k][place - 1] > RISK
+        return float(np.mean(found)), bool(false)
+
+
+def last(one: Candidates, certified: np.ndarray) -> float:
+    """The most lenient certified threshold, inf without one."""
+    places = np.flatnonzero(certified)
+    return float(one.threshold[places[-1]]) if len(places) else np.inf
+
+
+def equal_shares(found: list[Candidates]) -> list[float]:
+    masks = dependent_groups(found, RISK, DELTA, "ltt")
+    return [last(*pair) for pair in zip(found, masks, strict=True)]
+
+
+def alone(found: list[Candidates]) -> list[float]:
+    certify = METHODS["ltt"]
+    return [
+        last(one, certify(one.accepted, one.wrong, RISK, DELTA))
+        for one in found
+    ]
+
+
+def holm(found: list[Candidates]) -> list[float]:
+    level, walks = DELTA / len(found), []
+    for one in found:
+        ranks, shares = starts(one.num_samples, RISK, level)
+        first = np.searchsorted(one.accepted, ranks)
+        p_value = binomial_p_value(one.wrong, one.accepted, RISK)
+        walks.append((p_value, first, shares / level))
+    completed = np.array([completion_levels(*one) for one in walks])
+    level = float(shared_level(completed, DELTA))
+    return [
+        last(one, walk(p_value, first, shares * level))
+        for one, (p_value, first, shares) in zip(found, walks, strict=True)
+    ]
+
+
+def fixed(found: list[Candidates]) -> list[float]:
+    tried = np.log(GRID) - np.log1p(-GRID)
+    first = np.linspace(0, len(tried), 8, endpoint=False).astype(int)
+    shares, p_values = np.full(8, 1 / 8), []
+    for one in found:
+        place = np.searchsorted(-one.threshold, -tried, side="right") - 1
+        accepted = np.where(place >= 0, one.accepted[place], 0)
+        wrong = np.where(place >= 0, one.wrong[place], 0)
+        p_values.append(binomial_p_value(wrong, accepted, RISK))
+    completed = [completion_levels(p, first, shares) for p in p_values]
+    level = float(shared_level(np.array(completed), DELTA))
+    thresholds = []
+    for p in p_values:
+        places = np.flatnonzero(walk(p, first, shares * level))
+        thresholds.append(float(tried[places[-1]]) if len(places) else np.inf)
+    return thresholds
+
+
+PROCEDURES: dict[str, Callable] = {
+    "equal shares": equal_shares,
+    "Holm": holm,
+    "fixed": fixed,
+    "alone": alone,
+}
+
+
+def rows(rng: np.random.Generator) -> Iterator[list]:
+    for kind in SCALES:
+        for count in (5, 20, 100):
+            labels = Labels(kind, count, rng)
+            for alike in (False, True):
+                found: dict[str, list] = {name: [] for name in PROCEDURES}
+                for _ in range(_NUM_DRAWS.value):
+                    drawn = labels.draw(1000, alike, rng)
+                    for name, procedure in PROCEDURES.items():
+                        found[name].append(labels.outcome(procedure(drawn)))
+                coverage = [
+                    f"{np.mean([x for x, _ in pairs]):.3f}"
+                    for pairs in found.values()
+                ]
+                false = [
+                    f"{np.mean([x for _, x in pairs]):.3f}"
+                    for pairs in found.values()
+                ]
+                how = "alike" if alike else "independent"
+                yield [kind, count, how, *coverage, *false]
+
+
+def main(_):
+    table = markdown_table(
+        [
+            *("labels", "number", "of each other"),
+            *(f"coverage: {name}" for name in PROCEDURES),
+            *(f"any false: {name}" for name in PROCEDURES),
+        ],
+        list(rows(np.random.default_rng(_SEED.value))),
+    )
+    publish(
+        f"1,000 examples, risk {RISK}, delta {DELTA}, "
+        f"{_NUM_DRAWS.value} draws a row, seed {_SEED.value}. "
+        f"{machine()}\n\n{table}",
+        _OUT.value,
+    )
+
+
+if __name__ == "__main__":
+    app.run(main)
