@@ -113,7 +113,8 @@ def _of_jax(forward: Callable, logits: Any, beside: tuple) -> Any:
     @run.defjvp
     def rule(primals, tangents):
         (rows,), (tangent,) = primals, tangents
-        start = nothing, jax.numpy.zeros_like(rows)
+        # Overwritten. XLA would allocate zeros before the logits.
+        start = nothing, jax.numpy.broadcast_to(rows[0, 0], rows.shape)
         values, slopes = loop(both, (rows, *beside), start)
         return values, ops.sum(slopes * tangent, axis=-1)
 
@@ -158,13 +159,13 @@ def _of_tensorflow(forward: Callable, logits: Any, beside: tuple) -> Any:
 
     given = [i for i, x in enumerate(beside) if x is not None]
 
-    def loop(fn, arrays, like):
+    def loop(fn, like, start, *arrays):
         count = tf.shape(arrays[0])[0]
         size = -(-count // _BLOCKS)
 
         def block(i):
-            start = tf.minimum(i * size, count - size)
-            return start, *fn(*[_rows_of(x, start, size) for x in arrays])
+            row = tf.minimum(i * size, count - size)
+            return row, *fn(*[_rows_of(x, row, size) for x in arrays])
 
         if tf.executing_eagerly():
             steps = -(-int(count) // int(size))
@@ -174,21 +175,19 @@ def _of_tensorflow(forward: Callable, logits: Any, beside: tuple) -> Any:
             return tf.concat([*parts[:-1], parts[-1][skip:]], axis=0)
 
         def step(i, result):
-            start, part = block(i)
-            return i + 1, _updated(result, part, start)
+            row, part = block(i)
+            return i + 1, _updated(result, part, row)
 
-        # Zeros of a known shape would be folded into a constant, and be
-        # allocated once more while XLA compiles.
         return tf.while_loop(
             lambda i, _: i < _BLOCKS,
             step,
-            (0, tf.zeros_like(like(arrays))),
+            (0, tf.fill(tf.shape(like(arrays)), start)),
             maximum_iterations=_BLOCKS,
             parallel_iterations=1,
         )[1]
 
-    def run_loop(fn, arrays, like):
-        return run_by_xla(lambda *x: loop(fn, x, like), *arrays)
+    def run_loop(fn, like, start, *arrays):
+        return run_by_xla(lambda *x: loop(fn, like, *x), start, *arrays)
 
     def whole(*parts):
         """`forward` with None where nothing is given."""
@@ -205,10 +204,13 @@ def _of_tensorflow(forward: Callable, logits: Any, beside: tuple) -> Any:
         arrays = (logits, *constant)
 
         def backward(upstream):
-            slopes = _slopes(whole), (upstream, *arrays)
-            return run_loop(*slopes, lambda x: x[1])
+            # It is overwritten, and depends on the values: XLA would allocate
+            # zeros before the logits, and once more while it compiles.
+            start, parts = tf.reduce_sum(values), (upstream, *arrays)
+            return run_loop(_slopes(whole), lambda x: x[1], start, *parts)
 
-        values = run_loop(_values(whole), arrays, lambda x: x[0][:, 0])
+        start = tf.zeros((), logits.dtype)
+        values = run_loop(_values(whole), lambda x: x[0][:, 0], start, *arrays)
         return values, backward
 
     return run(logits)
