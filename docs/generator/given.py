@@ -92,21 +92,27 @@ import keras_calib
 keras.utils.set_random_seed(0)
 hub = keras_hub.models
 vocabulary = "[PAD] [UNK] [CLS] [SEP] [MASK] the film was good bad not"
-classifier = hub.BertTextClassifier(
-    hub.BertBackbone(
-        vocabulary_size=11,
-        num_layers=1,
-        num_heads=1,
-        hidden_dim=8,
-        intermediate_dim=8,
-        max_sequence_length=12,
-    ),
-    num_classes=2,
-    preprocessor=hub.BertTextClassifierPreprocessor(
-        hub.BertTokenizer(vocabulary.split(), lowercase=True),
-        sequence_length=12,
-    ),
-)
+
+
+def make_classifier():
+    return hub.BertTextClassifier(
+        hub.BertBackbone(
+            vocabulary_size=11,
+            num_layers=1,
+            num_heads=1,
+            hidden_dim=8,
+            intermediate_dim=8,
+            max_sequence_length=12,
+        ),
+        num_classes=2,
+        preprocessor=hub.BertTextClassifierPreprocessor(
+            hub.BertTokenizer(vocabulary.split(), lowercase=True),
+            sequence_length=12,
+        ),
+    )
+
+
+classifier = make_classifier()
 photo_classifier = hub.ViTImageClassifier(
     hub.ViTBackbone(
         image_shape=(16, 16, 3),

@@ -151,14 +151,15 @@ def recalibrate_file(
     target = Target(risk, coverage, delta, method).check()
     check_share("tune_fraction", tune_fraction, positive=True)
     check_integer("batch_size", batch_size, 1)
-    path, written = _read_paths(path, out)
-    name = format_of(path, None)
+    name = format_of(Path(path), None)
     if name == "savedmodel":
         raise value_error(
-            "`path` must end in .tflite or .onnx; the variables of a "
-            "SavedModel can be replaced after loading",
+            "`path` must end in .tflite or .onnx; for a SavedModel assign its "
+            "variables `calibration` and `threshold` after loading, or fit "
+            "and export again",
             path=str(path),
         )
+    path, written = _read_paths(path, out)
     file_format(name)
     litert = name == "litert"
     graph = (LiteRTGraph if litert else OnnxGraph)(path.read_bytes())

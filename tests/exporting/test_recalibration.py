@@ -163,6 +163,9 @@ def test_what_whole_numbers_do_not_have_is_not_quantised(tmp_path):
 
 @pytest.mark.parametrize("ending", [".tflite", ".onnx"])
 def test_a_file_without_marks_is_refused(tmp_path, ending):
+    # A SavedModel is a folder.
+    with pytest.raises(ValueError, match="for a SavedModel assign its var"):
+        refused(tmp_path)
     path = tmp_path / f"other{ending}"
     with pytest.raises(ValueError, match="`path` must be an existing file"):
         refused(path)
