@@ -12,7 +12,8 @@ all labels, beside the bare model. Times are those of the CPU, one thread each:
 medians of calls in turn after a first one, or of more than 100 labels one call.
 
     pip install -e ".[examples,bench]"
-    OMP_NUM_THREADS=1 python benchmarks/multi_label.py --out=benchmarks/results/multi_label.md
+    OMP_NUM_THREADS=1 python benchmarks/multi_label.py \
+        --out=benchmarks/results/multi_label.md
 """
 
 import tempfile
@@ -222,8 +223,9 @@ def main(_):
     tf.config.threading.set_inter_op_parallelism_threads(1)
     parts = [
         f"Seed {_SEED.value}. {machine()}.",
-        "Numbers of labels stand in the heads. Ratios are to `ECE, eager`, `NLL, eager`, `AffineScaling`, "
-        "`IsotonicCalibration` and the bare model of the same table.",
+        "Numbers of labels stand in the heads. Ratios are to `ECE, eager`, "
+        "`NLL, eager`, `AffineScaling`, `IsotonicCalibration` and the bare "
+        "model of the same table.",
         f"{BATCHES} batches of {BATCH} examples, and the result:",
         table(streams, "metric"),
         f"Fits on {HELD_OUT:,} examples:",

@@ -1,4 +1,4 @@
-"""Cumulative calibration error of the predicted class, without bins."""
+"""Cumulative calibration error, without bins."""
 
 from typing import Any
 from typing import Unpack
@@ -9,14 +9,18 @@ from keras_calib.formulas.cumulative import cumulative_error
 from keras_calib.formulas.cumulative import differences_of
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
-from keras_calib.inputs.top_label import top_label
+from keras_calib.inputs.top_label import event_of
 
 __all__ = ["cumulative_differences", "ecce"]
 
 
 @reads_arrays
 def cumulative_differences(
-    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
+    labels: Any,
+    probs: Any,
+    *,
+    mode: str = "top_label",
+    **options: Unpack[ArrayOptions],
 ) -> CumulativeDifferences:
     """Cumulative differences of confidence and correctness, in float64.
 
@@ -26,6 +30,7 @@ def cumulative_differences(
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        mode: `"top_label"`, or `"binary"` as in `ecce`.
         **options: `from_logits`, `sample_weight`, `ignore_class` and `votes`
             as in `ece`.
 
@@ -44,7 +49,7 @@ def cumulative_differences(
         for Probabilistic Predictions, JMLR 2022,
         https://jmlr.org/papers/v23/22-0658.html
     """
-    top = top_label(labels, probs, **options)
+    top = event_of(labels, probs, mode, **options)
     return differences_of(top.score, top.confidence, top.correct, top.weight)
 
 
@@ -54,6 +59,7 @@ def ecce(
     probs: Any,
     *,
     kind: str = "range",
+    mode: str = "top_label",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """Estimated cumulative calibration error (ECCE), in float64.
@@ -75,6 +81,9 @@ def ecce(
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         kind: `"range"` for ECCE-R, `"maximum"` for ECCE-MAD.
+        mode: `"top_label"` for the confidence of the predicted class,
+            `"binary"` for the probability of the second of two classes, and
+            whether the class is the second.
         **options: `from_logits`, `sample_weight`, `ignore_class` and `votes`
             as in `ece`. Weights multiply the terms, and their sum replaces n.
 
@@ -104,5 +113,5 @@ def ecce(
         The papers take tied samples one by one, so that their order matters.
     """
     check_kind(kind)
-    found = cumulative_differences(labels, probs, **options)
+    found = cumulative_differences(labels, probs, mode=mode, **options)
     return float(cumulative_error(found.difference, kind))

@@ -1,4 +1,4 @@
-"""Calibration error of the predicted class, smoothed by a kernel."""
+"""Calibration error, smoothed by a kernel in place of bins."""
 
 from typing import Any
 from typing import Unpack
@@ -7,28 +7,36 @@ from keras_calib.formulas.smooth import EXACT_CELLS
 from keras_calib.formulas.smooth import smooth_error_of_points
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
-from keras_calib.inputs.top_label import top_label
+from keras_calib.inputs.top_label import event_of
 
 __all__ = ["smooth_ece"]
 
 
 @reads_arrays
 def smooth_ece(
-    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
+    labels: Any,
+    probs: Any,
+    *,
+    mode: str = "top_label",
+    **options: Unpack[ArrayOptions],
 ) -> float:
-    """Smooth calibration error of the predicted class, in float64.
+    """Smooth calibration error, in float64.
 
-    Use it when the result must not depend on a choice of bins.
+    Use it when the result must not depend on a choice of bins. It is that of
+    the predicted class, or with `mode="binary"` of the probability of the
+    second of two classes, as in the authors' package.
 
     smECE = the width s at which E(s) = s, with
     E(s) = integral over t in [0, 1] of |mean_n K_s(t, c_n) (c_n - a_n)|
 
     Here c is the confidence, a the correctness and K_s the reflected Gaussian
-    kernel of width s. The value is within constant factors of the distance to
-    the nearest calibrated predictions.
+    kernel of width s. In the mode `"binary"` c is the probability of the second
+    class, and a whether the class is the second. The value is within constant
+    factors of the distance to the nearest calibrated predictions.
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        mode: `"top_label"` or `"binary"`, as in `ece`.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -48,7 +56,7 @@ def smooth_ece(
         below 0.001 and halves confidences of exactly 0 and 1. This function
         solves E(s) = s to 1e-6.
     """
-    top = top_label(labels, probs, **options)
+    top = event_of(labels, probs, mode, **options)
     residual = top.confidence.astype("float64") - top.correct
     if top.weight is None:
         residual = residual / len(residual)

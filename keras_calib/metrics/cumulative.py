@@ -1,4 +1,4 @@
-"""Cumulative calibration error of the predicted class, without bins."""
+"""Cumulative calibration error, without bins."""
 
 from typing import Any
 
@@ -35,6 +35,9 @@ class ECCE(StreamingMetric):
         kind: `"range"` for ECCE-R, `"maximum"` for ECCE-MAD.
         resolution: Number of bins of the fine histogram. Defaults to `8192`,
             which takes 394 kB.
+        mode: `"top_label"` for the confidence of the predicted class,
+            `"binary"` for the probability of the second of two classes, as in
+            `ECE`.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed`, `refresh_every`, `jit_compile` and
@@ -62,14 +65,20 @@ class ECCE(StreamingMetric):
         kind: str = "range",
         *,
         resolution: int = 8192,
+        mode: str = "top_label",
         name: str | None = None,
         **kwargs: Any,
     ):
         check_kind(kind)
-        super().__init__(HistogramSummary(resolution), name=name, **kwargs)
+        summary = HistogramSummary(resolution, mode=mode)
+        super().__init__(summary, name=name, **kwargs)
         self._keep(kind=kind, resolution=resolution)
         if kind == "maximum":
             self._quantity = "ecce_maximum"
+
+    def get_config(self):
+        own = {"mode": "binary"} if self.summary.is_binary else {}
+        return {**super().get_config(), **own}
 
     def differences(self) -> CumulativeDifferences:
         """Return the cumulative differences so far, by filled cell."""

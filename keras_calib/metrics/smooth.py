@@ -1,4 +1,4 @@
-"""Calibration error of the predicted class, smoothed by a kernel."""
+"""Calibration error, smoothed by a kernel in place of bins."""
 
 from typing import Any
 
@@ -24,6 +24,9 @@ class SmoothECE(StreamingMetric):
 
     Args:
         resolution: Number of bins of the fine histogram, at least 64.
+        mode: `"top_label"` for the confidence of the predicted class,
+            `"binary"` for the probability of the second of two classes, as in
+            `ECE`.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
@@ -47,8 +50,14 @@ class SmoothECE(StreamingMetric):
         self,
         *,
         resolution: int = 8192,
+        mode: str = "top_label",
         name: str | None = None,
         **kwargs: Any,
     ):
-        super().__init__(HistogramSummary(resolution), name=name, **kwargs)
+        summary = HistogramSummary(resolution, mode=mode)
+        super().__init__(summary, name=name, **kwargs)
         self._keep(resolution=resolution)
+
+    def get_config(self):
+        own = {"mode": "binary"} if self.summary.is_binary else {}
+        return {**super().get_config(), **own}

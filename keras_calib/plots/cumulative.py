@@ -1,6 +1,7 @@
 """Display of the cumulative differences of confidence and correctness."""
 
 import dataclasses
+import functools
 from typing import Any
 from typing import Self
 
@@ -11,6 +12,8 @@ from keras_calib.formulas.cumulative import BAND
 from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.cumulative import cumulative_error
 from keras_calib.functional.cumulative import cumulative_differences
+from keras_calib.inputs.checks import MODES
+from keras_calib.inputs.checks import check_in
 from keras_calib.metrics.cumulative import ECCE
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.plots.display import BLUE
@@ -41,6 +44,9 @@ class CumulativeDisplay(ModelDisplay):
     Args:
         differences: Result of `cumulative_differences`.
         name: Name of the model, for the title.
+        mode: `"top_label"` for the predicted class, `"binary"` for the
+            probability of the second of two. `from_metric` takes it from the
+            metric.
 
     Attributes:
         ecce_range: ECCE-R, the height of the curve, 0 included.
@@ -67,8 +73,10 @@ class CumulativeDisplay(ModelDisplay):
     differences: CumulativeDifferences
     _: dataclasses.KW_ONLY
     name: str | None = None
+    mode: str = "top_label"
 
     def __post_init__(self):
+        check_in("mode", self.mode, MODES)
         found = self.differences
         self.ecce_range = self.ecce_maximum = 0.0
         if len(found.difference):
@@ -89,6 +97,7 @@ class CumulativeDisplay(ModelDisplay):
         ignore_class: int | None = None,
         votes: bool = False,
         name: str | None = None,
+        mode: str = "top_label",
     ) -> Self:
         """Makes the display from a whole data set.
 
@@ -100,6 +109,7 @@ class CumulativeDisplay(ModelDisplay):
             ignore_class: Class id to leave out.
             votes: Whether labels are rows of annotators' votes, as in `ece`.
             name: Name of the model, for the title.
+            mode: `"top_label"` or `"binary"`, as in `ecce`.
         """
         found = cumulative_differences(
             labels,
@@ -108,8 +118,9 @@ class CumulativeDisplay(ModelDisplay):
             sample_weight=sample_weight,
             ignore_class=ignore_class,
             votes=votes,
+            mode=mode,
         )
-        return cls(found, name=name)
+        return cls(found, name=name, mode=mode)
 
     @classmethod
     def from_metric(cls, metric: Any, *, name: str | None = None) -> Self:
@@ -127,11 +138,14 @@ class CumulativeDisplay(ModelDisplay):
                 "`metric` must be `ECCE` or `CalibrationMetrics`",
                 metric=type(metric).__name__,
             )
-        return cls(metric.differences(), name=name)
+        is_binary = getattr(metric.summary, "is_binary", False)
+        mode = "binary" if is_binary else "top_label"
+        return cls(metric.differences(), name=name, mode=mode)
 
     @classmethod
-    def _of_model(cls, *how, votes=False, **options):
-        return cls.from_metric(streamed(ECCE, *how, votes=votes), **options)
+    def _of_model(cls, *how, votes=False, mode="top_label", **options):
+        make = functools.partial(ECCE, mode=mode)
+        return cls.from_metric(streamed(make, *how, votes=votes), **options)
 
     def _draw(self, ax: Any) -> None:
         share, difference, _ = self.differences
@@ -146,11 +160,17 @@ class CumulativeDisplay(ModelDisplay):
             difference,
             color=BLUE,
             linewidth=1.5,
-            label="confidence less correctness",
+            label=(
+                "probability less outcome"
+                if self.mode == "binary"
+                else "confidence less correctness"
+            ),
         )
         ax.set(
             xlim=(0, 1),
-            xlabel="share of samples, least confident first",
+            xlabel="share of samples, "
+            + ("lowest" if self.mode == "binary" else "least confident")
+            + " first",
             ylabel="cumulative difference",
             title=titled(
                 self.name,

@@ -5,6 +5,7 @@ import functools
 import math
 from collections.abc import Callable
 from typing import Any
+from typing import NamedTuple
 from typing import Self
 
 import numpy as np
@@ -15,7 +16,9 @@ from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.binned_intervals import accuracy_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.functional.binned import equal_width_bins
+from keras_calib.inputs.checks import MODES
 from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.checks import check_in
 from keras_calib.metrics.binned import ECE
 from keras_calib.metrics.binned import BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics
@@ -39,6 +42,26 @@ __all__ = [
 
 # An interval that says little: its bin is faint.
 _WIDE = 0.3
+
+
+class _Event(NamedTuple):
+    """How a diagram names the forecast of an event, and how often it is."""
+
+    forecast: str
+    rate: str
+    gap: str
+
+
+_EVENTS = {
+    "top_label": _Event(
+        "confidence of the predicted class", "accuracy", "gap to confidence"
+    ),
+    "binary": _Event(
+        "probability of the second class",
+        "share of the second class",
+        "gap to probability",
+    ),
+}
 
 
 class BinsDisplay(ModelDisplay):
@@ -73,6 +96,7 @@ class BinsDisplay(ModelDisplay):
             votes: Whether labels are rows of annotators' votes, as in `ece`.
             **options: Arguments of the class, such as `name`.
         """
+        how = {"mode": options["mode"]} if "mode" in options else {}
         bins = cls._bins_of(
             labels,
             probs,
@@ -81,6 +105,7 @@ class BinsDisplay(ModelDisplay):
             sample_weight=sample_weight,
             ignore_class=ignore_class,
             votes=votes,
+            **how,
         )
         return cls(bins, **options)  # type: ignore[call-arg]  # dataclasses
 
@@ -112,6 +137,8 @@ class BinnedDisplay(BinsDisplay):
 
         Raises:
             TypeError: If `metric` is another one.
+            ValueError: If the display is of the predicted class, and `metric`
+                is not.
         """
         if not isinstance(metric, BinnedMetric | CalibrationMetrics):
             raise type_error(
@@ -119,12 +146,20 @@ class BinnedDisplay(BinsDisplay):
                 "bins, or `CalibrationMetrics`",
                 metric=type(metric).__name__,
             )
+        if getattr(metric.summary, "is_binary", False):
+            if not hasattr(cls, "mode"):
+                raise value_error(
+                    '`metric` must have `mode="top_label"`', mode="binary"
+                )
+            options["mode"] = "binary"
         return cls(metric.bins(), **options)
 
     @classmethod
     def _of_model(cls, *how, num_bins=None, votes=False, **options):
         make = functools.partial(
-            ECE, cls._num_bins if num_bins is None else num_bins
+            ECE,
+            cls._num_bins if num_bins is None else num_bins,
+            mode=options.pop("mode", "top_label"),
         )
         return cls.from_metric(streamed(make, *how, votes=votes), **options)
 
@@ -138,11 +173,15 @@ class ReliabilityDisplay(BinnedDisplay):
     Bars reach from the accuracy of a bin to its mean confidence. The exact
     95 % binomial interval of each accuracy shows how much evidence it has; a
     bin with so few samples that its interval is wider than 0.3 is faint. With
-    votes the accuracy is their share for the prediction.
+    votes the accuracy is their share for the prediction. With `mode="binary"`
+    the diagram has the share of the second of two classes against its
+    probability, as scikit-learn's calibration curve.
 
     Args:
         sums: Sums of the bins, arrays `(num_bins,)`.
         name: Name of the model, for the title.
+        mode: `"top_label"` for the predicted class, `"binary"` for the second
+            of two. `from_metric` takes it from the metric.
         zoom: Least confidence of an inset that magnifies the corner with most
             samples, in (0, 1); None, the default, for no inset.
 
@@ -163,9 +202,12 @@ class ReliabilityDisplay(BinnedDisplay):
     _size = (4.8, 5.6)
     _panels = (1, 2)
 
+    mode: str = "top_label"
     zoom: float | None = None
 
     def __post_init__(self):
+        check_in("mode", self.mode, MODES)
+        self._event = _EVENTS[self.mode]
         if self.zoom is not None and not 0.0 < self.zoom < 1.0:
             raise value_error("`zoom` must be in (0, 1)", zoom=self.zoom)
         self.ece = float(calibration_error(self.sums))
@@ -183,9 +225,10 @@ class ReliabilityDisplay(BinnedDisplay):
         ax.set(
             xlim=(-0.02, 1.02),
             ylim=(-0.02, 1.02),
-            ylabel="accuracy",
+            ylabel=self._event.rate,
             title=titled(
-                self.name, f"ECE {self.ece:.4f}, accuracy {self.accuracy:.4f}"
+                self.name,
+                f"ECE {self.ece:.4f}, {self._event.rate} {self.accuracy:.4f}",
             ),
         )
         # Leave the inset the corner that is emptiest.
@@ -194,7 +237,7 @@ class ReliabilityDisplay(BinnedDisplay):
         if self.zoom:
             self._inset(ax, self.zoom)
         bottom = ax if counts_ax is None else counts_ax
-        bottom.set_xlabel("confidence of the predicted class")
+        bottom.set_xlabel(self._event.forecast)
         if counts_ax is not None:
             num_bins = len(self.sums.weight)
             centers = (np.arange(num_bins) + 0.5) / num_bins
@@ -225,7 +268,7 @@ class ReliabilityDisplay(BinnedDisplay):
                 width=0.6 / len(sums.weight),
                 color=ORANGE,
                 alpha=0.35 * alpha,
-                label="gap to confidence" if alpha == 1.0 else None,
+                label=self._event.gap if alpha == 1.0 else None,
             )
             ax.errorbar(
                 x[some],
@@ -237,7 +280,9 @@ class ReliabilityDisplay(BinnedDisplay):
                 alpha=alpha,
                 capsize=2,
                 linewidth=1,
-                label="accuracy, 95 % interval" if alpha == 1.0 else None,
+                label=f"{self._event.rate}, 95 % interval"
+                if alpha == 1.0
+                else None,
             )
 
     def _inset(self, ax: Any, zoom: float) -> None:

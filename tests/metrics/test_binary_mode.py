@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 import keras_calib as kc
 
@@ -66,6 +68,8 @@ def test_the_error_is_that_of_the_curve_of_scikit_learn():
         (kc.RMSCE, kc.rmsce),
         (kc.AverageCalibrationError, kc.average_calibration_error),
         (kc.DebiasedCalibrationError, kc.debiased_calibration_error),
+        (kc.SmoothECE, kc.smooth_ece),
+        (kc.ECCE, kc.ecce),
     ],
 )
 def test_metrics_follow_their_functions_from_logits_too(make, exact):
@@ -78,12 +82,82 @@ def test_metrics_follow_their_functions_from_logits_too(make, exact):
     for outputs, from_logits in ((probs, False), (logits, True)):
         metric = make(mode="binary", from_logits=from_logits)
         metric.update_state(labels, outputs, weight)
-        np.testing.assert_allclose(metric.result(), expected, rtol=1e-4)
+        if make is kc.ECCE:
+            # Its cells hide steps, as its bounds say.
+            low, high = metric.bounds()
+            assert low - 1e-6 <= expected <= high + 1e-6 < low + 1e-3
+            continue
+        # The fine histogram of the smooth error rounds confidences.
+        rtol = 1e-3 if make is kc.SmoothECE else 1e-4
+        np.testing.assert_allclose(metric.result(), expected, rtol=rtol)
     again = type(metric).from_config(metric.get_config())
     again.merge_state(metric)
     assert float(again.result()) == float(metric.result())
     with pytest.raises(ValueError, match="of one configuration"):
         make(from_logits=True).merge_state(metric)
+
+
+def smooth_error(forecast, outcome, points=4001):
+    """The definition of Blasiok and Nakkiran, by a loop in float64."""
+    t = np.linspace(0, 1, points)
+
+    def error(width):
+        total = np.zeros(points)
+        for p, y in zip(forecast, outcome, strict=True):
+            # A Gaussian that is reflected at 0 and 1.
+            for mirror in (p - 2, p, p + 2, -p - 2, -p, 2 - p, 4 - p):
+                total += (y - p) * norm.pdf(t, mirror, width)
+        return np.trapezoid(abs(total), t) / len(forecast)
+
+    return brentq(lambda s: error(s) - s, 0.005, 1.0, xtol=1e-7)
+
+
+def test_errors_without_bins_are_those_of_their_definitions():
+    labels, probs = binary()
+    labels, forecast = labels[:200], probs[:200, 0].astype("float64")
+    found = kc.smooth_ece(labels, probs[:200], mode="binary")
+    np.testing.assert_allclose(found, smooth_error(forecast, labels), rtol=1e-4)
+    order = np.argsort(forecast)
+    steps = np.cumsum((forecast - labels)[order]) / len(labels)
+    steps = np.append(0.0, steps)
+    for kind, expected in (
+        ("range", steps.max() - steps.min()),
+        ("maximum", abs(steps).max()),
+    ):
+        found = kc.ecce(labels, probs[:200], kind=kind, mode="binary")
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        assert abs(kc.ecce(labels, probs[:200], kind=kind) - expected) > 0.01
+
+
+def test_diagrams_are_of_the_second_class():
+    calibration = pytest.importorskip("sklearn.calibration")
+    labels, probs = binary()
+    share, forecast = calibration.calibration_curve(
+        labels, probs[:, 0], n_bins=15
+    )
+    metric = kc.ECE(mode="binary")
+    metric.update_state(labels, probs)
+    for display in (
+        kc.ReliabilityDisplay.from_predictions(labels, probs, mode="binary"),
+        kc.ReliabilityDisplay.from_metric(metric),
+    ):
+        filled = display.sums.weight > 0
+        np.testing.assert_allclose(
+            display.sums.accuracy[filled], share, rtol=1e-6
+        )
+        np.testing.assert_allclose(
+            display.sums.mean_confidence[filled], forecast, rtol=1e-5
+        )
+        display.plot()
+        assert display.counts_ax_.get_xlabel().endswith("second class")
+    with pytest.raises(ValueError, match='must have `mode="top_label"`'):
+        kc.ConfidenceDisplay.from_metric(metric)
+    sums = kc.ECCE(mode="binary")
+    sums.update_state(labels, probs)
+    streamed = kc.CumulativeDisplay.from_metric(sums)
+    exact = kc.CumulativeDisplay.from_predictions(labels, probs, mode="binary")
+    assert abs(streamed.ecce_range - exact.ecce_range) < 1e-4
+    assert streamed.mode == exact.mode == "binary"
 
 
 def test_three_classes_have_no_second_of_two():
