@@ -126,8 +126,9 @@ def bins_of(
     size = 1 + len(features)
     for name in features:
         check_in("features", name, FEATURES)
-    several = isinstance(num_bins, Sequence) and not isinstance(num_bins, str)
-    counts = num_bins if several else (num_bins,) * size
+    counts: Any = (num_bins,) * size
+    if isinstance(num_bins, Sequence) and not isinstance(num_bins, str):
+        counts = num_bins
     for count in counts:
         check_integer("num_bins", count, 1)
     if len(counts) != size:
