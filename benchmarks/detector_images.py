@@ -14,7 +14,7 @@ the test part is below what was certified, by the noise of that part or not.
     python benchmarks/detector_images.py --data_dir=DIR \
         --out=benchmarks/results/detector_images.md
 
-It takes about ten minutes on one CPU core.
+It takes about three minutes of CPU time.
 """
 
 import keras
