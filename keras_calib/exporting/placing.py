@@ -54,9 +54,9 @@ def exact_float32() -> Iterator[None]:
 
 @contextlib.contextmanager
 def scratch_of(path: Path) -> Iterator[Path]:
-    """Where to write what is then put at the path.
+    """A path to write to, in a temporary folder beside the final path.
 
-    It is in a folder beside it, so that a crash leaves nothing incomplete.
+    A crash leaves nothing incomplete.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     head = f".{path.name[:50]}."

@@ -126,8 +126,10 @@ def bins_of(
     size = 1 + len(features)
     for name in features:
         check_in("features", name, FEATURES)
-    several = isinstance(num_bins, Sequence) and not isinstance(num_bins, str)
-    counts = num_bins if several else (num_bins,) * size
+    given: Any = num_bins
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        given = (given,) * size
+    counts = tuple(given)
     for count in counts:
         check_integer("num_bins", count, 1)
     if len(counts) != size:
@@ -137,7 +139,7 @@ def bins_of(
             num_bins=num_bins,
             expected=size,
         )
-    return tuple(counts)
+    return counts
 
 
 def columns_of(

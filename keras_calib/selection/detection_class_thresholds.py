@@ -15,7 +15,7 @@ from keras_calib.selection.detection_thresholds import check_target
 from keras_calib.selection.detection_thresholds import most_boxes
 from keras_calib.selection.detection_thresholds import read_thresholds
 from keras_calib.selection.detection_thresholds import starts_of
-from keras_calib.selection.detection_thresholds import tests_of
+from keras_calib.selection.detection_thresholds import threshold_tests
 from keras_calib.selection.group_walks import completion_levels
 from keras_calib.selection.group_walks import shared_level
 from keras_calib.selection.guarantees import walk
@@ -165,7 +165,7 @@ def choose_detection_class_thresholds(
     tried = read_thresholds(thresholds)
     parts = [_of_class(records, k) for k in range(num_classes)]
     tests = [
-        tests_of(
+        threshold_tests(
             part,
             tried,
             most,

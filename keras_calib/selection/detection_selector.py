@@ -92,7 +92,8 @@ class DetectionSelector(keras.layers.Layer):
                     max_boxes=max_boxes,
                     **{"threshold.max_boxes": threshold.max_boxes},
                 )
-            threshold, max_boxes = threshold.threshold, threshold.max_boxes
+            max_boxes = threshold.max_boxes
+            threshold = threshold.threshold
         if max_boxes is not None:
             check_integer("max_boxes", max_boxes, 1)
         self.calibrator = calibrator

@@ -25,7 +25,7 @@ __all__ = [
     "most_boxes",
     "read_thresholds",
     "starts_of",
-    "tests_of",
+    "threshold_tests",
 ]
 
 # Walks start at so many thresholds, and share delta equally.
@@ -159,7 +159,7 @@ def choose_detection_threshold(
     check_target(records, precision, delta, average)
     most = most_boxes(records, max_boxes)
     tried = read_thresholds(thresholds)
-    tests = tests_of(
+    tests = threshold_tests(
         records,
         tried,
         most,
@@ -203,7 +203,7 @@ def check_target(
     check_in("average", average, ("boxes", "images"))
 
 
-def tests_of(
+def threshold_tests(
     records: DetectionRecords,
     thresholds: np.ndarray,
     most: int,
