@@ -43,6 +43,7 @@ _ONLY = flags.DEFINE_list("only", [], "Metrics to measure; all if empty.")
 _PYTHONS = flags.DEFINE_string(
     "pythons", "", "Of each backend, jax=path,..; this interpreter if empty."
 )
+_TIMES = flags.DEFINE_bool("times", True, "Whether the table has seconds.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 _WORKER = flags.DEFINE_string("role", None, "Internal: measure this role.")
 
@@ -149,20 +150,19 @@ def main(_):
     machines, titles, rows = [], ["metric"], {}
     for role in _ROLES.value:
         python = pythons.get(role.split("-")[0], sys.executable)
-        titles += [role.replace("-", " "), "s"]
+        titles += [role.replace("-", " "), "s"][: 1 + _TIMES.value]
         where, found = run(python, role)
         machines.append(where)
         for name, (memory, seconds) in found.items():
             print(role, name, memory, seconds, flush=True)
-            rows.setdefault(name, [name]).extend(
-                [f"{memory:.1f}", f"{seconds:.2f}"]
-            )
+            values = [f"{memory:.1f}", f"{seconds:.2f}"][: 1 + _TIMES.value]
+            rows.setdefault(name, [name]).extend(values)
     shown = "\n".join(f"- {x}" for x in dict.fromkeys(machines))
     publish(
         f"# Metrics of vocabulary-sized heads\n\n{shown}\n\n"
-        "Peak memory as multiples of the logits, themselves included, and "
-        f"seconds of an update. {_SHAPE.value}, float32, class ids:\n\n"
-        + markdown_table(titles, rows.values()),
+        "Peak memory as multiples of the logits, themselves included"
+        f"{', and seconds of an update' * _TIMES.value}. {_SHAPE.value}, "
+        "float32, class ids:\n\n" + markdown_table(titles, rows.values()),
         _OUT.value,
     )
 
