@@ -15,7 +15,7 @@ from keras import ops
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.backend.xla import run_by_xla
 
-__all__ = ["is_wide", "with_gradient_by_rows"]
+__all__ = ["add_by_rows", "is_wide", "with_gradient_by_rows"]
 
 # From so many classes and so many logits on, rows are read in blocks. Fewer
 # logits are faster as a whole.
@@ -60,6 +60,59 @@ def with_gradient_by_rows(forward: Callable, logits: Any, *beside: Any) -> Any:
     if name == "torch":
         return _torch_function().apply(forward, beside, logits)
     return _of_tensorflow(forward, logits, beside)
+
+
+def add_by_rows(
+    of_rows: Callable, add: Callable, zero: Any, arrays: list
+) -> Any:
+    """Add what blocks of rows give, without a gradient.
+
+    Args:
+        of_rows: Function of `(arrays, is_new)` of a block to what `add` takes.
+            `is_new` is False for rows that another block has too.
+        add: Function of two results to their sum.
+        zero: Sum of nothing.
+        arrays: Tensors `(n, ...)`.
+    """
+    count = ops.shape(arrays[0])[0]
+    size = -(-count // _BLOCKS)
+    name = backend.backend()
+
+    def step(i, total):
+        # The last block may overlap the one before it.
+        start = ops.minimum(i * size, count - size)
+        rows = [_rows_at(x, start, size) for x in arrays]
+        is_new = start + ops.arange(size, dtype="int32") >= i * size
+        return add(total, of_rows(rows, is_new))
+
+    if name == "jax":
+        import jax
+
+        return jax.lax.fori_loop(0, -(-count // size), step, zero)
+    if name == "tensorflow":
+        import tensorflow as tf
+
+        if not tf.executing_eagerly():
+            return tf.while_loop(
+                lambda i, _: i * size < count,
+                lambda i, total: (i + 1, step(i, total)),
+                (0, zero),
+                parallel_iterations=1,
+            )[1]
+    for i in range(-(-int(count) // int(size))):
+        zero = step(i, zero)
+    return zero
+
+
+def _rows_at(x: Any, start: Any, size: Any) -> Any:
+    name = backend.backend()
+    if name == "jax":
+        import jax
+
+        return jax.lax.dynamic_slice_in_dim(x, start, size)
+    if name == "tensorflow":
+        return _rows_of(x, start, size)
+    return x[int(start) : int(start) + size]
 
 
 def _values(forward: Callable) -> Callable:

@@ -37,8 +37,8 @@ from keras_calib.metrics.state_dicts import MergeableMetric
 from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.state_dicts import what_is_wrong
 from keras_calib.metrics.states.composite import Readings
+from keras_calib.metrics.states.records import limbs_of_batch
 from keras_calib.metrics.states.records import split_rows
-from keras_calib.metrics.states.records import top1_of_batch
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
@@ -188,7 +188,7 @@ class StreamingMetric(MergeableMetric):
         self._add(limbs, batch.weight, num_invalid, batch)
 
     def _limbs(self, batch: Batch) -> Any:
-        return self.summary.update(top1_of_batch(batch))
+        return limbs_of_batch(batch, self.summary)
 
     @without_autograph
     def update_scores(self, confidence, correct, sample_weight=None):

@@ -5,6 +5,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_calib.backend.row_gradients import add_by_rows
+from keras_calib.backend.row_gradients import is_wide
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.top_label import check_two_classes
 from keras_calib.inputs.top_label import hard_labels
@@ -19,6 +21,7 @@ from keras_calib.numerics.softmax import top1
 
 __all__ = [
     "by_column",
+    "limbs_of_batch",
     "second_class",
     "split_rows",
     "squares_by_key",
@@ -64,6 +67,30 @@ def split_rows(batch: Any, size: int) -> Iterable[Any]:
         yield batch._replace(
             **{k: x[part] for k, x in fields.items() if hasattr(x, "shape")}
         )
+
+
+def limbs_of_batch(batch: Batch, summary: Any) -> Any:
+    """Limbs that a summary adds for a batch.
+
+    Rows as wide as a vocabulary are read in blocks, as copies of all of them
+    would fill the memory.
+    """
+    if not is_wide(batch.outputs):
+        return summary.update(top1_of_batch(batch))
+    fields = batch._asdict()
+    names = [k for k, x in fields.items() if hasattr(x, "shape")]
+
+    def of_block(arrays, is_new):
+        part = batch._replace(**dict(zip(names, arrays, strict=True)))
+        part = part._replace(mask=ops.logical_and(part.mask, is_new))
+        if part.weight is not None:
+            zero = ops.zeros_like(part.weight)
+            part = part._replace(weight=ops.where(is_new, part.weight, zero))
+        return summary.update(top1_of_batch(part))
+
+    zero = ops.zeros(summary.shape, dtype="int32")
+    arrays = [fields[name] for name in names]
+    return add_by_rows(of_block, exact_sums.add, zero, arrays)
 
 
 def second_class(records: Top1) -> Top1:
