@@ -55,9 +55,7 @@ def _page(method, kind):
         *_about_picture(method, kind),
         *("## Measured effect", ""),
     ]
-    if "unmeasured" in method:
-        lines += [method["unmeasured"], ""]
-    elif kind == "calibrators":
+    if kind == "calibrators":
         columns, rows = method.get("columns"), method.get("rows")
         lines += effects_of_calibrator(columns, rows)
     else:

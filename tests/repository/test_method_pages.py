@@ -93,12 +93,7 @@ def test_tables_pair_runs_of_the_same_seed(file, method, base, row):
 
 
 def test_every_method_has_an_effect_with_an_interval():
-    unmeasured = {"l1_ace", "nacl", "svls"}
     for kind, method in all_methods():
-        if method["page"] in unmeasured:
-            # The page says so.
-            assert method["unmeasured"]
-            continue
         if kind == "calibrators":
             columns = method["columns"]
             lines = measurements.effects_of_calibrator(columns, [])
