@@ -1,6 +1,9 @@
 r"""Forward and backward time and peak memory of every loss, beside Keras'.
 
     python benchmarks/losses.py --out=benchmarks/results/losses.md
+    python benchmarks/losses.py --shapes=4x256x256x12 --rounds=11 \
+        --only=LabelSmoothing,MbLS,MDCA,SVLS,NACL,L1ACE \
+        --out=benchmarks/results/losses_pixels.md
     KERAS_BACKEND=jax python benchmarks/losses.py \
         --shapes=8192x1000,8x512x512x21
 

@@ -49,7 +49,8 @@ NO_PREDICTIONS = {
     **dict.fromkeys(
         (
             *("ResumableBackup", "finished_epochs", "from_folder"),
-            *("from_tfds", "from_tfrecords", "load_training_state"),
+            *("from_tfds", "from_tfrecords", "load_threshold"),
+            "load_training_state",
             "save_training_state",
         ),
         _FILES,
@@ -74,7 +75,7 @@ NO_PREDICTIONS = {
             *("PriorEstimate", "RegularizerHistogram", "Report"),
             *("RiskCoverageCurve", "ThresholdTable", "Alarm", "GroupMetrics"),
             *("CertificateCheck", "ControlledRisks", "GroupThresholds"),
-            "LabelThresholds",
+            *("AnswerThreshold", "LabelThresholds"),
             *("LabelTable", "LargestDifference", "Plan", "Recalibration"),
             *("DetectionCalibrationError", "DetectionRecords"),
             *("DetectionClassThresholds", "DetectionThreshold"),

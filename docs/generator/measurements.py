@@ -18,6 +18,7 @@ _RUNS = (
     "fashion_mnist_strength",
     "newsgroups20",
     "camvid",
+    "camvid_losses",
     "cifar10_small_resnet",
     "cifar10",
     "detection",
@@ -29,6 +30,7 @@ _RUNS = (
 )
 _NOISY_DIGITS = "[Noisy digits](../training.md#measured-on-noisy-digits)"
 _SETUPS = {
+    "camvid_80x60": "CamVid, 80 x 60, 15 epochs",
     "camvid_deeplabv3plus_small": "CamVid",
     "cifar10_resnet20_cpu": "CIFAR-10, ResNet-20",
     "cifar10_small_resnet": "CIFAR-10, small network",
@@ -164,18 +166,22 @@ def _before_and_after(before, after):
 def costs(losses, fits):
     """Time and memory beside cross entropy, and time of fits."""
     lines = []
-    own = [
-        (shape, row)
-        for shape, header, rows in _tables("losses.md")
-        for row in rows
-        if row[0] in losses
-    ]
+    # Losses that need axes of space have a file of their own.
+    for name in ("losses.md", "losses_pixels.md"):
+        own = [
+            (shape, row)
+            for shape, header, rows in _tables(name)
+            for row in rows
+            if row[0] in losses
+        ]
+        if own:
+            break
     if own:
         head = ["logits", "loss", "graph", "XLA", "memory, graph and XLA"]
         lines += [
             "Time of value and gradient over that of Keras' cross entropy, "
             "and memory as a multiple of the logits "
-            f"({_link('losses.md')}):",
+            f"({_link(name)}):",
             "",
             *_table(
                 head,

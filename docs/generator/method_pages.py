@@ -55,8 +55,8 @@ def _page(method, kind):
         *_about_picture(method, kind),
         *("## Measured effect", ""),
     ]
-    if "unmeasured" in method:
-        lines += [method["unmeasured"], ""]
+    if "effect" in method:
+        lines += [method["effect"], ""]
     elif kind == "calibrators":
         columns, rows = method.get("columns"), method.get("rows")
         lines += effects_of_calibrator(columns, rows)

@@ -14,6 +14,7 @@ __all__ = ["stage"]
 _ALWAYS = (
     "benchmarks/results/calibrators.md",
     "benchmarks/results/losses.md",
+    "benchmarks/results/losses_pixels.md",
     "benchmarks/results/runs",
     "benchmarks/results/training.md",
 )

@@ -12,7 +12,6 @@ from keras_calib.numerics.softmax import log_odds_of
 from keras_calib.numerics.softmax import sigmoid
 
 __all__ = [
-    "LARGEST_LOG_ODDS",
     "AnswerThreshold",
     "bounded_log_odds",
     "calibrated_confidence",
@@ -20,7 +19,7 @@ __all__ = [
 ]
 
 # Of a confidence of 0 or 1, whose log-odds are infinite.
-LARGEST_LOG_ODDS = 87.0
+_LARGEST = 87.0
 # Number of the form of the file.
 _SCHEMA = 1
 _KEY = "answer_threshold"
@@ -33,8 +32,11 @@ class AnswerThreshold:
     scores if the file is for a score. It computes in float64, as the command
     does, so that both accept the same answers.
 
-    Attributes:
+    Args:
         facts: What the file says, a dict.
+
+    Attributes:
+        facts: The same dict.
         column: What it is for, `"confidence"` or `"score"`.
 
     Reference:
@@ -182,7 +184,7 @@ def load_threshold(path: Any) -> AnswerThreshold:
 
 def bounded_log_odds(confidence: np.ndarray) -> np.ndarray:
     """log(c / (1 - c)), finite for c of 0 and 1."""
-    return np.clip(log_odds_of(confidence), -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
+    return np.clip(log_odds_of(confidence), -_LARGEST, _LARGEST)
 
 
 def calibrated_confidence(

@@ -10,7 +10,6 @@ from keras_calib.calibrators import AffineScaling
 from keras_calib.calibrators import BetaCalibration
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.reporting.answer_thresholds import LARGEST_LOG_ODDS
 from keras_calib.reporting.answer_thresholds import bounded_log_odds
 from keras_calib.reporting.answer_thresholds import calibrated_confidence
 
@@ -87,7 +86,6 @@ class ConfidenceMap:
         # p / (1 - p) of the top class is 1 / rest.
         confidence = 1.0 / (1.0 + rest)
         found = bounded_log_odds(calibrated_confidence(self.facts, confidence))
-        found = np.clip(found, -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
         mapped = np.zeros_like(logits)
         others = np.log(logits.shape[-1] - 1)
         np.put_along_axis(mapped, top, found + others, -1)

@@ -78,9 +78,7 @@ def report_of_files(
     # Early, before anything is fitted; `_batches` checks the predictions.
     check_apart(keys)
     calibrator, selector = _fitted(held_out, given, progress, mapped)
-    notes = given.notes or _file_notes(paths, names, held_out)
-    if mapped is not None and not given.notes:
-        notes["Calibrator"] = told_calibrator(mapped.facts)
+    told = {"Calibrator": told_calibrator(mapped.facts)} if mapped else {}
     with _blamed(" and ".join(models)):
         return report_of_batches(
             names,
@@ -96,7 +94,7 @@ def report_of_files(
             num_bins=given.bins,
             title=given.title,
             metrics=_TOP1_METRICS if first.top1 else tuple(EXPLAINED),
-            notes=notes,
+            notes=given.notes or _file_notes(paths, names, held_out) | told,
         )
 
 

@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import json
 import re
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,9 +75,8 @@ class AnswerLog:
             has one JSON object in each line.
         columns: Names of columns by what they hold, None for the default.
         threshold: Least score to accept, of the score or else of the
-            confidence, where the log does not say what was accepted. Or a
-            function of either, which returns a dict of `accept` and the
-            calibrated `confidence`.
+            confidence, where the log does not say what was accepted. Or an
+            `AnswerThreshold`, which calibrates the confidence too.
 
     Raises:
         ImportError: If a table needs pyarrow.
@@ -97,7 +95,7 @@ class AnswerLog:
         path: Any,
         columns: dict[str, str | None],
         *,
-        threshold: float | Callable | None = None,
+        threshold: Any = None,
     ):
         self.path = Path(path)
         is_lines = self.path.suffix.lower() in (".jsonl", ".ndjson")
