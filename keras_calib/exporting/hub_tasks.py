@@ -91,6 +91,8 @@ def whole_model(
             "pip install 'keras-calib[hub]'"
         ) from error
     samples = _texts(tokenizer) if sample_inputs is None else sample_inputs
+    if isinstance(samples, dict):
+        samples = _by_place(samples)
     if not isinstance(samples, tuple):
         raw = keras.Input((), dtype="string", name="text")
         return WholeModel(_behind(model, raw), np.asarray(samples, object))
@@ -189,6 +191,20 @@ class _WholeTask(keras.layers.Layer):
 def _behind(task: keras.Model, raw: Any) -> keras.Model:
     """The task as a network of raw inputs."""
     return keras.Model(raw, _WholeTask(task)(raw), name=task.name)
+
+
+def _by_place(samples: dict[str, Any]) -> Any:
+    """Texts that are given by the names that clients use."""
+    if set(samples) == {"text"}:
+        return samples["text"]
+    names = [f"text_{i + 1}" for i in range(len(samples))]
+    if set(samples) != set(names) or len(names) < 2:
+        raise value_error(
+            "`sample_inputs` must be texts, a tuple of lists of texts, or a "
+            "dict of texts by name: 'text' alone, or 'text_1', 'text_2', ...",
+            names=sorted(map(str, samples)),
+        )
+    return tuple(samples[name] for name in names)
 
 
 def _texts(tokenizer: Any) -> list[str]:

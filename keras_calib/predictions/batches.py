@@ -286,7 +286,7 @@ def _with_arrays(structure: Any) -> Any:
     if isinstance(structure, dict):
         return {key: _with_arrays(x) for key, x in structure.items()}
     if isinstance(structure, list | tuple):
-        if not _is_plain(structure):
+        if not _is_plain(structure) or _are_several_texts(structure):
             return tuple(map(_with_arrays, structure))
         try:
             return np.asarray(structure)
@@ -301,6 +301,14 @@ def _with_arrays(structure: Any) -> Any:
         # A pandas table, or a torch tensor on another backend.
         return np.asarray(structure)
     return structure
+
+
+def _are_several_texts(x: Any) -> bool:
+    """Whether it is a tuple of lists of strings, as for pairs of texts."""
+    first = x[0] if isinstance(x, tuple) and x else None
+    return isinstance(first, list) and any(
+        isinstance(text, str | bytes) for text in first[:1]
+    )
 
 
 def _is_plain(x: Any) -> bool:

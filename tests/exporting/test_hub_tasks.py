@@ -132,8 +132,16 @@ assert not {{"keras_hub", "keras_calib"}} & set(sys.modules)
 def test_two_texts_are_two_inputs(tmp_path):
     task = hub_tasks.text_classifier()
     pair = (["the film", "dull"], ["was good", "not bad"])
-    kc.export(task, tmp_path / "pairs", sample_inputs=pair)
     ones, twos = map(np.array, pair)
+    for names in (["text_1"], ["text_1", "text_3"]):
+        with pytest.raises(ValueError, match="a tuple of lists of texts, or"):
+            kc.export(
+                task,
+                tmp_path / "pairs",
+                sample_inputs=dict.fromkeys(names, ones),
+            )
+    samples = {"text_2": twos, "text_1": ones}
+    kc.export(task, tmp_path / "pairs", sample_inputs=samples)
     found = answers(tmp_path / "pairs", text_1=ones, text_2=twos)
     wanted = task.predict(pair, verbose=0)
     np.testing.assert_allclose(found["logits"], wanted, atol=1e-5)

@@ -52,6 +52,19 @@ def test_every_form_of_data_is_read_as_its_arrays():
 
 
 @portable
+def test_a_tuple_of_lists_of_strings_is_several_texts_of_each_example():
+    texts = ["a", "b", "c"], ["d", "e", "f"]
+    for data in ((texts, [0, 1, 0]), [(texts, [0, 1, 0])]):
+        (batch,) = batches_of(data)
+        assert isinstance(batch.inputs, tuple)
+        assert [x.tolist() for x in batch.inputs] == [*texts]
+    # A list of rows is one array, and so is a tuple of rows of numbers.
+    for rows in (list(texts), ([1.0, 2.0], [3.0, 4.0])):
+        (batch,) = batches_of((rows, [0, 1]))
+        assert batch.inputs.shape == np.shape(rows)
+
+
+@portable
 def test_tuples_of_arrays_are_those_of_inputs_and_of_outputs():
     parts = [keras.Input(X.shape[1:], name=name) for name in "ab"]
     both = keras.layers.Concatenate()(parts)
