@@ -11,6 +11,7 @@ from keras import ops
 __all__ = [
     "float_sums_of_segments",
     "read_later",
+    "subtract_at",
     "sums_of_segments",
     "without_autograph",
 ]
@@ -41,6 +42,22 @@ def float_sums_of_segments(values: Any, keys: Any, num_keys: Any) -> Any:
         # Twenty times as fast in a graph. It has no gradient.
         return tf.raw_ops.Bincount(arr=keys, size=num_keys, weights=values)
     return ops.segment_sum(values, keys, num_segments=num_keys)
+
+
+def subtract_at(x: Any, ids: Any, amount: Any) -> Any:
+    """Rows `(..., n)` minus an amount at the place `(...)` of each row."""
+    places = ops.expand_dims(ids, -1)
+    if backend.backend() == "torch":
+        # Its one-hot rows are integers of 64 bits first.
+        import torch
+
+        amount = torch.as_tensor(amount, dtype=x.dtype, device=x.device)
+        amount = amount.expand(places.shape)
+        return x.scatter_add(-1, places.long(), -amount)
+    rows = ops.one_hot(
+        ids, x.shape[-1], dtype=backend.standardize_dtype(x.dtype)
+    )
+    return x - amount * rows
 
 
 @functools.cache

@@ -24,6 +24,8 @@ _MANY = 2**22
 # Blocks that all rows are read in. Time of a kernel's start, times this, must
 # stay small; temporaries are some rows' share of it.
 _BLOCKS = 16
+# Logits of a block on torch, where each operation leaves a temporary.
+_OF_BLOCK = 2**20
 
 
 def is_wide(logits: Any) -> bool:
@@ -178,8 +180,8 @@ def _of_jax(forward: Callable, logits: Any, beside: tuple) -> Any:
 def _torch_function() -> Any:
     import torch
 
-    def loop(fn, arrays, result):
-        size = -(-len(result) // _BLOCKS)
+    def loop(fn, arrays, result, width):
+        size = max(1, _OF_BLOCK // width)
         for start in range(0, len(result), size):
             rows = slice(start, start + size)
             (result[rows],) = fn(*_parts(arrays, lambda x, r=rows: x[r]))
@@ -191,7 +193,8 @@ def _torch_function() -> Any:
             context.formula, context.beside = forward, beside
             context.save_for_backward(logits)
             values = torch.empty_like(logits[:, 0])
-            return loop(_values(forward), (logits, *beside), values)
+            width = logits.shape[-1]
+            return loop(_values(forward), (logits, *beside), values, width)
 
         @staticmethod
         def backward(context, upstream):
@@ -201,7 +204,9 @@ def _torch_function() -> Any:
             if torch.is_grad_enabled():
                 # Its operations are recorded, which needs them whole.
                 return None, None, slopes(*arrays)[0]
-            return None, None, loop(slopes, arrays, torch.empty_like(logits))
+            result = torch.empty_like(logits)
+            loop(slopes, arrays, result, logits.shape[-1])
+            return None, None, result
 
     return ByRows
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from keras import backend
 from keras import ops
 
+from keras_calib.backend.compiled import subtract_at
 from keras_calib.inputs.readers import soft_labels
 from keras_calib.inputs.values import is_integer
 from keras_calib.numerics.arrays import labels_like
@@ -116,7 +117,10 @@ class Targets:
 
     def subtract_from(self, x: Any) -> Any:
         """x - t, `(..., num_classes)`."""
-        if self._alpha is None:
-            return x - self.rows()
-        x = x - self._alpha / self._num_classes
-        return x - (1.0 - self._alpha) * self.rows()
+        share = 1.0
+        if self._alpha is not None:
+            x = x - self._alpha / self._num_classes
+            share = 1.0 - self._alpha
+        if self._ids is not None:
+            return subtract_at(x, self._ids, share)
+        return x - share * self._rows
