@@ -256,7 +256,7 @@ def _fitted(
                 calibrator = TemperatureScaling().fit(labels, logits, **data)
                 continue
             progress.say("Choosing the threshold ...")
-            layer = calibrator
+            layer: Any = calibrator
             if isinstance(layer, CalibratorChoice):
                 layer = layer.calibrator
             selector = SelectiveClassifier(calibrator=layer).fit(
