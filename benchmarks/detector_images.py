@@ -155,7 +155,11 @@ def draws(true: dict, found: dict) -> tuple[list[list], list[list]]:
     for _ in range(_NUM_DRAWS.value):
         order = rng.permutation(len(true["labels"]))
         cal, select, test = np.split(order, PARTS)
-        records = matched(true, found, cal, 0.5)
+        # The overlap counts from 0.1 on, as LaECE counts it.
+        records = {
+            "correct": matched(true, found, cal, 0.5),
+            "overlap": matched(true, found, cal, 0.1),
+        }
         scaled = {"none": found}
         for method, target in (
             ("temperature", "correct"),
@@ -163,7 +167,7 @@ def draws(true: dict, found: dict) -> tuple[list[list], list[list]]:
             ("platt", "overlap"),
         ):
             scaling = kc.DetectionScaling(CLASSES, method=method, target=target)
-            answers = scaling.fit(records)(found)
+            answers = scaling.fit(records[target])(found)
             scaled[f"{method}, {target}"] = {
                 k: ops.convert_to_numpy(x) for k, x in answers.items()
             }
