@@ -25,6 +25,7 @@ import keras_calib as kc
 _TOKENS = flags.DEFINE_integer("tokens", 1_000_000, "Tokens of the stream.")
 _CLASSES = flags.DEFINE_integer("classes", 2000, "Classes of the stream.")
 _WIDE = flags.DEFINE_list("wide", [2000, 50_000, 128_000], "Classes to time.")
+_TIMES = flags.DEFINE_bool("times", True, "Whether tables have times.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
 _BATCH = 1000
@@ -89,11 +90,11 @@ def stream():
         len(compact),
         num_classes,
         f"{peak.growth:.0f}",
-        f"{1e6 * seconds / tokens:.0f}",
-        f"{fit:.1f}",
         f"{found:.6f}",
         f"{exact:.6f}",
         f"{abs(found / exact - 1.0):.1e}",
+        f"{1e6 * seconds / tokens:.0f}",
+        f"{fit:.1f}",
     ]
 
 
@@ -152,13 +153,14 @@ def errors(kind):
 
 def main(_):
     of_stream = markdown_table(
-        ["tokens", "classes", "MB", "us a token", "s to fit", "T"]
-        + ["exact T", "relative error"],
-        [stream()],
+        ["tokens", "classes", "MB", "T", "exact T", "relative error"]
+        + ["us a token", "s to fit"] * _TIMES.value,
+        [stream()[: 6 + 2 * _TIMES.value]],
     )
     of_wide = markdown_table(
-        ["classes", "bytes of logits", "bytes kept", "us a token"],
-        map(wide, _WIDE.value),
+        ["classes", "bytes of logits", "bytes kept"]
+        + ["us a token"] * _TIMES.value,
+        [wide(x)[: 3 + _TIMES.value] for x in _WIDE.value],
     )
     of_rows = markdown_table(["rows", "largest error"], map(errors, _KINDS))
     publish(

@@ -297,7 +297,7 @@ def both_classes(rows: np.ndarray, from_logits: bool) -> np.ndarray:
 def few_rows(rows: Any) -> Any:
     """At most 100 rows from the whole batch, as edges of images may agree.
 
-    Of as many classes as a vocabulary has, fewer tell as much.
+    Fewer rows tell as much if they are as wide as a vocabulary.
     """
     wanted = min(100, max(10, _FEW_ENTRIES // rows.shape[-1]))
     count = rows.shape[0]
