@@ -39,6 +39,12 @@ class AnswerThreshold:
         facts: The same dict.
         column: What it is for, `"confidence"` or `"score"`.
 
+    Example:
+
+    >>> facts = {"column": "score", "calibrator": None, "threshold": 2.0}
+    >>> AnswerThreshold(facts)([1.5, 2.5])["accept"].tolist()
+    [False, True]
+
     Reference:
         Geifman and El-Yaniv, Selective Classification for Deep Neural
         Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
