@@ -167,7 +167,7 @@ class _WholeTask(keras.layers.Layer):
         self.task = task
         # Tracked for its tables.
         self.preprocessor = task.preprocessor
-        self._prepare = preparation(task)
+        self._prepare: Any = preparation(task)
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:

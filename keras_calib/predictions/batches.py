@@ -28,6 +28,7 @@ __all__ = [
     "has_end",
     "predict_batch",
     "predict_batches",
+    "ready",
     "split_index",
     "with_progress",
 ]
@@ -150,10 +151,15 @@ def predict_batches(
     the output to read, for a model that has several.
     """
     chosen = choose_output(model, output)
-    warn_of_differences(model)
-    prepare = preparation(model)
+    prepare = ready(model)
     for batch in batches_of(data, batch_size, steps, chosen):
         yield predict_batch(model, batch, chosen, prepare)
+
+
+def ready(model: keras.Model) -> Callable[[Any], Any] | None:
+    """A model's `preparation`, after a warning if its replicas differ."""
+    warn_of_differences(model)
+    return preparation(model)
 
 
 def predict_batch(

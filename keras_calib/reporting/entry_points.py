@@ -8,8 +8,6 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.raw_inputs import preparation
-from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.functional.groupings import groupings
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_rank
@@ -19,6 +17,7 @@ from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.batches import batches_of
 from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.batches import predict_batch
+from keras_calib.predictions.batches import ready
 from keras_calib.predictions.batches import with_progress
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
@@ -155,16 +154,12 @@ def report(
     first = _of_labels(next(iter(options.values())), votes)
     # Before a model is asked, as it checks the data too.
     num_batches = count_batches(data, batch_size, steps)
-    for model in models.values():
-        warn_of_differences(model)
-    prepare = {name: preparation(model) for name, model in models.items()}
+    how = {k: (options[k].output, ready(m)) for k, m in models.items()}
     batches = (
         (
             labels_of(batch),
             [
-                predict_batch(
-                    model, batch, options[name].output, prepare[name]
-                ).outputs
+                predict_batch(model, batch, *how[name]).outputs
                 for name, model in models.items()
             ],
             batch.sample_weight,
