@@ -117,7 +117,7 @@ class Targets:
 
     def subtract_from(self, x: Any) -> Any:
         """x - t, `(..., num_classes)`."""
-        share = 1.0
+        share: Any = 1.0
         if self._alpha is not None:
             x = x - self._alpha / self._num_classes
             share = 1.0 - self._alpha
