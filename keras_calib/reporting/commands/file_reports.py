@@ -46,8 +46,11 @@ __all__ = ["report_of_files"]
 
 # What top-1 records tell: metrics of the predicted class alone.
 _TOP1_METRICS = tuple(x for x in EXPLAINED if x not in ("nll", "brier"))
-# Calibrators of the confidence alone.
-_OF_LOGS = "affine", "beta"
+# Calibrators of the confidence alone, and of all classes.
+_OF_LOGS, _OF_LOGITS = (
+    ("affine", "beta", "temperature"),
+    ("choose", "temperature"),
+)
 # Rows that are read at a time of data to fit on.
 _ROWS = 4096
 # What the page calls the file of a flag.
@@ -180,7 +183,7 @@ def _confidence_map(
     flag = next(x for x in files if x.startswith("--calibration"))
     is_top1 = files[flag].top1
     kind = given.calibrator or ("affine" if is_top1 else "choose")
-    if is_top1 == (kind == "choose") or (not is_top1 and kind in _OF_LOGS):
+    if kind not in (_OF_LOGS if is_top1 else _OF_LOGITS):
         raise value_error(
             "--calibrator must be affine, beta or temperature for a log of "
             "the confidence alone, and choose or temperature for logits or "
