@@ -97,15 +97,13 @@ def _average_error(
     total = sum_over_replicas if spans_replicas else _as_it_is
     logits = at_least_float32(logits)
     first, dtype = 0 if include_background else 1, logits.dtype
-    weight = ops.ones_like(logits[..., 0])
-    if sample_weight is not None:
-        weight = weight * ops.cast(sample_weight, dtype)
+    lead = ops.shape(logits)[:-1]
+    labels, logits, weight = flat_rows(labels, logits, sample_weight)
     if by == "image":
-        share, places = _images(logits, weight, total)
+        share, places = _images(ops.reshape(weight, lead), total)
     else:
         share, places = ops.ones((1,), dtype), None
     images = ops.shape(share)[0]
-    labels, logits, weight = flat_rows(labels, logits, weight)
     counted, targets = logits.shape[-1] - first, Targets(labels, logits)
     logits = shown(logits, mask_of(labels))
     num_keys = images * counted * num_bins
@@ -167,7 +165,7 @@ def _average_error(
     return total(with_gradient(forward, logits))
 
 
-def _images(logits: Any, weight: Any, total: Callable) -> tuple[Any, Any]:
+def _images(weight: Any, total: Callable) -> tuple[Any, Any]:
     """What each image counts, and the number of the image of each row.
 
     Images count by the mean of their positive weights, relative to the
@@ -177,7 +175,7 @@ def _images(logits: Any, weight: Any, total: Callable) -> tuple[Any, Any]:
         raise value_error(
             "`logits` must have axes of space, (batch, ..., num_classes), "
             'or pass `by="batch"` for the error of the whole batch',
-            **{"logits.shape": shape_of(logits)},
+            **{"logits.shape[:-1]": shape_of(weight)},
         )
     space = tuple(range(1, len(weight.shape)))
     positive = ops.cast(weight > 0, weight.dtype)
