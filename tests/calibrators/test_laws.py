@@ -100,6 +100,7 @@ def test_what_a_fit_promises_of_the_answers():
                 assert same.all(), case
 
 
+@pytest.mark.slow
 def test_forms_of_the_same_data_agree():
     labels, logits = held_out()
     weight = np.random.default_rng(1).integers(0, 3, len(labels))

@@ -45,6 +45,7 @@ def fitted():
     return kc.LocalTemperatureScaling(**QUICK).fit(labels, logits)
 
 
+@pytest.mark.slow
 def test_it_finds_where_a_segmenter_is_too_sure(fitted):
     labels, logits, image = scenes(seed=1)
     seen = scenes()
@@ -190,6 +191,7 @@ def test_it_fits_on_a_segmenter_as_on_its_logits():
         found.fit_on(model, (data, labels), pixels_per_image=5)
 
 
+@pytest.mark.slow
 def test_one_channel_is_the_second_of_two_classes(tmp_path):
     labels, logits, image = scenes(6)
     z = logits[..., 1:2] - logits[..., :1]

@@ -30,6 +30,7 @@ def assert_same(one, other, logits):
     np.testing.assert_array_equal(array(one(logits)), array(other(logits)))
 
 
+@pytest.mark.slow
 def test_a_second_fit_is_a_new_fit():
     first, second = held_out(500), held_out(400, seed=5)
     other = held_out(400, num_classes=3, seed=6)
@@ -99,6 +100,7 @@ def test_a_function_of_tensorflow_holds_the_size_of_an_interval():
     np.testing.assert_allclose(array(low), array(expected), atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="as TensorFlow exports")
 def test_what_is_exported_keeps_its_fit_and_holds_nothing(tmp_path):
     first, second = held_out(300), held_out(400, seed=5)

@@ -86,6 +86,7 @@ def test_weights_of_any_scale_keep_the_ridge():
     assert off[0] < off[1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*on the right side|.*not converge")
 def test_fewer_samples_than_parameters_gain_on_other_samples():
     labels, logits = overconfident(3300, 20)

@@ -19,6 +19,7 @@ import keras_calib as kc
 from keras_calib.data.batches import labelling
 
 
+@pytest.mark.slow
 def test_targets_are_those_of_the_lit_share_of_each_crop():
     images, pairs, index = arrays_of(square_batches(targets="pairs", seed=3))
     labels = squares(40, CLASSES)["label"]

@@ -90,6 +90,7 @@ def test_ways_to_train_are_compared_with_cross_entropy(script, capsys):
     assert len(numbers(lines, "CaPE")) == 6
 
 
+@pytest.mark.slow
 def test_predictors_are_compared_and_exported(script, tmp_path, capsys):
     script("ensembles").run(
         seeds=1, members=2, passes=2, rate=0.5, epochs=2, workdir=tmp_path

@@ -170,6 +170,7 @@ def test_a_model_is_served_as_logits_of_every_class():
             )
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_predicted_class_is_served(tmp_path):
     model, x = trained(1)
     z = array(model(x))

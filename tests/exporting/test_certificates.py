@@ -349,6 +349,7 @@ def test_a_selector_of_a_file_has_its_certificate_still(tmp_path):
         kc.save_records(again, tmp_path / "again.csv")
 
 
+@pytest.mark.slow
 def test_an_export_without_certificate_leaves_no_stale_one(tmp_path):
     pytest.importorskip("ai_edge_litert")
     model, _ = trained(4)

@@ -31,6 +31,7 @@ def grouped(named=False):
     return model, x, chosen, groups, place if named else groups
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ["savedmodel", "onnx", "litert"])
 @pytest.mark.parametrize("named", [False, True])
 def test_files_take_the_group_and_reject_unknown_ones(made, named, tmp_path):

@@ -117,6 +117,7 @@ def test_a_sure_gap_is_known_as_well_as_its_mean(kind):
     assert low == pytest.approx(gap - norm.isf(0.025) * spread, rel=3e-3)
 
 
+@pytest.mark.slow
 @each_kind
 def test_a_calibrated_model_has_the_quantile_of_brownian_motion(kind):
     # A walk of 0 with even noise of variance 1e-4 in all.

@@ -29,6 +29,8 @@ pytestmark = pytest.mark.portable
 
 # Fits that need a package which this environment lacks.
 OUT_OF_REACH = {x.cls.__name__ for x in CALIBRATORS if not x.can_fit}
+# Each call fits by sampling, or makes a page.
+SLOW = "BayesianScaling", "GaussianProcessCalibration", "report_of_predictions"
 CALLED = [
     name
     for name in NAMES
@@ -61,7 +63,13 @@ def test_what_takes_no_predictions_is_listed_with_its_reason():
     assert len(CALLED) > 110
 
 
-@pytest.mark.parametrize("name", CALLED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+        for name in CALLED
+    ],
+)
 def test_every_form_of_the_same_numbers_gives_the_same_value(name):
     entry = entry_of(name)
     labels, outputs, whole, weight = base_of(name)
@@ -165,6 +173,7 @@ def test_what_is_odd_is_refused_in_the_words_of_the_house(name):
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", battery.BY_MODEL)
 def test_what_is_odd_is_refused_by_way_of_a_model(name):
     entry = battery.BY_MODEL[name]

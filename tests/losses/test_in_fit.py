@@ -158,6 +158,7 @@ def test_fidelity_and_what_it_reads_survive_saving(tmp_path):
 # Labels that do not count.
 
 
+@pytest.mark.slow
 def test_an_ignored_pixel_trains_as_a_deleted_one():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4, 3, 5, 4)).astype("float32")
@@ -271,6 +272,7 @@ def test_weights_in_fit_for_pairs_and_every_loss_of_the_batch():
 # Pairs of class id and objectness.
 
 
+@pytest.mark.slow
 def test_pairs_train_beside_metrics_that_read_them():
     x, ids = data(64)
     rng = np.random.default_rng(1)

@@ -121,6 +121,7 @@ def test_images_follow_the_exact_function(cls, exact, options, tolerance):
     assert low <= float(metric.result()) <= high
 
 
+@pytest.mark.slow
 @pytest.mark.portable
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 def test_images_in_compiled_code():

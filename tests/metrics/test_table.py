@@ -312,6 +312,7 @@ def with_tables(cls, jit_compile):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.portable
 def test_late_values_have_the_names_that_keras_gives():
     inputs = keras.Input((2,))
@@ -343,6 +344,7 @@ def test_late_values_have_the_names_that_keras_gives():
     assert shown[1] == pytest.approx(values, 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="a loop of TensorFlow")
 def test_a_loop_around_a_step_gets_numbers():
     import tensorflow as tf

@@ -222,6 +222,7 @@ def texts(svg):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*Layout|.*layout:UserWarning")
 def test_names_are_drawn_letter_by_letter():
     labels, probs = [0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]

@@ -94,6 +94,7 @@ def test_few_errors_give_no_verdict_and_no_infinite_number():
         assert not re.search(r"\b(inf|nan)\b", text)
 
 
+@pytest.mark.slow
 def test_calibrated_column_is_of_the_calibrator():
     labels, logits = noisy_predictions()
     calibrator = kc.TemperatureScaling().fit(*noisy_predictions(seed=1))
@@ -359,6 +360,7 @@ def test_calibrators_of_several_models_need_their_names(monkeypatch):
     assert "calibrated_metrics" in made.results["b"]
 
 
+@pytest.mark.slow
 def test_the_page_shows_how_a_calibrator_was_chosen():
     choice = kc.choose_calibrator(*noisy_predictions(seed=1))
     page = kc.report_of_predictions(

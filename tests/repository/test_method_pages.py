@@ -28,6 +28,7 @@ def test_every_loss_model_and_calibrator_has_a_page():
     assert method_files.exported_methods() <= named <= {*keras_calib.__all__}
 
 
+@pytest.mark.slow
 def test_code_of_pages_runs():
     rng = np.random.default_rng(0)
     logits, maps = rng.normal(size=(60, 3)), rng.normal(size=(3, 15, 15, 3))

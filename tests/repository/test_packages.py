@@ -253,6 +253,7 @@ def test_each_private_part_of_keras_has_its_reason_and_its_version():
             ), node.name
 
 
+@pytest.mark.slow
 @pytest.mark.portable
 def test_import_loads_no_framework_but_the_backend():
     code = (

@@ -183,6 +183,7 @@ def test_images_take_the_group_of_their_row():
     np.testing.assert_array_equal(accepted(selector, dense[1], each), accept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ids", "names"])
 def test_it_saves_and_loads_with_its_groups(kind, tmp_path):
     labels, logits, groups = data(kind)

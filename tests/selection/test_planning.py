@@ -98,6 +98,7 @@ def test_many_errors_are_tested_at_the_ends_of_small_pieces(monkeypatch):
     assert abs(one.mean() - other.mean()) < 0.01
 
 
+@pytest.mark.slow
 def test_plans_agree_with_the_hard_limit_and_their_seed():
     found = kc.plan(risk=0.05, accuracy=0.95, **QUICK)
     assert found.fewest == 59
@@ -171,6 +172,7 @@ def test_wrong_arguments_are_refused(options, message):
         kc.plan(**options)
 
 
+@pytest.mark.slow
 def test_a_risk_out_of_reach_is_refused_with_one_within():
     rng = np.random.default_rng(0)
     scores, wrong = rng.random(3000), rng.random(3000) < 0.3

@@ -68,6 +68,7 @@ def test_fit_learns_and_evaluate_agrees_with_the_functions():
     )
 
 
+@pytest.mark.slow
 def test_a_model_saves_and_loads_without_custom_objects(tmp_path):
     x, ids = data(n=32)
     for case in LOSSES:
@@ -132,6 +133,7 @@ def test_a_saved_model_knows_every_metric(tmp_path):
     assert len(config["metrics"]) == len(metrics)
 
 
+@pytest.mark.slow
 def test_mixed_precision_trains():
     # In a graph, and without.
     mixed_precision("mixed_float16", run_eagerly=False)

@@ -190,6 +190,7 @@ class StopsAt(keras.callbacks.Callback):
         self.model.stop_training = self.left == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps", [8, pytest.param(9, marks=pytest.mark.portable)]
 )

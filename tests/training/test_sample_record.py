@@ -86,6 +86,7 @@ class Both(kc.SharpnessAwareModel, kc.ConfidencePruningModel):
     pass
 
 
+@pytest.mark.slow
 @on_tensorflow
 @pytest.mark.parametrize(
     ("cls", "arguments"),

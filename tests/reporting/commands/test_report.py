@@ -56,6 +56,7 @@ def test_command_writes_what_the_function_makes(tmp_path, capsys):
     assert "How the calibrator was chosen" not in text
 
 
+@pytest.mark.slow
 def test_command_compares_files_of_the_same_labels(tmp_path, capsys):
     labels, logits = noisy_predictions(50)
     one = write_file(tmp_path / "one.parquet", labels, logits=logits)
@@ -293,6 +294,7 @@ def ece_of(confidence, correct):
     return np.abs(gaps).sum() / len(correct)
 
 
+@pytest.mark.slow
 def test_a_calibrator_of_the_confidence_alone_is_that_of_threshold(
     command_files, capsys
 ):
