@@ -6,10 +6,10 @@ import hub_detectors
 import hub_tasks
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_calib as kc
 
+tf = pytest.importorskip("tensorflow")
 pytestmark = [pytest.mark.slow, hub_tasks.NEEDS_HUB]
 
 
