@@ -5,9 +5,13 @@ TESTS =
 # zensical, the successor of mkdocs-material, builds the same pages where it is
 # installed.
 SITE_BUILDER = mkdocs
-# Processes that test at a time; one that has no tests left takes another's.
+# Processes that test at a time. One tests a whole file: what its tests share
+# is made once.
 WORKERS ?= 2
-PYTEST = -m pytest --numprocesses=$(WORKERS) --dist=worksteal
+PYTEST = -m pytest --numprocesses=$(WORKERS) --dist=loadfile
+# Seconds of processor time of all fast tests, on the machine that
+# tests/cpu_budget.py measures by; not asked of some.
+BUDGET = $(if $(TESTS),,--cpu-budget=480)
 # Old packages do what newer ones beside them deprecate; converters and the
 # example server are for the TensorFlow of their day.
 OTHER_VERSIONS = -m "not slow" -W ignore::DeprecationWarning \
@@ -60,7 +64,7 @@ demo: .venv/demo
 
 test: .venv/dev
 	KERAS_BACKEND=tensorflow .venv/bin/python $(PYTEST) -m "not slow" \
-	  --ignore=tests/papers $(TESTS)
+	  --ignore=tests/papers $(BUDGET) $(TESTS)
 
 test-all: .venv/dev
 	KERAS_BACKEND=tensorflow .venv/bin/python $(PYTEST) $(TESTS)

@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 # Before a library reads them. On arrays this small threads mostly wait for
@@ -25,7 +26,26 @@ from hypothesis import settings
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
 
+pytest_plugins = ["cpu_budget"]
+
+HAS_TENSORFLOW = find_spec("tensorflow") is not None
 _DATA_VARIABLE = "KERAS_CALIB_DATA"
+
+
+def pytest_sessionstart(session):
+    """Graphs of the fast tier are run a few times, as they were traced.
+
+    TensorFlow would take an eighth of its time to rewrite them. Runs with slow
+    tests have graphs as users get them.
+    """
+    option = session.config.option
+    runs_tests = not getattr(option, "numprocesses", None)
+    if option.markexpr == "not slow" and runs_tests and HAS_TENSORFLOW:
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options(
+            {"disable_meta_optimizer": True}
+        )
 
 
 @pytest.fixture(scope="module", autouse=True)
