@@ -1,0 +1,66 @@
+"""A plugin: the loss, metric and calibrator of CONTRIBUTING.md are public.
+
+`python -m pytest -p additions tests/laws` runs the laws over these three, as
+if their case had been added as the page says.
+"""
+
+import re
+import textwrap
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from paths import ROOT
+from scipy.special import softmax
+
+import keras_calib as kc
+
+_BLOCK = re.compile(r"^ *```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+_CASES = {"LossCase": "LOSSES", "MetricCase": "METRICS"}
+
+
+def blocks() -> list[str]:
+    """The Python code of CONTRIBUTING.md, block by block."""
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return [textwrap.dedent(code) for code in _BLOCK.findall(page)]
+
+
+def defined() -> dict[str, Any]:
+    """What the blocks that are whole modules define, by public name."""
+    found: dict[str, Any] = {}
+    for code in blocks():
+        if "__all__" in code:
+            space = {"__name__": "contributing"}
+            exec(compile(code, "CONTRIBUTING.md", "exec"), space)
+            found |= {name: space[name] for name in space["__all__"]}
+    return found
+
+
+def cases(names: dict[str, Any]) -> list[Any]:
+    """What the other blocks add to the lists of cases, with these names."""
+    import cases as lists
+
+    space = {"kc": SimpleNamespace(**names), "np": np, "softmax": softmax}
+    space |= {
+        kind: getattr(lists, kind)
+        for kind in ("LossCase", "MetricCase", "CalibratorCase")
+    }
+    found = []
+    for code in blocks():
+        if "__all__" not in code:
+            *before, last = re.split(r"\n(?=\S+Case\()", "\n" + code)
+            exec(compile("\n".join(before), "CONTRIBUTING.md", "exec"), space)
+            found.append(eval(last, space))
+    return found
+
+
+def pytest_configure() -> None:
+    import cases as lists
+
+    names = defined()
+    for name, value in names.items():
+        setattr(kc, name, value)
+        kc.__all__.append(name)
+    for case in cases(names):
+        kind = type(case).__name__
+        getattr(lists, _CASES.get(kind, "CALIBRATORS")).append(case)
