@@ -212,8 +212,8 @@ def _summary(costs: Costs, budget: float | None) -> Iterator[str]:
             yield _over("file", name, spent, allowed)
     if budget and costs.all() > costs.allowed(budget):
         yield (
-            f"FAILED: the tests take {costs.all():.0f} s of processor time."
-            f" The budget is {budget * slowness:.0f} s and a fifth. Make the"
+            f"FAILED: the tests take {costs.all():.3g} s of processor time."
+            f" The budget is {budget * slowness:.3g} s and a fifth. Make the"
             " tests and files named above cheaper, or mark as slow what only"
             " repeats a claim that another test makes."
         )
