@@ -45,7 +45,7 @@ MUTANTS = {
         "inputs/batch.py",
         "        both(mask, user_mask),\n",
         "        user_mask,\n",
-        _COMPILED + "test_what_does_not_count_is_not_judged",
+        "laws/test_loss_weights.py::test_an_ignored_label_is_a_dropped_row",
     ),
     "weightless_samples_are_judged": Mutant(
         "inputs/batch.py",
