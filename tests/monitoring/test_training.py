@@ -36,7 +36,7 @@ def test_training_is_as_without_the_logger():
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.5),
         ]
-        model = network(layers=layers, graph=True)
+        model = network(kc.MbLS(**LOSS), layers=layers, graph=True)
         fit(model, *callbacks, validation_data=(X, Y))
         return model.get_weights()
 

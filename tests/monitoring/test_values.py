@@ -51,7 +51,8 @@ def kinds_of_data():
 
 @portable
 def test_values_are_those_of_the_exact_functions():
-    model, log = network(graph=True), logger(metrics=None, batch_size=8)
+    model = network(kc.MbLS(**LOSS), graph=True)
+    log = logger(metrics=None, batch_size=8)
     history = fit(model, log).history
     logits = predicted(model)
     exact = {
@@ -78,7 +79,7 @@ def test_every_kind_of_data_gives_the_same():
     own = logger(batch_size=8)
     for i, log in enumerate(logs):
         log.prefix = f"{i}_"
-    fit(network(), own, *logs)
+    fit(network(kc.MbLS(**LOSS)), own, *logs)
     for log in logs:
         for entry, wanted in zip(log.logged, own.logged, strict=True):
             values = {k[2:]: v for k, v in entry.values.items()}
@@ -98,7 +99,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch):
         add(run, block)
 
     monkeypatch.setattr(evaluator, "_add", counted)
-    fit(network(), small, whole, epochs=1)
+    fit(network(kc.MbLS(**LOSS)), small, whole, epochs=1)
     assert sizes == [8, 24, 8, 8, 8, 24]
     (one,), (other,) = small.logged, whole.logged
     assert [*one.values.values()] == [*other.values.values()]
@@ -275,8 +276,7 @@ def test_a_loss_of_the_whole_batch_is_read_by_batches():
 
 
 def test_only_a_loss_of_this_package_is_followed_unasked():
-    plain = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    log, model = logger(), network(plain)
+    log, model = logger(), network()
     fit(model, log)
     assert log.logged[-1].regularizer is None
     assert "cal_inactive_share" not in log.logged[-1].values
