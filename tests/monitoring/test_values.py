@@ -153,7 +153,6 @@ def test_weights_and_ignored_labels_of_dense_outputs_count_as_in_ece():
     assert values["cal_inactive_share"] == inactive
 
 
-@portable
 @pytest.mark.parametrize("activation", ["sigmoid", None])
 def test_a_model_of_one_channel_is_one_of_two_classes(activation):
     labels, loss = Y % 2, kc.MbLS(2.0, from_logits=activation is None)

@@ -63,7 +63,6 @@ def test_effective_labels_display_has_a_bar_for_each():
         kc.EffectiveLabelsDisplay.from_losses(losses, 0, [[1.0, 0.0]])
 
 
-@pytest.mark.portable
 def test_smoothing_profile_of_known_losses():
     margin, strength, num_classes = 6.0, 0.1, 4
     losses = {

@@ -233,7 +233,6 @@ def test_report_of_models_reads_the_data_once():
     assert abs(one["aurc"]["value"] - two["aurc"]["value"]) < 1e-6
 
 
-@pytest.mark.portable
 def test_report_asks_the_models_what_they_return(monkeypatch):
     results_alone(monkeypatch)
     labels, logits = noisy_predictions(120)

@@ -279,7 +279,6 @@ def test_import_loads_no_framework_but_the_backend():
         assert "tensorflow" not in loaded
 
 
-@pytest.mark.portable
 def test_an_absent_extra_is_named_with_what_installs_it():
     from keras_calib.backend import optional
 
