@@ -10,6 +10,7 @@ import keras_calib as kc
 __all__ = [
     "KERNELS",
     "LOSS",
+    "QUICK",
     "RNG",
     "Step",
     "X",
@@ -17,6 +18,7 @@ __all__ = [
     "close",
     "fails_before_training",
     "fit",
+    "in_one_batch",
     "logger",
     "network",
     "predicted",
@@ -26,6 +28,10 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 4)).astype("float32") * 3
 Y = RNG.integers(3, size=24)
 LOSS = {"margin": 2.0, "strength": 0.05, "from_logits": True}
+# To compile takes longer than these runs; JAX is slower without.
+QUICK = {"jit_compile": "auto" if BACKEND == "jax" else False}
+if BACKEND == "tensorflow":
+    QUICK["run_eagerly"] = True
 KERNELS = [RNG.normal(size=(4, 3)).astype("float32") for _ in range(4)]
 
 
@@ -41,26 +47,35 @@ class Step(keras.callbacks.Callback):
         self.model.layers[-1].set_weights([self.kernels[epoch], bias])
 
 
-def network(loss=None, rate=0.05, channels=3, layers=()):
+def network(loss=None, rate=0.05, channels=3, layers=(), graph=False):
+    """A small model; `graph` trains and predicts it as users do."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [keras.Input((4,)), *layers, keras.layers.Dense(channels)]
     )
-    loss = kc.MbLS(**LOSS) if loss is None else loss
-    # To compile takes longer than these runs; JAX is slower without.
-    jit = "auto" if BACKEND == "jax" else False
-    model.compile(keras.optimizers.SGD(rate), loss=loss, jit_compile=jit)
+    if loss is None:
+        # A logger follows the losses of this package, which takes longer.
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    how = {**QUICK, "run_eagerly": False} if graph else QUICK
+    model.compile(keras.optimizers.SGD(rate), loss=loss, **how)
     return model
 
 
-def fit(model, *callbacks, epochs=2, **kwargs):
+def in_one_batch(x, y):
+    """What `fit` is given to make one step an epoch."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        # Of arrays Keras would make, and trace, a new pipeline in each run.
+        return {"x": tf.data.Dataset.from_tensors((x, y))}
+    return {"x": x, "y": y, "batch_size": len(x)}
+
+
+def fit(model, *callbacks, epochs=2, data=(X, Y), **kwargs):
     return model.fit(
-        X,
-        Y,
-        batch_size=8,
+        **in_one_batch(*data),
         epochs=epochs,
         verbose=0,
-        shuffle=False,
         callbacks=list(callbacks),
         **kwargs,
     )
@@ -72,7 +87,7 @@ def logger(data=(X, Y), **kwargs):
 
 
 def predicted(model, x=X):
-    return model.predict(x, batch_size=8, verbose=0)
+    return model.predict_on_batch(x)
 
 
 def close(got, expected, tolerance=1e-5):

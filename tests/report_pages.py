@@ -1,15 +1,20 @@
 """Pages of reports taken apart, and files of predictions to make them of."""
 
+import functools
 import json
 from html.parser import HTMLParser
 
 import numpy as np
 
+from keras_calib.formulas import bootstrap
+from keras_calib.plots.display import Display
 from keras_calib.reporting import entry_points
 
 __all__ = [
     "Page",
+    "few_replicates",
     "mistakes",
+    "pictures_left_out",
     "results_alone",
     "slider",
     "slider_start",
@@ -41,8 +46,25 @@ class Page(HTMLParser):
 
 
 def results_alone(monkeypatch):
-    """Reports without their pages, which take longer than all numbers."""
+    """Reports without their pages, which take longer than all numbers.
+
+    Tests of intervals draw all replicates.
+    """
+    few_replicates(monkeypatch)
+    monkeypatch.setattr(entry_points, "template", lambda: None)
     monkeypatch.setattr(entry_points, "page_of", lambda *_, **__: "")
+
+
+def few_replicates(monkeypatch):
+    """Bootstrap intervals of 20 replicates, most of the time of the numbers."""
+    few = functools.partial(bootstrap.poisson_interval, num_replicates=20)
+    monkeypatch.setattr(bootstrap, "poisson_interval", few)
+
+
+def pictures_left_out(monkeypatch):
+    """Pages with empty pictures: to draw them takes most of a page's time."""
+    empty = "<svg></svg>"
+    monkeypatch.setattr(Display, "to_svg", lambda self, size=None: empty)
 
 
 def slider(page):

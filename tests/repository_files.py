@@ -1,6 +1,7 @@
 """The package's files as the rules of the repository read them."""
 
 import ast
+import functools
 import inspect
 import os
 import re
@@ -41,8 +42,16 @@ def relative(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
+@functools.cache
 def parse(path: Path) -> ast.Module:
+    """The tree of a file, which many rules read and none changes."""
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+@functools.cache
+def imports_of(path: Path) -> list[tuple[str, bool]]:
+    """Each module that a file imports, and whether a function does."""
+    return list(imports(parse(path)))
 
 
 def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
@@ -131,6 +140,7 @@ def is_named_tuple(thing) -> bool:
     return isinstance(thing, type) and issubclass(thing, tuple)
 
 
+@functools.cache
 def repository_files() -> list[Path]:
     """What is in the repository, or is about to be."""
     command = ("git", "ls-files", "-co", "--exclude-standard", "-z")
@@ -147,6 +157,7 @@ def repository_files() -> list[Path]:
         return sorted(files)
 
 
+@functools.cache
 def text_files() -> list[Path]:
     return [
         path

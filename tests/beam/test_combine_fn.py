@@ -12,6 +12,7 @@ from beam_logs import assert_same_sums
 from beam_logs import keras_metric
 from beam_logs import predictions
 from cases import BACKEND
+from report_pages import few_replicates
 
 import keras_calib
 from keras_calib.numerics import exact_sums
@@ -33,7 +34,7 @@ LIMIT = 500_000
     "weighted", [False, pytest.param(True, marks=pytest.mark.slow)]
 )
 def test_any_split_and_order_of_merges_gives_one_state(weighted):
-    labels, logits, weight = predictions(7000)
+    labels, logits, weight = predictions(3000)
     if weighted:
         weight = np.ceil(weight)
     rows = [
@@ -277,7 +278,8 @@ def test_probabilities_out_of_range_cannot_count():
     }
 
 
-def test_states_of_logs_and_of_fit_merge():
+def test_states_of_logs_and_of_fit_merge(monkeypatch):
+    few_replicates(monkeypatch)
     labels, logits, _ = predictions(400)
     fn = CalibrationMetrics(from_logits=True, output="state")
     state = fn.extract_output(accumulate(fn, [(labels[:150], logits[:150])]))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from cases import BACKEND
 from file_writers import writer
+from logged_training import LOSS
 from logged_training import close
 from logged_training import fails_before_training
 from logged_training import fit
@@ -178,7 +179,7 @@ def test_a_picture_per_epoch_leaves_pyplot_alone(tmp_path):
     log = logger(
         metrics=[kc.AURC(from_logits=True)], picture_dir=tmp_path, num_bins=7
     )
-    fit(network(), log, epochs=1)
+    fit(network(kc.MbLS(**LOSS)), log, epochs=1)
     assert len(log.logged[0].bins.weight) == 7
     assert sorted(log.logged[0].values) == ["cal_aurc", "cal_inactive_share"]
     assert (tmp_path / "cal_reliability_0000.png").stat().st_size > 5000
@@ -190,7 +191,7 @@ def test_tensorboard_reads_values_image_and_histogram(tmp_path):
     import tensorflow as tf
 
     log = logger(log_dir=tmp_path / "logs", prefix="cal/")
-    fit(network(), log)
+    fit(network(kc.MbLS(**LOSS)), log)
     (file,) = (tmp_path / "logs").iterdir()
     assert "tfevents" in file.name
     events = [

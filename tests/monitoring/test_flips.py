@@ -59,37 +59,44 @@ class Shuffled(keras.utils.PyDataset):
 
 
 @portable
-@pytest.mark.parametrize("data", [(X, Y), Shuffled(True)], ids=["xy", "index"])
-def test_flips_are_counted_between_logged_epochs(data):
-    log = logger(data, batch_size=8)
-    history = fit(network(), Step(KERNELS), log, epochs=4).history
-    # In the first there is nothing to compare with.
-    assert "cal_prediction_flips" not in log.logged[0].values
+def test_flips_are_counted_between_logged_epochs():
+    logs = [
+        logger(data, batch_size=8, prefix=prefix)
+        for prefix, data in (("xy_", (X, Y)), ("index_", Shuffled(True)))
+    ]
+    history = fit(network(), Step(KERNELS), *logs, epochs=4).history
     assert min(flips_by_hand()) > 0
-    assert history["cal_prediction_flips"] == flips_by_hand()
+    for log in logs:
+        # In the first there is nothing to compare with.
+        name = f"{log.prefix}prediction_flips"
+        assert name not in log.logged[0].values
+        assert history[name] == flips_by_hand()
 
 
-@pytest.mark.parametrize(
-    ("data", "problem"),
-    [
-        (Shuffled(False), "order have changed"),
-        (Shuffled(True, size=2), "size has changed"),
-        ((X, {"label": Y, "index": Y}), "numbers of samples repeat"),
-    ],
-)
-def test_flips_of_samples_that_cannot_be_matched_are_nan(data, problem):
-    log = logger(data)
-    with pytest.warns(RuntimeWarning, match=problem):
-        fit(network(), Step(KERNELS), log, epochs=2)
-    assert np.isnan(log.logged[-1].values["cal_prediction_flips"])
-    assert np.isfinite(log.logged[-1].values["cal_ece"])
+def test_flips_of_samples_that_cannot_be_matched_are_nan():
+    cases = {
+        "order have changed": Shuffled(False),
+        "size has changed": Shuffled(True, size=2),
+        "numbers of samples repeat": (X, {"label": Y, "index": Y}),
+    }
+    logs = [
+        logger(data, prefix=f"{number}_")
+        for number, data in enumerate(cases.values())
+    ]
+    with pytest.warns(RuntimeWarning) as told:
+        fit(network(), Step(KERNELS), *logs, epochs=2)
+    told = [str(each.message) for each in told]
+    for log, problem in zip(logs, cases, strict=True):
+        assert any(problem in text for text in told)
+        values = log.logged[-1].values
+        assert np.isnan(values[f"{log.prefix}prediction_flips"])
+        assert np.isfinite(values[f"{log.prefix}ece"])
 
 
 def test_flips_of_ignored_labels_do_not_count():
     y = np.where(np.arange(24) % 3 == 0, 255, Y)
     log = logger((X, y), ignore_class=255)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    fit(network(loss), Step(KERNELS), log)
+    fit(network(), Step(KERNELS), log)
     one, other = ((X[y < 255] @ k).argmax(-1) for k in KERNELS[:2])
     values = log.logged[-1].values
     assert values["cal_prediction_flips"] == np.mean(one != other)

@@ -74,7 +74,6 @@ def test_parts_read_models_and_data_as_metrics_do(kind):
     close(values["cal_nll"], parts)
 
 
-@pytest.mark.portable
 def test_refinement_does_not_choose_an_underfit_epoch():
     teacher, x, y = drawn()
     # A constant is calibrated; the teacher is best, but made overconfident.

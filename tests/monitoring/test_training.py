@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cases import BACKEND
 from logged_training import LOSS
+from logged_training import QUICK
 from logged_training import Step
 from logged_training import X
 from logged_training import Y
@@ -35,7 +36,7 @@ def test_training_is_as_without_the_logger():
             keras.layers.BatchNormalization(),
             keras.layers.Dropout(0.5),
         ]
-        model = network(layers=layers)
+        model = network(kc.MbLS(**LOSS), layers=layers, graph=True)
         fit(model, *callbacks, validation_data=(X, Y))
         return model.get_weights()
 
@@ -116,7 +117,7 @@ def test_each_nth_epoch_and_the_last_are_logged(tmp_path):
 
 def test_what_outputs_are_must_be_said_before_training():
     model = network("mse")
-    model.compile("sgd", loss=lambda y, z: keras.ops.mean(z, axis=-1))
+    model.compile("sgd", loss=lambda y, z: keras.ops.mean(z, axis=-1), **QUICK)
     match = "`from_logits` must be True or False"
     fails_before_training(ValueError, match, model, logger())
     fit(model, logger(from_logits=True))

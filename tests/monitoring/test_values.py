@@ -10,6 +10,7 @@ from cases import BACKEND
 from cases import LOSSES
 from logged_training import KERNELS
 from logged_training import LOSS
+from logged_training import QUICK
 from logged_training import RNG
 from logged_training import Step
 from logged_training import X
@@ -50,7 +51,8 @@ def kinds_of_data():
 
 @portable
 def test_values_are_those_of_the_exact_functions():
-    model, log = network(), logger(metrics=None, batch_size=8)
+    model = network(kc.MbLS(**LOSS), graph=True)
+    log = logger(metrics=None, batch_size=8)
     history = fit(model, log).history
     logits = predicted(model)
     exact = {
@@ -77,7 +79,7 @@ def test_every_kind_of_data_gives_the_same():
     own = logger(batch_size=8)
     for i, log in enumerate(logs):
         log.prefix = f"{i}_"
-    fit(network(), own, *logs)
+    fit(network(kc.MbLS(**LOSS)), own, *logs)
     for log in logs:
         for entry, wanted in zip(log.logged, own.logged, strict=True):
             values = {k[2:]: v for k, v in entry.values.items()}
@@ -97,7 +99,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch):
         add(run, block)
 
     monkeypatch.setattr(evaluator, "_add", counted)
-    fit(network(), small, whole, epochs=1)
+    fit(network(kc.MbLS(**LOSS)), small, whole, epochs=1)
     assert sizes == [8, 24, 8, 8, 8, 24]
     (one,), (other,) = small.logged, whole.logged
     assert [*one.values.values()] == [*other.values.values()]
@@ -108,7 +110,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch):
 
 def test_images_of_several_sizes_are_measured_together():
     model = keras.Sequential([keras.Input((None, 4)), keras.layers.Dense(3)])
-    model.compile("sgd", loss=kc.MbLS(**LOSS))
+    model.compile("sgd", loss=kc.MbLS(**LOSS), **QUICK)
     x = X[:20].reshape(4, 5, 4)
     y = Y[:20].reshape(4, 5)
     weight = np.ones((4, 5))
@@ -119,7 +121,7 @@ def test_images_of_several_sizes_are_measured_together():
         (x[:2, :2], y[:2, :2], 0 * weight[:2, :2]),
     ]
     steps, log = Step(KERNELS), logger(data)
-    model.fit(x, y, epochs=2, verbose=0, callbacks=[steps, log])
+    fit(model, steps, log, data=(x, y))
     rows = np.concatenate([x[:2].reshape(-1, 4), x[2:, :3].reshape(-1, 4)])
     labels = np.concatenate([y[:2].reshape(-1), y[2:, :3].reshape(-1)])
     values = log.logged[-1].values
@@ -138,9 +140,9 @@ def test_weights_and_ignored_labels_of_dense_outputs_count_as_in_ece():
     weight = np.arange(1.0, 25)
     model = keras.Sequential([keras.Input((5, 4)), keras.layers.Dense(3)])
     loss = kc.ACLS(margin=2.0, from_logits=True, ignore_class=255)
-    model.compile("sgd", loss=loss)
+    model.compile("sgd", loss=loss, **QUICK)
     log = logger((x, y, weight), batch_size=8, metrics=["ece", "nll"])
-    model.fit(x, y, epochs=2, verbose=0, callbacks=[log])
+    fit(model, log, data=(x, y))
     logits, values = predicted(model, x), log.logged[-1].values
     options = {"sample_weight": weight, "ignore_class": 255}
     for name, function in (("ece", kc.ece), ("nll", kc.nll)):
@@ -151,7 +153,6 @@ def test_weights_and_ignored_labels_of_dense_outputs_count_as_in_ece():
     assert values["cal_inactive_share"] == inactive
 
 
-@portable
 @pytest.mark.parametrize("activation", ["sigmoid", None])
 def test_a_model_of_one_channel_is_one_of_two_classes(activation):
     labels, loss = Y % 2, kc.MbLS(2.0, from_logits=activation is None)
@@ -160,7 +161,7 @@ def test_a_model_of_one_channel_is_one_of_two_classes(activation):
     log = logger((X, labels), metrics=["accuracy", "ece"])
     kernels = [np.ones((4, 1)), np.array([[1.0], [1], [1], [-1]])]
     steps = Step([k.astype("float32") for k in kernels])
-    model.fit(X, labels, epochs=2, verbose=0, callbacks=[steps, log])
+    fit(model, steps, log, data=(X, labels))
     z = [X @ k for k in kernels]
     flat = np.concatenate([0 * z[1], z[1]], axis=-1)
     values = log.logged[-1].values
@@ -248,7 +249,7 @@ def test_regularizer_histogram_by_hand():
 def test_the_regularizer_of_the_compiled_loss_is_followed(case):
     loss, labels = case.make(), case.labels(Y)
     model, log = network(loss), logger((X, labels), batch_size=8)
-    model.fit(X, labels, epochs=2, verbose=0, callbacks=[log])
+    fit(model, log, data=(X, labels))
     logits = predicted(model)
     wanted = kc.regularizer_histogram(loss, labels, logits)
     got = log.logged[-1].regularizer
@@ -274,8 +275,7 @@ def test_a_loss_of_the_whole_batch_is_read_by_batches():
 
 
 def test_only_a_loss_of_this_package_is_followed_unasked():
-    plain = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    log, model = logger(), network(plain)
+    log, model = logger(), network()
     fit(model, log)
     assert log.logged[-1].regularizer is None
     assert "cal_inactive_share" not in log.logged[-1].values
@@ -300,8 +300,7 @@ def test_a_loss_that_needs_a_record_is_not_followed():
         condition="ranking",
     )
     loss = kc.ACLS(margin=1.0, condition="ranking", from_logits=True)
-    jit = "auto" if BACKEND == "jax" else False
-    model.compile("sgd", loss=loss, jit_compile=jit)
+    model.compile("sgd", loss=loss, **QUICK)
     logger = kc.CalibrationLogger((X, Y), metrics=["ece"])
     batches = kc.EpochBatches(X, Y, batch_size=8)
     model.fit(batches, callbacks=logger, verbose=0)

@@ -51,8 +51,9 @@ def images_and_boxes():
     return images, boxes
 
 
-@pytest.mark.portable
-@pytest.mark.parametrize("activation", [None, "softmax"])
+@pytest.mark.parametrize(
+    "activation", [None, pytest.param("softmax", marks=pytest.mark.portable)]
+)
 def test_a_model_gives_maps_and_confidences(activation):
     model = classifier(activation)
     images, boxes = images_and_boxes()

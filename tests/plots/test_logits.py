@@ -139,7 +139,6 @@ def test_windows_are_means_and_deviations_of_what_is_inside():
     assert np.isnan(none.mean).all() and not none.count.any()
 
 
-@pytest.mark.portable
 def test_max_logit_display_parts_correct_and_wrong():
     labels, logits = noisy_predictions(4000, num_classes=5)
     display = kc.MaxLogitDisplay(labels, logits, width=0.1)

@@ -133,7 +133,6 @@ def test_labels_of_every_form_are_read():
     np.testing.assert_allclose(binary.confidence, np.maximum(sure, 1 - sure))
 
 
-@pytest.mark.portable
 def test_model_and_predictions_give_the_same_display():
     keras.utils.set_random_seed(0)
     model = keras.Sequential(

@@ -44,14 +44,13 @@ def _numbers(display):
 @pytest.mark.parametrize(
     "cls",
     [
-        kc.ReliabilityDisplay,
+        pytest.param(kc.ReliabilityDisplay, marks=pytest.mark.portable),
         kc.ConfidenceDisplay,
         kc.ClasswiseReliabilityDisplay,
         kc.CumulativeDisplay,
         kc.RiskCoverageDisplay,
     ],
 )
-@pytest.mark.portable
 def test_a_display_of_votes_is_that_of_the_votes_one_by_one(cls, voted):
     counts, logits, weight, (labels, rows, weights) = voted
     wanted = cls.from_predictions(

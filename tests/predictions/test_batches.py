@@ -51,7 +51,6 @@ def test_every_form_of_data_is_read_as_its_arrays():
                 np.testing.assert_array_equal(index, np.arange(COUNT)[::-1])
 
 
-@portable
 def test_a_tuple_of_lists_of_strings_is_several_texts_of_each_example():
     texts = ["a", "b", "c"], ["d", "e", "f"]
     for data in ((texts, [0, 1, 0]), [(texts, [0, 1, 0])]):
@@ -64,7 +63,6 @@ def test_a_tuple_of_lists_of_strings_is_several_texts_of_each_example():
         assert batch.inputs.shape == np.shape(rows)
 
 
-@portable
 def test_tuples_of_arrays_are_those_of_inputs_and_of_outputs():
     parts = [keras.Input(X.shape[1:], name=name) for name in "ab"]
     both = keras.layers.Concatenate()(parts)
@@ -108,7 +106,6 @@ def test_the_loss_says_what_does_not_count():
     assert read_as(model) == ReadOptions(True, ignore_class=-1)
 
 
-@portable
 def test_data_are_read_as_a_stream():
     seen = []
 

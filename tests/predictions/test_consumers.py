@@ -195,7 +195,6 @@ def test_lists_of_strings_are_examples():
         assert abs(found.temperature / wanted - 1) < 1e-5
 
 
-@portable
 def test_a_model_of_several_outputs_needs_the_name_of_one():
     for kind in ("dict", "list", "subclass"):
         model = two_outputs(kind)

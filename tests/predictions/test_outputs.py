@@ -11,7 +11,7 @@ from keras_calib.exporting.served_model import ServedModel
 from keras_calib.predictions.outputs import reads_logits
 from keras_calib.predictions.outputs import to_model_logits
 
-pytestmark = pytest.mark.portable
+portable = pytest.mark.portable
 
 
 def compiled(loss, channels=3):
@@ -64,6 +64,7 @@ def test_a_loss_that_does_not_say_is_an_error():
             reads_logits(model, 1)
 
 
+@portable
 def test_outputs_become_logits_of_every_class():
     logits = np.array([[1.0, -2.0, 0.5]], "float16")
     given = to_model_logits(logits, from_logits=True)
@@ -77,6 +78,7 @@ def test_outputs_become_logits_of_every_class():
     np.testing.assert_allclose(given, [[[0, 0.25], [0, 0.75]]], rtol=1e-6)
 
 
+@portable
 def test_probabilities_of_one_output_become_the_logits_that_gave_them():
     z = np.linspace(-80.0, 10.0, 37, dtype="float32")[:, None]
     given = to_model_logits(keras.ops.sigmoid(z), from_logits=False)
@@ -89,6 +91,7 @@ def test_probabilities_of_one_output_become_the_logits_that_gave_them():
     np.testing.assert_allclose(given, wanted, rtol=1e-5)
 
 
+@portable
 def test_a_sigmoid_model_answers_as_its_logits_do():
     z = np.linspace(-4.0, 4.0, 40, dtype="float32")[:, None]
     network = keras.Sequential(
@@ -109,6 +112,7 @@ def test_a_sigmoid_model_answers_as_its_logits_do():
             )
 
 
+@portable
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="export works here")
 def test_export_names_the_backend_that_it_needs(tmp_path):
     with pytest.raises(RuntimeError, match="set KERAS_BACKEND=tensorflow"):

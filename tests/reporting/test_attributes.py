@@ -58,6 +58,7 @@ def test_a_page_has_the_table_by_group_and_blames_the_right_one(data, page):
     assert "left out" not in page.html
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_a_page_with_a_selector_blames_the_risk_of_a_group():
     rng = np.random.default_rng(0)
     confidence = rng.uniform(0.8, 1.0, 1600)
@@ -91,6 +92,7 @@ def test_a_page_with_a_selector_blames_the_risk_of_a_group():
         assert f">{name}" in table.lower()
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_a_file_gives_the_groups_of_the_arrays(data, page, tmp_path, capsys):
     labels, probs, site = data
     with open(tmp_path / "test.csv", "w", newline="") as file:
@@ -106,6 +108,7 @@ def test_a_file_gives_the_groups_of_the_arrays(data, page, tmp_path, capsys):
     assert "place" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_a_page_of_many_groups_counts_those_left_out(data):
     labels, probs, _ = data
     groups = {"ward": np.arange(1500) % 103}

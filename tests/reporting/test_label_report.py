@@ -28,6 +28,7 @@ def tagged(n=800, seed=0, scale=2.0):
 @pytest.fixture
 def alone(monkeypatch):
     """Reports without their pages."""
+    monkeypatch.setattr(label_report, "template", lambda name: None)
     monkeypatch.setattr(label_report, "label_page_of", lambda *_, **__: "")
 
 
@@ -207,7 +208,6 @@ def network(loss):
     return model
 
 
-@pytest.mark.portable
 @pytest.mark.parametrize(
     "loss",
     ["binary_crossentropy", kc.MultiLabel(kc.FocalLoss(ignore_class=-1))],

@@ -9,7 +9,9 @@ import pytest
 from noisy_predictions import noisy_predictions
 from noisy_predictions import softmax
 from report_pages import Page
+from report_pages import few_replicates
 from report_pages import mistakes
+from report_pages import pictures_left_out
 from report_pages import slider
 from report_pages import slider_start
 
@@ -33,6 +35,7 @@ def test_the_slider_has_a_place_for_each_of_its_numbers(made):
     assert (bar["min"], bar["max"]) == ("0", str(len(rows) - 1))
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_the_slider_is_of_calibrated_confidences():
     labels, logits = noisy_predictions(200)
     calibrator = kc.TemperatureScaling(temperature=3.0)
@@ -80,6 +83,7 @@ def test_slider_rows_are_points_of_the_curve(made):
     assert asked.pop("Accept everything")["coverage"] == 1.0
 
 
+@pytest.mark.usefixtures("words_alone")
 @pytest.mark.parametrize(
     ("changes", "on_slider"),
     [
@@ -137,6 +141,7 @@ def test_report_is_one_file_that_asks_for_nothing(made):
         assert "</svg>" in svg and "<script" not in svg
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_what_users_write_is_escaped():
     labels, logits = noisy_predictions(200)
     evil = "<script>alert('x')</script>\"&amp;"
@@ -159,7 +164,10 @@ def test_what_users_write_is_escaped():
     )
 
 
-def test_names_that_no_file_can_hold_are_written_with_escapes(tmp_path):
+def test_names_that_no_file_can_hold_are_written_with_escapes(
+    tmp_path, monkeypatch
+):
+    few_replicates(monkeypatch)
     labels, logits = noisy_predictions(60)
     odd = "$a$_\x00\udc80\uffff"
     shown = "$a$_" + r"\x00\udc80\uffff"
@@ -179,7 +187,8 @@ def test_names_that_no_file_can_hold_are_written_with_escapes(tmp_path):
         ElementTree.fromstring(base64.b64decode(picture["src"].split(",")[1]))
 
 
-def test_surest_mistakes_are_the_surest(made, monkeypatch):
+@pytest.mark.usefixtures("words_alone")
+def test_surest_mistakes_are_the_surest(monkeypatch):
     # Numbers are those in all data, of which 100 samples come at a time.
     monkeypatch.setattr(entry_points, "BLOCK", 400)
     labels, logits = noisy_predictions(300)
@@ -208,6 +217,7 @@ def test_surest_mistakes_are_the_surest(made, monkeypatch):
     assert "surest mistakes" not in Page(none.html).text
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_risks_that_no_threshold_has_are_said_to_be_out_of_reach():
     # The surest prediction is wrong.
     labels, logits = [1, 0, 0], [[9.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
@@ -221,17 +231,19 @@ def test_risks_that_no_threshold_has_are_said_to_be_out_of_reach():
 def stages():
     """Pages without a calibrator, and with one that repairs too much."""
     labels, logits = noisy_predictions(300)
-    return [
-        kc.report_of_predictions(
-            labels,
-            logits,
-            from_logits=True,
-            notes={"Data <set>": "the <test> set"},
-            calibrator=calibrator,
-            verbose=0,
-        ).html
-        for calibrator in (None, kc.TemperatureScaling(temperature=20.0))
-    ]
+    with pytest.MonkeyPatch.context() as patch:
+        pictures_left_out(patch)
+        return [
+            kc.report_of_predictions(
+                labels,
+                logits,
+                from_logits=True,
+                notes={"Data <set>": "the <test> set"},
+                calibrator=calibrator,
+                verbose=0,
+            ).html
+            for calibrator in (None, kc.TemperatureScaling(temperature=20.0))
+        ]
 
 
 def test_colour_is_never_the_only_sign(stages):

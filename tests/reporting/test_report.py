@@ -9,6 +9,7 @@ from noisy_predictions import noisy_predictions
 from noisy_predictions import softmax
 from report_pages import Page
 from report_pages import mistakes
+from report_pages import pictures_left_out
 from report_pages import results_alone
 from report_pages import slider
 
@@ -18,7 +19,11 @@ import keras_calib as kc
 @pytest.fixture(scope="module")
 def made():
     labels, logits = noisy_predictions()
-    return kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
+    with pytest.MonkeyPatch.context() as patch:
+        pictures_left_out(patch)
+        return kc.report_of_predictions(
+            labels, logits, from_logits=True, verbose=0
+        )
 
 
 @pytest.mark.portable
@@ -71,13 +76,14 @@ def test_verdict_names_the_side(monkeypatch):
         (0.4, "Underconfident"),
         (1.0, "Neither over- nor underconfident on average"),
     ):
-        labels, logits = noisy_predictions(2000, scale=scale)
+        labels, logits = noisy_predictions(1000, scale=scale)
         made = kc.report_of_predictions(
             labels, logits, from_logits=True, verbose=0
         )
         assert made.results["model"]["verdict"]["headline"] == headline
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_few_errors_give_no_verdict_and_no_infinite_number():
     for n in (1, 100):
         logits = np.tile(np.array([[6.0, 0.0]], "float32"), (n, 1))
@@ -116,6 +122,7 @@ def test_calibrated_column_is_of_the_calibrator():
     assert abs(other - after) < 1e-4
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_selector_is_judged_on_the_data():
     labels, logits = noisy_predictions(3000)
     held_out = noisy_predictions(3000, seed=1)
@@ -188,6 +195,7 @@ def small_model():
     return keras.Model(inputs, keras.layers.Dense(3)(x))
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_report_of_models_reads_the_data_once():
     model, other = small_model(), small_model()
     rng = np.random.default_rng(0)
@@ -225,7 +233,6 @@ def test_report_of_models_reads_the_data_once():
     assert abs(one["aurc"]["value"] - two["aurc"]["value"]) < 1e-6
 
 
-@pytest.mark.portable
 def test_report_asks_the_models_what_they_return(monkeypatch):
     results_alone(monkeypatch)
     labels, logits = noisy_predictions(120)

@@ -6,6 +6,7 @@ import pytest
 from noisy_predictions import noisy_predictions
 from report_pages import Page
 from report_pages import mistakes
+from report_pages import pictures_left_out
 from report_pages import results_alone
 from report_pages import slider
 
@@ -28,14 +29,16 @@ def made():
     selector = kc.SelectiveClassifier().fit(
         *noisy_predictions(2000, seed=1), risk=0.2, delta=0.05
     )
-    report = kc.report_of_predictions(
-        counts,
-        logits,
-        from_logits=True,
-        votes=True,
-        selector=selector,
-        verbose=0,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        pictures_left_out(patch)
+        report = kc.report_of_predictions(
+            counts,
+            logits,
+            from_logits=True,
+            votes=True,
+            selector=selector,
+            verbose=0,
+        )
     return report, selector
 
 
@@ -133,7 +136,6 @@ def test_votes_that_all_agree_are_class_ids(monkeypatch):
         )
 
 
-@pytest.mark.portable
 def test_a_report_of_a_model_reads_votes_of_its_data(monkeypatch):
     results_alone(monkeypatch)
     counts, logits = _voted(200)

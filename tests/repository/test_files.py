@@ -49,7 +49,11 @@ def test_the_lines_that_mutants_change_are_there():
 
 
 def test_modules_raise_instead_of_asserting():
-    for path in MODULES:
+    # Only where the word is, may the statement be.
+    with_word = [
+        path for path in MODULES if "assert" in path.read_text(encoding="utf-8")
+    ]
+    for path in with_word:
         asserts = [
             node.lineno
             for node in ast.walk(parse(path))

@@ -10,8 +10,7 @@ import pytest
 from paths import ROOT
 from repository_files import MODULES
 from repository_files import PACKAGE
-from repository_files import imports
-from repository_files import parse
+from repository_files import imports_of
 from repository_files import repository_files
 
 import keras_calib
@@ -75,7 +74,7 @@ def test_extras_can_be_installed_and_bring_what_is_used(metadata):
     assert all(requirements(extras[extra]) for extra in EXTRAS)
     assert requirements(extras["tensorflow"]) == {"tensorflow"}
     assert requirements(extras["bayes"]) >= {"tensorflow-probability", *UNUSED}
-    imported = {n.split(".")[0] for p in MODULES for n, _ in imports(parse(p))}
+    imported = {n.split(".")[0] for p in MODULES for n, _ in imports_of(p)}
     assert not {name.replace("-", "_") for name in UNUSED} & imported
 
 

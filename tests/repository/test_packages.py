@@ -1,6 +1,7 @@
 """Packages stand on floors, import downwards, and list what is public."""
 
 import ast
+import functools
 import importlib
 import itertools
 import os
@@ -19,6 +20,7 @@ from repository_files import ROOM_OF
 from repository_files import defined_names
 from repository_files import export_list
 from repository_files import imports
+from repository_files import imports_of
 from repository_files import module_name
 from repository_files import parse
 from repository_files import relative
@@ -127,7 +129,7 @@ def test_every_package_says_what_lives_there():
 def test_modules_import_from_lower_floors():
     wrong = []
     for path, own in ROOM_OF.items():
-        for name, _ in imports(parse(path)) if own else ():
+        for name, _ in imports_of(path) if own else ():
             if name.split(".")[0] != "keras_calib":
                 continue
             # The export list is for users.
@@ -141,7 +143,7 @@ def test_modules_import_from_lower_floors():
 def test_modules_import_at_their_top_only_what_is_always_installed():
     wrong = []
     for path, own in ROOM_OF.items():
-        found = list(imports(parse(path)))
+        found = imports_of(path)
         tops = {name.split(".")[0] for name, inside in found if not inside}
         allowed = EVERYWHERE | AT_TOP_ALSO.get(own, set())
         extra = tops - sys.stdlib_module_names - allowed
@@ -157,7 +159,7 @@ def test_functions_import_extras_only_in_their_rooms():
     wrong = [
         f"{relative(path)} imports {name}"
         for path, own in ROOM_OF.items()
-        for name, _ in imports(parse(path))
+        for name, _ in imports_of(path)
         if (package := name.split(".")[0])
         not in EVERYWHERE | sys.stdlib_module_names
         and own not in INSIDE_FUNCTIONS.get(package, set())
@@ -165,6 +167,7 @@ def test_functions_import_extras_only_in_their_rooms():
     assert not wrong
 
 
+@functools.cache
 def private_names_of_keras() -> set[str]:
     """What its objects have beside their public interface."""
     things = [
@@ -205,12 +208,12 @@ def private_uses(tree: ast.Module, private: set[str]) -> Iterator[str]:
         if name.startswith("keras.src"):
             yield name
     for node in nodes:
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and node.attr in private:
             of_self = isinstance(node.value, ast.Name)
             of_self = of_self and node.value.id == "self"
             text = ast.unparse(node)
             is_own = text in fine or (of_self and node.attr in own)
-            if node.attr in private and not is_own:
+            if not is_own:
                 yield f"line {node.lineno}: {text}"
         if isinstance(node, ast.Constant) and node.value == "__class__":
             yield f"line {node.lineno}: another class for an object"
@@ -276,7 +279,6 @@ def test_import_loads_no_framework_but_the_backend():
         assert "tensorflow" not in loaded
 
 
-@pytest.mark.portable
 def test_an_absent_extra_is_named_with_what_installs_it():
     from keras_calib.backend import optional
 

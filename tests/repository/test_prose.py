@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from paths import ROOT
+from repository_files import parse
 
 MAX_WORDS = 30
 MAX_SENTENCES = 5
@@ -90,11 +91,10 @@ def docstrings(tree: ast.AST) -> Iterator[str]:
 
 
 def texts(path: Path) -> Iterator[str]:
-    text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
-        yield text
+        yield path.read_text(encoding="utf-8")
         return
-    tree = ast.parse(text)
+    tree = parse(path)
     for docstring in (ast.get_docstring(tree) or "", *docstrings(tree)):
         yield prose(docstring)
 

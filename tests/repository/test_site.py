@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from paths import ROOT
+from repository_files import repository_files
 
 import keras_calib
 
@@ -218,7 +219,9 @@ def test_pages_name_files_that_exist():
     name = re.compile(
         r"`((?:benchmarks|docs|examples|keras_calib|tests)/[\w./-]+\.\w+)`"
     )
-    for page in ROOT.rglob("*.md"):
+    pages = [page for page in repository_files() if page.suffix == ".md"]
+    assert ROOT / "README.md" in pages
+    for page in pages:
         parts = page.relative_to(ROOT).parts
         hidden = any(x.startswith(".") for x in parts)
         if hidden or parts[0] in ("CHANGELOG.md", "build", "work"):

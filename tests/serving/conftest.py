@@ -21,7 +21,7 @@ collect_ignore_glob = [] if BACKEND == "tensorflow" else ["test_*"]
 THRESHOLD = 0.3
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def network():
     keras.utils.set_random_seed(0)
     layers = [
@@ -32,7 +32,7 @@ def network():
     return keras.Sequential(layers)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(network, tmp_path_factory):
     return kc.export(
         network,
@@ -43,19 +43,19 @@ def folder(network, tmp_path_factory):
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def images():
     rng = np.random.default_rng(0)
     return rng.integers(256, size=(5, 4, 4, 3), dtype="uint8")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wanted(network, images):
     logits = array(network(images.astype("float32") / 255))
     return expected(logits, 2.5, THRESHOLD)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def requests(network, images):
     """Inputs of every signature that mean the same images."""
     import tensorflow as tf
@@ -89,7 +89,7 @@ def ask_grpc(grpc_address):
     client.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def typed_folder(tmp_path_factory):
     """Signatures that differ in the names and types of their inputs."""
     import tensorflow as tf

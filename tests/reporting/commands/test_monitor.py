@@ -205,8 +205,10 @@ def test_a_column_that_comes_late_is_read(tmp_path):
     assert last.labels[-1] == 0.0
 
 
-def selector_files(folder):
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
     """A fitted selector, in a model and in the certificate of an export."""
+    folder = tmp_path_factory.mktemp("selector")
     rng = np.random.default_rng(0)
     logits = 4.0 * rng.normal(size=(500, 3)).astype("float32")
     labels = np.where(rng.random(500) < 0.04, 0, logits.argmax(-1))
@@ -225,19 +227,20 @@ def selector_files(folder):
         )
         text = (folder / "m/assets.extra/certificate.json").read_text()
         (folder / "c.json").write_text(text)
-    return selector
+    return selector, folder
 
 
 @pytest.mark.parametrize(
     "name", ["s.keras", pytest.param("c.json", marks=needs_tensorflow)]
 )
-def test_a_selector_says_what_to_watch(tmp_path, capsys, name):
-    chosen = selector_files(tmp_path).chosen
+def test_a_selector_says_what_to_watch(tmp_path, capsys, fitted, name):
+    selector, folder = fitted
+    chosen = selector.chosen
     log = write(tmp_path / "log.npz", *GOOD)
     code, _ = said(
         capsys,
         f"--log={log}",
-        f"--selector={tmp_path / name}",
+        f"--selector={folder / name}",
         f"--state={tmp_path / 'm.npz'}",
     )
     found = Monitor.load(tmp_path / "m.npz")
@@ -250,10 +253,9 @@ def test_a_selector_says_what_to_watch(tmp_path, capsys, name):
 
 
 @needs_tensorflow
-def test_a_changed_certificate_is_refused(tmp_path, capsys):
-    selector_files(tmp_path)
+def test_a_changed_certificate_is_refused(tmp_path, capsys, fitted):
     path, log = tmp_path / "c.json", write(tmp_path / "log.npz", *GOOD)
-    text = path.read_text()
+    text = (fitted[1] / "c.json").read_text()
     for old, new, words in (
         ('"certified_risk": 0.1', '"certified_risk": 0.2', "since it was made"),
         ("\n", "", "must be unchanged"),

@@ -5,27 +5,52 @@ import json
 import numpy as np
 import pytest
 from noisy_predictions import noisy_predictions
+from noisy_predictions import softmax
 from report_pages import write_file
 
 import keras_calib as kc
+from keras_calib import selection
 from keras_calib.reporting.command_line import main
 
 QUICK = "--max-samples=1000", "--quiet"
 
 
-@pytest.mark.parametrize(
-    "name", ["p.npz", "p.csv", "p.parquet", "lists.parquet"]
-)
-def test_the_command_says_what_the_function_does(tmp_path, capsys, name):
+@pytest.fixture(scope="module")
+def planned():
+    return kc.plan(accuracy=0.95, risk=0.05, max_samples=1000)
+
+
+def test_the_command_says_what_the_function_does(capsys, planned):
+    assert main(["plan", "--accuracy=0.95", "--risk=0.05", *QUICK]) == 0
+    assert capsys.readouterr().out == f"{planned}\n"
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the command gave to `plan`, which takes longer than to read it."""
+    calls = []
+    monkeypatch.setattr(selection, "plan", lambda **given: calls.append(given))
+    return calls
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.parquet", "lists.parquet"])
+def test_pilots_of_every_format_are_read_alike(tmp_path, asked, name):
     labels, logits = noisy_predictions(500)
-    logits = logits.round(3)
-    path = write_file(tmp_path / name, labels, logits=logits)
-    assert main(["plan", f"--pilot={path}", "--risk=0.2", *QUICK]) == 0
-    expected = kc.plan(risk=0.2, pilot=(labels, logits), max_samples=1000)
-    assert capsys.readouterr().out == f"{expected}\n"
+    logits = logits.astype("float64").round(3)
+    for file in (tmp_path / "p.npz", tmp_path / name):
+        write_file(file, labels, logits=logits)
+        assert main(["plan", f"--pilot={file}", "--risk=0.2", *QUICK]) == 0
+    one, other = (call.pop("pilot") for call in asked)
+    np.testing.assert_allclose(one, other, rtol=1e-6)
+    # Scores that rise with the confidence, and what is right.
+    confidence = softmax(logits).max(-1)
+    assert np.all(np.diff(confidence[np.argsort(one[0])]) > -1e-12)
+    np.testing.assert_array_equal(one[1], logits.argmax(-1) == labels)
+    assert asked[0] == asked[1]
+    assert (asked[0]["risk"], asked[0]["max_samples"]) == (0.2, 1000)
 
 
-def test_the_command_reads_logs_of_the_predicted_class(tmp_path, capsys):
+def test_the_command_reads_logs_of_the_predicted_class(tmp_path, asked):
     rng = np.random.default_rng(0)
     confidence = rng.uniform(0.5, 1, 400).round(6)
     correct = (rng.random(400) < confidence).astype(int)
@@ -33,13 +58,12 @@ def test_the_command_reads_logs_of_the_predicted_class(tmp_path, capsys):
     rows = zip(confidence, correct, strict=True)
     text = "".join(f"{c},{k}\n" for c, k in rows)
     path.write_text(f"confidence,correct\n{text}")
-    pilot = confidence, correct
-    assert main(["plan", f"--pilot={path}", "--risk=0.2", *QUICK]) == 0
-    expected = kc.plan(risk=0.2, pilot=pilot, max_samples=1000)
-    assert capsys.readouterr().out == f"{expected}\n"
-    assert main(["plan", f"--pilot={path}", "--ece=0.1", *QUICK]) == 0
-    expected = kc.plan(ece=0.1, pilot=pilot, max_samples=1000)
-    assert capsys.readouterr().out == f"{expected}\n"
+    for target in ("risk", "ece"):
+        assert main(["plan", f"--pilot={path}", f"--{target}=0.2", *QUICK]) == 0
+        given = asked.pop()
+        found = given.pop("pilot")
+        np.testing.assert_allclose(found, (confidence, correct), rtol=1e-6)
+        assert given[target] == 0.2
 
 
 def test_the_command_compares_two_files_of_the_same_labels(tmp_path, capsys):
@@ -59,7 +83,12 @@ def test_the_command_compares_two_files_of_the_same_labels(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "svg", "png"])
-def test_the_command_writes_files(tmp_path, capsys, kind):
+def test_the_command_writes_files(tmp_path, capsys, monkeypatch, planned, kind):
+    def plan(risk, accuracy, max_samples, **others):
+        assert (risk, accuracy, max_samples) == (0.05, 0.95, 1000)
+        return planned
+
+    monkeypatch.setattr(selection, "plan", plan)
     out, other = tmp_path / f"plan.{kind}", tmp_path / "other"
     other.write_text("of before")
     out.hardlink_to(other)

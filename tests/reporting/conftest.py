@@ -1,0 +1,30 @@
+"""What pages of reports need not make anew for each test."""
+
+import functools
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def templates_are_compiled_once():
+    """A report compiles its template twice, which takes a third of its time."""
+    from keras_calib.reporting import entry_points
+    from keras_calib.reporting import html
+    from keras_calib.reporting import label_page
+    from keras_calib.reporting import label_report
+
+    compiled = functools.cache(html.template)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (html, entry_points, label_page, label_report):
+            patch.setattr(module, "template", compiled)
+        yield
+
+
+@pytest.fixture
+def words_alone(monkeypatch):
+    """Pages whose pictures are empty and whose intervals are rough."""
+    from report_pages import few_replicates
+    from report_pages import pictures_left_out
+
+    few_replicates(monkeypatch)
+    pictures_left_out(monkeypatch)
