@@ -8,7 +8,6 @@ import matplotlib as mpl
 import pytest
 from given import GIVEN
 from paths import ROOT
-from report_pages import pictures_left_out
 
 from keras_calib.reporting.command_line import COMMANDS
 
@@ -35,16 +34,15 @@ def test_what_is_given_is_given_to_a_page():
     assert set(GIVEN) <= with_code
 
 
-# What a newcomer runs first. It needs a network that is good enough for the
-# guarantee that it asks for.
-EPOCHS = {"README.md": 8}
+# What a newcomer runs first, here as it stands.
+FIRST = ("README.md",)
 
 
 @pytest.mark.parametrize(
     "page",
     [
         pytest.param(
-            page, marks=() if name(page) in EPOCHS else pytest.mark.slow
+            page, marks=() if name(page) in FIRST else pytest.mark.slow
         )
         for page in PAGES
         if blocks(page, "python")
@@ -56,27 +54,12 @@ def test_python_code_runs(page, tmp_path, monkeypatch):
         pytest.importorskip("keras_hub")
     monkeypatch.chdir(tmp_path)
     mpl.use("Agg")
-    if name(page) in EPOCHS:
-        # They have tests of their own.
-        pictures_left_out(monkeypatch)
-    # What is shown is how, not how long.
-    run_code(page, f"epochs={EPOCHS.get(name(page), 2)}")
-
-
-@pytest.mark.slow
-def test_the_first_page_runs_as_it_stands(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    mpl.use("Agg")
-    run_code(ROOT / "README.md")
-    assert (tmp_path / "report.html").stat().st_size > 100_000
-
-
-def run_code(page, epochs=r"\g<0>"):
-    """Runs what stands on a page, for so many epochs."""
     space = {"__name__": "page"}
     exec(compile(GIVEN.get(page.name, ""), "given", "exec"), space)
     for number, code in enumerate(blocks(page, "python"), 1):
-        code = re.sub(r"\bepochs=\d+", epochs, code)
+        # Elsewhere what is shown is how, not how long.
+        if name(page) not in FIRST:
+            code = re.sub(r"\bepochs=\d+", "epochs=2", code)
         exec(compile(code, f"{name(page)}, block {number}", "exec"), space)
     keras.backend.clear_session()
 
