@@ -27,8 +27,13 @@ __all__ = ["OF_A_FILE", "OF_A_TEST", "OF_FILES"]
 
 OF_A_TEST = 1.0
 OF_A_FILE = 12.0
-# What one file cannot do with less, and why.
-OF_FILES: dict[str, float] = {}
+# Files that cannot do with less, as a whole, whatever their tests take each.
+OF_FILES = {
+    # Every public callable with every odd input.
+    "tests/laws/test_battery.py": 26.0,
+    # The README, as printed.
+    "tests/repository/test_docs_code.py": 12.0,
+}
 # Of all, beside the budget, for what varies from run to run.
 MARGIN = 1.2
 # Seconds of `_loop` while both cores of the reference machine test.
@@ -204,7 +209,8 @@ def _summary(costs: Costs, budget: float | None) -> Iterator[str]:
     for name, spent in dearest.most_common(SHOWN):
         yield f"{spent:8.2f} s  {name}"
     for name, spent in costs.tests.most_common():
-        if spent > OF_A_TEST * slowness:
+        alone = name.split("::")[0] not in OF_FILES
+        if alone and spent > OF_A_TEST * slowness:
             yield _over("test", name, spent, OF_A_TEST * slowness)
     for name, spent in files.most_common():
         allowed = OF_FILES.get(name, OF_A_FILE) * slowness
