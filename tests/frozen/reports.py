@@ -1,7 +1,10 @@
 """Results of reports: classes, votes, labels, pixels, groups, selectors."""
 
+import contextlib
+import types
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import keras
 from frozen.api import kc
@@ -15,6 +18,24 @@ __all__ = ["TOLERANCE", "quantities"]
 
 # Metrics in float32; intervals by seeded bootstraps of them.
 TOLERANCE = Tolerance(relative=2e-6, absolute=2e-6)
+
+
+@contextlib.contextmanager
+def _without_pages() -> Iterator[None]:
+    """Reports whose pages are empty: they would take nine tenths of the time.
+
+    What is in a page, and how it looks, has tests of its own.
+    """
+
+    def drawn(figure: Any, file: Any, **options: Any) -> None:
+        file.write(b"<svg/>")
+
+    empty = types.SimpleNamespace(render=lambda *args, **facts: "")
+    with (
+        mock.patch("matplotlib.figure.Figure.savefig", drawn),
+        mock.patch("jinja2.Environment.get_template", lambda *args: empty),
+    ):
+        yield
 
 
 def _made(labels: Any, outputs: Any, **options: Any) -> Any:
@@ -82,6 +103,7 @@ def _of_model() -> Iterator[tuple[str, Any]]:
 
 def quantities() -> Iterator[tuple[str, Any]]:
     """All of them."""
-    yield from _with_parts()
-    yield from _plain()
-    yield from _of_model()
+    with _without_pages():
+        yield from _with_parts()
+        yield from _plain()
+        yield from _of_model()
