@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
 from frozen.api import kc
 from frozen.results import read
 from frozen.results import tried
@@ -65,7 +66,9 @@ def images(seed: int = 70, n: int = 60):
     """True and found boxes of images, padded by labels of -1."""
     rng = np.random.default_rng(seed)
     corner = rng.integers(0, 40, (n, 5, 2)).astype("float32")
-    boxes = np.concatenate([corner, corner + rng.integers(6, 24, (n, 5, 2))], -1)
+    boxes = np.concatenate(
+        [corner, corner + rng.integers(6, 24, (n, 5, 2))], -1
+    )
     labels = rng.integers(0, 3, (n, 5))
     labels[rng.random((n, 5)) < 0.35] = -1
     # Each found box is near a true one, or anywhere, and some are twice.

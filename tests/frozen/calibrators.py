@@ -5,13 +5,14 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
+
 from frozen.api import kc
 from frozen.data_sets import CLASSES
 from frozen.data_sets import PIXELS
 from frozen.data_sets import Classes
 from frozen.results import tried
 from frozen.stored import Tolerance
-from keras import ops
 
 __all__ = ["TOLERANCE", "quantities"]
 
@@ -87,7 +88,9 @@ def _answers(made: Any, data: Classes, rows: int = 8) -> Any:
     some = logits[:rows] if logits.shape[-1] < 20 else logits[:2]
     if some.shape[-1] > 1:
         some = ops.log_softmax(some)
-    likelihood = tried(kc.nll, data.labels, ops.convert_to_numpy(logits), **options)
+    likelihood = tried(
+        kc.nll, data.labels, ops.convert_to_numpy(logits), **options
+    )
     # Probabilities of 0 have no logarithm that rounding keeps.
     some = np.maximum(ops.convert_to_numpy(some), -60.0)
     return {"rows": some, "likelihood": likelihood}
@@ -99,7 +102,13 @@ def _of_classes() -> Iterator[tuple[str, Any]]:
         for name in names[:1] if quantity in SLOW else names:
             made = _fitted(cls(**given), CLASSES[name])
             yield f"{quantity}/{name}", _answers(made, CLASSES[name])
-    for name in ("hundred classes", "pixels", "tokens", "few rows", "one class"):
+    for name in (
+        "hundred classes",
+        "pixels",
+        "tokens",
+        "few rows",
+        "one class",
+    ):
         for quantity in ("temperature", "structured scale", "histogram"):
             cls, given = CALIBRATORS[quantity]
             made = _fitted(cls(**given), CLASSES[name])
@@ -119,7 +128,9 @@ def _intervals() -> Iterator[tuple[str, Any]]:
     yield "temperature of probabilities/ten classes", found
     source = np.full(10, 0.1)
     target = np.arange(1.0, 11.0) / 55.0
-    made = kc.PriorCorrection(source, target, calibrator=kc.TemperatureScaling())
+    made = kc.PriorCorrection(
+        source, target, calibrator=kc.TemperatureScaling()
+    )
     made = _fitted(made, data)
     yield "moved to another prior/ten classes", _answers(made, data)
     made = kc.PriorCorrection(source, target)
@@ -155,15 +166,16 @@ def _compact() -> Iterator[tuple[str, Any]]:
 
 
 def _of_images() -> Iterator[tuple[str, Any]]:
-    options = {
-        "validation_fraction": 0.3,
-        "depth": 1,
-        "kernel_size": 3,
-        "dilation_rate": 1,
-        "epochs": 2,
-        "learning_rate": 0.03,
-    }
-    made = _fitted(kc.LocalTemperatureScaling(**options), PIXELS)
+    """Known filters: their training is that of Keras, and takes a second."""
+    rng = np.random.default_rng(96)
+    made = kc.LocalTemperatureScaling(
+        depth=1,
+        kernel_size=3,
+        dilation_rate=1,
+        temperature=1.5,
+        kernel=rng.integers(-16, 17, (3, 3, 3, 3)) / 64,
+        bias=rng.integers(-16, 17, 3) / 64,
+    )
     yield "temperature by place/pixels", _answers(made, PIXELS, 1)
     found = made.temperature_map(PIXELS.logits[:1])
     yield "temperature by place, map/pixels", found
@@ -218,6 +230,22 @@ def _posteriors() -> Iterator[tuple[str, Any]]:
     yield "gaussian process, interval/two classes", {"low": low, "high": high}
 
 
+def _known_draws() -> Iterator[tuple[str, Any]]:
+    """A posterior of given draws: sampling would take half of the time."""
+    rng = np.random.default_rng(95)
+    made = kc.BayesianScaling(
+        temperature=1.25,
+        uniform_share=0.02,
+        weights=1.0 + rng.integers(-8, 9, (20, 10)) / 64,
+        biases=rng.integers(-8, 9, (20, 10)) / 64,
+    )
+    logits = CLASSES["ten classes"].logits[:6]
+    yield "posterior of known draws/ten classes", made(logits)
+    low, high = made.credible_interval(logits, 0.9)
+    found = {"low": low, "high": high}
+    yield "posterior of known draws, interval/ten classes", found
+
+
 def quantities() -> Iterator[tuple[str, Any]]:
     """All of them."""
     keras.utils.set_random_seed(0)
@@ -227,3 +255,4 @@ def quantities() -> Iterator[tuple[str, Any]]:
     yield from _of_images()
     yield from _chosen()
     yield from _posteriors()
+    yield from _known_draws()

@@ -166,9 +166,7 @@ def _pixels(ignored=True):
     labels, logits = drawn(17, 4 * 6 * 7, 3, sharpness=2.0)
     labels[rng.random(len(labels)) < 0.2] = IGNORED if ignored else 0
     options = {"ignore_class": IGNORED} if ignored else {}
-    return Classes(
-        labels.reshape(4, 6, 7), logits.reshape(4, 6, 7, 3), options
-    )
+    return Classes(labels.reshape(4, 6, 7), logits.reshape(4, 6, 7, 3), options)
 
 
 def _tokens():

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
 from frozen.api import kc
 from frozen.data_sets import ALL_PIXELS
 from frozen.data_sets import CLASSES
@@ -111,7 +112,7 @@ FUNCTIONS = {
     "risk at a coverage": (kc.risk_at_coverage, {"coverage": 0.6}),
 }
 # Each call smooths at a row of widths, of which one is the result.
-SMOOTH = "ten classes", "weights", "ties", "votes", "pixels", "few rows"
+SMOOTH = "ten classes", "weights", "votes", "pixels"
 # Those that have a form for the probability of the second class.
 OF_SECOND = {
     "by bin": (kc.ece, {}),
@@ -148,7 +149,10 @@ def _structured(data: Classes) -> Iterator[tuple[str, Any]]:
     costs = np.abs(np.subtract.outer(*[np.arange(data.num_classes)] * 2)) % 4
     for price in (None, 0.3):
         call = functools.partial(kc.mean_cost, costs=costs, reject_cost=price)
-        yield f"mean cost, rejected at {price}", _read(COST, call, args, options)
+        yield (
+            f"mean cost, rejected at {price}",
+            _read(COST, call, args, options),
+        )
 
 
 def _read(fields, call, args, options, score=None):

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 from exported import answers
+
 from frozen.api import kc
 from frozen.data_sets import drawn
 from frozen.labels import LABELS
@@ -19,7 +20,6 @@ from frozen.results import tried
 from frozen.selectors import COSTS
 from frozen.stored import Tolerance
 from frozen.thresholds import records
-
 from keras_calib.reporting.command_line import main
 
 __all__ = ["TOLERANCE", "quantities"]

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+from keras import ops
+
 from frozen.api import kc
 from frozen.data_sets import ALL_PIXELS
 from frozen.data_sets import CLASSES
@@ -14,7 +16,6 @@ from frozen.data_sets import PIXELS
 from frozen.data_sets import drawn
 from frozen.results import read
 from frozen.stored import Tolerance
-from keras import ops
 
 __all__ = ["TOLERANCE", "quantities"]
 
@@ -142,16 +143,17 @@ class Batch(NamedTuple):
 def _batches() -> dict[str, Batch]:
     ids, logits = drawn(0, 16, 6, sharpness=1.5)
     ignored = np.where(np.arange(16) % 5 == 1, IGNORED, ids)
-    weight = (np.arange(16) % 4 / 2).astype("float32")
+    # Rows of ties and of large logits are half of that batch.
     tied = np.round(logits)[np.arange(16) % 5] * 8
+    tied = np.where(np.arange(16)[:, None] < 8, logits, tied)
+    weight = (np.arange(16) % 4 / 2).astype("float32")
     rng = np.random.default_rng(5)
     soft = 0.75 * np.eye(6)[ids] + 0.25 * np.eye(6)[rng.integers(6, size=16)]
     return {
         "plain": Batch(ids, logits),
-        "weights and an ignored class": Batch(
-            ignored, logits, weight, {"ignore_class": IGNORED}
+        "weights, ties and an ignored class": Batch(
+            ignored, tied, weight, {"ignore_class": IGNORED}
         ),
-        "ties and large logits": Batch(ids, tied.astype("float32")),
         "soft labels": Batch(soft.astype("float32"), logits),
     }
 
@@ -247,7 +249,10 @@ def _of_images() -> Iterator[tuple[str, Any]]:
             found = _with_gradient(loss, Batch(labels, logits))
             yield f"{quantity}/{name}", found
     hot = np.eye(3, dtype="float32")[ALL_PIXELS.labels[:2]]
-    for quantity, function in {"smoothed": kc.svls, "neighbours": kc.nacl}.items():
+    for quantity, function in {
+        "smoothed": kc.svls,
+        "neighbours": kc.nacl,
+    }.items():
         found = function(hot, ALL_PIXELS.logits[:2])
         yield f"{quantity}, function/all pixels", found
 

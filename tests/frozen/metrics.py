@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
 from frozen.api import kc
 from frozen.data_sets import ALL_PIXELS
 from frozen.data_sets import CLASSES
@@ -72,6 +73,7 @@ NO_BOUNDS = {
 DRAWN = METRICS.keys() - NO_BOUNDS
 # Where the table has intervals, those of all metrics.
 WITH_INTERVALS = "weights"
+WITH_GAP = "weights", "votes", "frequency weights", "few rows", "all right"
 OF_SECOND = {
     "by bin": kc.ECE,
     "bins of equal mass": kc.AECE,
@@ -125,8 +127,9 @@ def _table(name: str) -> Iterator[tuple[str, Any]]:
     yield "table, bounds", table.bounds()
     if name == WITH_INTERVALS:
         yield "table, interval", table.interval()
+    if name in WITH_GAP:
+        yield "difference, with an interval", read(table.mean_gap(0.9), GAP)
     yield "bins", read(table.bins(), BINS)
-    yield "difference, with an interval", read(table.mean_gap(0.9), GAP)
     for score in ("brier", "nll"):
         parts = read(table.decomposition(score), PARTS)
         yield f"parts of a proper score of bins, {score}", parts
@@ -204,7 +207,7 @@ def quantities() -> Iterator[tuple[str, Any]]:
     for name in ALONE:
         for quantity, value in _alone(name):
             yield f"{quantity}/{name}", value
-    for name in ("ten classes", "frequency weights", "tokens"):
+    for name in ("frequency weights", "tokens"):
         for quantity, value in _logits(name):
             yield f"{quantity}/{name}", value
     yield from _others()

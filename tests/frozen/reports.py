@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 import keras
+
 from frozen.api import kc
 from frozen.data_sets import CLASSES
 from frozen.data_sets import GROUPS
@@ -84,7 +85,7 @@ def _with_parts() -> Iterator[tuple[str, Any]]:
 
 
 def _plain() -> Iterator[tuple[str, Any]]:
-    for name in ("weights", "votes", "pixels", "binary column"):
+    for name in ("weights", "votes", "pixels"):
         data = CLASSES[name]
         options = dict(data.options)
         found = _made(data.labels, data.probs, **options)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
 from frozen.api import kc
 from frozen.data_sets import CLASSES
 from frozen.data_sets import TOKENS

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+
 from frozen.api import kc
 from frozen.data_sets import CLASSES
 from frozen.data_sets import GROUPS

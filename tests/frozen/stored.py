@@ -9,6 +9,7 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+
 from frozen.results import flat
 
 __all__ = [
@@ -68,7 +69,9 @@ def write(subject: str, found: dict[str, Any]) -> None:
         shapes[key] = f"{kind[0]}{list(value.shape)}"
     arrays = {k: np.concatenate([np.zeros(0), *x]) for k, x in columns.items()}
     if tolerance(subject).relative >= 1e-6:
-        arrays["floats"] = arrays["floats"].astype("float32")
+        # An overflow would be an error: such numbers need their logarithms.
+        with np.errstate(over="raise"):
+            arrays["floats"] = arrays["floats"].astype("float32")
     npz, texts = _files(subject)
     npz.unlink(missing_ok=True)
     texts.unlink(missing_ok=True)
@@ -148,8 +151,8 @@ def _distance(stored: Any, found: Any) -> str:
         return ""
     if stored.shape != found.shape:
         return f", shape {stored.shape} became {found.shape}"
-    away = np.abs(stored - found.astype("float64"))
-    away = away[np.isfinite(away)]
+    finite = np.isfinite(stored) & np.isfinite(found)
+    away = np.abs(stored[finite] - found.astype("float64")[finite])
     return f", by {away.max():.3g} at most" if away.size else ""
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
 from frozen.api import kc
 from frozen.data_sets import CLASSES
 from frozen.data_sets import GROUPS
@@ -35,7 +36,6 @@ PRIOR = {
 }
 ALARM = {
     "outcomes": "num_outcomes",
-    "evidence": "evidence",
     "limit": "limit",
     "message": "message",
 }
@@ -57,8 +57,6 @@ def _groups() -> Iterator[tuple[str, Any]]:
     two = {"site": GROUPS, "part": np.arange(len(GROUPS)) % 2}
     args, few = (data.labels, data.probs), {"num_samples": 60}
     sums = "accuracy", "mean_confidence", "gap", "ece", "mce", "rmsce"
-    # Their intervals are bootstraps.
-    ranked = "aurc", "augrc", "failure_auroc"
     for quantity, given in {
         "usual": {"groups": GROUPS},
         "two attributes": {"groups": two, "metrics": sums, "min_size": 5},
@@ -76,7 +74,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
         },
         "ranked": {
             "groups": np.arange(len(GROUPS)) // 340,
-            "metrics": ranked,
+            "metrics": ("aurc",),  # Its intervals are bootstraps.
             "statistic": None,
         },
         "tested by draws": {
@@ -121,7 +119,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
 
 
 def _comparisons() -> Iterator[tuple[str, Any]]:
-    for name in ("ten classes", "weights", "votes", "pixels"):
+    for name in ("ten classes", "weights", "votes"):
         data = CLASSES[name]
         other = 0.5 * data.probs + 0.5 / data.num_classes
         for quantity, metric in {
@@ -186,14 +184,21 @@ def _monitors() -> Iterator[tuple[str, Any]]:
             yield (
                 f"monitor, {kind}/{name}",
                 {
-                    "evidence": dict(one.evidence),
+                    "evidence": _logs(one.evidence),
                     "counts": dict(one.counts),
                     "limits": dict(one.limits),
                     "alarms": {
-                        alarm.name: read(alarm, ALARM) for alarm in one.alarms
+                        alarm.name: read(alarm, ALARM)
+                        | {"evidence": np.log(alarm.evidence)}
+                        for alarm in one.alarms
                     },
                 },
             )
+
+
+def _logs(values: dict[str, float]) -> dict[str, float]:
+    """Logarithms: evidence is a product of thousands of factors."""
+    return {name: np.log(value) for name, value in values.items()}
 
 
 def quantities() -> Iterator[tuple[str, Any]]:

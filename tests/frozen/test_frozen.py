@@ -1,10 +1,10 @@
 """No number and no text of the package differs from the frozen ones."""
 
-import importlib
-
 import numpy as np
 import pytest
 from cases import BACKEND
+
+import keras_calib
 from frozen import SUBJECTS
 from frozen import visits
 from frozen.results import flat
@@ -16,14 +16,18 @@ from frozen.stored import read_stored
 from frozen.stored import tolerance
 from frozen.stored import write
 
-import keras_calib
-
 pytestmark = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="one backend has frozen results"
 )
 
 
-@pytest.mark.parametrize("subject", SUBJECTS)
+@pytest.fixture(scope="module", params=SUBJECTS)
+def subject(request):
+    """Its name; its results are computed once."""
+    computed(request.param)
+    return request.param
+
+
 def test_results_are_as_they_were_frozen(subject):
     stored, found = read_stored(subject), computed(subject)
     told = changes(stored, found, tolerance(subject))
@@ -32,10 +36,8 @@ def test_results_are_as_they_were_frozen(subject):
 
 
 def test_every_public_result_is_frozen_or_stands_with_a_reason():
-    for subject in SUBJECTS:
-        importlib.import_module(f"frozen.{subject}")
-    for subject in SUBJECTS:
-        computed(subject)
+    for name in SUBJECTS:
+        computed(name)
     public = {x for x in keras_calib.__all__ if not x.startswith("_")}
     missing = public - visits.visited() - visits.NOT_FROZEN.keys()
     assert not missing, f"freeze them, or give a reason: {sorted(missing)}"
