@@ -222,28 +222,28 @@ def _told_of_choice(found: Any) -> Any:
 
 
 def _posteriors() -> Iterator[tuple[str, Any]]:
-    data = CLASSES["two classes"]
-    made = kc.GaussianProcessCalibration(num_inducing_points=8)
-    made = _fitted(made, data)
-    yield "gaussian process/two classes", _answers(made, data)
-    low, high = made.credible_interval(data.logits[:4])
-    yield "gaussian process, interval/two classes", {"low": low, "high": high}
-
-
-def _known_draws() -> Iterator[tuple[str, Any]]:
-    """A posterior of given draws: sampling would take half of the time."""
+    """Of known draws and tables: their fits sample, or trace for seconds."""
     rng = np.random.default_rng(95)
-    made = kc.BayesianScaling(
-        temperature=1.25,
-        uniform_share=0.02,
-        weights=1.0 + rng.integers(-8, 9, (20, 10)) / 64,
-        biases=rng.integers(-8, 9, (20, 10)) / 64,
-    )
     logits = CLASSES["ten classes"].logits[:6]
-    yield "posterior of known draws/ten classes", made(logits)
-    low, high = made.credible_interval(logits, 0.9)
-    found = {"low": low, "high": high}
-    yield "posterior of known draws, interval/ten classes", found
+    for quantity, made in {
+        "draws of a scale by class": kc.BayesianScaling(
+            temperature=1.25,
+            uniform_share=0.02,
+            weights=1.0 + rng.integers(-8, 9, (20, 10)) / 64,
+            biases=rng.integers(-8, 9, (20, 10)) / 64,
+        ),
+        "gaussian process": kc.GaussianProcessCalibration(
+            temperature=1.25,
+            uniform_share=0.02,
+            bounds=[-6.0, 0.0],
+            offsets=rng.integers(-16, 17, 7) / 64,
+            deviations=rng.integers(-16, 17, (4, 7)) / 64,
+        ),
+    }.items():
+        yield f"{quantity}/ten classes", made(logits)
+        low, high = made.credible_interval(logits, 0.9)
+        found = {"low": low, "high": high}
+        yield f"{quantity}, interval/ten classes", found
 
 
 def quantities() -> Iterator[tuple[str, Any]]:
@@ -255,4 +255,3 @@ def quantities() -> Iterator[tuple[str, Any]]:
     yield from _of_images()
     yield from _chosen()
     yield from _posteriors()
-    yield from _known_draws()

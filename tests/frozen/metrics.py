@@ -71,14 +71,40 @@ NO_BOUNDS = {
 }
 # Their intervals draw 800 bootstraps each.
 DRAWN = METRICS.keys() - NO_BOUNDS
-# Where the table has intervals, those of all metrics.
-WITH_INTERVALS = "weights"
+# Which of them have an interval that tests them.
 WITH_GAP = "weights", "votes", "frequency weights", "few rows", "all right"
 OF_SECOND = {
     "by bin": kc.ECE,
     "bins of equal mass": kc.AECE,
     "range of cumulative differences": kc.ECCE,
     "debiased of bins": kc.DebiasedCalibrationError,
+}
+# Today's names in the table.
+TABLE = {
+    "accuracy": "accuracy",
+    "mean_confidence": "mean confidence",
+    "overconfidence": "confidence of the wrong",
+    "underconfidence": "doubt of the right",
+    "nll": "negative log-likelihood",
+    "brier": "squared error",
+    "ece": "by bin",
+    "mce": "largest of a bin",
+    "rmsce": "root mean square of bins",
+    "debiased_calibration_error": "debiased of bins",
+    "average_calibration_error": "mean of bins",
+    "overconfidence_error": "overconfidence of bins",
+    "aece": "bins of equal mass",
+    "ecce": "range of cumulative differences",
+    "ecce_maximum": "largest cumulative difference",
+    "aurc": "area under risk and coverage",
+    "eaurc": "excess area",
+    "naurc": "normalized area",
+    "augrc": "area of the generalised risk",
+    "failure_auroc": "ranking of errors",
+    "failure_fpr95": "ranking of errors, false positives",
+    "coverage_at_risk": "coverage at a risk",
+    "coverage_at_accuracy": "coverage at an accuracy",
+    "risk_at_coverage": "risk at a coverage",
 }
 BINS = {
     "weight": "weight",
@@ -119,14 +145,17 @@ def _alone(name: str) -> Iterator[tuple[str, Any]]:
             yield f"{quantity}, bounds", metric.bounds()
 
 
+def _named(results: Any) -> Any:
+    """Results of the table, under the names of the quantities."""
+    return {TABLE[name]: value for name, value in results.items()}
+
+
 def _table(name: str) -> Iterator[tuple[str, Any]]:
     """What one pass tells of all metrics."""
     data = CLASSES[name]
     table = fed(kc.CalibrationMetrics(**reading(data)), data)
-    yield "table", dict(table.result())
-    yield "table, bounds", table.bounds()
-    if name == WITH_INTERVALS:
-        yield "table, interval", table.interval()
+    yield "table", _named(table.result())
+    yield "table, bounds", _named(table.bounds())
     if name in WITH_GAP:
         yield "difference, with an interval", read(table.mean_gap(0.9), GAP)
     yield "bins", read(table.bins(), BINS)
@@ -152,11 +181,12 @@ def _logits(name: str) -> Iterator[tuple[str, Any]]:
         yield f"{quantity}, of logits", metric.result()
         if i == 1:
             yield f"{quantity}, curve", read(metric.curve(), CURVE)
-    one = kc.BrierScore(num_classes=data.num_classes, **options)
-    fed(one, data, data.logits)
-    yield "squared error with classes", one.result()
-    yield "parts of the squared error", read(one.murphy(), MURPHY)
-    yield "parts of bins", read(one.decomposition(), PARTS)
+    if name == "frequency weights":
+        one = kc.BrierScore(num_classes=data.num_classes, **options)
+        fed(one, data, data.logits)
+        yield "squared error with classes", one.result()
+        yield "parts of the squared error", read(one.murphy(), MURPHY)
+        yield "parts of bins", read(one.decomposition(), PARTS)
     one = fed(kc.ECCE(**options), data, data.logits)
     yield "cumulative differences", read(one.differences(), DIFFERENCES)
     for edges in ("width", "mass"):
@@ -172,6 +202,15 @@ def _logits(name: str) -> Iterator[tuple[str, Any]]:
         one.update_state(data.labels[part], data.logits[part], weight)
     merged.merge_state(halves)
     yield "negative log-likelihood, merged", merged.result()
+
+
+def _intervals() -> Iterator[tuple[str, Any]]:
+    """Of means, of bins, and of ranks, which draw bootstraps."""
+    names = ["accuracy", "nll", "ece", "mce", "aece", "ecce", "aurc"]
+    table = fed(kc.CalibrationMetrics(names), CLASSES["weights"])
+    yield "table, intervals/weights", _named(table.interval())
+    ranking = fed(kc.FailureAUROC(), CLASSES["few rows"])
+    yield "ranking of errors, interval/few rows", ranking.interval(0.9)
 
 
 def _others() -> Iterator[tuple[str, Any]]:
@@ -210,4 +249,5 @@ def quantities() -> Iterator[tuple[str, Any]]:
     for name in ("frequency weights", "tokens"):
         for quantity, value in _logits(name):
             yield f"{quantity}/{name}", value
+    yield from _intervals()
     yield from _others()

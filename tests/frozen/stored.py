@@ -45,7 +45,11 @@ def computed(subject: str) -> dict[str, Any]:
     # Keras collects garbage whenever a layer gives an attribute up: it need
     # not search all modules each time.
     gc.freeze()
-    return flat(module.quantities())
+    gc.disable()
+    try:
+        return flat(module.quantities())
+    finally:
+        gc.enable()
 
 
 def tolerance(subject: str) -> Tolerance:

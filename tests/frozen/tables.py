@@ -39,6 +39,21 @@ ALARM = {
     "limit": "limit",
     "message": "message",
 }
+# Today's names of what a monitor watches and counts.
+WATCHED = {
+    "risk": "risk",
+    "coverage": "coverage",
+    "calibration": "calibration",
+    "answers": "answers",
+    "accepted": "accepted",
+    "labelled": "labelled",
+    "accepted_labelled": "accepted with a label",
+    "accepted_wrong": "accepted and wrong",
+    "confidence": "sum of confidences",
+    "correct": "right",
+    "expired": "expired",
+    "waiting": "waiting",
+}
 
 
 def _table(found: Any) -> Any:
@@ -184,11 +199,11 @@ def _monitors() -> Iterator[tuple[str, Any]]:
             yield (
                 f"monitor, {kind}/{name}",
                 {
-                    "evidence": _logs(one.evidence),
-                    "counts": dict(one.counts),
-                    "limits": dict(one.limits),
+                    "evidence": _watched(one.evidence, np.log),
+                    "counts": _watched(one.counts),
+                    "limits": _watched(one.limits),
                     "alarms": {
-                        alarm.name: read(alarm, ALARM)
+                        WATCHED[alarm.name]: read(alarm, ALARM)
                         | {"evidence": np.log(alarm.evidence)}
                         for alarm in one.alarms
                     },
@@ -196,9 +211,12 @@ def _monitors() -> Iterator[tuple[str, Any]]:
             )
 
 
-def _logs(values: dict[str, float]) -> dict[str, float]:
-    """Logarithms: evidence is a product of thousands of factors."""
-    return {name: np.log(value) for name, value in values.items()}
+def _watched(values: dict[str, float], change: Any = float) -> Any:
+    """Numbers of a monitor, under the names of what they are of.
+
+    Evidence is a product of thousands of factors, and needs its logarithm.
+    """
+    return {WATCHED[name]: change(value) for name, value in values.items()}
 
 
 def quantities() -> Iterator[tuple[str, Any]]:
