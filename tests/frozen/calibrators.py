@@ -62,7 +62,7 @@ CALIBRATORS = {
 OF_TWO = {name for name in CALIBRATORS if "log-odds" in name}
 # What fits by descent, in tens of traced steps: on one data set each.
 SLOW = {"temperature by row"}
-DATA = "ten classes", "weights", "ignored class", "ties", "soft labels"
+DATA = "ten classes", "weights", "ignored class", "soft labels"
 OF_TWO_DATA = "two classes", "binary column"
 
 

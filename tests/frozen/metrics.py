@@ -61,7 +61,7 @@ METRICS = {
     "risk at a coverage": (kc.RiskAtCoverage, {"coverage": 0.6}),
 }
 # Each metric on these; the table of all of them on every data set.
-ALONE = "weights", "votes", "pixels"
+ALONE = "weights", "votes"
 NO_BOUNDS = {
     *("accuracy", "mean confidence", "smooth error", "squared error"),
     *("confidence of the wrong", "doubt of the right"),
@@ -71,7 +71,7 @@ NO_BOUNDS = {
 }
 # Their intervals draw 800 bootstraps each.
 DRAWN = METRICS.keys() - NO_BOUNDS
-# Which of them have an interval that tests them.
+# Where the test of that difference is tried.
 WITH_GAP = "weights", "votes", "frequency weights", "few rows", "all right"
 OF_SECOND = {
     "by bin": kc.ECE,
@@ -181,12 +181,11 @@ def _logits(name: str) -> Iterator[tuple[str, Any]]:
         yield f"{quantity}, of logits", metric.result()
         if i == 1:
             yield f"{quantity}, curve", read(metric.curve(), CURVE)
-    if name == "frequency weights":
-        one = kc.BrierScore(num_classes=data.num_classes, **options)
-        fed(one, data, data.logits)
-        yield "squared error with classes", one.result()
-        yield "parts of the squared error", read(one.murphy(), MURPHY)
-        yield "parts of bins", read(one.decomposition(), PARTS)
+    one = kc.BrierScore(num_classes=data.num_classes, **options)
+    fed(one, data, data.logits)
+    yield "squared error with classes", one.result()
+    yield "parts of the squared error", read(one.murphy(), MURPHY)
+    yield "parts of bins", read(one.decomposition(), PARTS)
     one = fed(kc.ECCE(**options), data, data.logits)
     yield "cumulative differences", read(one.differences(), DIFFERENCES)
     for edges in ("width", "mass"):
@@ -246,8 +245,7 @@ def quantities() -> Iterator[tuple[str, Any]]:
     for name in ALONE:
         for quantity, value in _alone(name):
             yield f"{quantity}/{name}", value
-    for name in ("frequency weights", "tokens"):
-        for quantity, value in _logits(name):
-            yield f"{quantity}/{name}", value
+    for quantity, value in _logits("frequency weights"):
+        yield f"{quantity}/frequency weights", value
     yield from _intervals()
     yield from _others()
