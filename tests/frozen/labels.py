@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from frozen.api import kc
+from frozen.calibrators import BESIDE
 from frozen.data_sets import grid
 from frozen.results import read
 from frozen.results import tried
@@ -93,14 +94,14 @@ def _calibrators() -> Iterator[tuple[str, Any]]:
         ):
             made = kc.MultiLabelCalibrator(part, shared=shared)
             made.fit(labels, logits, ignore_class=mark, num_folds=0)
-            yield f"{quantity}/{name}", made(logits[:6])
+            yield f"{quantity}/{name}", made(logits[:6] * BESIDE)
             if isinstance(part, kc.VennAbers):
-                low, high = made.interval(logits[:6])
+                low, high = made.interval(logits[:6] * BESIDE)
                 yield f"{quantity}, interval/{name}", {"low": low, "high": high}
     labels, logits, _ = LABELS["labels"]
     made = kc.MultiLabel(kc.BetaCalibration())
     made.fit(labels, logits, num_folds=0)
-    yield "beta/labels", made(logits[:6])
+    yield "beta/labels", made(logits[:6] * BESIDE)
 
 
 def _told(made: Any, logits: Any) -> Any:
