@@ -5,6 +5,8 @@ TESTS =
 # zensical, the successor of mkdocs-material, builds the same pages where it is
 # installed.
 SITE_BUILDER = mkdocs
+# Subjects for `make frozen`; all if there are none.
+SUBJECTS =
 # Processes that test at a time. One tests a whole file: what its tests share
 # is made once.
 WORKERS ?= 2
@@ -35,7 +37,7 @@ test-minimum test-nightly: export XLA_FLAGS ?= $(FAST_XLA)
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
 .PHONY: demo test test-all test-backends test-jax test-torch test-minimum \
-  test-nightly mutants lint types format docs notebooks dist bench bench-peers clean help
+  test-nightly mutants frozen lint types format docs notebooks dist bench bench-peers clean help
 
 help:
 	@echo "make demo           train, measure, repair, draw and serve (about a minute"
@@ -47,6 +49,8 @@ help:
 	@echo "                    Python 3.11 or 3.12"
 	@echo "make test-nightly   make test with the newest keras-nightly and tf-nightly"
 	@echo "make mutants        small faults in a copy, which tests must see"
+	@echo "make frozen         the frozen results anew, of SUBJECTS or all: CONTRIBUTING"
+	@echo "                    says when that is allowed"
 	@echo "make lint           ruff and mypy"
 	@echo "make types          mypy"
 	@echo "make docs           the documentation, into build/site"
@@ -98,6 +102,11 @@ test-nightly: .venv-nightly/bin/python
 
 mutants: .venv/dev
 	KERAS_BACKEND=tensorflow .venv/bin/python tests/mutants
+
+# With the flags of `make test`, under which they are compared.
+frozen: export XLA_FLAGS ?= $(FAST_XLA) --xla_cpu_use_fusion_emitters=false
+frozen: .venv/dev
+	KERAS_BACKEND=tensorflow .venv/bin/python tests/frozen $(SUBJECTS)
 
 lint: .venv/dev
 	.venv/bin/ruff check .

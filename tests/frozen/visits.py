@@ -1,0 +1,93 @@
+"""Which public names the frozen results visit, and which they need not."""
+
+from frozen.api import USED
+
+__all__ = ["NOT_FROZEN", "visited"]
+
+_ABSTRACT = "a base, whose subclasses are frozen"
+_RESULT = "a result, whose parts are frozen under the call that gives it"
+_DISPLAY = "draws what is frozen where it is computed"
+_TRAINING = "trains a network: its steps are not those of another version"
+_IMAGES = "images and data sets, outside of what is measured or chosen"
+_STATE = "files of training, with no number of their own"
+_BEAM = "needs Apache Beam; its sums are those of the frozen monitors"
+
+NOT_FROZEN = {
+    **dict.fromkeys(
+        ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
+        _ABSTRACT,
+    ),
+    **dict.fromkeys(
+        (
+            *("Alarm", "AnswerThreshold", "BinSums", "BrierDecomposition"),
+            *("CalibrationTest", "CalibratorChoice", "CandidateScore"),
+            *("CertificateCheck", "ChosenThreshold", "Comparison"),
+            *("ControlledRisks", "CumulativeDifferences", "Decomposition"),
+            *("DetectionCalibrationError", "DetectionClassThresholds"),
+            *("DetectionRecords", "DetectionThreshold", "EffectiveLabels"),
+            *("GroupMetrics", "GroupThresholds", "LabelTable"),
+            *("LabelThresholds", "LargestDifference", "LoggedEpoch"),
+            *("MeanCost", "MixtureThreshold", "Plan", "PriorEstimate"),
+            *("PriorThreshold", "Recalibration", "RegularizerHistogram"),
+            *("Report", "RiskCoverageCurve", "SizeTable", "ThresholdTable"),
+        ),
+        _RESULT,
+    ),
+    **dict.fromkeys(
+        (
+            *("CalibratorChoiceDisplay", "ClassActivationDisplay"),
+            *("ClasswiseReliabilityDisplay", "ConfidenceDisplay"),
+            *("CumulativeDisplay", "DetectionReliabilityDisplay"),
+            *("EffectiveLabelsDisplay", "LossCurveDisplay"),
+            *("MaxLogitDisplay", "MonitorDisplay", "NormalizedLogitDisplay"),
+            *("PlanDisplay", "RegularizerDisplay", "ReliabilityDisplay"),
+            *("RiskCoverageDisplay", "SegmentationDisplay"),
+            *("SmoothingProfileDisplay", "SortedLogitsDisplay"),
+        ),
+        _DISPLAY,
+    ),
+    **dict.fromkeys(
+        (
+            *("AdaptiveFocalModel", "CaPEModel", "CalibrationLogger"),
+            *("ConfidencePruningModel", "CorrectnessRankingModel"),
+            *("EpochModel", "RecordingModel", "ScheduledFocalModel"),
+            *("SharpnessAwareModel", "fit_workers"),
+        ),
+        _TRAINING,
+    ),
+    **dict.fromkeys(
+        (
+            *("ClassMap", "DatasetSummary", "EpochBatches", "Tally"),
+            *("apply_layers", "array_pipeline", "cap_classes", "center_crop"),
+            *("class_activation_maps", "class_map", "color_jitter"),
+            *("context_examples", "cutmix", "describe", "from_folder"),
+            *("from_tfds", "from_tfrecords", "label_by_largest"),
+            *("map_classes", "mixup", "object_examples", "pixel_mean"),
+            *("random_resized_crop", "ricap", "shuffled_epochs"),
+            *("training_pipeline", "valid_examples", "validation_pipeline"),
+            "with_index",
+        ),
+        _IMAGES,
+    ),
+    **dict.fromkeys(
+        (
+            *("ResumableBackup", "finished_epochs"),
+            *("load_training_state", "save_training_state"),
+        ),
+        _STATE,
+    ),
+    **dict.fromkeys(("add_windows", "window_sums"), _BEAM),
+    **dict.fromkeys(
+        ("DeepEnsemble", "MonteCarloDropout"),
+        "answers of networks, of random layers among them",
+    ),
+    "CalibratedDecoder": "needs KerasHub; its layer is frozen",
+    "choose_calibrator_on": "runs a model for a choice that is frozen",
+    "model_card": "words around the facts of a certificate",
+    "recalibrate_file": "needs converters of models, which round otherwise",
+}
+
+
+def visited() -> set[str]:
+    """Public names that were used for frozen numbers."""
+    return set(USED)

@@ -1,0 +1,125 @@
+"""Neutral words for the names of metrics and columns in results."""
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["neutral"]
+
+# Today's names in tables and reports, and what they stand for.
+WORDS = {
+    # Metrics.
+    "accuracy": "accuracy",
+    "mean_confidence": "mean confidence",
+    "gap": "confidence less accuracy",
+    "overconfidence": "confidence less accuracy, tested",
+    "ece": "by bin",
+    "mce": "largest of a bin",
+    "rmsce": "root mean square of bins",
+    "aece": "bins of equal mass",
+    "ecce": "range of cumulative differences",
+    "nll": "negative log-likelihood",
+    "brier": "squared error",
+    "aurc": "area under risk and coverage",
+    "augrc": "area of the generalised risk",
+    "failure_auroc": "ranking of errors",
+    "auroc": "ranking of the positives",
+    "coverage_at_risk": "coverage at a risk",
+    "coverage": "coverage",
+    "risk": "risk",
+    "base_nll": "negative log-likelihood of the prevalence",
+    "base_brier": "squared error of the prevalence",
+    # Parts of a value.
+    "value": "value",
+    "low": "low",
+    "high": "high",
+    "too_few": "too few",
+    "p_value": "p value",
+    "p_holm": "p value, holm",
+    "p_bh": "p value, benjamini and hochberg",
+    "risk_p_value": "risk, p value",
+    "risk_p_holm": "risk, p value, holm",
+    # Groups.
+    "attribute": "attribute",
+    "group": "group",
+    "size": "size",
+    "rows": "rows",
+    "overall": "overall",
+    "largest": "largest difference",
+    "metric": "metric",
+    "highest": "highest",
+    "lowest": "lowest",
+    "metrics": "metrics",
+    "level": "level",
+    "min_size": "least size",
+    "groups": "groups",
+    # Reports.
+    "model": "model",
+    "verdict": "verdict",
+    "kind": "kind",
+    "headline": "headline",
+    "sentences": "sentences",
+    "answer": "answer",
+    "advice": "advice",
+    "change": "change",
+    "side": "side",
+    "num_samples": "number of samples",
+    "num_counted": "number that counts",
+    "num_examples": "number of examples",
+    "num_labels": "number of labels",
+    "num_missing": "number missing",
+    "num_partly_missing": "number partly missing",
+    "missing": "missing",
+    "selection": "selection",
+    "threshold": "threshold",
+    "confidence": "confidence",
+    "total": "total",
+    "contradicted": "contradicted",
+    "sure": "of high confidence",
+    "classes": "classes",
+    "weight": "weight",
+    "wrong": "wrong",
+    "error": "error",
+    "labels_per_example": "labels of an example",
+    "prevalence": "prevalence",
+    "probability": "probability",
+    "summary": "summary",
+    "macro": "mean of labels",
+    "micro": "all entries",
+    "labels": "labels",
+    "label": "label",
+    "number": "number",
+    "count": "count",
+    "positives": "positives",
+    "examples": "examples",
+    "annotators": "annotators",
+    "num_votes": "number of votes",
+    "agreement": "agreement",
+    "by": "by",
+    "example": "example",
+    "certified_risk": "limit of the risk",
+    "delta": "delta",
+    "at_once": "at once",
+    "yes": "share of yes",
+    "risk_of_yes": "risk of yes",
+}
+
+
+def neutral(results: Any) -> Any:
+    """The same results under neutral keys; an unknown key is an error."""
+    if isinstance(results, Mapping):
+        return {_word(k): neutral(x) for k, x in results.items()}
+    if isinstance(results, list | tuple) and not isinstance(results, str):
+        return [neutral(x) for x in results]
+    return results
+
+
+def _word(key: str) -> str:
+    if key in WORDS:
+        return WORDS[key]
+    first, _, rest = key.partition("_")
+    if first in ("before", "after", "calibrated"):
+        return f"{first}, {_word(rest)}"
+    base, _, end = key.rpartition("_")
+    if end in ("low", "high"):
+        return f"{_word(base)}, {end}"
+    raise KeyError(f"{key}: give it a neutral word in tests/frozen/words.py")
