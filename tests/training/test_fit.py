@@ -24,22 +24,38 @@ from keras_calib.training import epoch_model
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-# Compiling takes long: each kind of step once, few by XLA or elsewhere.
-COMPILED = ["crl acls", "sam crl", "adafocal", "cape", "pruning"]
-NAMES = MODELS if BACKEND == "tensorflow" else COMPILED[:3]
-XLA = ["sam crl", "pruning"]
+# Compiling takes long: few are, and one of them by XLA.
+COMPILED = ["crl acls", "sam crl", "adafocal"]
 
 
-@pytest.mark.portable
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.portable)
+        if name in COMPILED
+        else name
+        for name in MODELS
+    ],
+)
 def test_a_model_trains_remembers_and_is_saved(name, tmp_path):
-    x, y, labels, _ = data_of(name, COUNT)
-    jit = name in XLA if BACKEND == "tensorflow" else "auto"
+    jit = name == "sam crl" if BACKEND == "tensorflow" else "auto"
     model = network(name, run_eagerly=name not in COMPILED, jit_compile=jit)
-    options = {"batch_size": 32, "shuffle": False, "verbose": 0}
+    trains_remembers_and_is_saved(name, model, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, jit", [("cape", False), ("pruning", True)])
+def test_others_train_in_a_graph_too(name, jit, tmp_path):
+    model = network(name, jit_compile=jit)
+    trains_remembers_and_is_saved(name, model, tmp_path)
+
+
+def trains_remembers_and_is_saved(name, model, tmp_path):
+    x, y, labels, _ = data_of(name, COUNT)
+    options = {"batch_size": 48, "shuffle": False, "verbose": 0}
     before = kc.nll(labels, array(model(x)), from_logits=True)
     fitted = model.fit(
-        x, y, epochs=3, validation_data=(x, labels), **options
+        x, y, epochs=2, validation_data=(x, labels), **options
     ).history
     assert set(fitted) == {"accuracy", "loss", "val_accuracy", "val_loss"}
     # What is shown is that of the labels.
@@ -49,8 +65,8 @@ def test_a_model_trains_remembers_and_is_saved(name, tmp_path):
     np.testing.assert_allclose(fitted["val_accuracy"][-1], right, rtol=1e-6)
     assert np.isfinite(fitted["loss"]).all()
     if hasattr(model, "view_counts"):
-        np.testing.assert_array_equal(array(model.view_counts), np.full(96, 3))
-        assert float(model.finished_epochs) == 3
+        np.testing.assert_array_equal(array(model.view_counts), np.full(96, 2))
+        assert float(model.finished_epochs) == 2
     # Gammas have changed since the last validation.
     plain = model.evaluate(x, labels, verbose=0)
     if name != "sam crl":
@@ -69,7 +85,7 @@ def test_a_model_trains_remembers_and_is_saved(name, tmp_path):
         np.testing.assert_array_equal(array(again(x)), logits)
         if name == "crl":
             again.fit(x, y, validation_data=(x, labels), **options)
-            assert float(again.finished_epochs) == 4
+            assert float(again.finished_epochs) == 3
     model.save_weights(tmp_path / "model.weights.h5")
     other = eager(name)
     other.optimizer.build(other.trainable_variables)
@@ -110,7 +126,9 @@ def test_functional_and_subclassed_models_go_together():
         model.build((None, 6))
         model.trainable_variables[0].assign(np.full((6, 3), 0.1))
         model.compile("sgd", loss=CROSS_ENTROPY, **EAGER)
-        fitted = model.fit(x, y, shuffle=False, verbose=0).history
+        fitted = model.fit(
+            x, y, batch_size=COUNT, shuffle=False, verbose=0
+        ).history
         losses.append(fitted["loss"])
         assert isinstance(model, kc.CorrectnessRankingModel)
         assert model.view_counts.shape == (COUNT,)
@@ -147,7 +165,7 @@ def test_an_epoch_model_trains_plain_losses_on_an_index(tmp_path):
     x, y, labels, _ = data_of("crl", COUNT)
     model = dense(kc.EpochModel)
     model.compile("sgd", loss=CROSS_ENTROPY, metrics=["accuracy"], **EAGER)
-    model.fit(kc.EpochBatches(x, labels), verbose=0)
+    model.fit(kc.EpochBatches(x, labels, batch_size=COUNT), verbose=0)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(
@@ -160,7 +178,7 @@ def test_layers_that_do_not_train_stay_so_in_a_file(tmp_path):
     model = network("crl")
     model.layers[1].trainable = False
     model.compile("adam", loss=CROSS_ENTROPY, **EAGER)
-    model.fit(x, y, verbose=0)
+    model.fit(x, y, batch_size=COUNT, verbose=0)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert len(again.trainable_variables) == len(model.trainable_variables)
@@ -181,8 +199,9 @@ def test_losses_given_in_other_ways_say_what_they_take():
     ):
         model = kc.CorrectnessRankingModel(inputs, outputs, num_samples=COUNT)
         model.compile(keras.optimizers.SGD(0.0), loss=given, **EAGER)
-        evaluated = model.evaluate(x, y["label"], verbose=0)
-        fitted = model.fit(x, y, shuffle=False, verbose=0)
+        options = {"batch_size": COUNT, "verbose": 0}
+        evaluated = model.evaluate(x, y["label"], **options)
+        fitted = model.fit(x, y, shuffle=False, **options)
         values.append([evaluated, fitted.history["loss"][-1]])
     for found in values:
         np.testing.assert_allclose(found, values[0], rtol=1e-6)

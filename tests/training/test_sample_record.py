@@ -66,7 +66,7 @@ def test_in_a_graph_what_was_read_before_a_change_is_the_old_value(jit_compile):
 
     record = variable()
 
-    @tf.function(jit_compile=jit_compile)
+    @tf.function(jit_compile=jit_compile, autograph=False)
     def step():
         least = ops.min(ops.convert_to_tensor(record))
         before = read_at(record, tf.constant(INDEX))
@@ -126,7 +126,9 @@ def test_under_a_strategy_of_one_replica_records_change_too():
     assert isinstance(record.value, tf.distribute.DistributedValues)
     for change, expected in ((add, ADDED), (set_chosen, SET)):
         record.assign(BEFORE)
-        strategy.run(tf.function(lambda change=change: change(record)))
+        strategy.run(
+            tf.function(lambda change=change: change(record), autograph=False)
+        )
         assert array(record).tolist() == expected
 
 

@@ -9,6 +9,7 @@ import pytest
 from cases import BACKEND
 from cases import array
 from small_trainings import COUNT
+from small_trainings import EAGER
 from small_trainings import MODELS
 from small_trainings import data_of
 from small_trainings import network
@@ -17,7 +18,7 @@ import keras_calib as kc
 
 pytestmark = pytest.mark.portable
 
-JIT = {} if BACKEND == "jax" else {"jit_compile": False}
+JIT = {} if BACKEND == "jax" else EAGER
 
 
 def two_outputs(cls, **arguments):
@@ -95,8 +96,9 @@ def test_a_model_with_nothing_to_train_stays_as_it_is():
 )
 def test_models_are_pickled_and_copied(name):
     x, y, labels, _ = data_of(name, COUNT)
-    model = network(name)
-    options = {"validation_data": (x, labels), "shuffle": False, "verbose": 0}
+    model = network(name, run_eagerly=BACKEND != "jax")
+    options = {"batch_size": 48, "shuffle": False, "verbose": 0}
+    options["validation_data"] = (x, labels)
     model.fit(x, y, **options)
     copies = []
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
