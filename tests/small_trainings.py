@@ -18,6 +18,7 @@ __all__ = [
     "identity",
     "loss_and_gradient",
     "network",
+    "num_classes_of",
     "trained",
 ]
 

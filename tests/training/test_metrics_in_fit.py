@@ -11,7 +11,7 @@ from cases import TABLE
 import keras_calib as kc
 
 
-def data(n=32):
+def data(n=16):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 8)).astype("float32")
     y = (x @ rng.normal(size=(8, 3))).argmax(-1)

@@ -16,7 +16,9 @@ from file_writers import writer
 from paths import ROOT
 from paths import TESTS
 from small_trainings import COUNT
+from small_trainings import EAGER
 from small_trainings import data_of
+from small_trainings import dense
 from small_trainings import eager
 
 import keras_calib as kc
@@ -127,14 +129,7 @@ def test_a_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
     x, y, _, _ = data_of("crl", COUNT)
     path = tmp_path / "deep" / "backup.npz"
     model = eager("crl")
-    model.fit(
-        x,
-        y,
-        epochs=2,
-        batch_size=COUNT,
-        verbose=0,
-        callbacks=[kc.ResumableBackup(path)],
-    )
+    model.fit(x, y, epochs=2, **ONE_STEP, callbacks=[kc.ResumableBackup(path)])
     again = eager("crl")
     backup = kc.ResumableBackup(path)
     again.fit(x, y, epochs=2, **ONE_STEP, callbacks=[backup])
@@ -186,6 +181,14 @@ def test_a_run_that_ended_ends_again_with_its_best_weights(
         np.testing.assert_array_equal(first, array(best))
 
 
+def plain():
+    """A model of Keras, whose steps take the least time."""
+    model = dense(keras.Model)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, **EAGER)
+    return model
+
+
 class StopsAt(keras.callbacks.Callback):
     """Stops training after some steps, as when time is up."""
 
@@ -227,49 +230,42 @@ def test_an_epoch_that_was_broken_off_is_trained_again(steps, tmp_path):
 
 
 def test_the_last_epoch_is_saved_whatever_the_interval(tmp_path):
-    x, y, _, _ = data_of("crl", COUNT)
+    x, _, labels, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
     for epochs in (5, 5):
         backup = kc.ResumableBackup(path, every=3)
-        shown = eager("crl").fit(
-            x, y, epochs=epochs, **ONE_STEP, callbacks=[backup]
+        shown = plain().fit(
+            x, labels, epochs=epochs, **ONE_STEP, callbacks=[backup]
         )
         assert kc.finished_epochs(path) == 5
     assert shown.epoch == []
 
 
 def test_callbacks_stand_before_their_backup(tmp_path):
-    x, y, _, _ = data_of("crl", COUNT)
+    x, _, labels, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
     stop = keras.callbacks.EarlyStopping("loss")
     backup = kc.ResumableBackup(path, callbacks=[stop])
     for callbacks in ([backup, stop], [backup]):
         with pytest.raises(ValueError, match="must stand before the backup"):
-            eager("crl").fit(x, y, **ONE_STEP, callbacks=callbacks)
-    eager("crl").fit(x, y, **ONE_STEP, callbacks=[stop, backup])
+            plain().fit(x, labels, **ONE_STEP, callbacks=callbacks)
+    plain().fit(x, labels, **ONE_STEP, callbacks=[stop, backup])
 
 
 def test_an_interrupted_fit_leaves_no_first_epoch_behind(tmp_path):
-    x, y, _, _ = data_of("crl", COUNT)
+    x, _, labels, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
-    model = eager("crl")
+    model = plain()
     backup = kc.ResumableBackup(path)
-    model.fit(x, y, epochs=2, **ONE_STEP, callbacks=[backup])
+    model.fit(x, labels, epochs=2, **ONE_STEP, callbacks=[backup])
 
     def stop(batch, logs):
         raise KeyboardInterrupt
 
     stops = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(
-            x,
-            y,
-            epochs=4,
-            batch_size=COUNT,
-            verbose=0,
-            callbacks=[stops, backup],
-        )
-    assert model.fit(x, y, epochs=1, **ONE_STEP).epoch == [0]
+        model.fit(x, labels, epochs=4, **ONE_STEP, callbacks=[stops, backup])
+    assert model.fit(x, labels, epochs=1, **ONE_STEP).epoch == [0]
 
 
 def test_a_model_that_is_not_built_is_refused_before_it_trains(tmp_path):
@@ -287,10 +283,10 @@ def test_a_model_that_is_not_built_is_refused_before_it_trains(tmp_path):
 
 
 def test_a_backup_deleted_at_the_end_is_gone(tmp_path):
-    x, y, _, _ = data_of("crl", COUNT)
+    x, _, labels, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
     backup = kc.ResumableBackup(path, delete_at_end=True)
-    eager("crl").fit(x, y, epochs=1, **ONE_STEP, callbacks=backup)
+    plain().fit(x, labels, epochs=1, **ONE_STEP, callbacks=backup)
     assert not path.exists()
 
 
@@ -304,13 +300,7 @@ def test_a_backup_has_one_writer_at_a_time(tmp_path):
     with writer("keep", path) as process:
         for _ in range(2):
             with pytest.raises(RuntimeError, match=match) as raised:
-                model.fit(
-                    x,
-                    y["label"],
-                    batch_size=COUNT,
-                    verbose=0,
-                    callbacks=[backup],
-                )
+                model.fit(x, y["label"], **ONE_STEP, callbacks=[backup])
             assert f"process={process.pid}," in str(raised.value)
         with pytest.raises(RuntimeError, match=match):
             kc.save_training_state(path, model, 1)
@@ -335,13 +325,6 @@ def test_a_full_disk_ends_training_and_leaves_the_backup(tmp_path, monkeypatch):
     backup = kc.ResumableBackup(path)
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(OSError, match="No space left"):
-        eager("sam").fit(
-            x,
-            y["label"],
-            epochs=2,
-            batch_size=COUNT,
-            verbose=0,
-            callbacks=backup,
-        )
+        eager("sam").fit(x, y["label"], epochs=2, **ONE_STEP, callbacks=backup)
     assert path.read_bytes() == saved
     assert sorted(os.listdir(tmp_path)) == [".backup.npz.lock", "backup.npz"]
