@@ -12,7 +12,6 @@ from keras_calib.training.sample_record import add_at
 from keras_calib.training.sample_record import read_at
 from keras_calib.training.sample_record import set_at
 
-pytestmark = pytest.mark.portable
 on_tensorflow = pytest.mark.skipif(
     backend.backend() != "tensorflow", reason="tests tf.Variable"
 )
@@ -46,15 +45,18 @@ ADDED = [14.0, 22.0, 30.0, 40.0, 60.0, 60.0]
 SET = [10.0, 2.0, 30.0, 40.0, 2.0, 60.0]
 
 
+@pytest.mark.portable
 def test_what_is_read_are_the_values_of_the_samples():
     read = array(read_at(variable(), ops.convert_to_tensor(INDEX)))
     assert read.tolist() == BEFORE[INDEX].tolist()
 
 
+@pytest.mark.portable
 def test_a_sample_that_comes_three_times_is_counted_three_times():
     assert changed(add) == ADDED
 
 
+@pytest.mark.portable
 def test_a_sample_that_comes_twice_gets_the_mean_of_its_chosen_values():
     assert changed(set_chosen) == SET
 
@@ -132,6 +134,7 @@ def test_under_a_strategy_of_one_replica_records_change_too():
         assert array(record).tolist() == expected
 
 
+@pytest.mark.portable
 def test_a_stateless_scope_holds_the_change():
     record = variable()
     scope = keras.StatelessScope([(record, ops.convert_to_tensor(BEFORE + 1))])

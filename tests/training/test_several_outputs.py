@@ -16,8 +16,6 @@ from small_trainings import network
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 JIT = {} if BACKEND == "jax" else EAGER
 
 
@@ -45,6 +43,7 @@ def data_of_two(count=COUNT):
     return x, {"kind": labels, "size": x.sum(1, keepdims=True)}
 
 
+@pytest.mark.portable
 def test_the_second_pass_counts_no_loss_of_an_output():
     x, y = data_of_two(32)
     sharp = two_outputs(kc.SharpnessAwareModel, rho=2.0)
@@ -68,6 +67,7 @@ def test_the_second_pass_counts_no_loss_of_an_output():
         sharp.reset_metrics()
 
 
+@pytest.mark.portable
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable")
 def test_a_model_with_nothing_to_train_stays_as_it_is():
     x, _, labels, _ = data_of("sam", 32)
@@ -86,7 +86,7 @@ def test_a_model_with_nothing_to_train_stays_as_it_is():
 @pytest.mark.parametrize(
     "name",
     [
-        "sam",
+        pytest.param("sam", marks=pytest.mark.portable),
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in MODELS
