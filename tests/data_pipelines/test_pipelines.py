@@ -17,6 +17,7 @@ from examples_with_boxes import squares
 import keras_calib as kc
 from keras_calib.data.batches import labelling
 from keras_calib.data.batches import pipelines
+from keras_calib.data.transforms.crops import Cropping
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +68,17 @@ def test_batches_hold_the_share_that_one_crop_by_itself_has():
                 "name": str(k),
             }
         )
-    dataset = kc.with_index(make_examples(rows))
-    options = {"targets": "pairs", "batch_size": 6, "epochs": 2}
-    options["classes"] = (0, 2)
-    _, pairs, index = arrays_of(square_batches(dataset, **options))
-    # Through `augment`, shares are found one by one.
-    _, alone, again = arrays_of(
-        square_batches(dataset, augment=lambda example: example, **options)
-    )
-    np.testing.assert_array_equal(index, again)
+    how = labelling.Labelling("pairs", CLASSES, "boxes", (0, 2), 100)
+    cropping = Cropping.random(16, (0.08, 1.0), (3 / 4, 4 / 3), flip=True)
+
+    def crop(place, example):
+        arguments = cropping, example, tf.stack([place, 1]), how
+        # Through `augment`, shares are found one by one.
+        alone = labelling.to_batch(*arguments, augment=lambda example: example)
+        return labelling.to_batch(*arguments), alone
+
+    (batches,) = make_examples(rows).repeat(2).enumerate().map(crop).batch(12)
+    pairs, alone = (labelling.labels_of(batch, how) for batch in batches)
     np.testing.assert_allclose(pairs, alone, atol=1e-6)
     assert len(np.unique(pairs[:, 1])) > 8
 
@@ -165,7 +168,7 @@ def test_a_data_set_of_context_keeps_labels_for_evaluation():
 
 
 def test_training_on_a_data_set_of_context_has_uniform_targets():
-    bare = kc.context_examples(numbered_squares(8))
+    bare = numbered_squares(8).map(lambda one: {**one, "context": True})
     _, soft, _ = arrays_of(square_batches(bare))
     np.testing.assert_array_equal(soft, np.float32(1 / CLASSES))
 
@@ -348,9 +351,9 @@ def test_more_boxes_than_there_may_be_are_named():
         "image": np.full((20, 20, 3), 90, "uint8"),
         "label": 1,
         "name": "crowd",
-        "boxes": np.tile([0.1, 0.1, 0.4, 0.4], (6, 1)),
+        "boxes": np.tile(np.float32([0.1, 0.1, 0.4, 0.4]), (6, 1)),
     }
-    dataset = make_examples([row])
+    dataset = tf.data.Dataset.from_tensors(row)
     options = {"targets": "pairs", "max_boxes": 6}
     whole = kc.validation_pipeline(dataset, 16, 1, CLASSES, **options)
     assert len(list(whole)) == 1
