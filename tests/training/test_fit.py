@@ -27,8 +27,8 @@ CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 # Compiling takes long: few are, and one of them by XLA.
 COMPILED = ["crl acls", "sam crl", "adafocal"]
-# The same models with another argument, which a file keeps as others.
-SLOW = ["asam", "cape predicted"]
+# Their steps are those of others here, with another argument or loss.
+SLOW = ["asam", "cape predicted", "schedule"]
 
 
 def cases():
