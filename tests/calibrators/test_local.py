@@ -1,10 +1,13 @@
 """Local temperature scaling: what it finds, and its life as a layer."""
 
+from functools import partialmethod
+
 import keras
 import numpy as np
 import pytest
 from cases import BACKEND
 from cases import array
+from small_trainings import EAGER
 
 import keras_calib as kc
 
@@ -62,6 +65,14 @@ def test_it_finds_where_a_segmenter_is_too_sure(fitted):
     np.testing.assert_allclose(after, logits / found[..., None], rtol=1e-5)
 
 
+@pytest.fixture
+def eager_steps(monkeypatch):
+    """Steps of `fit` are not traced, which takes longer than to run them."""
+    eager = partialmethod(keras.Model.compile, **EAGER)
+    monkeypatch.setattr(keras.Model, "compile", eager)
+
+
+@pytest.mark.usefixtures("eager_steps")
 def test_where_nothing_varies_it_is_a_temperature():
     seen, rest = scenes(varies=False), scenes(seed=1, varies=False)
     local = kc.LocalTemperatureScaling(patience=2, **QUICK).fit(*seen[:2])
@@ -265,7 +276,14 @@ def test_what_is_no_image_is_refused(fitted):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="export needs TensorFlow")
-@pytest.mark.parametrize("path", ["served", "m.onnx", "m.tflite"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("served", marks=pytest.mark.slow),
+        "m.onnx",
+        pytest.param("m.tflite", marks=pytest.mark.slow),
+    ],
+)
 def test_a_segmenter_is_exported_with_it(fitted, path, tmp_path):
     model = segmenter()
     kc.export(model, tmp_path / path, calibrator=fitted)

@@ -51,7 +51,13 @@ def test_a_second_fit_is_a_new_fit():
             assert names == [v.name for v in new.variables]
 
 
-@pytest.mark.parametrize("cls", SIZED)
+@pytest.mark.parametrize(
+    "cls",
+    [
+        kc.VennAbers,
+        pytest.param(kc.IsotonicCalibration, marks=pytest.mark.slow),
+    ],
+)
 def test_a_model_answers_with_the_new_fit_or_the_fit_is_refused(cls, tmp_path):
     first, second = held_out(300), held_out(400, seed=5)
     new = fitted(cls, second)
