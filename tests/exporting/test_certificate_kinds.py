@@ -1,9 +1,11 @@
 """Certificates of thresholds by group and by cost: what was changed is found.
 
-Files are hashed as those of every certificate: test_certificates.py.
+Files are hashed as those of every certificate, of every format:
+test_certificates.py.
 """
 
 import copy
+import functools
 import itertools
 import json
 import os
@@ -57,14 +59,30 @@ def fitted(name):
     return made.fit(LABELS, LOGITS, **target)
 
 
-@pytest.fixture(scope="module", params=FITS)
-def certified(request, tmp_path_factory):
-    """A certified export, its selector, and the records of the fit."""
-    path = tmp_path_factory.mktemp("kinds") / "m"
-    made = fitted(request.param)
-    kc.export(trained(4)[0], path, selector=made, certificate=True)
-    kc.save_records(made, path.with_name("data.npz"))
-    return path, made, request.param
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory):
+    """A certified export by its name, its selector, and the name.
+
+    They are ONNX files, which take the least time to write. The records of the
+    fit are beside them.
+    """
+    pytest.importorskip("tf2onnx")
+    pytest.importorskip("onnxruntime")
+
+    @functools.cache
+    def export(name):
+        path = tmp_path_factory.mktemp("kinds") / "m.onnx"
+        made = fitted(name)
+        kc.export(trained(4)[0], path, selector=made, certificate=True)
+        kc.save_records(made, path.with_name("data.npz"))
+        return path, made, name
+
+    return export
+
+
+@pytest.fixture(params=FITS)
+def certified(request, exports):
+    return exports(request.param)
 
 
 def records(path):
@@ -78,7 +96,8 @@ def records(path):
 def copied(certified, tmp_path):
     """A certificate that may be changed, and the data of its kind."""
     path, _, name = certified
-    shutil.copytree(path, new := tmp_path / "m")
+    shutil.copy(path, new := tmp_path / "m.onnx")
+    shutil.copy(certificate_path(path), certificate_path(new))
     return new, {} if name == "chow" else records(path)
 
 
@@ -164,6 +183,19 @@ def test_every_changed_fact_is_found_even_with_a_new_digest(copied):
 BAD = (None, [], {}, "x", True, -1, 0.5, 10**400)
 
 
+@pytest.mark.parametrize(
+    "certified",
+    [
+        "names",
+        "ids",
+        "hoeffding",
+        "chow",
+        # Of the form of the third.
+        pytest.param("betting", marks=pytest.mark.slow),
+        pytest.param("binomial", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
 def test_no_fact_of_another_type_is_certified(copied):
     path, data = copied
     facts = json.loads(certificate_path(path).read_text())
@@ -375,10 +407,12 @@ def test_thresholds_of_another_procedure_are_refused(tmp_path):
 
 
 def test_chows_rule_is_certified_without_a_fit(tmp_path):
+    pytest.importorskip("tf2onnx")
+    pytest.importorskip("onnxruntime")
     made = kc.SelectiveClassifier(costs=COSTS, threshold=-0.5)
     given = {"selector": made, "certificate": True}
-    kc.export(trained(4)[0], tmp_path / "m", **given)
-    facts = kc.check_certificate(tmp_path / "m").certificate
+    path = kc.export(trained(4)[0], tmp_path / "m.onnx", **given)
+    facts = kc.check_certificate(path).certificate
     assert facts["guarantee"]["reject_cost"] == 0.5
     for threshold in (0.5, -np.inf):
         given["selector"] = kc.SelectiveClassifier(

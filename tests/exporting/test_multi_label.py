@@ -35,8 +35,9 @@ def several(activation="sigmoid"):
 @pytest.mark.parametrize(
     ("made", "part", "by"),
     [
-        ("savedmodel", kc.AffineScaling(), "label"),
+        ("onnx", kc.AffineScaling(), "label"),
         ("onnx", kc.AffineScaling(), "example"),
+        slow("savedmodel", kc.AffineScaling(), "label"),
         slow("savedmodel", kc.TemperatureScaling(), "example"),
         slow("litert", kc.BetaCalibration(), "label"),
         slow("onnx", kc.VennAbers(), "label"),
