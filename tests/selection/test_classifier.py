@@ -119,13 +119,21 @@ def test_scores_of_earlier_batches_give_the_same_threshold():
 
 def test_compiled_and_batched_it_answers_alike():
     labels, logits = noisy()
-    score = kc.LogitNormalization(p=3)
-    for part in ("msp", "neg_entropy", score):
-        selector = kc.SelectiveClassifier(calibrator=temperature(), score=part)
+    selectors = [
+        kc.SelectiveClassifier(
+            calibrator=temperature(), score=score, name=f"selector_{i}"
+        )
+        for i, score in enumerate(
+            ("msp", "neg_entropy", kc.LogitNormalization(p=3))
+        )
+    ]
+    for selector in selectors:
         selector.fit(labels, logits, risk=0.02)
-        inputs = keras.Input((4,))
-        model = keras.Model(inputs, selector(inputs))
-        served = model.predict(logits, batch_size=300, verbose=0)
+    inputs = keras.Input((4,))
+    # Compiled once for all.
+    model = keras.Model(inputs, [selector(inputs) for selector in selectors])
+    answers = model.predict(logits, batch_size=300, verbose=0)
+    for selector, served in zip(selectors, answers, strict=True):
         expected = {k: array(v) for k, v in selector(logits).items()}
         for name, value in served.items():
             assert value.dtype == expected[name].dtype

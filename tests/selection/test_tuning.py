@@ -138,7 +138,7 @@ def test_a_failed_fit_leaves_the_parts_unfitted():
     "calibrator",
     [
         kc.IsotonicCalibration(),
-        kc.HistogramBinning(edges="mass"),
+        pytest.param(kc.HistogramBinning(edges="mass"), marks=pytest.mark.slow),
         kc.VectorScaling(),
     ],
     ids=lambda c: c.name,
