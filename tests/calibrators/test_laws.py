@@ -100,14 +100,14 @@ def test_it_refuses_to_answer_before_it_is_fitted():
 
 
 def test_what_a_fit_promises_of_the_answers():
-    rows = [held_out(1500), held_out(64, seed=1)]
+    rows = [held_out(1000), held_out(64, seed=1)]
     for case in CASES:
         if case not in CLASSES and BACKEND != "tensorflow":
             continue
         for labels, logits in rows:
             calibrator = case.make().fit(labels, logits, num_folds=0)
             after = array(calibrator(logits))
-            if len(labels) == 1500:
+            if len(labels) == 1000:
                 ece = kc.ece(labels, logits, from_logits=True)
                 found = kc.ece(labels, after, from_logits=True)
                 assert found < 0.5 * ece, case
