@@ -17,7 +17,6 @@ from keras_calib.calibrators.local_network import TreeShape
 from keras_calib.calibrators.local_network import start_weights
 from keras_calib.calibrators.local_network import tree_temperature
 
-pytestmark = pytest.mark.portable
 # Fits that need a package which only some backends go with run where it is.
 CASES = [case for case in CALIBRATORS if case.can_fit]
 # Objectives and options have tests of their values: one case of each class.
@@ -85,6 +84,7 @@ def assert_same(case, one, other, logits, what=""):
     )
 
 
+@pytest.mark.portable
 def test_it_refuses_to_answer_before_it_is_fitted():
     labels, logits = held_out()
     for case in CLASSES:
@@ -99,6 +99,7 @@ def test_it_refuses_to_answer_before_it_is_fitted():
         assert array(calibrator(logits)).shape == logits.shape, case
 
 
+@pytest.mark.portable
 def test_what_a_fit_promises_of_the_answers():
     rows = [held_out(1000), held_out(64, seed=1)]
     for case in CASES:
@@ -121,6 +122,7 @@ def test_what_a_fit_promises_of_the_answers():
                 assert same.all(), case
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 def test_forms_of_the_same_data_agree():
     labels, logits = held_out()
@@ -167,6 +169,7 @@ def test_forms_of_the_same_data_agree():
     assert found == kc.TemperatureScaling().fit(*held_out(), weight).temperature
 
 
+@pytest.mark.portable
 def test_one_output_is_the_second_of_two_classes():
     labels, z = one_output()
     pair = np.concatenate([np.zeros_like(z), z], axis=-1)
@@ -186,6 +189,7 @@ def test_one_output_is_the_second_of_two_classes():
         np.testing.assert_allclose(dense.reshape(z.shape), found, rtol=1e-6)
 
 
+@pytest.mark.portable
 def test_classes_can_have_any_order():
     labels, logits = held_out()
     order = np.array([2, 0, 3, 1])
@@ -202,6 +206,7 @@ def test_classes_can_have_any_order():
         )
 
 
+@pytest.mark.portable
 def test_mixed_precision_changes_nothing():
     labels, logits = held_out()
     for case in CLASSES:
@@ -216,6 +221,7 @@ def test_mixed_precision_changes_nothing():
         np.testing.assert_array_equal(found, expected, err_msg=str(case))
 
 
+@pytest.mark.portable
 def test_logits_that_are_nan_get_no_probability():
     spoiled = held_out()[1][:3]
     spoiled[1, 2] = np.nan
@@ -227,6 +233,7 @@ def test_logits_that_are_nan_get_no_probability():
         assert np.isnan(array(one(np.array([[np.nan]], "float32")))), case
 
 
+@pytest.mark.portable
 def test_copies_and_files_are_fitted_alike(tmp_path):
     _, logits = held_out()
     for case in CLASSES:
@@ -255,6 +262,7 @@ def test_copies_and_files_are_fitted_alike(tmp_path):
         assert again.get_config() == config
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize(
     "cases", [KINDS, pytest.param(CLASSES, marks=pytest.mark.slow)]
 )
@@ -273,6 +281,7 @@ def test_compiled_they_answer_alike(cases):
         )
 
 
+@pytest.mark.portable
 @pytest.mark.skipif(BACKEND != "jax", reason="others have no such option")
 def test_no_product_is_rounded_on_a_gpu():
     import jax
@@ -307,6 +316,7 @@ def test_no_product_is_rounded_on_a_gpu():
     assert sum(found) > 7
 
 
+@pytest.mark.portable
 def test_another_number_of_classes_is_refused_at_every_call():
     pair = held_out(num_classes=2)
     for case in CLASSES:

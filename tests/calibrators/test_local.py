@@ -11,7 +11,6 @@ from small_trainings import EAGER
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
 K, SIDE = 4, 16
 # A small tree, for few pixels.
 QUICK = {
@@ -48,6 +47,7 @@ def fitted():
     return kc.LocalTemperatureScaling(**QUICK).fit(labels, logits)
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 def test_it_finds_where_a_segmenter_is_too_sure(fitted):
     labels, logits, image = scenes(seed=1)
@@ -72,6 +72,7 @@ def eager_steps(monkeypatch):
     monkeypatch.setattr(keras.Model, "compile", eager)
 
 
+@pytest.mark.portable
 @pytest.mark.usefixtures("eager_steps")
 def test_where_nothing_varies_it_is_a_temperature():
     seen, rest = scenes(varies=False), scenes(seed=1, varies=False)
@@ -82,6 +83,7 @@ def test_where_nothing_varies_it_is_a_temperature():
         assert gain > -1e-3
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 def test_forms_of_the_same_images_agree():
     labels, logits, image = scenes(6)
@@ -113,6 +115,7 @@ def test_forms_of_the_same_images_agree():
         )
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 def test_an_image_can_tell_what_logits_do_not():
     labels, _, image = scenes()
@@ -146,6 +149,7 @@ def test_an_image_can_tell_what_logits_do_not():
         local((logits, image[..., :1]))
 
 
+@pytest.mark.portable
 def test_copies_and_files_are_fitted_alike_at_any_size(fitted, tmp_path):
     inputs = keras.Input((None, None, K))
     model = keras.Model(inputs, fitted(inputs))
@@ -178,6 +182,7 @@ def segmenter(channels=K, activation=None):
     return model
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 def test_it_fits_on_a_segmenter_as_on_its_logits():
     _, _, image = scenes(6)
@@ -202,6 +207,7 @@ def test_it_fits_on_a_segmenter_as_on_its_logits():
         found.fit_on(model, (data, labels), pixels_per_image=5)
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 def test_one_channel_is_the_second_of_two_classes(tmp_path):
     labels, logits, image = scenes(6)

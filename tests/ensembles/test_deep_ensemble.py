@@ -166,7 +166,6 @@ def test_a_calibrated_pool_beats_a_pool_of_calibrated_members():
     assert values[2] < 0.5 * values[3]
 
 
-@portable
 def test_a_student_takes_the_temperature_of_its_teachers_shares():
     teacher = np.random.default_rng(0).normal(size=(500, 4)) * 2
     shares = np.exp(log_softmax(teacher))

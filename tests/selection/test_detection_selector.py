@@ -12,8 +12,6 @@ from scored_boxes import records
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 
 def _numbers(found):
     return {k: keras.ops.convert_to_numpy(x) for k, x in found.items()}
@@ -36,6 +34,7 @@ def _expected(found, threshold, most):
     return np.array(rows)
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("threshold", [0.4, [0.3, np.inf, 0.0]])
 def test_kept_boxes_come_first_and_the_others_are_padding(threshold):
     found = padded(images("found"), 40)
@@ -75,6 +74,7 @@ def test_a_choice_keeps_the_boxes_that_its_guarantee_is_for():
     assert kept.correct.mean() == pytest.approx(chosen.precision)
 
 
+@pytest.mark.portable
 def test_no_box_slips_below_a_threshold_by_rounding():
     # The float32 next to 0.7 is smaller.
     found = {"scores": np.float32([[0.7]]), "classes": np.array([[0]])}
@@ -100,6 +100,7 @@ class Decoder(keras.layers.Layer):
         }
 
 
+@pytest.mark.portable
 def test_decoders_are_saved_and_loaded_with_their_selection(tmp_path):
     scaling = kc.DetectionScaling(2, coefficients=[[1, 0], [0.5, -1]])
     selector = kc.DetectionSelector(scaling, [0.3, np.inf], max_boxes=2)

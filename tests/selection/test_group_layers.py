@@ -9,8 +9,6 @@ from selection_data import temperature
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 IDS = np.array([-5, 2, 40, 2**31 - 2])
 NAMES = np.array(["b", "c", "d", "é"])
 
@@ -32,6 +30,7 @@ def model_of(selector, logits):
     return keras.Model([inputs, group], selector(inputs, groups=group))
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("kind", ["ids", "names"])
 def test_every_group_is_accepted_by_its_own_threshold(kind):
     labels, logits, groups = data(kind)
@@ -109,6 +108,7 @@ def test_a_guarantee_by_group_is_that_of_the_records():
         assert table.threshold[last] == expected.threshold[place]
 
 
+@pytest.mark.portable
 def test_unknown_groups_are_rejected():
     labels, logits, groups = data()
     selector = kc.SelectiveClassifier().fit(
@@ -183,6 +183,7 @@ def test_images_take_the_group_of_their_row():
     np.testing.assert_array_equal(accepted(selector, dense[1], each), accept)
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ids", "names"])
 def test_it_saves_and_loads_with_its_groups(kind, tmp_path):
@@ -248,6 +249,7 @@ def test_a_failed_fit_keeps_the_previous_one():
     assert accepted(selector, logits, groups).mean() > 0.49
 
 
+@pytest.mark.portable
 def test_a_part_that_is_fitted_again_rejects_all_groups():
     labels, logits, groups = data()
     scaling = temperature()
@@ -264,6 +266,7 @@ def test_a_part_that_is_fitted_again_rejects_all_groups():
     assert model.predict(inputs, verbose=0)["accept"].any()
 
 
+@pytest.mark.portable
 def test_a_compiled_function_keeps_its_groups():
     labels, logits, groups = data()
     selector = kc.SelectiveClassifier()
