@@ -1,5 +1,6 @@
 """Local temperature scaling: what it finds, and its life as a layer."""
 
+import contextlib
 from functools import partialmethod
 
 import keras
@@ -41,6 +42,15 @@ def nll(calibrator, labels, inputs):
     return kc.nll(labels, array(calibrator(inputs)), from_logits=True)
 
 
+@contextlib.contextmanager
+def eager_steps():
+    """Steps of `fit` are not traced, which takes longer than to run them."""
+    eager = partialmethod(keras.Model.compile, **EAGER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keras.Model, "compile", eager)
+        yield
+
+
 @pytest.fixture(scope="module")
 def fitted():
     labels, logits, _ = scenes()
@@ -65,18 +75,12 @@ def test_it_finds_where_a_segmenter_is_too_sure(fitted):
     np.testing.assert_allclose(after, logits / found[..., None], rtol=1e-5)
 
 
-@pytest.fixture
-def eager_steps(monkeypatch):
-    """Steps of `fit` are not traced, which takes longer than to run them."""
-    eager = partialmethod(keras.Model.compile, **EAGER)
-    monkeypatch.setattr(keras.Model, "compile", eager)
-
-
 @pytest.mark.portable
-@pytest.mark.usefixtures("eager_steps")
 def test_where_nothing_varies_it_is_a_temperature():
     seen, rest = scenes(varies=False), scenes(seed=1, varies=False)
-    local = kc.LocalTemperatureScaling(patience=2, **QUICK).fit(*seen[:2])
+    local = kc.LocalTemperatureScaling(patience=2, **QUICK)
+    with eager_steps():
+        local.fit(*seen[:2])
     same = kc.TemperatureScaling().fit(*seen[:2])
     for data in (seen, rest):
         gain = nll(same, *data[:2]) - nll(local, *data[:2])
