@@ -140,7 +140,7 @@ def test_an_image_can_tell_what_logits_do_not():
     inputs = keras.Input((None, None, K)), keras.Input((None, None, 3))
     model = keras.Model(inputs, local(inputs))
     np.testing.assert_allclose(
-        model.predict([logits, image.astype("float32")], verbose=0),
+        model.predict_on_batch([logits, image.astype("float32")]),
         array(local((logits, image))),
         rtol=1e-4,
         atol=1e-4,
@@ -166,7 +166,7 @@ def test_copies_and_files_are_fitted_alike_at_any_size(fitted, tmp_path):
         copy = type(fitted).from_config(fitted.get_config())
         np.testing.assert_array_equal(array(copy(part)), expected)
         np.testing.assert_allclose(
-            loaded.predict(part, verbose=0), expected, rtol=1e-4, atol=1e-5
+            loaded.predict_on_batch(part), expected, rtol=1e-4, atol=1e-5
         )
 
 
@@ -192,7 +192,7 @@ def test_it_fits_on_a_segmenter_as_on_its_logits():
     _, _, image = scenes(6)
     model, how = segmenter(), {"epochs": 2}
     data = image.astype("float32")
-    logits = model.predict(data, verbose=0)
+    logits = model.predict_on_batch(data)
     rng = np.random.default_rng(0)
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(-1)
     labels[:, :3] = 255

@@ -74,15 +74,15 @@ def test_a_model_answers_with_the_new_fit_or_the_fit_is_refused(cls, tmp_path):
 
     calibrator = fitted(cls, first)
     model = keras.Sequential([keras.Input((4,)), calibrator])
-    before = model.predict(first[1], verbose=0)
+    before = model.predict_on_batch(first[1])
     if BACKEND != "tensorflow":
         calibrator.fit(*second, num_folds=0)
-        found = model.predict(second[1], verbose=0)
+        found = model.predict_on_batch(second[1])
         np.testing.assert_allclose(found, expected, atol=1e-5)
         return
     with pytest.raises(ValueError, match="build a new model with it"):
         calibrator.fit(*second, num_folds=0)
-    np.testing.assert_array_equal(model.predict(first[1], verbose=0), before)
+    np.testing.assert_array_equal(model.predict_on_batch(first[1]), before)
     # Of the same size it takes effect at once.
     calibrator.fit(*first, num_folds=0)
     # Nothing is left that would go on with the old fit.

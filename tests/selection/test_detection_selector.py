@@ -119,7 +119,7 @@ def test_decoders_are_saved_and_loaded_with_their_selection(tmp_path):
     )
     assert 0 < one["num_detections"].sum() < 15
     assert set(one["labels"].ravel()) == {-1, 0}
-    compiled = loaded.predict(given, verbose=0)
+    compiled = loaded.predict_on_batch(given)
     for name, value in one.items():
         np.testing.assert_array_equal(other[name], value)
         np.testing.assert_allclose(compiled[name], value, rtol=1e-6)
