@@ -18,6 +18,7 @@ __all__ = [
     "identity",
     "loss_and_gradient",
     "network",
+    "num_classes_of",
     "trained",
 ]
 
@@ -169,7 +170,7 @@ def data_of(name, count):
     return x[:count], y, labels[:count], weight[:count]
 
 
-def trained(name, *, uneven, run_eagerly=False):
+def trained(name, *, uneven, run_eagerly=False, validates=True):
     """Values of all variables and the losses of two epochs."""
     model = network(name, run_eagerly=run_eagerly)
     # Batches of 32, or 32, 32 and 27, of which replicas get 14 and 13.
@@ -178,7 +179,7 @@ def trained(name, *, uneven, run_eagerly=False):
         x,
         y,
         sample_weight=weight,
-        validation_data=(x, labels),
+        validation_data=(x, labels) if validates else None,
         batch_size=32,
         epochs=2,
         shuffle=False,

@@ -1,8 +1,6 @@
 """Run by training/test_distribution.py: trainings under N replicas, and one.
 
-python tests/training_replicas.py NUM_REPLICAS [few]
-
-With `few` one model is trained and few losses are compared.
+python tests/training_replicas.py NUM_REPLICAS
 """
 
 import contextlib
@@ -13,7 +11,7 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
-from cases import LOSSES as CASES
+from parts_of_batches import gradients
 from paths import ROOT
 from replica_consumers import read
 from replica_consumers import readme
@@ -173,50 +171,8 @@ def of_two(loss):
     return {name: type(loss).from_config(config) for name in ("kind", "half")}
 
 
-FEW = ("ACLS", "FocalLoss", "MMCE-weighted")
 KERAS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 TWO = {"two of keras_calib": LOSSES["mmce"], "two of Keras": KERAS}
-
-
-def gradients(sizes, cases=CASES):
-    """Loss and gradient of every loss, on a batch in parts of these sizes.
-
-    They are what `fit` adds up: the optimizer those of the replicas.
-    """
-    strategy = tf.distribute.get_strategy()
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(27, 6)).astype("float32")
-    ids = rng.integers(3, size=27)
-    weight = rng.uniform(size=27).astype("float32")
-    kernel = tf.constant(rng.normal(size=(6, 3)), "float32")
-    ends = np.cumsum(sizes)
-
-    def shared_out(values):
-        parts = np.split(np.asarray(values), ends[:-1])
-        parts = [tf.constant(part) for part in parts]
-        return strategy.experimental_distribute_values_from_function(
-            lambda context: parts[context.replica_id_in_sync_group]
-        )
-
-    found = {}
-    for case in cases:
-        loss = case.make()
-
-        def step(x, y, weight, loss=loss):
-            with tf.GradientTape() as tape:
-                tape.watch(kernel)
-                value = loss(y, x @ kernel, weight)
-            return value, tape.gradient(value, kernel)
-
-        @tf.function(autograph=False)
-        def run(*batch, step=step):
-            parts = strategy.run(step, args=batch)
-            return [strategy.reduce("SUM", part, axis=None) for part in parts]
-
-        batch = (x, case.labels(ids), weight)
-        value, gradient = run(*map(shared_out, batch))
-        found[case.name] = np.append(gradient.numpy().ravel(), value.numpy())
-    return found
 
 
 def what_trains_wrongly():
@@ -275,31 +231,13 @@ def what_trains_wrongly():
     return found
 
 
-def small(strategy):
-    """One model, whose pairs are of both replicas, and few losses."""
-    cases = [case for case in CASES if case.name in FEW]
-    one = trained("crl acls", uneven=True, run_eagerly=True)
-    alone = gradients([27], cases)
-    with strategy.scope():
-        many = trained("crl acls", uneven=True)
-        parts = gradients([14, 13], cases)
-    models = {"crl acls": largest_differences(one, many)}
-    differences = {
-        name: float(np.abs(alone[name] - parts[name]).max()) for name in alone
-    }
-    return {"gradients": differences, "models": models}
-
-
-def main(num_replicas, few=""):
+def main(num_replicas):
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * num_replicas
     )
     names = [f"CPU:{i}" for i in range(num_replicas)]
     strategy = tf.distribute.MirroredStrategy(names)
-    if few:
-        print(json.dumps(small(strategy)))
-        return
     # One device needs no compiled steps, which take their time to make.
     one = [trained(name, uneven=True, run_eagerly=True) for name in MODELS]
     plain = [fitted(name, run_eagerly=True) for name in LOSSES]
@@ -358,4 +296,4 @@ def main(num_replicas, few=""):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]))

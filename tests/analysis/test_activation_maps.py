@@ -22,8 +22,6 @@ from keras import ops
 import keras_calib as kc
 from keras_calib.analysis.activation_maps import class_activations
 
-pytestmark = pytest.mark.portable
-
 
 @pytest.fixture(autouse=True)
 def seeded():
@@ -70,6 +68,7 @@ def by_hand(features, gradient, scores):
     return np.maximum(maps, 0.0)
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("method", METHODS)
 def test_maps_are_the_formula_where_gradients_differ_by_place(method):
     model, images = flattened(), pictures()
@@ -95,6 +94,7 @@ def test_maps_are_the_formula_where_gradients_differ_by_place(method):
         assert_close(maps, scaled(ops.convert_to_numpy(resized)[..., 0]))
 
 
+@pytest.mark.portable
 def test_a_map_follows_the_place_that_matters():
     # One bright pixel through a network that looks for brightness.
     model = keras.Sequential(
@@ -209,6 +209,7 @@ def test_maps_lie_in_the_unit_interval_and_reach_one():
         assert tops.any()
 
 
+@pytest.mark.portable
 def test_half_precision_gives_nearly_the_same_maps():
     exact, images = pooled(), pictures()
     half = keras.Sequential(

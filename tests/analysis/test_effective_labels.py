@@ -14,7 +14,6 @@ from loss_batches import CASES
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
 # JAX computes in 32 bits.
 DTYPE, TOLERANCE = ("float64", 1e-10) if HAS_FLOAT64 else ("float32", 2e-5)
 cross_entropy = partial(kc.label_smoothing, alpha=0.0)
@@ -105,6 +104,7 @@ CLOSED_FORMS = {
 }
 
 
+@pytest.mark.portable
 def test_effective_labels_are_the_closed_form():
     ids, logits = sample(dtype="float64")
     labels, predicted = one_hot(ids, 5), one_hot(logits.argmax(axis=-1), 5)
@@ -131,6 +131,7 @@ def released_acls(y, z, at, *, margin=2.0, smoothing="", condition="", **_):
     return penalty - np.sum(y * np.log(softmax(z)))
 
 
+@pytest.mark.portable
 @pytest.mark.skipif(not HAS_FLOAT64, reason="JAX computes in 32 bits")
 def test_effective_labels_of_the_released_acls_are_finite_differences():
     # Those of all other losses: `tests/laws/test_losses.py`.
@@ -164,6 +165,7 @@ def test_mbls_smooths_the_predicted_class_too():
     close(lowered, [2 * 0.3 / 4])
 
 
+@pytest.mark.portable
 def test_mdca_smooths_twice_as_the_table_says():
     # Class 0 is over its frequency, the others are under theirs.
     p = np.array([[0.5, 0.3, 0.2], [0.8, 0.1, 0.1], [0.6, 0.2, 0.2]])

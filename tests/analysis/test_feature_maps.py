@@ -21,8 +21,6 @@ from keras import ops
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 
 @pytest.fixture(autouse=True)
 def seeded():
@@ -93,6 +91,7 @@ def test_probabilities_without_logits_are_refused():
         kc.class_activation_maps(softmax, images, from_logits=True)
 
 
+@pytest.mark.portable
 def test_models_without_a_graph_are_read():
     images = pictures()
     model = Averaged(returns_logits=True)
@@ -120,6 +119,7 @@ def nested(inner):
     return keras.Model(inputs, layers.Dense(CLASSES, name="head")(x))
 
 
+@pytest.mark.portable
 def test_layers_inside_nested_models_are_found():
     inner = backbone()
     model, images = nested(inner), pictures()
@@ -195,6 +195,7 @@ class PlaceByPlace(layers.Layer):
         return ops.relu(ops.einsum("ncij,cf->nfij", x, self.kernel))
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("method", METHODS)
 def test_channels_first_gives_the_same_maps(method):
     # Of another height than width.
@@ -232,6 +233,7 @@ def test_channels_first_gives_the_same_maps(method):
         assert_close(one, other)
 
 
+@pytest.mark.portable
 def test_losses_of_layers_are_not_left_behind():
     model = keras.Sequential(
         [

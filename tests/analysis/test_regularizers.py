@@ -19,7 +19,6 @@ from loss_batches import compiled
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
 # JAX computes in 32 bits.
 DTYPE, TOLERANCE = ("float64", 1e-10) if HAS_FLOAT64 else ("float32", 2e-5)
 cross_entropy = partial(kc.label_smoothing, alpha=0.0)
@@ -74,6 +73,7 @@ def test_an_ignored_label_is_as_if_it_were_not_there():
         assert (lowered == 0).all() and (raised == 0).all()
 
 
+@pytest.mark.portable
 def test_probabilities_and_compiled_code_give_the_same():
     ids, logits = sample(dtype="float64", scale=2.0)
     for case in REPRESENTATIVES[:1] if BACKEND == "jax" else REPRESENTATIVES:
@@ -129,6 +129,7 @@ def test_a_loss_without_its_regulariser_is_inactive():
             assert kc.inactive_share(loss, labels, logits) == 1, case
 
 
+@pytest.mark.portable
 def test_inactive_shares_by_hand():
     # Distances of 5, 6, 7, 9 and 2.
     logits = np.array([[5, 0], [0, 6], [7, 0], [0, 9], [2, 0]], "float32")
@@ -157,6 +158,7 @@ def test_regularizer_histogram_by_hand():
         kc.regularizer_histogram(loss, [0], logits[:1], limits=(0.1, 0.1))
 
 
+@pytest.mark.portable
 def test_per_sample_losses_are_those_of_the_loss():
     ids, logits = sample(n=6, scale=1.0)
     p = np.sum(one_hot(ids, 5) * softmax(logits), axis=-1)
@@ -241,6 +243,7 @@ def test_a_loss_without_class_axis_is_refused():
         kc.effective_labels(keras.losses.Dice(), [0, 1], np.eye(2))
 
 
+@pytest.mark.portable
 def test_labels_are_cast_for_losses_of_others():
     class Squares(keras.losses.Loss):
         def call(self, y_true, y_pred):

@@ -95,7 +95,7 @@ def model_and_data(dense=False):
     model = keras.Sequential([keras.Input(shape), keras.layers.Dense(4)])
     model.compile(loss=kc.ACLS(from_logits=True))
     x = np.random.default_rng(0).normal(size=(50, *shape)).astype("float32")
-    logits = model.predict(x, verbose=0)
+    logits = model.predict_on_batch(x)
     return model, x, drawn(logits * 3), logits
 
 
@@ -186,7 +186,7 @@ def test_fit_on_reads_probabilities_as_the_loss_says():
     layer = keras.layers.Dense(1, activation="sigmoid")
     model = keras.Sequential([keras.Input((8,)), layer])
     x = np.random.default_rng(0).normal(size=(200, 8)).astype("float32")
-    probs = model.predict(x, verbose=0)
+    probs = model.predict_on_batch(x)
     z = np.log(probs) - np.log1p(-probs)
     labels = drawn(np.concatenate([np.zeros_like(z), z], axis=-1))
     with pytest.raises(ValueError, match="`from_logits` must be True or False"):

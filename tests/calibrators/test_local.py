@@ -1,14 +1,17 @@
 """Local temperature scaling: what it finds, and its life as a layer."""
 
+import contextlib
+from functools import partialmethod
+
 import keras
 import numpy as np
 import pytest
 from cases import BACKEND
 from cases import array
+from small_trainings import EAGER
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
 K, SIDE = 4, 16
 # A small tree, for few pixels.
 QUICK = {
@@ -39,12 +42,22 @@ def nll(calibrator, labels, inputs):
     return kc.nll(labels, array(calibrator(inputs)), from_logits=True)
 
 
+@contextlib.contextmanager
+def eager_steps():
+    """Steps of `fit` are not traced, which takes longer than to run them."""
+    eager = partialmethod(keras.Model.compile, **EAGER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keras.Model, "compile", eager)
+        yield
+
+
 @pytest.fixture(scope="module")
 def fitted():
     labels, logits, _ = scenes()
     return kc.LocalTemperatureScaling(**QUICK).fit(labels, logits)
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 def test_it_finds_where_a_segmenter_is_too_sure(fitted):
     labels, logits, image = scenes(seed=1)
@@ -62,15 +75,19 @@ def test_it_finds_where_a_segmenter_is_too_sure(fitted):
     np.testing.assert_allclose(after, logits / found[..., None], rtol=1e-5)
 
 
+@pytest.mark.portable
 def test_where_nothing_varies_it_is_a_temperature():
     seen, rest = scenes(varies=False), scenes(seed=1, varies=False)
-    local = kc.LocalTemperatureScaling(patience=2, **QUICK).fit(*seen[:2])
+    local = kc.LocalTemperatureScaling(patience=2, **QUICK)
+    with eager_steps():
+        local.fit(*seen[:2])
     same = kc.TemperatureScaling().fit(*seen[:2])
     for data in (seen, rest):
         gain = nll(same, *data[:2]) - nll(local, *data[:2])
         assert gain > -1e-3
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 def test_forms_of_the_same_images_agree():
     labels, logits, image = scenes(6)
@@ -102,6 +119,7 @@ def test_forms_of_the_same_images_agree():
         )
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 def test_an_image_can_tell_what_logits_do_not():
     labels, _, image = scenes()
@@ -122,7 +140,7 @@ def test_an_image_can_tell_what_logits_do_not():
     inputs = keras.Input((None, None, K)), keras.Input((None, None, 3))
     model = keras.Model(inputs, local(inputs))
     np.testing.assert_allclose(
-        model.predict([logits, image.astype("float32")], verbose=0),
+        model.predict_on_batch([logits, image.astype("float32")]),
         array(local((logits, image))),
         rtol=1e-4,
         atol=1e-4,
@@ -135,6 +153,7 @@ def test_an_image_can_tell_what_logits_do_not():
         local((logits, image[..., :1]))
 
 
+@pytest.mark.portable
 def test_copies_and_files_are_fitted_alike_at_any_size(fitted, tmp_path):
     inputs = keras.Input((None, None, K))
     model = keras.Model(inputs, fitted(inputs))
@@ -147,7 +166,7 @@ def test_copies_and_files_are_fitted_alike_at_any_size(fitted, tmp_path):
         copy = type(fitted).from_config(fitted.get_config())
         np.testing.assert_array_equal(array(copy(part)), expected)
         np.testing.assert_allclose(
-            loaded.predict(part, verbose=0), expected, rtol=1e-4, atol=1e-5
+            loaded.predict_on_batch(part), expected, rtol=1e-4, atol=1e-5
         )
 
 
@@ -167,12 +186,13 @@ def segmenter(channels=K, activation=None):
     return model
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 def test_it_fits_on_a_segmenter_as_on_its_logits():
     _, _, image = scenes(6)
     model, how = segmenter(), {"epochs": 2}
     data = image.astype("float32")
-    logits = model.predict(data, verbose=0)
+    logits = model.predict_on_batch(data)
     rng = np.random.default_rng(0)
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(-1)
     labels[:, :3] = 255
@@ -191,6 +211,7 @@ def test_it_fits_on_a_segmenter_as_on_its_logits():
         found.fit_on(model, (data, labels), pixels_per_image=5)
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 def test_one_channel_is_the_second_of_two_classes(tmp_path):
     labels, logits, image = scenes(6)
@@ -265,7 +286,14 @@ def test_what_is_no_image_is_refused(fitted):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="export needs TensorFlow")
-@pytest.mark.parametrize("path", ["served", "m.onnx", "m.tflite"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("served", marks=pytest.mark.slow),
+        "m.onnx",
+        pytest.param("m.tflite", marks=pytest.mark.slow),
+    ],
+)
 def test_a_segmenter_is_exported_with_it(fitted, path, tmp_path):
     model = segmenter()
     kc.export(model, tmp_path / path, calibrator=fitted)

@@ -45,7 +45,7 @@ def fresh(part):
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda x: type(x).__name__)
-def test_each_label_is_calibrated_as_its_column_alone(part, tmp_path):
+def test_each_label_is_calibrated_as_its_column_alone(part):
     y, z = several()
     each = kc.MultiLabelCalibrator(part).fit(y, z, num_folds=0)
     found = array(each(z))
@@ -59,12 +59,6 @@ def test_each_label_is_calibrated_as_its_column_alone(part, tmp_path):
     pooled = fresh(part).fit(y.reshape(-1), z.reshape(-1, 1), num_folds=0)
     expected = array(pooled(z.reshape(-1, 1))).reshape(z.shape)
     assert abs(array(shared(z)) - expected).max() <= exact
-    for layer in (each, shared):
-        model = keras.Sequential([keras.Input((3,)), layer])
-        path = tmp_path / f"{layer.shared}.keras"
-        model.save(path)
-        again = keras.models.load_model(path)
-        assert np.array_equal(array(again(z)), array(layer(z)))
     probs = ops.sigmoid(z)
     again = array(each(probs, from_logits=False))
     # Rounded log-odds may cross an edge of a table, and nothing else changes.
@@ -73,6 +67,19 @@ def test_each_label_is_calibrated_as_its_column_alone(part, tmp_path):
         near = near_an_edge(each, z, array(probs))
     assert near.mean() < 0.5
     assert np.isclose(again, found, atol=2e-3)[~near].all()
+
+
+# A map and a table.
+@pytest.mark.parametrize("cls", [kc.AffineScaling, kc.VennAbers])
+@pytest.mark.parametrize("shared", [False, True])
+def test_it_is_saved_and_loaded_with_its_parts(cls, shared, tmp_path):
+    y, z = several()
+    layer = kc.MultiLabelCalibrator(cls(), shared=shared)
+    layer.fit(y, z, num_folds=0)
+    model = keras.Sequential([keras.Input((3,)), layer])
+    model.save(tmp_path / "m.keras")
+    again = keras.models.load_model(tmp_path / "m.keras")
+    assert np.array_equal(array(again(z)), array(layer(z)))
 
 
 def test_missing_labels_are_left_out_and_batches_are_read():

@@ -48,8 +48,9 @@ def test_the_gradient_is_that_of_differences():
 
 def test_sure_and_unsure_predictions_get_temperatures_of_their_own():
     labels, logits = sure_and_unsure(seed=1)
-    same = kc.TemperatureScaling().fit(*sure_and_unsure())
-    fitted = kc.ParametrizedTemperatureScaling().fit(*sure_and_unsure())
+    seen = sure_and_unsure()
+    same = kc.TemperatureScaling().fit(*seen)
+    fitted = kc.ParametrizedTemperatureScaling().fit(*seen, num_folds=0)
     before, after = (
         kc.nll(labels, array(c(logits)), from_logits=True)
         for c in (same, fitted)
@@ -65,7 +66,7 @@ def test_sure_and_unsure_predictions_get_temperatures_of_their_own():
     np.testing.assert_array_equal(array(copy(logits)), array(fitted(logits)))
     # The weights at the start are all that is random.
     again, other = (
-        kc.ParametrizedTemperatureScaling(seed=s).fit(*sure_and_unsure())
+        kc.ParametrizedTemperatureScaling(seed=s).fit(*seen, num_folds=0)
         for s in (0, 1)
     )
     np.testing.assert_array_equal(again.kernel_1, fitted.kernel_1)
@@ -77,7 +78,8 @@ def test_its_objective_does_not_rise():
     for objective, measure in (("nll", kc.nll), ("mse", kc.brier_score)):
         how = {"objective": objective}
         same = kc.TemperatureScaling(**how).fit(labels, logits)
-        fitted = kc.ParametrizedTemperatureScaling(**how).fit(labels, logits)
+        fitted = kc.ParametrizedTemperatureScaling(**how)
+        fitted.fit(labels, logits, num_folds=0)
         before, after = (
             measure(labels, array(c(logits)), from_logits=True)
             for c in (same, fitted)
@@ -85,7 +87,7 @@ def test_its_objective_does_not_rise():
         assert after <= before + 1e-6, objective
         # So strong a ridge leaves nothing but T_0.
         flat = kc.ParametrizedTemperatureScaling(strength=1e9, **how)
-        flat.fit(labels, logits)
+        flat.fit(labels, logits, num_folds=0)
         np.testing.assert_allclose(
             array(flat.temperature_of(logits)), same.temperature, rtol=1e-4
         )
@@ -94,12 +96,12 @@ def test_its_objective_does_not_rise():
 def test_what_does_not_fit_the_network_is_refused():
     labels, logits = sure_and_unsure(400)
     make = kc.ParametrizedTemperatureScaling
-    fitted = make(num_inputs=4).fit(labels, logits)
+    fitted = make(num_inputs=4).fit(labels, logits, num_folds=0)
     assert array(fitted(logits[:, :5])).shape == (400, 5)
     with pytest.raises(ValueError, match="must have 4 classes or more"):
         fitted(logits[:, :3])
     with pytest.raises(ValueError, match="`logits` must have 6 classes"):
-        make().fit(labels, logits)(logits[:, :5])
+        make().fit(labels, logits, num_folds=0)(logits[:, :5])
     with pytest.raises(ValueError, match="must be given together"):
         make(temperature=2.0)
     given = fitted.get_config()

@@ -151,7 +151,6 @@ def test_what_does_not_fit_is_refused():
         bayesian(kind="matrix").fit(np.arange(102) % 51, logits)
 
 
-@pytest.mark.portable
 def test_a_fit_without_tensorflow_probability_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_probability", None)
     gaussian_process_solver._bound.cache_clear()

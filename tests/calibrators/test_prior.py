@@ -74,8 +74,8 @@ def test_a_calibrator_comes_first_and_is_fitted_inside(tmp_path):
     assert repr(copy) == repr(layer)
     for answer in (
         copy(other_logits),
-        loaded.predict(other_logits, verbose=0),
-        model.predict(other_logits, verbose=0),
+        loaded.predict_on_batch(other_logits),
+        model.predict_on_batch(other_logits),
     ):
         np.testing.assert_allclose(array(answer), found, atol=1e-5)
 

@@ -274,6 +274,8 @@ def test_only_ratios_of_small_weights_matter():
     labels, logits = held_out()
     weight = np.random.default_rng(1).uniform(0.1, 1.0, len(labels))
     for cls in (kc.VectorScaling, kc.StructuredMatrixScaling, kc.VennAbers):
-        expected = array(cls().fit(labels, logits, weight)(logits))
-        found = array(cls().fit(labels, logits, weight * 1e-200)(logits))
+        found, expected = (
+            array(cls().fit(labels, logits, given, num_folds=0)(logits))
+            for given in (weight * 1e-200, weight)
+        )
         np.testing.assert_allclose(found, expected, atol=1e-3)

@@ -5,8 +5,6 @@ import pytest
 from cases import array
 from cases import softmax
 from keras import ops
-from sklearn.isotonic import IsotonicRegression
-from sklearn.linear_model import LogisticRegression
 
 import keras_calib as kc
 from keras_calib.calibrators.binning import interpolate
@@ -122,6 +120,8 @@ def test_ensemble_temperature_scaling_is_the_golden(goldens, post_hoc):
 @pytest.mark.portable
 @pytest.mark.parametrize("weight", [None, np.arange(2000) % 3 / 2])
 def test_isotonic_calibration_is_that_of_scikit_learn(weight):
+    from sklearn.isotonic import IsotonicRegression
+
     # With ties.
     logits = np.round(random_logits(2000, 3))
     labels = drawn(logits / 2)
@@ -140,6 +140,8 @@ def test_isotonic_calibration_is_that_of_scikit_learn(weight):
 
 
 def test_beta_calibration_is_an_unpenalised_logistic_regression():
+    from sklearn.linear_model import LogisticRegression
+
     logits = random_logits(3000, 3)
     labels = drawn(logits / 2 + [0.5, 0.0, 0.0])
     calibrator = kc.BetaCalibration().fit(labels, logits)

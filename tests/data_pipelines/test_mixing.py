@@ -20,7 +20,9 @@ def batch(height=12, width=18):
 def traced(mix, *arrays, **options):
     """From a seed to what `mix` makes of these arrays."""
     arrays = [tf.constant(array) for array in arrays]
-    run = tf.function(lambda seed: mix(*arrays, seed, **options))
+    run = tf.function(
+        lambda seed: mix(*arrays, seed, **options), autograph=False
+    )
     return lambda *seed: [x.numpy() for x in run(tf.constant(seed))]
 
 

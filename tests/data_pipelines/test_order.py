@@ -11,12 +11,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from examples_with_boxes import CLASSES
 from examples_with_boxes import arrays_of
 from examples_with_boxes import numbered_squares
 from examples_with_boxes import square_batches
+from examples_with_boxes import squares
 from paths import TESTS
 
 import keras_calib as kc
+from keras_calib.data.batches import order
 
 
 def ids_of(dataset=None, **options):
@@ -24,61 +27,78 @@ def ids_of(dataset=None, **options):
     return square_batches(dataset, targets="ids", **options)
 
 
-def test_batches_do_not_depend_on_parallel_calls_or_on_other_seeds():
+@pytest.fixture(scope="module")
+@tf.autograph.experimental.do_not_convert
+def through():
+    """Batches of three epochs of seed 5, and what is in them."""
+    batches = ids_of(epochs=3, seed=5)
+    return batches, arrays_of(batches)
+
+
+@pytest.fixture(scope="module")
+@tf.autograph.experimental.do_not_convert
+def jittered():
+    """Two epochs of 44 examples, read twice under different conditions."""
     found = []
     for seed, calls in ((1, 1), (2, 7)):
         keras.utils.set_random_seed(seed)
-        batches = ids_of(jitter=0.4, num_parallel_calls=calls)
-        found.append(arrays_of(batches))
-    for one, other in zip(*found, strict=True):
+        options = {"jitter": 0.4, "num_parallel_calls": calls, "epochs": 2}
+        found.append(arrays_of(ids_of(numbered_squares(44), **options)))
+    return found
+
+
+def test_batches_do_not_depend_on_parallel_calls_or_on_other_seeds(jittered):
+    for one, other in zip(*jittered, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_epochs_differ_and_resumed_training_sees_what_it_would_have_seen():
-    through = arrays_of(ids_of(epochs=3, seed=5))
+def test_each_epoch_leaves_out_its_own_last_examples(jittered):
+    first, second = jittered[0][2].reshape(2, 40)
+    assert len(np.unique(first)) == len(np.unique(second)) == 40
+    assert set(first) != set(second)
+
+
+def test_epochs_differ_and_resumed_training_sees_what_it_would_have_seen(
+    through,
+):
+    _, through = through
     rest = arrays_of(ids_of(epochs=1, first_epoch=2, seed=5))
     for whole, part in zip(through, rest, strict=True):
         assert len(whole) == 120 and len(part) == 40
         np.testing.assert_array_equal(whole[80:], part)
-    images, _, index = through
-    epochs = index.reshape(3, 40)
+    images, ids, index = through
+    np.testing.assert_array_equal(ids, squares(40, CLASSES)["label"][index])
+    epochs, shown = index.reshape(3, 40), images.reshape(3, 40, -1)
+    plain = kc.shuffled_epochs(
+        tf.data.Dataset.range(40), seed=5, buffer_size=4096, epochs=3
+    )
+    # The order is that of the seed, of which crops are independent.
+    assert index.tolist() == [int(number) for _, number in plain]
     for one in epochs:
         np.testing.assert_array_equal(np.sort(one), np.arange(40))
     assert (epochs[0] != epochs[1]).any() and (epochs[1] != epochs[2]).any()
-    places = [np.argmax(one == 7) for one in epochs]
-    shown = images.reshape(3, 40, -1)[range(3), places]
-    assert np.abs(shown[0] - shown[1]).max() > 0
     # An image at the same place of two epochs is cropped anew.
-    few = numbered_squares(1)
-    alone, _, _ = arrays_of(ids_of(few, epochs=2, drop_remainder=False))
-    assert np.abs(alone[0] - alone[1]).max() > 0
-    # Another seed makes another order.
-    other = next(ids_of(seed=6).as_numpy_iterator())
-    assert (other[1]["index"] != index[:8]).any()
-
-
-def test_each_epoch_leaves_out_its_own_last_examples():
-    few = numbered_squares(18)
-    _, _, index = arrays_of(ids_of(few, epochs=2))
-    assert len(index) == 32
-    assert len(np.unique(index[:16])) == len(np.unique(index[16:])) == 16
-    batches = ids_of(few, epochs=2, drop_remainder=False)
-    assert [len(x) for x, _ in batches] == [8, 8, 2] * 2
+    same = 0
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        for place in np.flatnonzero(epochs[one] == epochs[other]):
+            same += 1
+            assert np.abs(shown[one, place] - shown[other, place]).max() > 0
+    assert same
 
 
 def test_the_order_of_an_epoch_is_a_function_of_seed_and_epoch():
-    def order(**options):
+    def shown(**options):
         pairs = kc.shuffled_epochs(
             tf.data.Dataset.range(30), buffer_size=30, **options
         )
         return [(int(e), int(x)) for e, x in pairs]
 
     tf.random.set_seed(3)
-    whole = order(seed=0, epochs=3)
+    whole = shown(seed=0, epochs=3)
     tf.random.set_seed(4)
-    assert order(seed=0, epochs=1, first_epoch=2) == whole[60:]
+    assert shown(seed=0, epochs=1, first_epoch=2) == whole[60:]
     assert [e for e, _ in whole] == [0] * 30 + [1] * 30 + [2] * 30
-    assert order(seed=1, epochs=1) != whole[:30]
+    assert shown(seed=1, epochs=1) != whole[:30]
     numbers = [[x for e, x in whole if e == k] for k in range(3)]
     assert numbers[0] != numbers[1] != numbers[2]
 
@@ -92,25 +112,30 @@ def test_what_has_no_end_says_so():
 
 
 def test_epochs_without_a_batch_do_not_go_on_for_ever():
-    few = numbered_squares(16).filter(lambda example: example["index"] < 5)
-    nothing = few.filter(lambda example: example["index"] < 0)
-    for endless in (
-        ids_of(few, epochs=None),
-        kc.shuffled_epochs(nothing, seed=0, buffer_size=2),
-    ):
+    few = tf.data.Dataset.range(16).filter(lambda number: number < 5)
+    nothing = few.filter(lambda number: number < 0)
+    options = {"seed": 0, "buffer_size": 2}
+    batches = order.each_epoch(
+        few,
+        lambda epoch, shuffled: shuffled.batch(8, drop_remainder=True),
+        epochs=None,
+        first_epoch=0,
+        **options,
+    )
+    for endless in (batches, kc.shuffled_epochs(nothing, **options)):
         with pytest.raises(tf.errors.InvalidArgumentError, match="for a batch"):
             next(iter(endless))
     with pytest.raises(ValueError, match="examples for a batch"):
         ids_of(numbered_squares(5), epochs=None)
 
 
-def test_batches_are_the_same_where_the_size_is_not_known():
-    known = numbered_squares(20)
-    unknown = known.filter(lambda example: example["index"] >= 0)
-    got, expected = (ids_of(data, epochs=None) for data in (unknown, known))
-    assert got.element_spec == expected.element_spec
-    for one, other in zip(got.take(5), expected.take(5), strict=True):
-        tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+def test_batches_are_the_same_where_the_size_is_not_known(through):
+    unknown = numbered_squares().filter(lambda example: example["index"] >= 0)
+    got = ids_of(unknown, epochs=None, seed=5)
+    assert got.element_spec == through[0].element_spec
+    # The sixth is one of the second epoch.
+    for one, other in zip(arrays_of(got.take(6)), through[1], strict=True):
+        np.testing.assert_array_equal(one, other[:48])
 
 
 # Numbers of examples.
@@ -141,11 +166,15 @@ def test_an_index_is_given_once_to_examples():
 
 def test_workers_see_different_examples_with_different_numbers():
     contexts = [tf.distribute.InputContext(2, k, 2) for k in (0, 1)]
-    indices = [
-        arrays_of(ids_of(input_context=one, drop_remainder=False))[2]
-        for one in contexts
-    ]
-    assert sorted([*indices[0], *indices[1]]) == list(range(40))
+    options = {"epochs": 2, "drop_remainder": False}
+    indices = []
+    for context in contexts:
+        batches = ids_of(input_context=context, **options)
+        parts = [y["index"].numpy() for _, y in batches]
+        # The rest of an epoch is a batch of its own.
+        assert [len(part) for part in parts] == [8, 8, 4] * 2
+        indices += [*parts[:3]]
+    assert sorted(np.concatenate(indices)) == list(range(40))
     rows = tf.data.Dataset.from_tensor_slices({"x": np.arange(6)})
     numbers = []
     for k, context in enumerate(contexts):
@@ -154,14 +183,14 @@ def test_workers_see_different_examples_with_different_numbers():
     assert sorted(numbers) == list(range(6))
 
 
-def test_workers_that_read_shares_of_their_own_draw_different_crops():
-    images = []
-    for k in (0, 1):
-        context = tf.distribute.InputContext(2, k, 2)
-        own = numbered_squares(8)
-        batches = ids_of(own, input_context=context, sharded=True)
-        images.append(arrays_of(batches)[0])
-    assert np.abs(images[0] - images[1]).max() > 1
+def test_workers_that_read_shares_of_their_own_draw_different_crops(through):
+    context = tf.distribute.InputContext(2, 1, 2)
+    batches = ids_of(input_context=context, sharded=True, seed=5)
+    images, _, index = arrays_of(batches)
+    # The first worker draws what one alone does.
+    first, _, again = (part[:40] for part in through[1])
+    np.testing.assert_array_equal(index, again)
+    assert np.abs(images - first).max() > 1
 
 
 REPLICAS = """

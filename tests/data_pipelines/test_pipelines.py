@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from examples_with_boxes import CLASSES
 from examples_with_boxes import arrays_of
-from examples_with_boxes import jpeg
 from examples_with_boxes import make_examples
 from examples_with_boxes import numbered_squares
 from examples_with_boxes import smooth_image
@@ -17,6 +16,23 @@ from examples_with_boxes import squares
 
 import keras_calib as kc
 from keras_calib.data.batches import labelling
+from keras_calib.data.batches import pipelines
+from keras_calib.data.transforms.crops import Cropping
+
+
+@pytest.fixture(scope="module")
+@tf.autograph.experimental.do_not_convert
+def pairs_of_squares():
+    """Class ids and shares of an epoch of 40 squares, and their numbers."""
+    return arrays_of(square_batches(targets="pairs"))[1:]
+
+
+def soft_targets(batch, num_classes=CLASSES, **options):
+    """What a pipeline makes of the parts of one batch."""
+    how = labelling.Labelling("soft", num_classes, None, None, 100, **options)
+    named = {"name": np.full(len(batch["label"]), "a"), **batch}
+    rows = tf.data.Dataset.from_tensors(named)
+    return rows.map(lambda batch: labelling.labels_of(batch, how))
 
 
 @pytest.mark.slow
@@ -52,41 +68,40 @@ def test_batches_hold_the_share_that_one_crop_by_itself_has():
                 "name": str(k),
             }
         )
-    dataset = kc.with_index(make_examples(rows))
-    options = {"targets": "pairs", "batch_size": 6, "epochs": 4}
-    options["classes"] = (0, 2)
-    _, pairs, index = arrays_of(square_batches(dataset, **options))
-    # Through `augment`, shares are found one by one.
-    _, alone, again = arrays_of(
-        square_batches(dataset, augment=lambda example: example, **options)
-    )
-    np.testing.assert_array_equal(index, again)
+    how = labelling.Labelling("pairs", CLASSES, "boxes", (0, 2), 100)
+    cropping = Cropping.random(16, (0.08, 1.0), (3 / 4, 4 / 3), flip=True)
+
+    def crop(place, example):
+        arguments = cropping, example, tf.stack([place, 1]), how
+        # Through `augment`, shares are found one by one.
+        alone = labelling.to_batch(*arguments, augment=lambda example: example)
+        return labelling.to_batch(*arguments), alone
+
+    (batches,) = make_examples(rows).repeat(2).enumerate().map(crop).batch(12)
+    pairs, alone = (labelling.labels_of(batch, how) for batch in batches)
     np.testing.assert_allclose(pairs, alone, atol=1e-6)
     assert len(np.unique(pairs[:, 1])) > 8
 
 
-def test_masks_give_the_shares_of_their_boxes():
-    rows = squares(24, CLASSES)
+def test_masks_give_the_shares_of_their_boxes(pairs_of_squares):
+    rows = squares(40, CLASSES)
     size = rows["image"].shape[1:3]
     rows["mask"] = np.stack(
         [kc.boxes_to_mask(b * [*size, *size], size) for b in rows["boxes"]]
     )
     both = kc.with_index(tf.data.Dataset.from_tensor_slices(rows))
-    by_boxes, by_mask = (
-        arrays_of(square_batches(both, targets="pairs", objects=objects))
-        for objects in ("boxes", "mask")
-    )
-    for a, b in zip(by_boxes, by_mask, strict=True):
+    by_mask = arrays_of(square_batches(both, targets="pairs", objects="mask"))
+    for a, b in zip(pairs_of_squares, by_mask[1:], strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-def test_hard_labels_need_no_boxes_and_labels_no_index():
-    rows = squares(16, CLASSES)
+def test_hard_labels_need_no_boxes_and_labels_no_index(pairs_of_squares):
+    rows = squares(40, CLASSES)
     del rows["boxes"]
     plain = tf.data.Dataset.from_tensor_slices(rows)
-    ids = arrays_of(square_batches(kc.with_index(plain), targets="ids"))[1:]
-    np.testing.assert_array_equal(ids[0], rows["label"][ids[1]])
-    # The same crops, in the same order.
+    pairs, index = pairs_of_squares
+    np.testing.assert_array_equal(pairs[:, 0], rows["label"][index])
+    # In the same order.
     batches = square_batches(
         plain, targets="one_hot", preprocess=lambda x: x / 255.0
     )
@@ -95,32 +110,28 @@ def test_hard_labels_need_no_boxes_and_labels_no_index():
         assert x.shape == (8, 16, 16, 3)
         assert 0.3 < float(tf.reduce_max(x)) <= 1
         hard.append(y)
-    np.testing.assert_array_equal(np.concatenate(hard), np.eye(CLASSES)[ids[0]])
+    expected = np.eye(CLASSES)[pairs[:, 0].astype(int)]
+    np.testing.assert_array_equal(np.concatenate(hard), expected)
     with pytest.raises(ValueError, match="must have 'boxes' or 'mask'"):
         square_batches(plain)
 
 
-CONTEXT = {"context_share": 0.3, "beta": 0.25}
-
-
-@pytest.fixture(scope="module")
-def soft_with_context():
-    return arrays_of(square_batches(numbered_squares(80), **CONTEXT))
-
-
-def test_context_examples_have_exactly_uniform_targets(soft_with_context):
-    _, soft, index = soft_with_context
-    images, pairs, again = arrays_of(
-        square_batches(numbered_squares(80), targets="pairs", **CONTEXT)
+def test_context_examples_have_exactly_uniform_targets():
+    dataset = numbered_squares(80)
+    images, pairs, _ = arrays_of(
+        square_batches(dataset, targets="pairs", context_share=0.3)
     )
-    np.testing.assert_array_equal(index, again)
     bare = pairs[:, 1] == -1
     assert 0.15 < bare.mean() < 0.45
-    np.testing.assert_array_equal(soft[bare], np.float32(1 / CLASSES))
-    assert (np.abs(soft[~bare] - 1 / CLASSES).max(-1) > 1e-3).all()
     assert (pairs[~bare, 1] >= 0).all()
     # No white is left.
     assert images[bare].max() < 200
+    labels = pairs[:, 0].astype(int)
+    batch = {"label": labels, "objectness": pairs[:, 1], "context": bare}
+    (soft,) = soft_targets(batch, beta=0.25)
+    soft = soft.numpy()
+    np.testing.assert_array_equal(soft[bare], np.float32(1 / CLASSES))
+    assert (np.abs(soft[~bare] - 1 / CLASSES).max(-1) > 1e-3).all()
     # The loss reads the flag as the targets do.
     logits = np.random.default_rng(0).normal(size=soft.shape)
     got = kc.AdaptiveLabelSmoothing(0.25, from_logits=True)(pairs, logits)
@@ -131,14 +142,20 @@ def test_context_examples_have_exactly_uniform_targets(soft_with_context):
 
 
 def test_targets_are_the_same_where_keras_computes_with_something_else(
-    monkeypatch, soft_with_context
+    monkeypatch,
 ):
     # Then NumPy makes them: tensors of tf.data are none of Keras' backend.
+    batch = {
+        "label": np.array([0, 4, 2, 1]),
+        "objectness": np.array([0.0, 0.3, 1.0, 0.5], "float32"),
+        "context": np.array([False, False, False, True]),
+    }
+    options = {"beta": 0.25, "floor": "uniform"}
+    (expected,) = soft_targets(batch, **options)
     monkeypatch.setattr(labelling.backend, "backend", lambda: "jax")
-    got = arrays_of(square_batches(numbered_squares(80), **CONTEXT))
-    for a, b in zip(soft_with_context, got, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
-    assert got[1].dtype == "float32"
+    made = soft_targets(batch, **options)
+    assert made.element_spec == tf.TensorSpec((4, CLASSES), "float32")
+    np.testing.assert_allclose(next(iter(made)), expected, atol=1e-6)
 
 
 def test_a_data_set_of_context_keeps_labels_for_evaluation():
@@ -148,6 +165,10 @@ def test_a_data_set_of_context_keeps_labels_for_evaluation():
         np.testing.assert_array_equal(y["label"][:, 0], labels)
         np.testing.assert_array_equal(y["label"][:, 1], 0)
         assert float(tf.reduce_max(x)) < 200
+
+
+def test_training_on_a_data_set_of_context_has_uniform_targets():
+    bare = numbered_squares(8).map(lambda one: {**one, "context": True})
     _, soft, _ = arrays_of(square_batches(bare))
     np.testing.assert_array_equal(soft, np.float32(1 / CLASSES))
 
@@ -167,7 +188,9 @@ def test_validation_shows_every_example_in_order():
     np.testing.assert_allclose(pairs[:, 1], area, rtol=1e-5)
 
 
-@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize(
+    "antialias", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_batches_are_resized_as_one_crop_by_itself(antialias):
     rng = np.random.default_rng(0)
     image = rng.integers(256, size=(20, 20, 3)).astype("uint8")
@@ -191,10 +214,13 @@ def test_batches_are_resized_as_one_crop_by_itself(antialias):
         np.testing.assert_allclose(images[0], expected, atol=1e-3)
 
 
-def test_objectness_targets_are_mixed_with_their_images():
+def test_objectness_targets_are_mixed_with_their_images(pairs_of_squares):
     _, mixed, index = arrays_of(square_batches(mix=partial(kc.mixup, alpha=5)))
-    _, plain, again = arrays_of(square_batches())
+    pairs, again = pairs_of_squares
     np.testing.assert_array_equal(index, again)
+    plain = kc.objectness_targets(
+        pairs[:, 0].astype(int), pairs[:, 1].astype("float64"), CLASSES
+    )
     np.testing.assert_allclose(mixed.sum(-1), 1, rtol=1e-5)
     assert np.abs(mixed - plain).max() > 0.05
     # Each is a mixture of targets of its batch.
@@ -205,38 +231,39 @@ def test_objectness_targets_are_mixed_with_their_images():
         assert (one >= part.min(0) - 1e-6).all()
 
 
-def test_context_is_made_of_examples_with_objects_alone():
-    boxes, masks = squares(8, CLASSES), squares(8, CLASSES)
-    boxes["boxes"] = boxes["boxes"][:, :0]
-    masks["mask"] = np.zeros((8, 20, 20, 1), "uint8")
-    del masks["boxes"]
-    for rows in (boxes, masks):
-        bare = tf.data.Dataset.from_tensor_slices(rows)
-        for _, y in square_batches(bare, targets="one_hot", context_share=1.0):
-            assert float(tf.reduce_max(y)) == 1
-
-
-def test_context_of_masks_is_that_of_the_classes():
+def test_context_is_made_of_examples_with_objects_of_the_classes_alone():
     row = squares(16, CLASSES)
     row["mask"] = np.full((16, 20, 20, 1), 2, "uint8")
-    row["mask"][:, :10, :10] = 1
+    # In every second image, there is an object of class 1.
+    row["mask"][::2, :10, :10] = 1
     del row["boxes"]
-    whole = tf.data.Dataset.from_tensor_slices(row)
-    for x, y in square_batches(
-        whole, targets="pairs", context_share=1.0, classes=(1,), fill=(0, 0, 0)
-    ):
-        np.testing.assert_array_equal(y[:, 1], -1)
-        black = np.mean(x.numpy() == 0, axis=(1, 2, 3))
-        assert black.min() < 1 and black.max() > 0.1
+    whole = kc.with_index(tf.data.Dataset.from_tensor_slices(row))
+    options = {"targets": "pairs", "context_share": 1.0, "classes": (1,)}
+    images, pairs, index = arrays_of(
+        square_batches(whole, fill=(0, 0, 0), **options)
+    )
+    there = index % 2 == 0
+    np.testing.assert_array_equal(pairs[:, 1], np.where(there, -1, 0))
+    black = np.mean(images == 0, axis=(1, 2, 3))
+    assert black[there].min() < 1 and black[there].max() > 0.1
+    assert black[~there].max() == 0
+
+
+def test_an_example_without_a_box_is_never_context():
+    example = {"image": np.zeros((4, 4, 3), "uint8")}
+    for boxes, expected in (([], False), ([[0.0, 0.0, 0.5, 0.5]], True)):
+        boxes = tf.reshape(tf.constant(boxes, "float32"), (-1, 4))
+        shown = pipelines._some_context(
+            {**example, "boxes": boxes}, 1.0, (0.0,) * 3, None, (0, 1)
+        )
+        assert bool(shown["context"]) == expected
 
 
 def test_targets_are_never_below_0():
-    rows = squares(16, CLASSES)
-    rows["boxes"] = np.tile([[[0.9, 0.9, 1.0, 1.0]]], (16, 1, 1))
-    far = square_batches(
-        tf.data.Dataset.from_tensor_slices(rows), scale=(0.1, 0.2)
-    )
-    soft = np.concatenate([y for _, y in far.as_numpy_iterator()])
+    # Of ten classes, 1 - (1 - 1/10) - 1/10 is less.
+    batch = {"label": np.arange(10), "objectness": np.zeros(10, "float32")}
+    (soft,) = soft_targets(batch, num_classes=10)
+    soft = soft.numpy()
     assert soft.min() == 0 and soft.dtype == "float32"
     np.testing.assert_allclose(soft.sum(-1), 1, rtol=1e-6)
 
@@ -321,13 +348,15 @@ def test_labels_out_of_range_are_named():
 
 def test_more_boxes_than_there_may_be_are_named():
     row = {
-        "image": jpeg(np.full((20, 20, 3), 90, "uint8")),
+        "image": np.full((20, 20, 3), 90, "uint8"),
         "label": 1,
         "name": "crowd",
-        "boxes": np.tile([0.1, 0.1, 0.4, 0.4], (6, 1)),
+        "boxes": np.tile(np.float32([0.1, 0.1, 0.4, 0.4]), (6, 1)),
     }
-    dataset = make_examples([row])
-    assert len(list(square_batches(dataset, batch_size=1, max_boxes=6))) == 1
+    dataset = tf.data.Dataset.from_tensors(row)
+    options = {"targets": "pairs", "max_boxes": 6}
+    whole = kc.validation_pipeline(dataset, 16, 1, CLASSES, **options)
+    assert len(list(whole)) == 1
     with pytest.raises(tf.errors.InvalidArgumentError, match="crowd"):
         list(square_batches(dataset, batch_size=1, max_boxes=5))
 
@@ -336,7 +365,9 @@ def test_masks_of_another_size_are_named_by_pipelines_too():
     rows = squares(8, CLASSES)
     rows["mask"] = np.ones((8, 20, 7, 1), "uint8")
     dataset = tf.data.Dataset.from_tensor_slices(rows)
-    wrong = square_batches(dataset, objects="mask")
+    wrong = kc.validation_pipeline(
+        dataset, 16, 8, CLASSES, targets="pairs", objects="mask"
+    )
     # The check speaks before the crop of the mask, every time.
     for _ in range(5):
         with pytest.raises(

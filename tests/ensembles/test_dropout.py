@@ -13,6 +13,7 @@ from small_networks import each
 from small_networks import log_softmax
 from small_networks import network
 from small_networks import predicted
+from small_trainings import EAGER
 
 import keras_calib as kc
 from keras_calib.ensembles import dropout
@@ -61,6 +62,7 @@ def test_the_output_is_the_log_of_the_mean_over_passes():
 @portable
 def test_answers_do_not_depend_on_the_batch_and_repeat():
     made = kc.MonteCarloDropout(network(), 6, from_logits=True)
+    made.compile(**EAGER)
     whole = predicted(made)
     np.testing.assert_allclose(predicted(made, X[7:8]), whole[7:8], atol=1e-6)
     shuffled = made.predict(X[::-1], batch_size=5, verbose=0)[::-1]

@@ -178,19 +178,22 @@ def test_predictors_are_not_trained():
 @pytest.mark.parametrize(
     "made",
     [
-        "savedmodel",
-        pytest.param("onnx", marks=pytest.mark.slow),
+        "onnx",
+        pytest.param("savedmodel", marks=pytest.mark.slow),
         pytest.param("litert", marks=pytest.mark.slow),
     ],
 )
 def test_an_exported_predictor_answers_as_keras(tmp_path, made):
     from exported import answers
 
+    if made == "onnx":
+        pytest.importorskip("tf2onnx")
+        pytest.importorskip("onnxruntime")
     dropped = kc.MonteCarloDropout(network(), 3, from_logits=True)
     both = kc.DeepEnsemble([network(seed=1), dropped], from_logits=True)
     # The ensemble holds the other.
     for i, predictor in enumerate(
-        [both] if made == "savedmodel" else [dropped, both]
+        [dropped, both] if made == "litert" else [both]
     ):
         path = kc.export(predictor, tmp_path / str(i), format=made)
         for size in (1, 24):

@@ -67,7 +67,7 @@ def test_every_signature_of_a_savedmodel_answers_as_the_model(saved, pictures):
     import tensorflow as tf
 
     path, network = saved
-    logits = network.predict(pictures, verbose=0)
+    logits = array(network(pictures))
     wanted = expected(logits, 2.5, 0.4)
     assert_same(answers(path, image=pictures), wanted)
     given = answers(path, signature="serving_logits", logits=logits)
@@ -86,7 +86,7 @@ def test_every_signature_of_a_savedmodel_answers_as_the_model(saved, pictures):
         images.append(tf.image.resize(decode(file, channels=3), (8, 6)))
     given = answers(path, signature="serving_bytes", image_bytes=encoded)
     inputs = np.round(np.stack(images)).astype("uint8")
-    logits = network.predict(inputs, verbose=0)
+    logits = array(network(inputs))
     assert_same(given, expected(logits, 2.5, 0.4))
 
 

@@ -38,9 +38,15 @@ def served(network):
     return ServedModel(network, SelectiveClassifier(threshold=0.0), True)
 
 
-def sampled(network, samples):
-    """The inputs of the first probe, by name."""
-    return next(verification.probes(served(network), samples)).inputs
+def sampled(model, samples):
+    """The inputs of the first probe of a served model, by name."""
+    return next(verification.probes(model, samples)).inputs
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """A served model of a list of two inputs."""
+    return served(of_two(lambda a, b: [a, b]))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,7 @@ def sampled(network, samples):
 def test_samples_of_several_inputs_come_as_the_model_takes_them(
     arrange, samples
 ):
-    given = sampled(of_two(arrange), samples)
+    given = sampled(served(of_two(arrange)), samples)
     np.testing.assert_array_equal(given["a"], FIRST)
     np.testing.assert_array_equal(given["b"], SECOND)
 
@@ -69,9 +75,10 @@ def test_samples_of_several_inputs_come_as_the_model_takes_them(
 def test_samples_of_one_input_may_stand_alone():
     for arrange in (list, tuple, lambda x: x[0]):
         inputs = keras.Input((4,), name="x")
-        network = keras.Model(arrange([inputs]), keras.layers.Dense(3)(inputs))
+        outputs = keras.layers.Dense(3)(inputs)
+        model = served(keras.Model(arrange([inputs]), outputs))
         for samples in (FIRST, [FIRST], (FIRST,), {"x": FIRST}):
-            given = sampled(network, samples)
+            given = sampled(model, samples)
             np.testing.assert_array_equal(given["x"], FIRST)
 
 
@@ -92,9 +99,9 @@ def test_samples_of_one_input_may_stand_alone():
         ([FIRST[:0], SECOND[:0]], "must have .* at least one"),
     ],
 )
-def test_samples_of_another_structure_or_rank_are_refused(samples, match):
+def test_samples_of_another_structure_or_rank_are_refused(pair, samples, match):
     with pytest.raises(ValueError, match=f"`sample_inputs` {match}"):
-        sampled(of_two(lambda a, b: [a, b]), samples)
+        sampled(pair, samples)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from exported import answers
 from exported import assert_same
 from exported import expected
 from exported import selector
-from sklearn.datasets import load_digits
 
 import keras_calib as kc
 
@@ -28,6 +27,8 @@ NUM_TRAINED = 600
 def digits():
     pytest.importorskip("tf2onnx")
     pytest.importorskip("onnxruntime")
+    from sklearn.datasets import load_digits
+
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))
     return (x[order] / 16.0).astype("float32"), y[order]

@@ -13,8 +13,6 @@ from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.group_walks import certified_by_group
 from keras_calib.selection.guarantees import first_rank
 
-pytestmark = pytest.mark.portable
-
 RISK = 0.05
 
 

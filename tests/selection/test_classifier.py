@@ -14,9 +14,8 @@ from selection_data import temperature
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
 
-
+@pytest.mark.portable
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 1000),
@@ -48,6 +47,7 @@ def test_the_coverage_is_that_of_the_metric(seed, risk, levels):
     assert found <= risk + 1e-12
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("score", ["msp", "max_logit", "gini", "p_norm"])
 def test_every_score_is_thresholded_where_it_says(score):
     labels, logits = noisy()
@@ -68,6 +68,7 @@ def test_a_target_coverage_is_reached_and_not_exceeded():
     assert selector.threshold == -np.inf
 
 
+@pytest.mark.portable
 def test_confidences_that_round_to_one_are_still_ranked():
     logits = np.array([[60.0, 0.0], [50.0, 0.0], [40.0, 0.0]])
     selector = kc.SelectiveClassifier().fit([0, 0, 1], logits, risk=0.0)
@@ -76,6 +77,7 @@ def test_confidences_that_round_to_one_are_still_ranked():
     assert answer["accept"].tolist() == [True, True, False]
 
 
+@pytest.mark.portable
 def test_a_calibrator_that_changes_the_class_decides_what_is_wrong():
     flip = keras.layers.Lambda(lambda z: -z)
     labels, logits = noisy(num_classes=2)
@@ -99,6 +101,7 @@ def test_an_unfitted_layer_refuses_to_answer():
     assert selector.fit(labels, logits, risk=0.05).fitted
 
 
+@pytest.mark.portable
 def test_scores_of_earlier_batches_give_the_same_threshold():
     labels, logits = noisy()
     whole = kc.SelectiveClassifier(calibrator=temperature())
@@ -117,15 +120,24 @@ def test_scores_of_earlier_batches_give_the_same_threshold():
     assert abs(parts.threshold - whole.threshold) < 1e-5
 
 
+@pytest.mark.portable
 def test_compiled_and_batched_it_answers_alike():
     labels, logits = noisy()
-    score = kc.LogitNormalization(p=3)
-    for part in ("msp", "neg_entropy", score):
-        selector = kc.SelectiveClassifier(calibrator=temperature(), score=part)
+    selectors = [
+        kc.SelectiveClassifier(
+            calibrator=temperature(), score=score, name=f"selector_{i}"
+        )
+        for i, score in enumerate(
+            ("msp", "neg_entropy", kc.LogitNormalization(p=3))
+        )
+    ]
+    for selector in selectors:
         selector.fit(labels, logits, risk=0.02)
-        inputs = keras.Input((4,))
-        model = keras.Model(inputs, selector(inputs))
-        served = model.predict(logits, batch_size=300, verbose=0)
+    inputs = keras.Input((4,))
+    # Compiled once for all.
+    model = keras.Model(inputs, [selector(inputs) for selector in selectors])
+    answers = model.predict(logits, batch_size=300, verbose=0)
+    for selector, served in zip(selectors, answers, strict=True):
         expected = {k: array(v) for k, v in selector(logits).items()}
         for name, value in served.items():
             assert value.dtype == expected[name].dtype
@@ -135,6 +147,7 @@ def test_compiled_and_batched_it_answers_alike():
         assert served["accept"].mean() == selector.chosen.coverage
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("coverage", [0.7, 1.0])
 def test_it_saves_and_loads_with_what_it_guarantees(coverage, tmp_path):
     labels, logits = noisy()
@@ -169,6 +182,7 @@ def spread(logits):
     return keras.ops.std(logits, axis=-1)
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("score", [kc.p_norm, spread], ids=lambda f: f.__name__)
 def test_score_functions_are_saved_and_copied(score, tmp_path):
     labels, logits = noisy(n=200)
@@ -202,6 +216,7 @@ def test_an_unfitted_layer_loads_unfitted():
     assert again.fitted
 
 
+@pytest.mark.portable
 def test_mixed_precision_changes_nothing():
     labels, logits = noisy()
     logits = logits * 1e4
@@ -217,6 +232,7 @@ def test_mixed_precision_changes_nothing():
         np.testing.assert_array_equal(array(answer[name]), array(value))
 
 
+@pytest.mark.portable
 def test_a_score_of_exactly_the_threshold_is_accepted():
     logits = np.array([[0.5, 0.0], [0.25, 0.0], [0.75, 0.0]], "float32")
     selector = kc.SelectiveClassifier(score="max_logit", threshold=0.5)

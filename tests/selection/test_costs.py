@@ -11,8 +11,6 @@ from selection_data import temperature
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 COSTS = np.array(
     [[0, 1, 1, 2], [5, 0, 1, 1], [5, 1, 0, 1], [20, 3, 3, 0]], "float64"
 )
@@ -33,6 +31,7 @@ def decided(given, labels):
     return expected, COSTS[labels, given["label"]], given["accept"]
 
 
+@pytest.mark.portable
 def test_the_cheapest_answer_is_given_and_accepted_up_to_its_price():
     labels, logits = noisy(n=2000)
     made = selector().fit(labels, logits, reject_cost=0.5)
@@ -73,12 +72,14 @@ def test_the_cheapest_answer_is_given_and_accepted_up_to_its_price():
     np.testing.assert_allclose(same, chosen.cost, rtol=1e-12)
 
 
+@pytest.mark.portable
 def test_of_equally_cheap_answers_the_first_is_given():
     made = kc.SelectiveClassifier(costs=1 - np.eye(3), threshold=-1.0)
     given = answers(made, np.array([[1.0, 2.0, 2.0], [0.0, 0.0, 0.0]]))
     assert given["label"].tolist() == [1, 0]
 
 
+@pytest.mark.portable
 def test_counted_errors_give_the_decisions_of_the_confidence():
     labels, logits = noisy()
     made = kc.SelectiveClassifier(costs=1 - np.eye(4))
@@ -156,6 +157,7 @@ def test_betting_accepts_more_and_a_price_less():
     assert made.chosen.cost.value < 0.1
 
 
+@pytest.mark.portable
 def test_a_price_above_every_expected_cost_accepts_all():
     labels, logits = noisy(n=300)
     for given in (logits, np.zeros_like(logits)):
@@ -286,6 +288,7 @@ def test_an_unfitted_calibrator_is_fitted_on_a_share():
         made(logits)
 
 
+@pytest.mark.portable
 def test_saved_loaded_and_compiled_it_answers_alike(tmp_path):
     labels, logits = noisy()
     made = selector().fit(labels, logits, mean_cost=0.2, delta=0.1)
@@ -310,6 +313,7 @@ def test_saved_loaded_and_compiled_it_answers_alike(tmp_path):
             np.testing.assert_array_equal(value, wanted[name])
 
 
+@pytest.mark.portable
 def test_pixels_are_decided_one_by_one():
     labels, logits = noisy(n=24)
     made = selector().fit(

@@ -5,13 +5,12 @@ import re
 import keras
 import numpy as np
 import pytest
+from cases import array
 from scored_boxes import images
 from scored_boxes import padded
 from scored_boxes import records
 
 import keras_calib as kc
-
-pytestmark = pytest.mark.portable
 
 
 def _numbers(found):
@@ -35,6 +34,7 @@ def _expected(found, threshold, most):
     return np.array(rows)
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("threshold", [0.4, [0.3, np.inf, 0.0]])
 def test_kept_boxes_come_first_and_the_others_are_padding(threshold):
     found = padded(images("found"), 40)
@@ -74,6 +74,7 @@ def test_a_choice_keeps_the_boxes_that_its_guarantee_is_for():
     assert kept.correct.mean() == pytest.approx(chosen.precision)
 
 
+@pytest.mark.portable
 def test_no_box_slips_below_a_threshold_by_rounding():
     # The float32 next to 0.7 is smaller.
     found = {"scores": np.float32([[0.7]]), "classes": np.array([[0]])}
@@ -99,6 +100,7 @@ class Decoder(keras.layers.Layer):
         }
 
 
+@pytest.mark.portable
 def test_decoders_are_saved_and_loaded_with_their_selection(tmp_path):
     scaling = kc.DetectionScaling(2, coefficients=[[1, 0], [0.5, -1]])
     selector = kc.DetectionSelector(scaling, [0.3, np.inf], max_boxes=2)
@@ -111,11 +113,16 @@ def test_decoders_are_saved_and_loaded_with_their_selection(tmp_path):
         loaded = keras.models.load_model(tmp_path / "decoder.keras")
     rng = np.random.default_rng(0)
     given = [rng.random((5, 3, n)).astype("float32") for n in (4, 2)]
-    one, other = (x.predict(given, verbose=0) for x in (model, loaded))
+    one, other = (
+        {name: array(value) for name, value in x(given).items()}
+        for x in (model, loaded)
+    )
     assert 0 < one["num_detections"].sum() < 15
     assert set(one["labels"].ravel()) == {-1, 0}
+    compiled = loaded.predict_on_batch(given)
     for name, value in one.items():
         np.testing.assert_array_equal(other[name], value)
+        np.testing.assert_allclose(compiled[name], value, rtol=1e-6)
 
 
 REFUSED = {

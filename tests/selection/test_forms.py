@@ -62,8 +62,8 @@ def one_output(n=600):
 )
 def test_the_threshold_of_one_output_fits_the_scores_that_are_served(make):
     labels, x, network = one_output()
-    logits = network.predict(x, verbose=0)
-    calibrator = make().fit(labels, logits)
+    logits = array(network(x))
+    calibrator = make().fit(labels, logits, num_folds=0)
     # Scores that a constant on both logits changes.
     for score in ("max_logit", "neg_energy"):
         selector = kc.SelectiveClassifier(calibrator=calibrator, score=score)
@@ -79,7 +79,7 @@ def test_the_threshold_of_one_output_fits_the_scores_that_are_served(make):
 
 def test_labels_of_one_output_may_be_probabilities_of_the_second_class():
     labels, x, network = one_output()
-    logits = network.predict(x, verbose=0).reshape(6, 10, 10, 1)
+    logits = array(network(x)).reshape(6, 10, 10, 1)
     calibrator = kc.VectorScaling().fit(labels.reshape(6, 10, 10), logits)
     soft = np.where(labels, 0.9, 0.2).reshape(6, 10, 10)
     weight = np.arange(600).reshape(6, 10, 10) % 3
@@ -94,7 +94,7 @@ def test_labels_of_one_output_may_be_probabilities_of_the_second_class():
 
 def test_scores_of_one_output_need_both_logits():
     labels, x, network = one_output()
-    logits = network.predict(x, verbose=0)
+    logits = array(network(x))
     selector = kc.SelectiveClassifier(score="max_logit")
     with pytest.raises(ValueError, match="`logits` must have all classes"):
         selector.score_of(logits)
@@ -108,7 +108,7 @@ def test_scores_of_one_output_need_both_logits():
 @pytest.mark.slow
 def test_a_file_of_one_output_accepts_what_the_layer_accepts(tmp_path):
     labels, x, network = one_output()
-    logits = network.predict(x, verbose=0)
+    logits = array(network(x))
     calibrator = kc.BetaCalibration().fit(labels, logits)
     selector = kc.SelectiveClassifier(calibrator=calibrator, score="max_logit")
     selector.fit(labels, logits, coverage=0.6)

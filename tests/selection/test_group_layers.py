@@ -9,8 +9,6 @@ from selection_data import temperature
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 IDS = np.array([-5, 2, 40, 2**31 - 2])
 NAMES = np.array(["b", "c", "d", "é"])
 
@@ -32,6 +30,7 @@ def model_of(selector, logits):
     return keras.Model([inputs, group], selector(inputs, groups=group))
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("kind", ["ids", "names"])
 def test_every_group_is_accepted_by_its_own_threshold(kind):
     labels, logits, groups = data(kind)
@@ -109,6 +108,7 @@ def test_a_guarantee_by_group_is_that_of_the_records():
         assert table.threshold[last] == expected.threshold[place]
 
 
+@pytest.mark.portable
 def test_unknown_groups_are_rejected():
     labels, logits, groups = data()
     selector = kc.SelectiveClassifier().fit(
@@ -183,6 +183,7 @@ def test_images_take_the_group_of_their_row():
     np.testing.assert_array_equal(accepted(selector, dense[1], each), accept)
 
 
+@pytest.mark.portable
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ids", "names"])
 def test_it_saves_and_loads_with_its_groups(kind, tmp_path):
@@ -248,38 +249,48 @@ def test_a_failed_fit_keeps_the_previous_one():
     assert accepted(selector, logits, groups).mean() > 0.49
 
 
-def test_a_part_that_is_fitted_again_rejects_all_groups():
+@pytest.fixture(scope="module")
+def compiled():
+    """A selector of four groups, and a model of it that is compiled once."""
     labels, logits, groups = data()
-    scaling = temperature()
-    selector = kc.SelectiveClassifier(calibrator=scaling)
+    selector = kc.SelectiveClassifier(calibrator=temperature())
     selector.fit(labels, logits, coverage=0.5, groups=groups)
-    model, inputs = model_of(selector, logits), [logits, groups.astype("int32")]
-    assert model.predict(inputs, verbose=0)["accept"].any()
-    scaling.fit(labels, logits)
+    return selector, model_of(selector, logits)
+
+
+@pytest.mark.portable
+def test_a_part_that_is_fitted_again_rejects_all_groups(compiled):
+    labels, logits, groups = data()
+    selector, model = compiled
+    selector.fit(labels, logits, coverage=0.5, groups=groups)
+    inputs = [logits, groups.astype("int32")]
+    assert model.predict_on_batch(inputs)["accept"].any()
+    selector.calibrator.fit(labels, logits)
     if keras.backend.backend() != "torch":  # There nothing is compiled.
-        assert not model.predict(inputs, verbose=0)["accept"].any()
+        assert not model.predict_on_batch(inputs)["accept"].any()
     with pytest.raises(RuntimeError, match="were fitted again"):
         selector(logits, groups=groups)
     selector.fit(labels, logits, coverage=0.5, groups=groups)
-    assert model.predict(inputs, verbose=0)["accept"].any()
+    assert model.predict_on_batch(inputs)["accept"].any()
 
 
-def test_a_compiled_function_keeps_its_groups():
+@pytest.mark.portable
+def test_a_compiled_function_keeps_its_groups(compiled):
     labels, logits, groups = data()
-    selector = kc.SelectiveClassifier()
+    selector, model = compiled
     selector.fit(labels, logits, coverage=0.5, groups=groups)
-    model, inputs = model_of(selector, logits), [logits, groups.astype("int32")]
-    before = model.predict(inputs, verbose=0)["accept"]
+    inputs = [logits, groups.astype("int32")]
+    before = model.predict_on_batch(inputs)["accept"]
     selector.fit(labels, logits, coverage=0.2, groups=groups)
-    after = model.predict(inputs, verbose=0)["accept"]
+    after = model.predict_on_batch(inputs)["accept"]
     assert after.mean() < 0.25 < before.mean()
     # As many groups with other ids: 2 is the second of both.
     other = np.where(groups == 2, 2, np.where(groups == 40, -5, 41))
     other = np.where(groups == -5, -7, other)
     selector.fit(labels, logits, coverage=0.5, groups=other)
-    found = model.predict([logits, other.astype("int32")], verbose=0)["accept"]
+    found = model.predict_on_batch([logits, other.astype("int32")])["accept"]
     np.testing.assert_array_equal(found, accepted(selector, logits, other))
-    assert not model.predict([logits, inputs[1] * 0], verbose=0)["accept"].any()
+    assert not model.predict_on_batch([logits, inputs[1] * 0])["accept"].any()
     if keras.backend.backend() == "tensorflow":
         for fewer in (groups % 2, None):
             with pytest.raises(ValueError, match="must keep its number of"):
@@ -288,7 +299,7 @@ def test_a_compiled_function_keeps_its_groups():
         return
     selector.fit(labels, logits, coverage=0.5, groups=groups % 2)
     inputs[1] = (groups % 2).astype("int32")
-    found = model.predict(inputs, verbose=0)["accept"]
+    found = model.predict_on_batch(inputs)["accept"]
     expected = accepted(selector, logits, groups % 2)
     np.testing.assert_array_equal(found, expected)
 

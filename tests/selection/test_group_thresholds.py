@@ -22,8 +22,6 @@ from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.guarantees import starts
 
-pytestmark = pytest.mark.portable
-
 RISK, DELTA = 0.05, 0.05
 
 

@@ -16,6 +16,8 @@ from keras_calib.selection.population import of_calibrated
 from keras_calib.selection.population import of_pilot
 
 QUICK = {"max_samples": 2000, "coverages": (0.2, 0.5)}
+# A pilot takes less time than a population of an accuracy.
+RIGHT = np.arange(400.0), np.ones(400)
 
 
 @functools.cache
@@ -88,8 +90,7 @@ def test_the_power_is_the_frequency_of_certificates(levels):
 
 
 def test_many_errors_are_tested_at_the_ends_of_small_pieces(monkeypatch):
-    of = of_calibrated(0.9, 1.0)
-    options = of, 20_000, 0.05, 0.05, "ltt", 400
+    options = calibrated(0.93), 20_000, 0.05, 0.05, "ltt", 400
     one, other = (
         certification.certified_coverage(*options, np.random.default_rng(0))
         for _ in range(2)
@@ -115,14 +116,15 @@ def test_plans_agree_with_the_hard_limit_and_their_seed():
 
 def test_a_plan_reads_logits_and_records_alike():
     rng = np.random.default_rng(1)
+    options = {"risk": 0.08, "coverages": (0.2,), "max_samples": 500}
     scores, correct = records(1000, rng)
     log_odds = np.log(scores) - np.log1p(-scores)
     logits = np.stack([log_odds, np.zeros(1000)], axis=1)
-    of_logits = kc.plan(risk=0.05, pilot=(1 - correct, logits), **QUICK)
+    of_logits = kc.plan(pilot=(1 - correct, logits), **options)
     predicted_first = log_odds > 0
     right = np.where(predicted_first, correct, ~correct)
     pilot = (np.abs(log_odds), right)
-    assert str(of_logits) == str(kc.plan(risk=0.05, pilot=pilot, **QUICK))
+    assert str(of_logits) == str(kc.plan(pilot=pilot, **options))
     assert of_logits.low <= of_logits.samples <= of_logits.high
     assert of_logits.pilot_size == 1000 and "1,000 samples" in str(of_logits)
 
@@ -146,13 +148,13 @@ def test_no_errors_do_not_prove_a_rate_of_0():
         ({"risk": 1.5, "accuracy": 0.9}, "`risk` must be a number between"),
         ({"risk": 0.1}, "One of `pilot` and `accuracy`"),
         ({"risk": 0.1, "pilot": 3}, "`pilot` must be"),
-        ({"risk": 0.01, "accuracy": 0.9, "max_samples": 200}, "299"),
-        ({"risk": 0.1, "accuracy": 0.9, "coverages": [0.0]}, "`coverages`"),
+        ({"risk": 0.01, "pilot": RIGHT, "max_samples": 200}, "299"),
+        ({"risk": 0.1, "pilot": RIGHT, "coverages": [0.0]}, "`coverages`"),
         ({"risk": 0.1, "accuracy": 0.9, "method": "best"}, "`method`"),
         ({"compare": 0.1}, "`disagreement` must be given"),
         ({"compare": 0.1, "disagreement": 0.05}, "must not exceed"),
         (
-            {"compare": 0.001, "disagreement": 0.2, "max_samples": 500},
+            {"compare": 0.05, "disagreement": 0.2, "max_samples": 100},
             "ask for `compare=",
         ),
         ({"ece": 1e-3, "accuracy": 0.9, "max_samples": 500}, "ask for `ece="),

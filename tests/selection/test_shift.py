@@ -22,8 +22,6 @@ from keras_calib.selection.guarantees import fixed_sequence
 from keras_calib.selection.mixture_targets import MixtureTarget
 from keras_calib.selection.prior_targets import PriorTarget
 
-pytestmark = pytest.mark.portable
-
 RISK, DELTA = 0.05, 0.05
 N = np.arange(2000)
 OPTIONS = {"risk": RISK, "delta": DELTA}
@@ -228,6 +226,7 @@ def logits_of(seed, size=2000):
     return labels, rng.normal(size=(size, 3)) + 4.0 * np.eye(3)[labels]
 
 
+@pytest.mark.portable
 def test_a_selector_takes_the_threshold_of_its_records():
     labels, logits = logits_of(0)
     prior = [0.6, 0.3, 0.1]

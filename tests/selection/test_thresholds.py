@@ -66,10 +66,9 @@ def test_a_risk_out_of_reach_says_how_many_samples_would_do():
     found = kc.choose_threshold(scores[:enough], correct[:enough], **options)
     assert found.risk < 0.02
     # No number of samples helps where the surest are wrong too often.
+    few = correct[:50_000] & (rng.random(50_000) < 0.5)
     with pytest.raises(ValueError, match="No threshold") as error:
-        kc.choose_threshold(
-            scores, correct & (rng.random(200_000) < 0.5), **options
-        )
+        kc.choose_threshold(scores[:50_000], few, **options)
     assert "samples like these" not in str(error.value)
 
 

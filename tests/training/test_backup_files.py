@@ -165,7 +165,6 @@ def test_a_backup_sets_what_callbacks_say_and_nothing_else(tmp_path):
             kc.save_training_state(path, model, 1, callbacks=callbacks)
 
 
-@pytest.mark.portable
 def test_what_is_known_of_the_callbacks_of_keras_is_so(tmp_path):
     made = [
         keras.callbacks.EarlyStopping("loss"),

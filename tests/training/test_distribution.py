@@ -12,6 +12,8 @@ from cases import BACKEND
 from cases import LOSSES
 from paths import ROOT
 from paths import TESTS
+from small_trainings import largest_differences
+from small_trainings import trained
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -20,30 +22,52 @@ needs_tensorflow = pytest.mark.skipif(
 )
 
 
-def replicas(*arguments):
-    done = subprocess.run(
-        [sys.executable, TESTS / "training_replicas.py", *arguments],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture(scope="module")
+def both():
+    """A strategy of the two devices that conftest.py has made."""
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+@pytest.fixture(scope="module")
+def trained_by_both(both):
+    """A model whose pairs are of both replicas."""
+    with both.scope():
+        return trained("crl acls", uneven=True, validates=False)
 
 
 @needs_tensorflow
-def test_replicas_train_a_model_and_losses_as_one_device():
-    answer = replicas("2", "few")
-    ((difference, shown),) = answer["models"].values()
+def test_replicas_train_a_model_as_one_device(trained_by_both):
+    one = trained("crl acls", uneven=True, validates=False, run_eagerly=True)
+    difference, shown = largest_differences(one, trained_by_both)
+    assert set(shown) == {"accuracy", "loss"}
     assert max(difference, *shown.values()) < 1e-6, (difference, shown)
-    assert len(answer["gradients"]) == 3
-    assert max(answer["gradients"].values()) < 1e-6, answer["gradients"]
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("name", ["FocalLoss", "MMCE-weighted"])
+def test_replicas_have_losses_and_gradients_of_one_device(name, both):
+    from parts_of_batches import gradients
+
+    cases = [case for case in LOSSES if case.name == name]
+    (alone,) = gradients([27], cases).values()
+    with both.scope():
+        (parts,) = gradients([14, 13], cases).values()
+    assert np.abs(alone - parts).max() < 1e-6
 
 
 @pytest.mark.slow
 @needs_tensorflow
 def test_replicas_train_every_model_as_one_device():
-    answer = replicas("2")
+    done = subprocess.run(
+        [sys.executable, TESTS / "training_replicas.py", "2"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
     assert len(answer["models"]) == 10
     for name, (difference, shown) in answer["models"].items():
         # Weights, record, gammas, targets; then losses and accuracy.

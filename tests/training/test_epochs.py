@@ -14,6 +14,7 @@ from small_trainings import eager
 
 import keras_calib as kc
 
+ONE_STEP = {"batch_size": COUNT, "verbose": 0}
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
@@ -29,7 +30,7 @@ def test_a_schedule_sets_the_gamma_of_each_epoch():
         on_epoch_end=lambda epoch, logs: seen.append(float(model.gammas[0]))
     )
     x, _, labels, _ = data_of("sam", 32)
-    model.fit(x, labels, epochs=4, verbose=0, callbacks=look)
+    model.fit(x, labels, epochs=4, **ONE_STEP, callbacks=look)
     assert seen == [5.0, 3.0, 3.0, 1.0]
     value = model.evaluate(x, labels, verbose=0)
     loss = kc.FocalLoss(gamma=1.0, from_logits=True)
@@ -41,7 +42,7 @@ def test_gammas_are_those_of_the_validation_data_after_each_epoch():
     x, _, labels, _ = data_of("adafocal", COUNT)
     model = dense(kc.AdaptiveFocalModel, num_bins=5, from_logits=True)
     model.compile("sgd", **EAGER)
-    model.fit(x, labels, validation_data=(x, labels), epochs=1, verbose=0)
+    model.fit(x, labels, validation_data=(x, labels), **ONE_STEP)
     twin = dense(kc.AdaptiveFocalModel, num_bins=5, from_logits=True)
     for v, w in zip(
         twin.trainable_variables, model.trainable_variables, strict=True
@@ -128,6 +129,7 @@ def test_cape_targets_are_taken_in_the_epochs_that_calibrate():
     model.fit(
         x,
         y,
+        batch_size=48,
         epochs=3,
         verbose=0,
         callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=look)],
@@ -154,7 +156,7 @@ def test_cape_can_begin_late():
     look = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: seen.append(float(model.calibrates))
     )
-    model.fit(x, y, epochs=4, verbose=0, callbacks=[look])
+    model.fit(x, y, epochs=4, **ONE_STEP, callbacks=[look])
     assert seen == [0.0, 1.0, 0.0, 1.0]
 
 

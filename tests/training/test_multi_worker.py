@@ -64,8 +64,7 @@ def test_workers_give_cape_its_data():
     options = {"epochs": 1, "steps_per_epoch": 2, "verbose": 0}
     for given, calibration, count in (
         (data.repeat(), None, 64),
-        (data.repeat(), [x, y], COUNT),
-        (lambda context: data, (x, y), COUNT),
+        (lambda context: data, [x, y], COUNT),
     ):
         model = network("cape")
         kc.fit_workers(model, given, calibration_data=calibration, **options)

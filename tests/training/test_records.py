@@ -90,7 +90,7 @@ def test_weights_of_a_half_are_half_the_loss():
 
 @pytest.mark.portable
 def test_an_unknown_sample_is_refused_or_makes_the_loss_nan():
-    compiled = network("crl")
+    compiled = network("crl", jit_compile=BACKEND == "jax")
     x, y, _, _ = data_of("crl", 32)
     for index in (-1, 96, 2**31 - 1):
         y["index"][3] = index
@@ -174,7 +174,10 @@ def test_weights_of_float64_train():
     x, y, labels, weight = data_of("crl", COUNT)
     for name in ("crl", "pruning", "sam crl"):
         batches = kc.EpochBatches(
-            x, labels, sample_weight=weight.astype("float64")
+            x,
+            labels,
+            batch_size=COUNT,
+            sample_weight=weight.astype("float64"),
         )
         fitted = eager(name).fit(batches, verbose=0)
         assert np.isfinite(fitted.history["loss"]).all()
@@ -183,7 +186,7 @@ def test_weights_of_float64_train():
 def test_epochs_count_on_from_fit_to_fit():
     x, y, _, _ = data_of("crl", COUNT)
     models = [eager("crl"), eager("crl")]
-    options = {"shuffle": False, "verbose": 0}
+    options = {"batch_size": COUNT, "shuffle": False, "verbose": 0}
     for _ in range(4):
         models[0].fit(x, y, **options)
     models[1].fit(x, y, epochs=4, **options)

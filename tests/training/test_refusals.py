@@ -21,6 +21,7 @@ REMEMBER = [name for name, (_, a, _) in MODELS.items() if "num_samples" in a]
 def test_labels_without_an_index_or_with_class_weights_do_not_train():
     for name in REMEMBER:
         x, y, labels, _ = data_of(name, COUNT)
+        model = eager(name)
         wrong = {"label": labels, "id": y["index"]}
         for given, options, match in (
             (labels, {}, 'must be {"label": labels'),
@@ -28,7 +29,7 @@ def test_labels_without_an_index_or_with_class_weights_do_not_train():
             (y, {"class_weight": {0: 1.0, 1: 2.0}}, "as `sample_weight`"),
         ):
             with pytest.raises(ValueError, match=match):
-                eager(name).fit(x, given, verbose=0, **options)
+                model.fit(x, given, verbose=0, **options)
 
 
 def test_class_weights_with_an_index_are_refused_by_every_model():

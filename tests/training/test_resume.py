@@ -16,13 +16,16 @@ from file_writers import writer
 from paths import ROOT
 from paths import TESTS
 from small_trainings import COUNT
+from small_trainings import EAGER
 from small_trainings import data_of
+from small_trainings import dense
 from small_trainings import eager
 
 import keras_calib as kc
 from keras_calib.backend import files
 
 NAMES = ["crl", "adafocal", "pruning"]
+ONE_STEP = {"batch_size": COUNT, "verbose": 0}
 needs_tensorflow = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="one backend is enough to be killed"
 )
@@ -126,17 +129,17 @@ def test_a_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
     x, y, _, _ = data_of("crl", COUNT)
     path = tmp_path / "deep" / "backup.npz"
     model = eager("crl")
-    model.fit(x, y, epochs=2, verbose=0, callbacks=[kc.ResumableBackup(path)])
+    model.fit(x, y, epochs=2, **ONE_STEP, callbacks=[kc.ResumableBackup(path)])
     again = eager("crl")
     backup = kc.ResumableBackup(path)
-    again.fit(x, y, epochs=2, verbose=0, callbacks=[backup])
+    again.fit(x, y, epochs=2, **ONE_STEP, callbacks=[backup])
     for v, w in zip(model.variables, again.variables, strict=True):
         np.testing.assert_array_equal(array(v), array(w))
-    again.fit(x, y, epochs=3, verbose=0, callbacks=[backup])
+    again.fit(x, y, epochs=3, **ONE_STEP, callbacks=[backup])
     assert kc.finished_epochs(path) == 3
     assert len(backup.epoch_logs) == 3
     # Without the backup, `fit` begins where it is told to.
-    assert len(again.fit(x, y, epochs=1, verbose=0).epoch) == 1
+    assert len(again.fit(x, y, epochs=1, **ONE_STEP).epoch) == 1
 
 
 # Those with a record have weights of no axis.
@@ -162,7 +165,7 @@ def test_a_run_that_ended_ends_again_with_its_best_weights(
         )
         backup = kc.ResumableBackup(path, callbacks=[stop])
         model = eager(name)
-        options = {"batch_size": 32, "shuffle": False, "verbose": 0}
+        options = {"batch_size": 48, "shuffle": False, "verbose": 0}
         shown = model.fit(
             x, y, epochs=3, callbacks=[judge, stop, backup], **options
         )
@@ -176,6 +179,14 @@ def test_a_run_that_ended_ends_again_with_its_best_weights(
     ):
         np.testing.assert_array_equal(first, again)
         np.testing.assert_array_equal(first, array(best))
+
+
+def plain():
+    """A model of Keras, whose steps take the least time."""
+    model = dense(keras.Model)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, **EAGER)
+    return model
 
 
 class StopsAt(keras.callbacks.Callback):
@@ -219,42 +230,42 @@ def test_an_epoch_that_was_broken_off_is_trained_again(steps, tmp_path):
 
 
 def test_the_last_epoch_is_saved_whatever_the_interval(tmp_path):
-    x, y, _, _ = data_of("crl", COUNT)
+    x, _, labels, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
     for epochs in (5, 5):
         backup = kc.ResumableBackup(path, every=3)
-        shown = eager("crl").fit(
-            x, y, epochs=epochs, verbose=0, callbacks=[backup]
+        shown = plain().fit(
+            x, labels, epochs=epochs, **ONE_STEP, callbacks=[backup]
         )
         assert kc.finished_epochs(path) == 5
     assert shown.epoch == []
 
 
 def test_callbacks_stand_before_their_backup(tmp_path):
-    x, y, _, _ = data_of("crl", COUNT)
+    x, _, labels, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
     stop = keras.callbacks.EarlyStopping("loss")
     backup = kc.ResumableBackup(path, callbacks=[stop])
     for callbacks in ([backup, stop], [backup]):
         with pytest.raises(ValueError, match="must stand before the backup"):
-            eager("crl").fit(x, y, verbose=0, callbacks=callbacks)
-    eager("crl").fit(x, y, verbose=0, callbacks=[stop, backup])
+            plain().fit(x, labels, **ONE_STEP, callbacks=callbacks)
+    plain().fit(x, labels, **ONE_STEP, callbacks=[stop, backup])
 
 
 def test_an_interrupted_fit_leaves_no_first_epoch_behind(tmp_path):
-    x, y, _, _ = data_of("crl", COUNT)
+    x, _, labels, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
-    model = eager("crl")
+    model = plain()
     backup = kc.ResumableBackup(path)
-    model.fit(x, y, epochs=2, verbose=0, callbacks=[backup])
+    model.fit(x, labels, epochs=2, **ONE_STEP, callbacks=[backup])
 
     def stop(batch, logs):
         raise KeyboardInterrupt
 
     stops = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(x, y, epochs=4, verbose=0, callbacks=[stops, backup])
-    assert model.fit(x, y, epochs=1, verbose=0).epoch == [0]
+        model.fit(x, labels, epochs=4, **ONE_STEP, callbacks=[stops, backup])
+    assert model.fit(x, labels, epochs=1, **ONE_STEP).epoch == [0]
 
 
 def test_a_model_that_is_not_built_is_refused_before_it_trains(tmp_path):
@@ -272,10 +283,10 @@ def test_a_model_that_is_not_built_is_refused_before_it_trains(tmp_path):
 
 
 def test_a_backup_deleted_at_the_end_is_gone(tmp_path):
-    x, y, _, _ = data_of("crl", COUNT)
+    x, _, labels, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
     backup = kc.ResumableBackup(path, delete_at_end=True)
-    eager("crl").fit(x, y, epochs=1, verbose=0, callbacks=backup)
+    plain().fit(x, labels, epochs=1, **ONE_STEP, callbacks=backup)
     assert not path.exists()
 
 
@@ -289,7 +300,7 @@ def test_a_backup_has_one_writer_at_a_time(tmp_path):
     with writer("keep", path) as process:
         for _ in range(2):
             with pytest.raises(RuntimeError, match=match) as raised:
-                model.fit(x, y["label"], verbose=0, callbacks=[backup])
+                model.fit(x, y["label"], **ONE_STEP, callbacks=[backup])
             assert f"process={process.pid}," in str(raised.value)
         with pytest.raises(RuntimeError, match=match):
             kc.save_training_state(path, model, 1)
@@ -297,7 +308,7 @@ def test_a_backup_has_one_writer_at_a_time(tmp_path):
         np.testing.assert_array_equal(v, array(w))
     assert os.listdir(tmp_path) == [".backup.npz.lock"]
     # That process was killed.
-    model.fit(x, y["label"], verbose=0, callbacks=[backup])
+    model.fit(x, y["label"], **ONE_STEP, callbacks=[backup])
     assert os.listdir(tmp_path) == ["backup.npz"]
 
 
@@ -314,6 +325,6 @@ def test_a_full_disk_ends_training_and_leaves_the_backup(tmp_path, monkeypatch):
     backup = kc.ResumableBackup(path)
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(OSError, match="No space left"):
-        eager("sam").fit(x, y["label"], epochs=2, verbose=0, callbacks=backup)
+        eager("sam").fit(x, y["label"], epochs=2, **ONE_STEP, callbacks=backup)
     assert path.read_bytes() == saved
     assert sorted(os.listdir(tmp_path)) == [".backup.npz.lock", "backup.npz"]

@@ -12,7 +12,6 @@ from keras_calib.training.sample_record import add_at
 from keras_calib.training.sample_record import read_at
 from keras_calib.training.sample_record import set_at
 
-pytestmark = pytest.mark.portable
 on_tensorflow = pytest.mark.skipif(
     backend.backend() != "tensorflow", reason="tests tf.Variable"
 )
@@ -46,15 +45,18 @@ ADDED = [14.0, 22.0, 30.0, 40.0, 60.0, 60.0]
 SET = [10.0, 2.0, 30.0, 40.0, 2.0, 60.0]
 
 
+@pytest.mark.portable
 def test_what_is_read_are_the_values_of_the_samples():
     read = array(read_at(variable(), ops.convert_to_tensor(INDEX)))
     assert read.tolist() == BEFORE[INDEX].tolist()
 
 
+@pytest.mark.portable
 def test_a_sample_that_comes_three_times_is_counted_three_times():
     assert changed(add) == ADDED
 
 
+@pytest.mark.portable
 def test_a_sample_that_comes_twice_gets_the_mean_of_its_chosen_values():
     assert changed(set_chosen) == SET
 
@@ -66,7 +68,7 @@ def test_in_a_graph_what_was_read_before_a_change_is_the_old_value(jit_compile):
 
     record = variable()
 
-    @tf.function(jit_compile=jit_compile)
+    @tf.function(jit_compile=jit_compile, autograph=False)
     def step():
         least = ops.min(ops.convert_to_tensor(record))
         before = read_at(record, tf.constant(INDEX))
@@ -126,10 +128,13 @@ def test_under_a_strategy_of_one_replica_records_change_too():
     assert isinstance(record.value, tf.distribute.DistributedValues)
     for change, expected in ((add, ADDED), (set_chosen, SET)):
         record.assign(BEFORE)
-        strategy.run(tf.function(lambda change=change: change(record)))
+        strategy.run(
+            tf.function(lambda change=change: change(record), autograph=False)
+        )
         assert array(record).tolist() == expected
 
 
+@pytest.mark.portable
 def test_a_stateless_scope_holds_the_change():
     record = variable()
     scope = keras.StatelessScope([(record, ops.convert_to_tensor(BEFORE + 1))])

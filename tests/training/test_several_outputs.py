@@ -9,15 +9,14 @@ import pytest
 from cases import BACKEND
 from cases import array
 from small_trainings import COUNT
+from small_trainings import EAGER
 from small_trainings import MODELS
 from small_trainings import data_of
 from small_trainings import network
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
-JIT = {} if BACKEND == "jax" else {"jit_compile": False}
+JIT = {} if BACKEND == "jax" else EAGER
 
 
 def two_outputs(cls, **arguments):
@@ -44,6 +43,7 @@ def data_of_two(count=COUNT):
     return x, {"kind": labels, "size": x.sum(1, keepdims=True)}
 
 
+@pytest.mark.portable
 def test_the_second_pass_counts_no_loss_of_an_output():
     x, y = data_of_two(32)
     sharp = two_outputs(kc.SharpnessAwareModel, rho=2.0)
@@ -67,6 +67,7 @@ def test_the_second_pass_counts_no_loss_of_an_output():
         sharp.reset_metrics()
 
 
+@pytest.mark.portable
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable")
 def test_a_model_with_nothing_to_train_stays_as_it_is():
     x, _, labels, _ = data_of("sam", 32)
@@ -85,7 +86,7 @@ def test_a_model_with_nothing_to_train_stays_as_it_is():
 @pytest.mark.parametrize(
     "name",
     [
-        "sam",
+        pytest.param("sam", marks=pytest.mark.portable),
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in MODELS
@@ -95,8 +96,9 @@ def test_a_model_with_nothing_to_train_stays_as_it_is():
 )
 def test_models_are_pickled_and_copied(name):
     x, y, labels, _ = data_of(name, COUNT)
-    model = network(name)
-    options = {"validation_data": (x, labels), "shuffle": False, "verbose": 0}
+    model = network(name, run_eagerly=BACKEND != "jax")
+    options = {"batch_size": 48, "shuffle": False, "verbose": 0}
+    options["validation_data"] = (x, labels)
     model.fit(x, y, **options)
     copies = []
     for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
