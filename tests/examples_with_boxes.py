@@ -2,7 +2,6 @@
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_datasets as tfds
 
 import keras_calib as kc
 
@@ -125,6 +124,8 @@ def coherent(picture, counts=(2, 0, 1)):
             size.
         counts: How many boxes each row has.
     """
+    import tensorflow_datasets as tfds
+
     rng = np.random.default_rng(1)
     size = picture.shape[:2]
 
