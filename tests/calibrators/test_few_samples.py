@@ -1,4 +1,7 @@
-"""Fits of samples that are all right, whose likelihood has no optimum."""
+"""Fits of few samples, and of samples that are all right.
+
+The likelihood of the latter has no optimum.
+"""
 
 import re
 import warnings
@@ -184,3 +187,11 @@ def test_few_samples_without_an_error_do_no_harm(make):
         found = kc.nll(labels, array(calibrator(logits)), from_logits=True)
         # Right by selection, they say little of how wrong others are.
         assert found < 2.0 * before
+
+
+def test_ignored_samples_are_no_samples():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(20, 4)).astype("float32")
+    labels = np.where(np.arange(20) < 9, np.arange(20) % 4, 255)
+    with pytest.raises(ValueError, match="samples=9, parameters=10"):
+        kc.HistogramBinning(num_bins=10).fit(labels, logits, ignore_class=255)

@@ -398,11 +398,3 @@ def test_fewer_samples_than_parameters_are_refused():
     # As many are enough.
     binning = kc.HistogramBinning(num_bins=10)
     assert binning.fit(labels[:10], logits[:10]).fitted
-
-
-def test_ignored_samples_are_no_samples():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(20, 4)).astype("float32")
-    labels = np.where(np.arange(20) < 9, np.arange(20) % 4, 255)
-    with pytest.raises(ValueError, match="samples=9, parameters=10"):
-        kc.HistogramBinning(num_bins=10).fit(labels, logits, ignore_class=255)

@@ -17,13 +17,17 @@ import numpy as np
 import pytest
 from cases import BACKEND
 from exported import trained
+from forged import BAD
+from forged import changed
+from forged import got
+from forged import other
+from forged import places
+from forged import put
 from selection_data import noisy
 from selection_data import temperature
 
 import keras_calib as kc
 from keras_calib.exporting.certificate_file import certificate_path
-from keras_calib.exporting.certificate_file import digest_of
-from keras_calib.exporting.certificate_file import text_of
 from keras_calib.reporting.command_line import main
 
 pytestmark = pytest.mark.skipif(
@@ -101,79 +105,16 @@ def copied(certified, tmp_path):
     return new, {} if name == "chow" else records(path)
 
 
-def changed(path, change):
-    """The answer to a changed certificate whose digest fits, in words."""
-    file = certificate_path(path)
-    text = file.read_text()
-    facts = json.loads(text)
-    change(facts)
-    facts["digest"] = digest_of(facts)
-    file.write_text(text_of(facts))
-    return file, text
-
-
-def leaves(facts, *at):
-    """Paths to all numbers, texts and empty facts below a path."""
-    return below(got(facts, at), *at)
-
-
-def below(facts, *at):
-    inner = {}
-    if isinstance(facts, dict):
-        inner = facts
-    elif isinstance(facts, list):
-        inner = dict(enumerate(facts))
-    found = [x for key, one in inner.items() for x in below(one, *at, key)]
-    return found or [at]
-
-
-def put(facts, at, value):
-    for key in at[:-1]:
-        facts = facts[key]
-    facts[at[-1]] = value
-
-
-def got(facts, at):
-    for key in at:
-        facts = facts[key]
-    return facts
-
-
-def other(value):
-    """A value of the same type that a forger may like better."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, str):
-        swapped = {"ltt": "sgr", "sgr": "ltt", "betting": "hoeffding_bentkus"}
-        swapped |= {"own": "log-odds", "log-odds": "own"}
-        return swapped.get(value, value[::-1] + "1")
-    if value is None:
-        return 0.5
-    return value + 1 if isinstance(value, int) else 0.9 * value + 1e-6
-
-
-PARTS = ("kind", "guarantee", "selection", "costs", "data", "artefact")
-
-
-def places(facts):
-    """Paths to the facts that a check computes again."""
-    found = [x for part in PARTS if part in facts for x in leaves(facts, part)]
-    found.append(("score", "scale"))
-    # The name of the format is no fact of the files.
-    found.remove(("artefact", "format"))
-    return [at for at in found if at != ("data",)]
-
-
 @pytest.mark.parametrize(
     "certified",
     [
         "names",
-        "ids",
-        "betting",
+        "hoeffding",
         "binomial",
         "chow",
-        # Chosen again as the third, by another test.
-        pytest.param("hoeffding", marks=pytest.mark.slow),
+        # Chosen again as the first and second, by other tests.
+        pytest.param("ids", marks=pytest.mark.slow),
+        pytest.param("betting", marks=pytest.mark.slow),
     ],
     indirect=True,
 )
@@ -191,9 +132,6 @@ def test_every_changed_fact_is_found_even_with_a_new_digest(copied):
         except ValueError as error:
             assert re.search("certificate|`cost`", str(error)), at
         file.write_text(text)
-
-
-BAD = (None, [], {}, "x", True, -1, 0.5, 10**400)
 
 
 @pytest.mark.parametrize(

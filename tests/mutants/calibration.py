@@ -151,7 +151,7 @@ MUTANTS = {
         "calibrators/fitting_data.py",
         "for part in (self.valid, self.weight):",
         "for part in (self.weight,):",
-        "calibrators/test_laws.py::test_ignored_samples_are_no_samples",
+        "calibrators/test_few_samples.py::test_ignored_samples_are_no_samples",
     ),
     "tuned_parts_stay_fitted": Mutant(
         "selection/tuning.py",
