@@ -25,6 +25,7 @@ __all__ = [
     "draws",
     "eager",
     "in_a_graph",
+    "losses_and_gradient",
     "smooth",
 ]
 
@@ -92,7 +93,9 @@ def compiled(function, **options):
     return function
 
 
-def _losses_and_gradient(loss):
+def losses_and_gradient(loss):
+    """A function of labels, logits and weights to both."""
+
     def run(labels, logits, weight):
         losses = []
 
@@ -123,7 +126,7 @@ def _arrays(function, case, ids, logits, weight):
 @functools.cache
 def _graph(name):
     loss = CASES[name].make(reduction="none", ignore_class=255)
-    return compiled(_losses_and_gradient(loss))
+    return compiled(losses_and_gradient(loss))
 
 
 def in_a_graph(case, ids, logits, weight=None):
@@ -137,7 +140,7 @@ def in_a_graph(case, ids, logits, weight=None):
 def eager(case, ids, logits, weight=None, **options):
     """The same, eagerly; `ids` may be labels in any form."""
     loss = case.make(reduction="none", **options)
-    function = _losses_and_gradient(loss)
+    function = losses_and_gradient(loss)
     return _arrays(function, case, ids, logits, weight)
 
 
