@@ -27,8 +27,13 @@ from odd_inputs import shown
 
 # Fits that need a package which this environment lacks.
 OUT_OF_REACH = {x.cls.__name__ for x in CALIBRATORS if not x.can_fit}
-# Each call fits by sampling, or makes a page.
-SLOW = "BayesianScaling", "GaussianProcessCalibration", "report_of_predictions"
+# Fits by sampling, traces a metric for each image, or makes a page.
+SLOW = (
+    "BayesianScaling",
+    "GaussianProcessCalibration",
+    "PerImage",
+    "report_of_predictions",
+)
 CALLED = [
     name
     for name in NAMES
@@ -60,7 +65,7 @@ def named(names, slow=()):
     """A parametrization by these names, some of them with marks."""
     portable = pytest.mark.portable
     marks = {x: [portable] if x in KINDS else [] for x in names}
-    for name in slow:
+    for name in marks.keys() & set(slow):
         marks[name].append(pytest.mark.slow)
     values = [pytest.param(x, marks=each) for x, each in marks.items()]
     return pytest.mark.parametrize("name", values)
