@@ -26,6 +26,7 @@ __all__ = [
     "eager",
     "in_a_graph",
     "losses_and_gradient",
+    "run_once",
     "smooth",
 ]
 
@@ -137,10 +138,15 @@ def in_a_graph(case, ids, logits, weight=None):
     return _arrays(_graph(case.name), case, ids, logits, weight)
 
 
+def run_once(function):
+    """Runs eagerly; but JAX would then compile each operation."""
+    return compiled(function) if BACKEND == "jax" else function
+
+
 def eager(case, ids, logits, weight=None, **options):
-    """The same, eagerly; `ids` may be labels in any form."""
+    """The same, eagerly if not on JAX; `ids` may be labels in any form."""
     loss = case.make(reduction="none", **options)
-    function = losses_and_gradient(loss)
+    function = run_once(losses_and_gradient(loss))
     return _arrays(function, case, ids, logits, weight)
 
 

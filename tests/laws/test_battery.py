@@ -42,10 +42,8 @@ CALLED = [
 # One of each kind: NumPy reads arrays, whatever the backend.
 KINDS = (
     "AffineScaling",
-    "CalibrationMetrics",
     "ECE",
     "IsotonicCalibration",
-    "MMCE",
     "MbLS",
     "ReliabilityDisplay",
     "RiskCoverageDisplay",
@@ -53,7 +51,6 @@ KINDS = (
     "cape_loss",
     "choose_threshold",
     "ece",
-    "effective_labels",
     "mbls",
     "objectness_targets",
     "per_image",

@@ -16,9 +16,10 @@ from loss_batches import smooth
 
 from keras_calib.backend.gradients import value_and_grad
 
-pytestmark = pytest.mark.portable
+portable = pytest.mark.portable
 
 
+@portable
 def test_weights_multiply_the_losses_of_single_samples():
     for case in PER_SAMPLE:
         ((ids, logits, _),) = draws(case)
@@ -29,6 +30,7 @@ def test_weights_multiply_the_losses_of_single_samples():
         agree(case, gradient, weight[:, None] * slopes)
 
 
+@portable
 def test_whole_weights_are_repeats():
     # More rows than before: a mean divides by another number.
     weight = np.array([2, 1, 0, 3, 0, 2, 0, 3])
@@ -47,6 +49,7 @@ def test_whole_weights_are_repeats():
                 agree(case, gradient, expected)
 
 
+@portable
 def test_an_ignored_label_is_a_dropped_row():
     for case in ALL:
         for ids, logits, tied in draws(case):
@@ -65,6 +68,7 @@ def test_an_ignored_label_is_a_dropped_row():
             agree(case, gradient[kept], expected[1][kept])
 
 
+@portable
 def test_nothing_but_ignored_labels_gives_zero():
     for case in ALL:
         ids, logits, _ = draws(case)[0]
@@ -134,6 +138,7 @@ def test_a_weight_of_zero_is_a_dropped_row_in_each_reduction():
             np.testing.assert_allclose(weighted, dropped, rtol=1e-6)
 
 
+@portable
 def test_one_weight_per_image_spreads_over_its_pixels():
     labels, logits, _ = dense()
     weight = np.array([0.5, 2.0], "float32")
@@ -153,6 +158,7 @@ def test_one_weight_per_image_spreads_over_its_pixels():
             )
 
 
+@portable
 def test_classes_on_another_axis_agree_with_moved_classes():
     labels, logits, _ = dense()
     moved = np.moveaxis(logits, -1, 1)

@@ -26,6 +26,7 @@ from loss_batches import draws
 from loss_batches import eager
 from loss_batches import in_a_graph
 from loss_batches import losses_and_gradient
+from loss_batches import run_once
 from loss_batches import smooth
 
 from keras_calib.backend.gradients import value_and_grad
@@ -103,7 +104,8 @@ def test_probabilities_and_logits_agree():
             losses, _ = in_a_graph(case, ids, logits)
             probs = softmax(logits.astype("float64")).astype("float32")
             loss = case.make(reduction="none", from_logits=False)
-            agree(case, array(loss(case.labels(ids), probs)), losses)
+            found = run_once(loss)(case.labels(ids), probs)
+            agree(case, array(found), losses)
 
 
 def test_without_its_regulariser_a_loss_is_cross_entropy():
@@ -113,7 +115,8 @@ def test_without_its_regulariser_a_loss_is_cross_entropy():
         loss = case.cls(from_logits=True, reduction="none", **case.limit)
         for ids, logits, _ in draws(case)[:3]:
             given = map(ops.convert_to_tensor, (case.labels(ids), logits))
-            losses, gradient = losses_and_gradient(loss)(*given, None)
+            run = run_once(losses_and_gradient(loss))
+            losses, gradient = run(*given, None)
             exact, rows = logits.astype("float64"), one_hot(ids, K)
             expected = -np.sum(rows * np.log(softmax(exact) + 1e-300), -1)
             agree(case, array(losses), expected)
@@ -132,6 +135,7 @@ def test_the_value_of_a_sample_does_not_depend_on_the_others():
             )
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the same code there")
 def test_compiled_code_agrees_with_eager_code():
     for case in HERE:
         for ids, logits, tied in draws(case)[:1]:

@@ -23,11 +23,8 @@ KINDS = (
     "CompactLogits",
     "DetectionECE",
     "MultiLabelCalibrator",
-    "MultiLabelLoss",
     "MultiLabelMetric",
-    "SVLS",
     "nacl",
-    "token_log_probs",
 )
 
 

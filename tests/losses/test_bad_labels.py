@@ -13,7 +13,6 @@ from loss_batches import compiled
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
 traces = pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 NAN, INF = float("nan"), float("inf")
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.5, 1.0, 0.0]], "float32")
@@ -58,6 +57,7 @@ def test_soft_labels_without_a_meaning_are_refused():
             call()
 
 
+@pytest.mark.portable
 @traces
 def test_soft_labels_without_a_meaning_make_compiled_losses_nan():
     # Of each class: tests/inputs/test_values_in_compiled_code.py.
@@ -156,6 +156,7 @@ def test_what_is_no_pair_is_refused():
             kc.NLL(objectness=True).update_state(labels, THREE)
 
 
+@pytest.mark.portable
 @traces
 def test_compiled_pairs_are_clipped_or_give_nan():
     loss = kc.AdaptiveLabelSmoothing(from_logits=True, reduction="none")

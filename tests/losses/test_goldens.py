@@ -18,7 +18,6 @@ from paths import TESTS
 
 from keras_calib.backend.gradients import value_and_grad
 
-pytestmark = pytest.mark.portable
 STORED = np.load(TESTS / "data" / "goldens.npz")
 GOLDENS = all_goldens(STORED)
 GROUPS = defaultdict(list)
@@ -69,7 +68,12 @@ def check(golden, precision):
 @pytest.mark.parametrize(
     "group",
     [
-        pytest.param(x, marks=pytest.mark.slow if x in STRENGTHS else ())
+        pytest.param(
+            x,
+            marks=getattr(
+                pytest.mark, "slow" if x in STRENGTHS else "portable"
+            ),
+        )
         for x in GROUPS
     ],
 )
@@ -90,6 +94,7 @@ def test_all_values_are_the_authors_in_float32_too(group):
             check(golden, precision)
 
 
+@pytest.mark.portable
 def test_every_stored_value_is_expressed_or_said_not_to_be():
     keys = {k.removesuffix("/value") for k in STORED.files if "/value" in k}
     keys = {k for k in keys if k.startswith("loss/")}

@@ -324,7 +324,6 @@ def test_pairs_in_fit_need_metrics_and_losses_that_read_them():
                 model.fit(x, y, verbose=0)
 
 
-@portable
 def test_a_loss_that_is_compiled_alone_trains_the_same():
     options = {"margin": 0.1, "from_logits": True, "ignore_class": 2}
     plain = train(network(), kc.ACLS(**options), *data(), epochs=2)
@@ -338,7 +337,6 @@ def test_a_loss_that_is_compiled_alone_trains_the_same():
 # Values that compiled code cannot refuse.
 
 
-@portable
 def test_soft_labels_without_a_meaning_do_not_train_in_silence():
     x, y = data()
     soft = 0.4 * np.eye(3)[y] + 0.2

@@ -7,7 +7,6 @@ from scipy.stats import norm
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
 # `BinaryCalibrationError` of torchmetrics 1.9.0, in float64.
 PEERS = {
     ("l1", 10): 0.06537404538975124,

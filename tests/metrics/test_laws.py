@@ -30,7 +30,7 @@ from streams import updated_compiled
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
+portable = pytest.mark.portable
 EXAMPLES = 2 if BACKEND == "tensorflow" else 1
 # JAX compiles each operation anew for each size of a batch.
 CUTS = st.integers(1, 299) if BACKEND == "tensorflow" else st.just(100)
@@ -43,6 +43,7 @@ every_state = pytest.mark.parametrize("case", STATES, ids=str)
 all_classes = pytest.mark.parametrize("case", ALL_CLASSES, ids=str)
 
 
+@portable
 @every_state
 def test_streaming_follows_the_exact_function(goldens, case):
     for data in FEW:
@@ -76,6 +77,7 @@ def follows_the_exact_function(goldens, case, data):
         assert (case.is_close(value, exact) | ~is_sure).all(), data
 
 
+@portable
 @every_state
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(seed=st.integers(0, 1000), cuts=st.lists(CUTS, max_size=4))
@@ -115,6 +117,7 @@ def test_whole_weights_are_repeats(case):
     )
 
 
+@portable
 @every_state
 def test_importance_weights_follow_the_exact_function(case):
     labels, probs = predictions(n=1000)
@@ -130,6 +133,7 @@ def test_importance_weights_follow_the_exact_function(case):
     np.testing.assert_allclose(scaled, exact, rtol=1e-9)
 
 
+@portable
 @every_state
 def test_weight_zero_equals_a_dropped_row(case):
     labels, probs = predictions(n=300)
@@ -141,6 +145,7 @@ def test_weight_zero_equals_a_dropped_row(case):
     )
 
 
+@portable
 @every_state
 def test_logits_and_probabilities_agree(case):
     labels, logits = sample(n=100, scale=2.0)
@@ -164,6 +169,7 @@ def test_logits_and_probabilities_agree(case):
     np.testing.assert_allclose(*exact, rtol=1e-4)
 
 
+@portable
 @every_state
 def test_an_ignored_pixel_equals_a_deleted_pixel(case):
     rng = np.random.default_rng(0)
@@ -206,6 +212,7 @@ def test_one_weight_per_image_spreads_over_its_pixels(case):
     np.testing.assert_array_equal(state(metric), state(spread))
 
 
+@portable
 @all_classes
 def test_binary_outputs_are_two_classes(case):
     rng = np.random.default_rng(0)
@@ -220,6 +227,7 @@ def test_binary_outputs_are_two_classes(case):
     )
 
 
+@portable
 @all_classes
 def test_nothing_seen_or_all_ignored_gives_the_empty_value(case):
     metric = case.make(2, ignore_class=9)
@@ -234,6 +242,7 @@ def test_nothing_seen_or_all_ignored_gives_the_empty_value(case):
         assert np.isnan(case.value(metric)).all()
 
 
+@portable
 @all_classes
 def test_reset_forgets_everything(case):
     labels, probs = predictions(n=100)
@@ -246,6 +255,7 @@ def test_reset_forgets_everything(case):
     np.testing.assert_array_equal(state(metric), state(fresh))
 
 
+@portable
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 @every_state
 def test_compiled_metrics_agree_with_eager_ones(case):
@@ -305,6 +315,7 @@ def test_an_update_may_be_compiled_by_itself(name, sizes):
     assert own.state_dict()["config"] == metric.state_dict()["config"]
 
 
+@portable
 @every_state
 def test_confidences_of_zero_and_one_are_counted(case):
     probs = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], "float32")
@@ -315,6 +326,7 @@ def test_confidences_of_zero_and_one_are_counted(case):
     assert case.is_close(case.value(metric), exact).all()
 
 
+@portable
 @every_state
 def test_weights_at_the_ends_of_their_range_keep_the_bounds(case):
     labels, probs = predictions(n=300)
@@ -330,6 +342,7 @@ def test_weights_at_the_ends_of_their_range_keep_the_bounds(case):
         assert (low <= exact).all() and (exact <= high).all()
 
 
+@portable
 @pytest.mark.skipif(not HAS_FLOAT64, reason="JAX computes in 32 bits")
 @all_classes
 def test_a_float64_policy_works(case):
@@ -348,6 +361,7 @@ def test_a_float64_policy_works(case):
     )
 
 
+@portable
 @all_classes
 def test_half_precision_predictions_are_read_in_float32(case):
     labels, logits = sample(n=100, scale=2.0, num_classes=4)
