@@ -117,7 +117,7 @@ def _loss(cls):
         call,
         labels=cls is not kc.AdaptiveLabelSmoothing,
         nothing=lambda: 0.0,
-        every=1 if cls is kc.MbLS else 2,
+        every=1 if cls is kc.MbLS else 4,
     )
 
 
@@ -127,7 +127,11 @@ def _metric(name, cls):
         metric.update_state(labels, predictions, weight)
         return metric.result()
 
-    return Entry(call, nothing=lambda: cls(**_REQUIRED.get(name, {})).result())
+    return Entry(
+        call,
+        nothing=lambda: cls(**_REQUIRED.get(name, {})).result(),
+        every=1 if cls is kc.ECE else 4,
+    )
 
 
 def _calibrator(cls):
@@ -135,7 +139,8 @@ def _calibrator(cls):
         made = cls().fit(labels, predictions, weight, num_folds=0, force=True)
         return made(LOGITS)
 
-    return Entry(call, takes="logits")
+    every = 1 if cls is kc.AffineScaling else 2
+    return Entry(call, takes="logits", every=every)
 
 
 def _chosen(*data):  # so few samples help no candidate, which warns

@@ -25,6 +25,8 @@ __all__ = [
     "draws",
     "eager",
     "in_a_graph",
+    "losses_and_gradient",
+    "run_once",
     "smooth",
 ]
 
@@ -92,7 +94,9 @@ def compiled(function, **options):
     return function
 
 
-def _losses_and_gradient(loss):
+def losses_and_gradient(loss):
+    """A function of labels, logits and weights to both."""
+
     def run(labels, logits, weight):
         losses = []
 
@@ -123,7 +127,7 @@ def _arrays(function, case, ids, logits, weight):
 @functools.cache
 def _graph(name):
     loss = CASES[name].make(reduction="none", ignore_class=255)
-    return compiled(_losses_and_gradient(loss))
+    return compiled(losses_and_gradient(loss))
 
 
 def in_a_graph(case, ids, logits, weight=None):
@@ -134,10 +138,15 @@ def in_a_graph(case, ids, logits, weight=None):
     return _arrays(_graph(case.name), case, ids, logits, weight)
 
 
+def run_once(function):
+    """Runs eagerly; but JAX would then compile each operation."""
+    return compiled(function) if BACKEND == "jax" else function
+
+
 def eager(case, ids, logits, weight=None, **options):
-    """The same, eagerly; `ids` may be labels in any form."""
+    """The same, eagerly if not on JAX; `ids` may be labels in any form."""
     loss = case.make(reduction="none", **options)
-    function = _losses_and_gradient(loss)
+    function = run_once(losses_and_gradient(loss))
     return _arrays(function, case, ids, logits, weight)
 
 

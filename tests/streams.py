@@ -149,12 +149,12 @@ def updated_compiled(metric, *batch, jit=(False, True)):
         yield
 
 
-def compiled(function):
-    """The function under the compiler of the backend."""
+def compiled(function, by_xla=True):
+    """The function under the compiler of the backend, or in a graph."""
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function, jit_compile=True, autograph=False)
+        return tf.function(function, jit_compile=by_xla, autograph=False)
     if BACKEND == "jax":
         import jax
 
@@ -162,10 +162,10 @@ def compiled(function):
     return function
 
 
-def program_of(metric):
+def program_of(metric, by_xla=True):
     """Updates of a metric from nothing, in one compiled program."""
     if BACKEND != "jax":
-        update = compiled(metric.update_state)
+        update = compiled(metric.update_state, by_xla)
 
         def run(*batch):
             metric.reset_state()
@@ -182,8 +182,8 @@ def program_of(metric):
     return run
 
 
-def result_compiled(metric):
+def result_compiled(metric, by_xla=True):
     variables = [ops.convert_to_tensor(x) for x in metric.variables]
     if BACKEND == "jax":
         return compiled(metric.stateless_result)(variables)
-    return compiled(metric.result)()
+    return compiled(metric.result, by_xla)()

@@ -15,8 +15,6 @@ from keras_calib.formulas.proper import brier_losses
 from keras_calib.formulas.proper import log_losses
 from keras_calib.formulas.smooth import smooth_error_of_points
 
-pytestmark = pytest.mark.portable
-
 
 def test_debiasing_removes_the_noise_of_labels():
     rng = np.random.default_rng(0)
@@ -60,6 +58,7 @@ def formulas(sums):
     ]
 
 
+@pytest.mark.portable
 def test_formulas_agree_on_tensors_and_arrays():
     in_graph = compiled(formulas)
     for seed in (0, 3):
@@ -76,6 +75,7 @@ def test_formulas_agree_on_tensors_and_arrays():
         )
 
 
+@pytest.mark.portable
 def test_small_gaps_of_large_sums_survive_float32():
     count, gap = 1e8, 1e-6
     sums = BinSums(
@@ -110,6 +110,7 @@ def test_smooth_error_without_residual_is_0():
     assert float(smooth_error_of_points(points, 0.0 * points)) == 0
 
 
+@pytest.mark.portable
 def test_smooth_error_agrees_on_tensors_and_arrays():
     in_graph = compiled(smooth_error_of_points)
     rng = np.random.default_rng(0)
@@ -126,6 +127,7 @@ def test_smooth_error_agrees_on_tensors_and_arrays():
         assert abs(float(in_graph(*points)) - expected) < 1e-5
 
 
+@pytest.mark.portable
 def test_scores_of_samples_agree_on_tensors_and_arrays():
     labels, probs, _ = made_up(count=40)
     logits = np.random.default_rng(0).normal(size=probs.shape)

@@ -14,7 +14,6 @@ import keras_calib as kc
 from keras_calib.formulas import scores
 from keras_calib.formulas.scores import SCORE_NAMES
 
-pytestmark = pytest.mark.portable
 DTYPE, RTOL = ("float64", 1e-9) if HAS_FLOAT64 else ("float32", 1e-5)
 
 
@@ -33,6 +32,7 @@ def inputs(goldens):
     return logits[:count].astype(DTYPE)
 
 
+@pytest.mark.portable
 def test_scores_match_the_goldens(goldens):
     for name, function in GOLDENS.items():
         np.testing.assert_allclose(
@@ -136,6 +136,7 @@ def test_every_score_function_has_a_name_in_files():
         assert keras.saving.deserialize_keras_object(kept) is score
 
 
+@pytest.mark.portable
 def test_every_score_is_higher_for_the_surer_sample():
     logits = ops.convert_to_tensor([[5.0, 0.0, 0.0], [1.0, 0.0, 0.5]])
     for score in (*GOLDENS.values(), kc.neg_energy, kc.gini, kc.p_norm):

@@ -9,7 +9,6 @@ from keras import ops
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
 RTOL = 1e-9 if HAS_FLOAT64 else 2e-5
 REDUCTIONS = ("geometric_mean", "mean", "minimum", "product")
 
@@ -57,6 +56,7 @@ def test_log_probabilities_of_tokens_are_those_of_a_loop(scale):
     np.testing.assert_allclose(shifted, expected, rtol=RTOL)
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_the_confidence_of_a_sequence_is_that_of_a_loop(reduction):
     logits, ids, mask = tokens()
@@ -100,6 +100,7 @@ def test_what_a_mask_leaves_out_does_not_matter():
         )
 
 
+@pytest.mark.portable
 def test_choices_add_the_probabilities_of_their_spellings():
     rng = np.random.default_rng(0)
     logits = 3.0 * rng.normal(size=(5, 3, 12))
@@ -126,6 +127,7 @@ class Answers(keras.layers.Layer):
         return answers(logits, ids, mask)
 
 
+@pytest.mark.portable
 def test_a_model_can_hold_them_and_runs_compiled():
     logits, ids, mask = tokens()
     given = [logits.astype("float32"), ids.astype("int32"), mask]

@@ -9,8 +9,6 @@ from keras import ops
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
-
 CAPE = {
     "bin10": {},
     "bin7": {"num_bins": 7},
@@ -63,6 +61,7 @@ def test_one_class_is_not_smoothed():
         kc.smooth_labels(np.ones((3, 1)), alpha=0.1)
 
 
+@pytest.mark.portable
 def test_smoothing_takes_lists_integers_and_tensors():
     expected = [[0.9, 0.05, 0.05]]
     for labels in ([[1, 0, 0]], np.array([[1, 0, 0]])):
@@ -77,6 +76,7 @@ def test_smoothing_takes_lists_integers_and_tensors():
 # Adaptive label smoothing.
 
 
+@pytest.mark.portable
 def test_objectness_targets_are_the_stored_ones(goldens):
     for data in ("A", "T"):
         labels = goldens[f"in/{data}/labels"]
@@ -124,6 +124,7 @@ def test_a_floored_target_keeps_the_true_class_likeliest():
         assert (true >= got.max(axis=-1) - 1e-12).all()
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("wrap", [np.asarray, ops.convert_to_tensor])
 def test_context_has_exactly_the_uniform_target(wrap):
     labels, objectness = wrap([0, 1, 2, 2]), [0.0, 0.5, 1.0, 0.3]
@@ -170,6 +171,7 @@ def test_pairs_flag_context_by_an_objectness_of_minus_1():
     assert float(metric.result()) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.portable
 def test_objectness_targets_of_tensors_are_those_of_arrays():
     rng = np.random.default_rng(0)
     labels = rng.integers(5, size=(3, 4))

@@ -30,9 +30,6 @@ from keras_calib.functional.smooth import smooth_ece
 from keras_calib.metrics import ECE
 from keras_calib.metrics import CalibrationMetrics
 
-pytestmark = pytest.mark.portable
-
-
 # Reference value, without its number of bins, to function and options.
 BINNED = {
     "ece": (ece, {}),
@@ -123,6 +120,7 @@ def test_every_reference_value_is_expressed_or_left_out(goldens):
     }
 
 
+@pytest.mark.portable
 def test_reference_values_are_reproduced(goldens):
     for name, (function, options) in REFERENCE.items():
         values = reference_values(goldens, name)

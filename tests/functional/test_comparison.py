@@ -94,7 +94,15 @@ def test_comparison_of_a_network_with_itself_and_of_weights():
     assert ab.low == pytest.approx(-ba.high) and ab.p_value == ba.p_value
     # Rows of weight 0 are not there.
     weight = (np.arange(200) < 150).astype("float64")
-    kept = compare(labels, good, bad, kc.ece, sample_weight=weight, num_bins=10)
+    kept = compare(
+        labels,
+        good,
+        bad,
+        kc.ece,
+        num_replicates=10,
+        sample_weight=weight,
+        num_bins=10,
+    )
     assert kept.a == kc.ece(labels[:150], good[:150], num_bins=10)
     with pytest.raises(ValueError, match=r"`probs_b` must have as many rows"):
         compare(labels, good, bad[:10], kc.ece)

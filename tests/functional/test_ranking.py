@@ -18,8 +18,6 @@ from keras_calib.functional.risk_coverage import eaurc
 from keras_calib.functional.risk_coverage import normalized_aurc
 from keras_calib.functional.risk_coverage import risk_coverage_curve
 
-pytestmark = pytest.mark.portable
-
 
 def scored_logits(seed=0, n=40):
     rng = np.random.default_rng(seed)

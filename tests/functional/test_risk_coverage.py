@@ -21,9 +21,6 @@ from keras_calib.functional.risk_coverage import eaurc
 from keras_calib.functional.risk_coverage import normalized_aurc
 from keras_calib.functional.risk_coverage import risk_at_coverage
 
-pytestmark = pytest.mark.portable
-
-
 ORDER = {"ties": "order"}
 
 
@@ -90,6 +87,7 @@ GOLDENS = {
 SELECTIVE = ("aurc", "augrc", "cov_at", "risk_at", "sac", "fail", "fpr", "ap_")
 
 
+@pytest.mark.portable
 def test_reference_values_are_reproduced_to_1e_9(goldens):
     for name, (function, options) in GOLDENS.items():
         keys = [k for k in goldens if k.startswith(f"metric/{name}/")]

@@ -38,8 +38,6 @@ from keras_calib import ece
 from keras_calib import nll
 from keras_calib import risk_at_coverage
 
-pytestmark = pytest.mark.portable
-
 HYPERPARAMETERS = [
     *number(MbLS, "margin", (-1.0,), ">= 0"),
     *number(MbLS, "strength", (-0.1,), ">= 0"),

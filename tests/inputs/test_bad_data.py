@@ -32,8 +32,6 @@ from refusals import state
 
 from keras_calib import ECE
 
-pytestmark = pytest.mark.portable
-
 
 class Data(NamedTuple):
     """Data that is bad for many readers.

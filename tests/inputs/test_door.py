@@ -9,8 +9,6 @@ from keras import ops
 import keras_calib as kc
 from keras_calib.numerics import arrays
 
-pytestmark = pytest.mark.portable
-
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(32, 10)).astype("float32")
 IDS = RNG.integers(0, 10, 32).astype("int32")

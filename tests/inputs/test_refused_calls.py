@@ -26,8 +26,6 @@ from keras_calib import RiskCoverageDisplay
 from keras_calib import SelectiveClassifier
 from keras_calib import TemperatureScaling
 
-pytestmark = pytest.mark.portable
-
 NOT_FITTED = [
     Case(
         "call before fit",

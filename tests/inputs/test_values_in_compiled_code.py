@@ -18,6 +18,7 @@ from refusals import read_by_metric
 
 from keras_calib import AURC
 from keras_calib import ECE
+from keras_calib import FLSD
 from keras_calib import MMCE
 from keras_calib import NLL
 from keras_calib import BatchCoupledLoss
@@ -27,8 +28,6 @@ from keras_calib import aurc
 from keras_calib import ece
 from keras_calib import effective_labels
 from keras_calib import nll
-
-pytestmark = pytest.mark.portable
 
 IMPOSSIBLE = {
     "class id too large": np.array([0, 3]),
@@ -40,9 +39,20 @@ IMPOSSIBLE = {
 }
 
 
-def test_an_impossible_label_makes_a_compiled_loss_nan():
+# Of soft labels, of hard ones, and of the batch.
+THREE = (MbLS, FLSD, MMCE)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        pytest.param(THREE, id="three", marks=pytest.mark.portable),
+        pytest.param(LOSSES, id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_an_impossible_label_makes_a_compiled_loss_nan(losses):
     logits = np.array([[5.0, 1.0, 0.0], [0.5, 2.0, 1.0]], "float32")
-    for cls in LOSSES:
+    for cls in losses:
         loss = cls(from_logits=True, reduction=None)
         run = compiled(loss)
         # One class shows all the forms, the others that ids are looked at.
@@ -57,6 +67,7 @@ def test_an_impossible_label_makes_a_compiled_loss_nan():
                 )
 
 
+@pytest.mark.portable
 def test_an_impossible_label_makes_a_compiled_mean_nan():
     for cls in (MbLS, MMCE):
         run = compiled(cls(from_logits=True))
@@ -73,6 +84,7 @@ def test_a_soft_label_makes_a_compiled_loss_of_hard_labels_nan():
         assert np.isnan(values[1])
 
 
+@pytest.mark.portable
 def test_rows_that_are_no_distribution_are_not_read_as_one():
     rows = np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.2]], "float32")
     for cls in (MbLS, MMCE):
@@ -82,11 +94,12 @@ def test_rows_that_are_no_distribution_are_not_read_as_one():
         assert np.isnan(bad[1])
         logits = np.array([[5.0, 1.0, 0.0], [0.5, 2.0, 1.0]], "float32")
         assert np.isnan(float(compiled(cls())(IDS, logits)))
+    run = compiled(MbLS())
     for half in ("float16", "bfloat16"):
         found = ops.softmax(ops.cast(np.log(PROBS), half))
         for x in (found, ops.cast(found, "float32")):
             assert np.isfinite(float(MbLS()(IDS, x)))
-            assert np.isfinite(float(compiled(MbLS())(IDS, x)))
+            assert np.isfinite(float(run(IDS, x)))
             assert np.isfinite(ece(IDS, ops.convert_to_numpy(x)))
     for count in (ECE, NLL):
         metric = count()

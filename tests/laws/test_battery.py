@@ -25,24 +25,51 @@ from odd_inputs import of_house
 from odd_inputs import outcome
 from odd_inputs import shown
 
-pytestmark = pytest.mark.portable
-
 # Fits that need a package which this environment lacks.
 OUT_OF_REACH = {x.cls.__name__ for x in CALIBRATORS if not x.can_fit}
-# Each call fits by sampling, or makes a page.
-SLOW = "BayesianScaling", "GaussianProcessCalibration", "report_of_predictions"
+# Fits by sampling, traces a metric for each image, or makes a page.
+SLOW = (
+    "BayesianScaling",
+    "GaussianProcessCalibration",
+    "PerImage",
+    "report_of_predictions",
+)
 CALLED = [
     name
     for name in NAMES
     if entry_of(name) is not None and name not in OUT_OF_REACH
 ]
+# One of each kind: NumPy reads arrays, whatever the backend.
+KINDS = (
+    "AffineScaling",
+    "ECE",
+    "IsotonicCalibration",
+    "MbLS",
+    "ReliabilityDisplay",
+    "RiskCoverageDisplay",
+    "SelectiveClassifier",
+    "cape_loss",
+    "choose_threshold",
+    "ece",
+    "mbls",
+    "objectness_targets",
+    "per_image",
+    "prediction_flips",
+)
+
+
+def named(names, slow=()):
+    """A parametrization by these names, some of them with marks."""
+    portable = pytest.mark.portable
+    marks = {x: [portable] if x in KINDS else [] for x in names}
+    for name in marks.keys() & set(slow):
+        marks[name].append(pytest.mark.slow)
+    values = [pytest.param(x, marks=each) for x, each in marks.items()]
+    return pytest.mark.parametrize("name", values)
 
 
 def some(kinds, name, most=4):
-    """All, or those that are due for this name: other ones for each.
-
-    Arrays are read by NumPy, whatever the backend: one tries all of them.
-    """
+    """All, or those that are due for this name: other ones for each."""
     share = 1 if BACKEND == "tensorflow" else 3
     every = min(share * entry_of(name).every, most)
     return list(kinds)[CALLED.index(name) % every :: every]
@@ -63,13 +90,7 @@ def test_what_takes_no_predictions_is_listed_with_its_reason():
     assert len(CALLED) > 110
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
-        for name in CALLED
-    ],
-)
+@named(CALLED, slow=SLOW)
 def test_every_form_of_the_same_numbers_gives_the_same_value(name):
     entry = entry_of(name)
     labels, outputs, whole, weight = base_of(name)
@@ -158,7 +179,7 @@ def odd_calls(name):
             yield f"weights {kind}", (labels, outputs, changed, 2), False
 
 
-@pytest.mark.parametrize("name", CALLED)
+@named(CALLED)
 def test_what_is_odd_is_refused_in_the_words_of_the_house(name):
     entry = entry_of(name)
     wrong = []
@@ -174,7 +195,7 @@ def test_what_is_odd_is_refused_in_the_words_of_the_house(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", battery.BY_MODEL)
+@named(battery.BY_MODEL)
 def test_what_is_odd_is_refused_by_way_of_a_model(name):
     entry = battery.BY_MODEL[name]
     probs = entry.takes == "probs"
@@ -208,7 +229,7 @@ def test_what_is_odd_is_refused_by_way_of_a_model(name):
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("name", CALLED)
+@named(CALLED)
 def test_no_samples_are_refused_or_nothing(name):
     entry = entry_of(name)
     labels, outputs, _, weight = base_of(name)
@@ -228,7 +249,7 @@ def test_no_samples_are_refused_or_nothing(name):
             assert not told
 
 
-@pytest.mark.parametrize("name", CALLED)
+@named(CALLED)
 def test_probabilities_as_logits_are_told(name):
     entry = entry_of(name)
     thing = getattr(battery.kc, name)

@@ -9,7 +9,6 @@ import pytest
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
 NAN, INF = float("nan"), float("inf")
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.5, 1.0, 0.0]], "float32")
 L1ACE = partial(kc.L1ACE, by="batch")

@@ -59,12 +59,17 @@ def outputs(model, x):
     return ops.stop_gradient(model(x))
 
 
-def train(model, loss, x, y, rate=0.05, epochs=3, **kwargs):
-    """Full batches: the loss of each epoch, and the weights at the end."""
+def train(model, loss, x, y, rate=0.05, epochs=3, jit_compile=None, **kwargs):
+    """Full batches: the loss of each epoch, and the weights at the end.
+
+    Eagerly, if `jit_compile` is not given; but JAX would then compile each
+    operation.
+    """
     model.compile(
         optimizer=keras.optimizers.SGD(rate),
         loss=loss,
-        jit_compile=kwargs.pop("jit_compile", JIT[0]),
+        jit_compile=JIT[0] if jit_compile is None else jit_compile,
+        run_eagerly=jit_compile is None and BACKEND != "jax",
     )
     history = model.fit(
         x, y, batch_size=len(x), epochs=epochs, verbose=0, **kwargs
@@ -88,7 +93,7 @@ def begins_at_the_eager_loss(case, **options):
     assert losses[0] > losses[1] > losses[2], case
 
 
-def trains_in_mixed_precision(case, name):
+def trains_in_mixed_precision(case, name, **options):
     x, ids = data()
     with policy(name):
         y, loss, model = case.labels(ids), case.make(), network()
@@ -96,7 +101,7 @@ def trains_in_mixed_precision(case, name):
         assert name.endswith(keras.backend.standardize_dtype(logits.dtype))
         value = loss(y, logits)
         assert keras.backend.standardize_dtype(value.dtype) == "float32"
-        losses, weights = train(model, loss, x, y, epochs=2)
+        losses, weights = train(model, loss, x, y, epochs=2, **options)
     np.testing.assert_allclose(losses[0], float(value), rtol=1e-3)
     # Later, logits can tie, where some losses jump.
     assert losses[0] > losses[1], case
@@ -106,13 +111,13 @@ def trains_in_mixed_precision(case, name):
 @portable
 def test_fit_begins_at_the_eager_loss_and_lowers_it():
     for case in (TWO[0], CASES["AdaptiveLabelSmoothing"]):
-        begins_at_the_eager_loss(case)
+        begins_at_the_eager_loss(case, jit_compile=JIT[0])
     begins_at_the_eager_loss(TWO[1], jit_compile=JIT[-1])
 
 
 @portable
 def test_mixed_precision_trains_on_a_float32_loss():
-    trains_in_mixed_precision(TWO[0], "mixed_float16")
+    trains_in_mixed_precision(TWO[0], "mixed_float16", jit_compile=JIT[0])
     trains_in_mixed_precision(TWO[1], "mixed_bfloat16")
 
 
@@ -121,7 +126,7 @@ def test_every_class_of_losses_trains():
     for case in FIRST:
         begins_at_the_eager_loss(case, jit_compile=JIT[-1])
         for name in ("mixed_float16", "mixed_bfloat16"):
-            trains_in_mixed_precision(case, name)
+            trains_in_mixed_precision(case, name, jit_compile=JIT[0])
 
 
 @portable
@@ -143,7 +148,7 @@ def test_fidelity_and_what_it_reads_survive_saving(tmp_path):
     loss = kc.MDCA(0.5, fidelity=kc.FocalLoss(1.5, **options), **options)
     x, y = data()
     model = network()
-    model.compile(optimizer="sgd", loss=loss)
+    model.compile(optimizer="sgd", loss=loss, jit_compile=JIT[0])
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert type(again.loss.fidelity) is kc.FocalLoss
@@ -192,8 +197,9 @@ def embedding(length, mask_zero):
     )
 
 
-@portable
-@pytest.mark.parametrize("ignore_class", [None, 2])
+@pytest.mark.parametrize(
+    "ignore_class", [None, pytest.param(2, marks=portable)]
+)
 def test_a_masked_step_trains_as_a_deleted_one(ignore_class):
     rng = np.random.default_rng(0)
     x = rng.integers(1, 9, size=(5, 7))
@@ -309,7 +315,7 @@ def test_pairs_in_fit_need_metrics_and_losses_that_read_them():
         x, ids = data(num_classes=num_classes)
         y = np.stack([ids, np.full(24, 0.5)], axis=-1)
         model = network(num_classes)
-        model.compile(loss=loss, metrics=[metric])
+        model.compile(loss=loss, metrics=[metric], jit_compile=JIT[0])
         if num_classes == 3 or BACKEND == "torch":
             with pytest.raises(ValueError, match="objectness=True"):
                 model.fit(x, y, verbose=0)
@@ -318,13 +324,11 @@ def test_pairs_in_fit_need_metrics_and_losses_that_read_them():
                 model.fit(x, y, verbose=0)
 
 
-@portable
 def test_a_loss_that_is_compiled_alone_trains_the_same():
     options = {"margin": 0.1, "from_logits": True, "ignore_class": 2}
-    plain, alone = (
-        train(network(), kc.ACLS(jit_compile=jit, **options), *data(), epochs=2)
-        for jit in (False, True)
-    )
+    plain = train(network(), kc.ACLS(**options), *data(), epochs=2)
+    loss = kc.ACLS(jit_compile=True, **options)
+    alone = train(network(), loss, *data(), epochs=2, jit_compile=JIT[0])
     agree(alone, plain)
     with pytest.raises(TypeError, match="`jit_compile` must be True or False"):
         kc.ACLS(jit_compile="auto")
@@ -333,7 +337,6 @@ def test_a_loss_that_is_compiled_alone_trains_the_same():
 # Values that compiled code cannot refuse.
 
 
-@portable
 def test_soft_labels_without_a_meaning_do_not_train_in_silence():
     x, y = data()
     soft = 0.4 * np.eye(3)[y] + 0.2
@@ -343,12 +346,16 @@ def test_soft_labels_without_a_meaning_do_not_train_in_silence():
     with pytest.raises(ValueError, match="no meaning for soft labels"):
         model.fit(x, soft, verbose=0)
     if BACKEND != "torch":
-        losses, _ = train(network(), loss, x, soft, epochs=1)
+        losses, _ = train(
+            network(), loss, x, soft, epochs=1, jit_compile=JIT[0]
+        )
         assert np.isnan(losses).all()
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="graphs of TensorFlow")
-@pytest.mark.parametrize("jit", JIT)
+@pytest.mark.parametrize(
+    "jit", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_a_model_of_logits_does_not_train_in_silence(jit):
     x, y = data()
     model = network()
@@ -365,6 +372,7 @@ def test_cape_loss_trains_one_output_or_two():
     for num_outputs in (1, 2):
         model = network(num_outputs)
         eager = float(ops.mean(kc.cape_loss(targets, outputs(model, x))))
-        losses, _ = train(model, kc.cape_loss, x, targets)
+        jit = {"jit_compile": JIT[0]} if num_outputs == 1 else {}
+        losses, _ = train(model, kc.cape_loss, x, targets, **jit)
         np.testing.assert_allclose(losses[0], eager, rtol=1e-5)
         assert losses[0] > losses[2]

@@ -42,7 +42,7 @@ def plain_mmce(confidence, right, weight, width, variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_mmce_equals_the_sum_over_all_pairs(variant):
     dtype, tolerance = ("float64", 1e-9) if HAS_FLOAT64 else ("float32", 1e-4)
-    for seed in range(24 if HAS_FLOAT64 else 8):
+    for seed in range(0, 24, 2 if HAS_FLOAT64 else 4):
         rng = np.random.default_rng(seed)
         # Few kinds of rows: many confidences tie.
         kinds, width = 1 + seed, (0.02, 0.4, 3.0)[seed % 3]

@@ -8,7 +8,6 @@ from keras import ops
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
 LOSSES = {
     "focal": lambda **o: kc.FocalLoss(gamma=2.0, **o),
     "smoothing": lambda **o: kc.LabelSmoothing(alpha=0.1, **o),
@@ -50,6 +49,7 @@ def test_the_loss_is_that_of_the_columns_and_one_label_is_the_same(name):
     assert float(again(truth, logits)) == float(loss(truth, logits))
 
 
+@pytest.mark.portable
 def test_cross_entropy_is_that_of_keras():
     truth, logits, _ = several()
     loss = kc.MultiLabel(kc.LabelSmoothing(alpha=0.0, from_logits=True))
@@ -59,6 +59,7 @@ def test_cross_entropy_is_that_of_keras():
     )
 
 
+@pytest.mark.portable
 def test_missing_labels_and_weights_of_labels_count_as_told():
     truth, logits, _ = several()
     make = LOSSES["focal"]

@@ -14,7 +14,6 @@ import keras_calib as kc
 from keras_calib.backend.gradients import value_and_grad
 from keras_calib.losses.label_forms import reads_ids
 
-pytestmark = pytest.mark.portable
 N = 480
 
 
@@ -47,6 +46,7 @@ def test_a_formula_gets_rows_unless_it_is_marked_to_read_ids():
 # Label smoothing.
 
 
+@pytest.mark.portable
 def test_label_smoothing_pulls_on_a_logit_by_its_label_alone():
     """Eq. 15 of Xia et al.: alpha (label - 1 / K), whatever is predicted."""
     _, logits = random_rows()
@@ -65,6 +65,7 @@ def test_label_smoothing_pulls_on_a_logit_by_its_label_alone():
 # CaPE.
 
 
+@pytest.mark.portable
 def test_a_target_of_the_second_class_is_one_of_both():
     """Of two classes, and with logits of which one is ruled out."""
     _, logits = random_rows(scale=30.0, k=2)
@@ -90,6 +91,7 @@ def test_a_target_of_the_second_class_is_one_of_both():
 # Focal losses.
 
 
+@pytest.mark.portable
 def test_a_probability_on_a_threshold_of_flsd_is_not_below_it():
     for threshold, gamma in ((0.5, 3.0), (0.501, 5.0)):
         loss = kc.FLSD([[threshold, 5.0], [1.0, 3.0]], from_logits=True)
@@ -122,6 +124,7 @@ def test_shares_of_gammas_by_hand():
     close(shares(ids * (ids == 255), probs), [1 / 3, 1 / 3, 1 / 3])
 
 
+@pytest.mark.portable
 def test_focal_gradient_is_right_where_the_prediction_is_sure():
     ids, logits = sample(n=1024, num_classes=10, scale=1.0)
     logits[:, 0] = 4.0 + np.linspace(10, 20, len(ids))
@@ -151,6 +154,7 @@ def test_both_conventions_of_label_smoothing_are_one_family():
     np.testing.assert_allclose(float(over_all(ids, logits)), expected, 1e-6)
 
 
+@pytest.mark.portable
 def test_half_precision_losses_keep_large_class_ids():
     # bfloat16 cannot hold 257, float16 not 2049.
     logits = np.zeros((2, 3000), "float32")
@@ -234,6 +238,7 @@ def test_mbls_lies_between_the_bounds_of_its_proposition_1():
         assert (losses - plain >= divergence - np.log(K) - slack).all()
 
 
+@pytest.mark.portable
 def test_a_negative_ignored_id_works_with_unsigned_labels():
     labels = np.array([0, 1], "uint8")
     logits = np.array([[1.0, 0.0], [0.0, 2.0]], "float32")
@@ -260,6 +265,7 @@ def test_exclusion_of_cpc_is_least_where_wrong_classes_are_equal():
         assert (exclusion(logits) >= np.log(2) / 2 - 1e-5).all()
 
 
+@pytest.mark.portable
 def test_the_record_of_a_ranking_is_no_variable_of_the_loss():
     logits = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
 

@@ -16,7 +16,6 @@ from paths import TESTS
 import keras_calib as kc
 from keras_calib.backend.gradients import value_and_grad
 
-pytestmark = pytest.mark.portable
 STORED = np.load(TESTS / "data" / "segmentation.npz")
 OF_LOGITS = {"from_logits": True}
 ALL, FORE = {}, {"include_background": False}
@@ -57,6 +56,8 @@ LOSSES = {
     "NACL-gaussian": (kc.NACL, {"kernel": "gaussian", "distance": "l2"}),
     "L1ACE": (kc.L1ACE, {"num_bins": 6}),
 }
+# One of each way to compute.
+BY_XLA = ("SVLS", "NACL", "L1ACE")
 
 
 def made(name, **options):
@@ -71,6 +72,7 @@ def images(*space, num_classes=3, seed=0):
     return labels, logits
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("name, cls, options, factor", AUTHORS)
 def test_values_and_gradients_are_the_authors(name, cls, options, factor):
     """Tolerances: 1e-9 in float64; in float32 1e-6, gradients 1e-5."""
@@ -162,6 +164,7 @@ def test_targets_are_means_over_the_labelled_neighbours(name):
         np.testing.assert_allclose(array(whole(labels, logits)), losses)
 
 
+@pytest.mark.portable
 def test_errors_of_images_are_a_mean_in_which_weights_are_repeats():
     labels, logits = images(6, 7)
     each = [
@@ -186,7 +189,13 @@ def test_errors_of_images_are_a_mean_in_which_weights_are_repeats():
     )
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(x, marks=pytest.mark.portable) if x in BY_XLA else x
+        for x in LOSSES
+    ],
+)
 def test_graphs_of_unknown_shapes_agree_with_eager_code(name):
     labels, logits = images(6, 7)
     labels[0, 1:3, 2] = 255
@@ -205,7 +214,9 @@ def test_graphs_of_unknown_shapes_agree_with_eager_code(name):
             tf.TensorSpec(unknown, "int64"),
             tf.TensorSpec([*unknown, 3], "float32"),
         ]
-        options = [{"input_signature": shapes}, {"jit_compile": True}]
+        options = [{"input_signature": shapes}]
+        if name in BY_XLA:
+            options.append({"jit_compile": True})
     for option in options:
         found = compiled(run, **option)(
             *map(ops.convert_to_tensor, (labels, logits))
@@ -226,7 +237,7 @@ def test_a_segmenter_trains_and_is_saved(name, tmp_path):
     model = keras.Sequential(
         [keras.Input((6, 7, 3)), keras.layers.Conv2D(3, 3, padding="same")]
     )
-    model.compile("sgd", made(name, ignore_class=255))
+    model.compile("sgd", made(name, ignore_class=255), run_eagerly=True)
     history = model.fit(logits, labels, epochs=2, verbose=0).history["loss"]
     assert history[1] < history[0]
     if BACKEND == "tensorflow":

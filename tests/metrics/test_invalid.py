@@ -16,7 +16,6 @@ from streams import updated_compiled
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
 every_state = pytest.mark.parametrize("case", STATES, ids=str)
 all_classes = pytest.mark.parametrize("case", ALL_CLASSES, ids=str)
 
@@ -58,6 +57,7 @@ def test_what_cannot_count_is_refused_in_eager_use():
         assert not state(metric).any() and metric.num_invalid == 0, bad
 
 
+@pytest.mark.portable
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 def test_what_cannot_count_is_counted_apart_in_compiled_code():
     metric, alone = kc.ECE(), kc.ECE()
@@ -77,25 +77,27 @@ def test_what_cannot_count_is_counted_apart_in_compiled_code():
     assert metric.num_invalid == 0
 
 
+@pytest.mark.portable
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 def test_nothing_that_counts_is_nan_in_compiled_code():
     labels, probs, weight = with_bad_row(output=np.nan)
-    for make in (
-        lambda: kc.CalibrationMetrics(["accuracy", "aurc", "nll"]),
-        lambda: kc.ClasswiseECE(4),
+    for make, by_xla in (
+        (lambda: kc.CalibrationMetrics(["accuracy", "aurc", "nll"]), False),
+        (lambda: kc.ClasswiseECE(4), True),
     ):
         metric, alone = make(), make()
-        run = program_of(metric)
+        run = program_of(metric, by_xla)
         run(labels, probs, weight)
         assert metric.num_invalid == 1
         alone.update_state(*(x[[0, 2]] for x in (labels, probs, weight)))
         same_state(metric, alone)
         run(labels, np.full_like(probs, np.nan), weight)
         assert metric.num_invalid == 3
-        values = keras.tree.flatten(result_compiled(metric))
+        values = keras.tree.flatten(result_compiled(metric, by_xla))
         assert np.isnan([float(x) for x in values]).all()
 
 
+@pytest.mark.portable
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 @pytest.mark.parametrize("form", ["row", "fraction"])
 def test_an_impossible_label_row_is_left_out_of_compiled_metrics(form):
@@ -110,6 +112,7 @@ def test_an_impossible_label_row_is_left_out_of_compiled_metrics(form):
         assert metric.bins().weight.sum() == 1.0
 
 
+@pytest.mark.portable
 @every_state
 def test_a_class_that_a_logit_rules_out_counts(case):
     logits = np.array([[2.0, -np.inf, 0.0, 1.0]], "float32")

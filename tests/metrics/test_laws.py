@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from keras import ops
 from streams import ALL_CLASSES
 from streams import STATES
+from streams import case_of
 from streams import compiled_update
 from streams import holds
 from streams import predictions
@@ -29,39 +30,54 @@ from streams import updated_compiled
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
+portable = pytest.mark.portable
 EXAMPLES = 2 if BACKEND == "tensorflow" else 1
 # JAX compiles each operation anew for each size of a batch.
 CUTS = st.integers(1, 299) if BACKEND == "tensorflow" else st.just(100)
+# With ties and without, with errors or one kind of predictions alone.
+FEW = ("over", "edges")
+if BACKEND == "tensorflow":
+    FEW += ("onehot", "missing", "topwrong")
 every_state = pytest.mark.parametrize("case", STATES, ids=str)
 # What reads more than the predicted class, and what does not.
 all_classes = pytest.mark.parametrize("case", ALL_CLASSES, ids=str)
 
 
+@portable
 @every_state
 def test_streaming_follows_the_exact_function(goldens, case):
-    # With ties and without for all; the rest where it costs little.
-    some = METRIC_DATA if BACKEND == "tensorflow" else ("over", "edges")
-    for data in some:
-        labels = goldens[f"in/m_{data}/labels"]
-        probs = goldens[f"in/m_{data}/probs"]
-        metric = stream(case.make(probs.shape[-1]), labels, probs, batch=500)
-        exact = np.atleast_1d(case.exact(labels, probs))
-        low, high = case.bounds(metric)
-        assert ((low <= exact) & (exact <= high)).all(), data
-        # Whatever order tied samples come in.
-        singles = TABLE.values() if case.cls is kc.CalibrationMetrics else []
-        for i, single in enumerate(singles):
-            if single.has_ties:
-                in_order = single.exact(labels, probs, ties="order")
-                assert low[i] <= in_order <= high[i], (data, single)
-        # A histogram cannot see which of the samples of a cell are tied.
-        is_sure = np.isinf(low) | (data not in ("edges", "onehot"))
-        for value in case.values(metric):
-            assert ((low <= value) & (value <= high)).all(), data
-            assert (case.is_close(value, exact) | ~is_sure).all(), data
+    for data in FEW:
+        follows_the_exact_function(goldens, case, data)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("data", sorted(set(METRIC_DATA) - set(FEW)))
+def test_streaming_follows_the_exact_function_on_other_data(goldens, data):
+    for case in STATES:
+        follows_the_exact_function(goldens, case, data)
+
+
+def follows_the_exact_function(goldens, case, data):
+    labels = goldens[f"in/m_{data}/labels"]
+    probs = goldens[f"in/m_{data}/probs"]
+    metric = stream(case.make(probs.shape[-1]), labels, probs, batch=500)
+    exact = np.atleast_1d(case.exact(labels, probs))
+    low, high = case.bounds(metric)
+    assert ((low <= exact) & (exact <= high)).all(), data
+    # Whatever order tied samples come in.
+    singles = TABLE.values() if case.cls is kc.CalibrationMetrics else []
+    for i, single in enumerate(singles):
+        if single.has_ties:
+            in_order = single.exact(labels, probs, ties="order")
+            assert low[i] <= in_order <= high[i], (data, single)
+    # A histogram cannot see which of the samples of a cell are tied.
+    is_sure = np.isinf(low) | (data not in ("edges", "onehot"))
+    for value in case.values(metric):
+        assert ((low <= value) & (value <= high)).all(), data
+        assert (case.is_close(value, exact) | ~is_sure).all(), data
+
+
+@portable
 @every_state
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(seed=st.integers(0, 1000), cuts=st.lists(CUTS, max_size=4))
@@ -101,6 +117,7 @@ def test_whole_weights_are_repeats(case):
     )
 
 
+@portable
 @every_state
 def test_importance_weights_follow_the_exact_function(case):
     labels, probs = predictions(n=1000)
@@ -116,6 +133,7 @@ def test_importance_weights_follow_the_exact_function(case):
     np.testing.assert_allclose(scaled, exact, rtol=1e-9)
 
 
+@portable
 @every_state
 def test_weight_zero_equals_a_dropped_row(case):
     labels, probs = predictions(n=300)
@@ -127,6 +145,7 @@ def test_weight_zero_equals_a_dropped_row(case):
     )
 
 
+@portable
 @every_state
 def test_logits_and_probabilities_agree(case):
     labels, logits = sample(n=100, scale=2.0)
@@ -150,6 +169,7 @@ def test_logits_and_probabilities_agree(case):
     np.testing.assert_allclose(*exact, rtol=1e-4)
 
 
+@portable
 @every_state
 def test_an_ignored_pixel_equals_a_deleted_pixel(case):
     rng = np.random.default_rng(0)
@@ -192,6 +212,7 @@ def test_one_weight_per_image_spreads_over_its_pixels(case):
     np.testing.assert_array_equal(state(metric), state(spread))
 
 
+@portable
 @all_classes
 def test_binary_outputs_are_two_classes(case):
     rng = np.random.default_rng(0)
@@ -206,6 +227,7 @@ def test_binary_outputs_are_two_classes(case):
     )
 
 
+@portable
 @all_classes
 def test_nothing_seen_or_all_ignored_gives_the_empty_value(case):
     metric = case.make(2, ignore_class=9)
@@ -220,6 +242,7 @@ def test_nothing_seen_or_all_ignored_gives_the_empty_value(case):
         assert np.isnan(case.value(metric)).all()
 
 
+@portable
 @all_classes
 def test_reset_forgets_everything(case):
     labels, probs = predictions(n=100)
@@ -232,6 +255,7 @@ def test_reset_forgets_everything(case):
     np.testing.assert_array_equal(state(metric), state(fresh))
 
 
+@portable
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 @every_state
 def test_compiled_metrics_agree_with_eager_ones(case):
@@ -241,31 +265,38 @@ def test_compiled_metrics_agree_with_eager_ones(case):
     eager.update_state(labels, probs)
     same = case.value(eager)
     metric = case.make()
-    # XLA for what has the operations of most.
-    jit = [False, True] if case.cls is kc.CalibrationMetrics else [False]
-    for _ in updated_compiled(metric, labels, probs, jit=jit):
+    # By XLA: test_an_update_may_be_compiled_by_itself.
+    for _ in updated_compiled(metric, labels, probs, jit=[False]):
         assert holds(case, metric, 100.0)
         np.testing.assert_allclose(
             case.value(metric), same, rtol=3e-6, atol=1e-7
         )
-    # By name: compiled code sorts the names of a dict.
+    # By name: compiled code sorts the names of a dict. XLA would compile the
+    # formulas of the table for seconds.
+    found = result_compiled(
+        metric, by_xla=case.cls is not kc.CalibrationMetrics
+    )
     result, same = (
         [float(x) for x in keras.tree.flatten(values)]
-        for values in (result_compiled(metric), eager.result())
+        for values in (found, eager.result())
     )
     np.testing.assert_allclose(result, same, rtol=3e-6, atol=1e-7)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="needs a graph")
-@all_classes
-def test_an_update_may_be_compiled_by_itself(case):
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("CalibrationMetrics", [80]), ("ClasswiseECE", [80, 40])],
+)
+def test_an_update_may_be_compiled_by_itself(name, sizes):
     import tensorflow as tf
 
+    case = case_of(name)
     labels, probs = predictions(seed=5, n=120)
     weight = np.random.default_rng(0).choice([0.0, 0.5, 2.0], 120)
     metric, own = case.make(4), case.make(4, jit_compile=True)
     update = compiled_update(own)
-    for size in (80, 40):
+    for size in sizes:
         # The first row of a batch is wrong, and counted as such.
         part = probs[:size].copy()
         part[0] = 0.4
@@ -276,14 +307,15 @@ def test_an_update_may_be_compiled_by_itself(case):
     calls = [op for op in graph.get_operations() if "Call" in op.type]
     assert any(op.get_attr("_XlaMustCompile") for op in calls)
     # Logarithms round otherwise, into the cell beside it.
-    total = (weight[1:80] + 1).sum() + (weight[1:40] + 1).sum()
+    total = sum((weight[1:size] + 1).sum() for size in sizes)
     assert holds(case, own, total)
-    with pytest.warns(RuntimeWarning, match="leaves out 2 predictions"):
+    with pytest.warns(RuntimeWarning, match=f"leaves out {len(sizes)} pred"):
         found = case.value(own)
     np.testing.assert_allclose(found, case.value(metric), rtol=3e-6, atol=1e-7)
     assert own.state_dict()["config"] == metric.state_dict()["config"]
 
 
+@portable
 @every_state
 def test_confidences_of_zero_and_one_are_counted(case):
     probs = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], "float32")
@@ -294,6 +326,7 @@ def test_confidences_of_zero_and_one_are_counted(case):
     assert case.is_close(case.value(metric), exact).all()
 
 
+@portable
 @every_state
 def test_weights_at_the_ends_of_their_range_keep_the_bounds(case):
     labels, probs = predictions(n=300)
@@ -309,6 +342,7 @@ def test_weights_at_the_ends_of_their_range_keep_the_bounds(case):
         assert (low <= exact).all() and (exact <= high).all()
 
 
+@portable
 @pytest.mark.skipif(not HAS_FLOAT64, reason="JAX computes in 32 bits")
 @all_classes
 def test_a_float64_policy_works(case):
@@ -327,6 +361,7 @@ def test_a_float64_policy_works(case):
     )
 
 
+@portable
 @all_classes
 def test_half_precision_predictions_are_read_in_float32(case):
     labels, logits = sample(n=100, scale=2.0, num_classes=4)

@@ -11,7 +11,6 @@ from streams import updated_compiled
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
 OPTIONS = {"from_logits": True, "ignore_class": -1}
 # One of each kind of state, and whether its integers stay exact by column.
 METRICS = {
@@ -154,6 +153,7 @@ def area(confidence, risk):
     return np.mean(np.cumsum(risk[order]) / np.arange(1, len(risk) + 1))
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("example", ["worst", "mean"])
 def test_examples_rank_by_their_worst_or_mean_label(example):
     truth, logits, _ = several(n=300)
@@ -266,6 +266,7 @@ def test_a_metric_without_a_batch_has_a_state_that_adds_nothing(by):
             make().of_label(0)
 
 
+@pytest.mark.portable
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 @pytest.mark.parametrize("example", ["worst", "mean"])
 def test_compiled_code_leaves_out_the_example_of_an_invalid_label(example):

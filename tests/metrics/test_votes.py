@@ -147,7 +147,8 @@ def test_votes_count_alike_compiled_merged_and_as_shares(case, monkeypatch):
         other.update_state(counts, probs, weight)
         np.testing.assert_allclose(case.value(other), case.value(metric), 1e-5)
     else:
-        for _ in updated_compiled(other, counts, probs, weight):
+        jit = [case.name == "ClasswiseECE"]
+        for _ in updated_compiled(other, counts, probs, weight, jit=jit):
             found = case.value(other)
             np.testing.assert_allclose(found, case.value(metric), 1e-5)
     parts = [case.make(labels="votes") for _ in range(2)]
@@ -313,7 +314,11 @@ def test_fit_reports_values_of_votes():
     counts, probs, _ = _voted(n=64)
     model = keras.Sequential([keras.layers.Activation("softmax")])
     metric = kc.CalibrationMetrics(["ece", "aurc"], labels="votes")
-    model.compile(loss="categorical_crossentropy", weighted_metrics=[metric])
+    model.compile(
+        loss="categorical_crossentropy",
+        weighted_metrics=[metric],
+        jit_compile=False,
+    )
     logits = np.log(probs)
     share = (counts / counts.sum(axis=-1, keepdims=True)).astype("float32")
     found = model.evaluate(
