@@ -69,12 +69,22 @@ def test_each_label_is_calibrated_as_its_column_alone(part):
     assert np.isclose(again, found, atol=2e-3)[~near].all()
 
 
-# A map and a table.
-@pytest.mark.parametrize("cls", [kc.AffineScaling, kc.VennAbers])
+# A map and a table are saved in the fast tier, the other parts alike.
+SAVED = (kc.AffineScaling, kc.VennAbers)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(x, marks=() if isinstance(x, SAVED) else pytest.mark.slow)
+        for x in PARTS
+    ],
+    ids=lambda x: type(x).__name__,
+)
 @pytest.mark.parametrize("shared", [False, True])
-def test_it_is_saved_and_loaded_with_its_parts(cls, shared, tmp_path):
+def test_it_is_saved_and_loaded_with_its_parts(part, shared, tmp_path):
     y, z = several()
-    layer = kc.MultiLabelCalibrator(cls(), shared=shared)
+    layer = kc.MultiLabelCalibrator(fresh(part), shared=shared)
     layer.fit(y, z, num_folds=0)
     model = keras.Sequential([keras.Input((3,)), layer])
     model.save(tmp_path / "m.keras")
