@@ -143,6 +143,22 @@ def _sure():
     return Classes(labels, logits, probs=probs)
 
 
+def _on_edges():
+    """Confidences that are edges of 10, of 15 or of 20 bins."""
+    rng = np.random.default_rng(22)
+    confidence = rng.integers(30, 61, 160) / 60.0
+    right = rng.random(160) < confidence
+    best = rng.integers(0, 2, 160)
+    probs = np.where(
+        np.arange(2) == best[:, None],
+        confidence[:, None],
+        1.0 - confidence[:, None],
+    )
+    labels = np.where(right, best, 1 - best)
+    logits = grid(np.log(np.maximum(probs, 1e-3))).astype("float32")
+    return Classes(labels, logits, probs=probs)
+
+
 def _half():
     labels, logits = drawn(14, 150, 4, sharpness=1.5)
     logits = logits.astype("float16")
@@ -220,6 +236,7 @@ CLASSES: dict[str, Classes] = {
     "separable": _separable(),
     "few rows": Classes(*drawn(21, 12, 3)),
     "zeros and ones": _sure(),
+    "on edges of bins": _on_edges(),
     "float16": _half(),
     "soft labels": _soft(),
     "votes": _votes(False),

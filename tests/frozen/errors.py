@@ -36,7 +36,7 @@ TOLERANCE = Tolerance(relative=0.0, absolute=0.0)
 RENAMED: dict[str, str] = {}
 # Who is given all odd inputs: a loss, a metric, a function, a fit.
 ALL = {"MbLS", "ECE", "ece", "TemperatureScaling"}
-EVERY = 13
+EVERY = 17
 
 
 def _told(call: Callable, name: str) -> str:

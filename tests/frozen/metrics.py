@@ -205,7 +205,7 @@ def _logits(name: str) -> Iterator[tuple[str, Any]]:
 
 def _intervals() -> Iterator[tuple[str, Any]]:
     """Of means, of bins, and of ranks, which draw bootstraps."""
-    names = ["accuracy", "nll", "ece", "mce", "aece", "ecce", "aurc"]
+    names = ["accuracy", "nll", "ece", "mce", "aece", "ecce"]
     table = fed(kc.CalibrationMetrics(names), CLASSES["weights"])
     yield "table, intervals/weights", _named(table.interval())
     ranking = fed(kc.FailureAUROC(), CLASSES["few rows"])
@@ -226,6 +226,9 @@ def _others() -> Iterator[tuple[str, Any]]:
             yield f"mean of images, {quantity}/{name}", found
         drawn = kc.ECE(pixels_per_image=20, seed=4, **reading(data))
         yield f"by bin, of drawn pixels/{name}", fed(drawn, data).result()
+    name = "on edges of bins"
+    metric = fed(kc.ECE(10, closed="left"), CLASSES[name])
+    yield f"by bin, closed left/{name}", metric.result()
     data = CLASSES["weights"]
     share = np.random.default_rng(1).integers(0, 17, len(data.labels)) / 16
     pairs = np.stack([data.labels, share], axis=-1)

@@ -100,7 +100,10 @@ def _groups() -> Iterator[tuple[str, Any]]:
     }.items():
         found = tried(kc.by_group, *args, **given, **few)
         yield f"table of groups, {quantity}/groups", _table(found)
-    for name in ("weights", "ignored class", "votes", "pixels"):
+    for name in (
+        *("weights", "ignored class", "votes", "pixels"),
+        "on edges of bins",
+    ):
         data = CLASSES[name]
         place = np.arange(len(data.labels)) % 2
         statistic = None if data.weight is not None else "count"
@@ -134,7 +137,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
 
 
 def _comparisons() -> Iterator[tuple[str, Any]]:
-    for name in ("ten classes", "weights", "votes"):
+    for name in ("weights", "votes"):
         data = CLASSES[name]
         other = 0.5 * data.probs + 0.5 / data.num_classes
         for quantity, metric in {

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import mutants
+from frozen import SUBJECTS
 from paths import ROOT
 from paths import TESTS
 from repository_files import MODULES
@@ -96,6 +97,8 @@ def test_binary_files_are_the_reference_values_and_small_pictures():
     goldens = "tests/data/goldens.npz"
     values = {name for name in binary if name.startswith("tests/")}
     others = {f"tests/data/{x}.npz" for x in ("detections", "segmentation")}
+    # Texts alone are frozen of errors.
+    others |= {f"tests/frozen/{x}.npz" for x in SUBJECTS if x != "errors"}
     assert values == {goldens, *others}
     for name in {*binary} - {goldens}:
         assert name in others or re.fullmatch(
