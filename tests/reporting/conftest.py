@@ -5,7 +5,12 @@ import functools
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@functools.cache
+def compiled(template, name):
+    return template(name)
+
+
+@pytest.fixture(scope="module", autouse=True)
 def templates_are_compiled_once():
     """A report compiles its template twice, which takes a third of its time."""
     from keras_calib.reporting import entry_points
@@ -13,10 +18,10 @@ def templates_are_compiled_once():
     from keras_calib.reporting import label_page
     from keras_calib.reporting import label_report
 
-    compiled = functools.cache(html.template)
+    once = functools.partial(compiled, html.template)
     with pytest.MonkeyPatch.context() as patch:
         for module in (html, entry_points, label_page, label_report):
-            patch.setattr(module, "template", compiled)
+            patch.setattr(module, "template", once)
         yield
 
 
