@@ -131,7 +131,6 @@ def test_parts_of_the_brier_score_are_those_of_a_loop(kind):
         same(parts.within_bins, parts[3] - parts[4])
 
 
-@pytest.mark.portable
 def test_streamed_parts_of_the_brier_score_are_the_exact_ones():
     labels, probs, weight = made_up()
     probs = probs.astype("float32")

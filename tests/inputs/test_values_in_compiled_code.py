@@ -84,7 +84,6 @@ def test_a_soft_label_makes_a_compiled_loss_of_hard_labels_nan():
         assert np.isnan(values[1])
 
 
-@pytest.mark.portable
 def test_rows_that_are_no_distribution_are_not_read_as_one():
     rows = np.array([[0.7, 0.2, 0.1], [0.3, 0.6, 0.2]], "float32")
     for cls in (MbLS, MMCE):

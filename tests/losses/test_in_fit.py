@@ -109,10 +109,16 @@ def trains_in_mixed_precision(case, name, **options):
 
 
 @portable
-def test_fit_begins_at_the_eager_loss_and_lowers_it():
-    for case in (TWO[0], CASES["AdaptiveLabelSmoothing"]):
-        begins_at_the_eager_loss(case, jit_compile=JIT[0])
-    begins_at_the_eager_loss(TWO[1], jit_compile=JIT[-1])
+@pytest.mark.parametrize(
+    ("name", "jit"),
+    [
+        ("MbLS", JIT[0]),
+        ("AdaptiveLabelSmoothing", JIT[0]),
+        ("MMCE-weighted", JIT[-1]),
+    ],
+)
+def test_fit_begins_at_the_eager_loss_and_lowers_it(name, jit):
+    begins_at_the_eager_loss(CASES[name], jit_compile=jit)
 
 
 @portable

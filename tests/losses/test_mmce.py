@@ -14,7 +14,6 @@ from loss_batches import K
 import keras_calib as kc
 from keras_calib.backend.gradients import value_and_grad
 
-pytestmark = pytest.mark.portable
 VARIANTS = ("unweighted", "unweighted_sqrt", "weighted", "weighted_released")
 
 
@@ -39,6 +38,7 @@ def plain_mmce(confidence, right, weight, width, variant):
     return np.sqrt(square + 1e-10)
 
 
+@pytest.mark.portable
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_mmce_equals_the_sum_over_all_pairs(variant):
     dtype, tolerance = ("float64", 1e-9) if HAS_FLOAT64 else ("float32", 1e-4)

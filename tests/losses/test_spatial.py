@@ -164,7 +164,6 @@ def test_targets_are_means_over_the_labelled_neighbours(name):
         np.testing.assert_allclose(array(whole(labels, logits)), losses)
 
 
-@pytest.mark.portable
 def test_errors_of_images_are_a_mean_in_which_weights_are_repeats():
     labels, logits = images(6, 7)
     each = [

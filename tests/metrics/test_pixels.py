@@ -45,7 +45,6 @@ def test_the_pixels_are_of_the_labels_alone():
     assert first != places_of(labels, pixels_per_image=7, seed=1)
 
 
-@pytest.mark.portable
 @pytest.mark.parametrize("name", ["ECE", "ClasswiseECE"])
 def test_some_pixels_do_not_depend_on_the_order_of_images(name):
     case = case_of(name)
@@ -124,6 +123,7 @@ def test_pixels_need_images():
         kc.ECE(pixels_per_image=3).update_state([0], [[0.4, 0.6]])
 
 
+@pytest.mark.portable
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 def test_compiled_code_looks_at_the_same_pixels():
     labels, probs = images()

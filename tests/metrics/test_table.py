@@ -265,13 +265,13 @@ def test_the_progress_bar_may_show_values_of_earlier_steps(jit_compile):
         "third_": [0, 0, 0, 3, 3, 3, 6] if late else range(7),
         "seldom_": [0, 1, 1, 3, 3, 3, 3] if late else range(7),
     }
-    model, shown = with_tables(keras.Model, steps, jit_compile), []
+    tables, alone = map(table_of, steps), single_of("seldom_")
+    model, shown = model_with([*tables, alone], jit_compile), []
 
     def keep(_, logs):
         shown.append([logs[prefix + "nll"] for prefix in steps])
         # A metric of its own shows what a table shows.
-        alone = [logs[prefix + "alone"] for prefix in steps]
-        assert alone == pytest.approx(shown[-1], 1e-6)
+        assert logs["seldom_alone"] == pytest.approx(shown[-1][-1], 1e-6)
 
     step = keras.callbacks.LambdaCallback(on_test_batch_end=keep)
     for _ in range(2):
@@ -290,12 +290,12 @@ def test_the_progress_bar_may_show_values_of_earlier_steps(jit_compile):
             assert values[prefix + "brier"] == values["brier"]
             assert values[prefix + "nll"] == values["nll"]
     # What is not only shown is of the last step.
-    loop = with_tables(keras.Model, ["", "seldom_"], jit_compile)
+    loop = model_with(map(single_of, ("", "seldom_")), jit_compile)
     for start in range(0, 70, 10):
         batch = x[start : start + 10], y[start : start + 10]
         logs = loop.test_on_batch(*batch, return_dict=True)
-        assert logs["seldom_nll"] == pytest.approx(logs["nll"], 1e-6)
-    own = with_tables(Doubling, ["seldom_"], jit_compile)
+        assert logs["seldom_alone"] == pytest.approx(logs["alone"], 1e-6)
+    own = model_with([table_of("seldom_")], jit_compile, Doubling)
     logs = own.evaluate(x, y, batch_size=10, verbose=0, return_dict=True)
     assert float(logs["twice"]) == pytest.approx(2 * values["nll"], 1e-6)
 
@@ -303,21 +303,23 @@ def test_the_progress_bar_may_show_values_of_earlier_steps(jit_compile):
 REFRESH = {"": 1, "third_": 3, "seldom_": None}
 
 
-def with_tables(cls, prefixes, jit_compile=False):
-    """A compiled model with a table and a metric for each of the prefixes."""
+def table_of(prefix):
+    options = {"from_logits": True, "refresh_every": REFRESH[prefix]}
+    return kc.CalibrationMetrics(
+        ["brier", "nll"], prefix=prefix, name=prefix or "every", **options
+    )
+
+
+def single_of(prefix):
+    options = {"from_logits": True, "refresh_every": REFRESH[prefix]}
+    return kc.NLL(name=prefix + "alone", **options)
+
+
+def model_with(metrics, jit_compile=False, cls=keras.Model):
+    """A compiled model of class `cls` whose outputs are its inputs."""
     inputs = keras.Input((3,))
     model = cls(inputs, keras.layers.Flatten()(inputs))
-    metrics = []
-    for prefix in prefixes:
-        options = {"from_logits": True, "refresh_every": REFRESH[prefix]}
-        name = prefix or "every"
-        metrics += [
-            kc.CalibrationMetrics(
-                ["brier", "nll"], prefix=prefix, name=name, **options
-            ),
-            kc.NLL(name=prefix + "alone", **options),
-        ]
-    model.compile(loss="mse", metrics=metrics, jit_compile=jit_compile)
+    model.compile(loss="mse", metrics=[*metrics], jit_compile=jit_compile)
     return model
 
 
@@ -360,7 +362,7 @@ def test_a_loop_around_a_step_gets_numbers():
 
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(10, 3)), np.eye(3)[rng.integers(3, size=10)]
-    model = with_tables(keras.Model, REFRESH)
+    model = model_with([single_of(""), single_of("seldom_")])
     model.evaluate(x, y, verbose=0)
     model.reset_metrics()
 

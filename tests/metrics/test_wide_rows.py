@@ -10,8 +10,9 @@ from keras_calib.backend import row_gradients
 from keras_calib.metrics.reading import read_batch
 
 
-@pytest.mark.portable
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "weighted", [False, pytest.param(True, marks=pytest.mark.portable)]
+)
 def test_blocks_of_rows_have_the_values_of_all(weighted, monkeypatch):
     rng = np.random.default_rng(0)
     logits = 4.0 * rng.standard_normal((5, 7, 100)).astype("float32")
