@@ -117,7 +117,7 @@ def _loss(cls):
         call,
         labels=cls is not kc.AdaptiveLabelSmoothing,
         nothing=lambda: 0.0,
-        every=1 if cls is kc.MbLS else 4,
+        every=1 if cls is kc.MbLS else 2,
     )
 
 
@@ -127,11 +127,7 @@ def _metric(name, cls):
         metric.update_state(labels, predictions, weight)
         return metric.result()
 
-    return Entry(
-        call,
-        nothing=lambda: cls(**_REQUIRED.get(name, {})).result(),
-        every=1 if cls is kc.ECE else 4,
-    )
+    return Entry(call, nothing=lambda: cls(**_REQUIRED.get(name, {})).result())
 
 
 def _calibrator(cls):
@@ -139,8 +135,7 @@ def _calibrator(cls):
         made = cls().fit(labels, predictions, weight, num_folds=0, force=True)
         return made(LOGITS)
 
-    every = 1 if cls is kc.AffineScaling else 2
-    return Entry(call, takes="logits", every=every)
+    return Entry(call, takes="logits")
 
 
 def _chosen(*data):  # so few samples help no candidate, which warns

@@ -21,7 +21,6 @@ from inputs.test_bad_data import DOORS
 from inputs.test_refused_calls import MISTAKEN
 from inputs.test_refused_calls import NOT_FITTED
 from laws.test_battery import CALLED
-from laws.test_battery import SLOW
 from laws.test_battery import odd_calls
 from odd_inputs import is_error
 from odd_inputs import outcome
@@ -37,6 +36,8 @@ RENAMED: dict[str, str] = {}
 # Who is given all odd inputs: a loss, a metric, a function, a fit.
 ALL = {"MbLS", "ECE", "ece", "TemperatureScaling"}
 EVERY = 17
+# Each call fits by sampling, or makes a page.
+SLOW = "BayesianScaling", "GaussianProcessCalibration", "report_of_predictions"
 
 
 def _told(call: Callable, name: str) -> str:

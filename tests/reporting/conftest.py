@@ -6,8 +6,11 @@ import pytest
 
 
 @functools.cache
-def compiled(template, name):
-    return template(name)
+def cached_template():
+    """`template` with a memory, for the tests of this folder alone."""
+    from keras_calib.reporting import html
+
+    return functools.cache(html.template)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,10 +21,9 @@ def templates_are_compiled_once():
     from keras_calib.reporting import label_page
     from keras_calib.reporting import label_report
 
-    once = functools.partial(compiled, html.template)
     with pytest.MonkeyPatch.context() as patch:
         for module in (html, entry_points, label_page, label_report):
-            patch.setattr(module, "template", once)
+            patch.setattr(module, "template", cached_template())
         yield
 
 
