@@ -31,12 +31,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # TensorFlow 2.18 nor to the nightly, and an unknown flag ends the process.
 FAST_XLA = --xla_backend_optimization_level=0 \
   --xla_llvm_disable_expensive_passes=true
-test test-all test-jax: export XLA_FLAGS ?= $(FAST_XLA) \
+test test-all test-slow test-jax: export XLA_FLAGS ?= $(FAST_XLA) \
   --xla_cpu_use_fusion_emitters=false
 test-minimum test-nightly: export XLA_FLAGS ?= $(FAST_XLA)
 test-jax: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0
 
-.PHONY: demo test test-all test-backends test-jax test-torch test-minimum \
+.PHONY: demo test test-all test-slow test-backends test-jax test-torch test-minimum \
   test-nightly mutants frozen lint types format docs notebooks dist bench bench-peers clean help
 
 help:
@@ -44,6 +44,7 @@ help:
 	@echo "                    after the installation)"
 	@echo "make test           every claim once, on the TensorFlow backend"
 	@echo "make test-all       also slow tests, and those of examples/papers"
+	@echo "make test-slow      slow tests alone, such as TESTS=tests/examples"
 	@echo "make test-backends  reference values and laws on JAX and on torch"
 	@echo "make test-minimum   make test with the oldest versions that setup.cfg allows;"
 	@echo "                    Python 3.11 or 3.12"
@@ -72,6 +73,11 @@ test: .venv/dev
 
 test-all: .venv/dev
 	KERAS_BACKEND=tensorflow .venv/bin/python $(PYTEST) $(TESTS)
+
+# Without those of examples/papers.
+test-slow: .venv/dev
+	KERAS_BACKEND=tensorflow .venv/bin/python $(PYTEST) -m slow \
+	  --ignore=tests/papers $(TESTS)
 
 test-backends: test-jax test-torch
 
