@@ -54,6 +54,8 @@ def test_python_code_runs(page, tmp_path, monkeypatch):
         pytest.importorskip("keras_hub")
     monkeypatch.chdir(tmp_path)
     mpl.use("Agg")
+    if keras.backend.backend() == "tensorflow":
+        on_one_device(monkeypatch)
     space = {"__name__": "page"}
     exec(compile(GIVEN.get(page.name, ""), "given", "exec"), space)
     for number, code in enumerate(blocks(page, "python"), 1):
@@ -62,6 +64,17 @@ def test_python_code_runs(page, tmp_path, monkeypatch):
             code = re.sub(r"\bepochs=\d+", "epochs=2", code)
         exec(compile(code, f"{name(page)}, block {number}", "exec"), space)
     keras.backend.clear_session()
+
+
+def on_one_device(monkeypatch):
+    """Strategies of pages take one: two of them in a process mix gradients."""
+    import tensorflow as tf
+
+    class OnOneDevice(tf.distribute.MirroredStrategy):
+        def __init__(self, devices=None, **options):
+            super().__init__(devices or ["CPU:0"], **options)
+
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", OnOneDevice)
 
 
 def commands():
