@@ -56,7 +56,10 @@ def imports_of(path: Path) -> list[tuple[str, bool]]:
 
 def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
     """Each imported module, and whether a function imports it."""
+    holders = (ast.stmt, ast.excepthandler, ast.match_case)
     for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, holders):
+            continue
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, inside
@@ -68,8 +71,8 @@ def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
                 if node.module == "keras_calib.backend.optional":
                     # Imported when it is first used.
                     yield alias.name, True
-        function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-        yield from imports(node, inside or isinstance(node, function))
+        function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        yield from imports(node, inside or function)
 
 
 def defined_names(tree: ast.Module) -> set[str]:

@@ -245,6 +245,7 @@ class PerImage(StreamingMetric):
         chosen = self.options.pixels_per_image
         return num_pixels if chosen is None else min(num_pixels, chosen)
 
+    @without_autograph
     def _of_image(self, image: dict[str, Any]) -> tuple[Any, Any]:
         """Value and number of valid pixels of one image."""
         fields = {"weight": None, "objectness": None, **image}

@@ -207,9 +207,10 @@ def test_some_pixels_of_each_image_can_be_looked_at():
     options = {"from_logits": True, "ignore_class": 255}
     some = kc.PerImage(kc.Accuracy(pixels_per_image=9, **options))
     some.update_state(labels, logits)
+    single = kc.Accuracy(pixels_per_image=9, **options)
     singles, counts = [], []
     for i in range(len(labels)):
-        single = kc.Accuracy(pixels_per_image=9, **options)
+        single.reset_state()
         single.update_state(labels[i : i + 1], logits[i : i + 1])
         singles.append(float(single.result()))
         counts.append(single.summary.moments(array(single.sums)).weight)
