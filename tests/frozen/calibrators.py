@@ -1,5 +1,6 @@
 """Calibrators: what they make of fixed rows, and the likelihood then."""
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -169,7 +170,7 @@ def _compact() -> Iterator[tuple[str, Any]]:
 
 
 def _of_images() -> Iterator[tuple[str, Any]]:
-    """Known filters: their training is that of Keras, and takes a second."""
+    """Known filters, and filters that a short training of Keras finds."""
     rng = np.random.default_rng(96)
     made = kc.LocalTemperatureScaling(
         depth=1,
@@ -182,6 +183,29 @@ def _of_images() -> Iterator[tuple[str, Any]]:
     yield "temperature by place/pixels", _answers(made, PIXELS, 1)
     found = made.temperature_map(PIXELS.logits[:1])
     yield "temperature by place, map/pixels", found
+    labels, logits = _sure_on_the_left()
+    made = kc.LocalTemperatureScaling(
+        depth=1,
+        kernel_size=3,
+        dilation_rate=1,
+        learning_rate=0.05,
+        batch_size=4,
+        epochs=6,
+    ).fit(labels, logits)
+    yield (
+        "temperature by place, fitted/images",
+        made.temperature_map(logits[:1]),
+    )
+
+
+def _sure_on_the_left() -> tuple[Any, Any]:
+    """Images whose left half is far too sure, and leans to one class."""
+    rng = np.random.default_rng(3)
+    left = (np.arange(10) < 5)[:, None]
+    logits = rng.integers(-64, 65, (12, 10, 10, 3)) / 16
+    noise = rng.gumbel(size=logits.shape)
+    labels = np.argmax(logits / np.where(left, 6.0, 0.7) + noise, axis=-1)
+    return labels, (logits + left * [0.0, 0.0, 4.0]).astype("float32")
 
 
 def _chosen() -> Iterator[tuple[str, Any]]:
@@ -225,10 +249,9 @@ def _told_of_choice(found: Any) -> Any:
 
 
 def _posteriors() -> Iterator[tuple[str, Any]]:
-    """Of known draws and tables: their fits sample, or trace for seconds."""
+    """Of known draws and tables, and of short fits."""
     rng = np.random.default_rng(95)
-    logits = CLASSES["ten classes"].logits[:6]
-    for quantity, made in {
+    known = {
         "draws of a scale by class": kc.BayesianScaling(
             temperature=1.25,
             uniform_share=0.02,
@@ -242,11 +265,51 @@ def _posteriors() -> Iterator[tuple[str, Any]]:
             offsets=rng.integers(-16, 17, 7) / 64,
             deviations=rng.integers(-16, 17, (4, 7)) / 64,
         ),
-    }.items():
-        yield f"{quantity}/ten classes", made(logits)
-        low, high = made.credible_interval(logits, 0.9)
-        found = {"low": low, "high": high}
-        yield f"{quantity}, interval/ten classes", found
+    }
+    logits = CLASSES["ten classes"].logits[:6]
+    for quantity, made in known.items():
+        yield from _of_draws(quantity, "ten classes", made, logits)
+    # Chains this short do not converge; rounding does not grow in them.
+    chains = {
+        "num_chains": 2,
+        "num_warmup": 4,
+        "num_samples": 4,
+        "num_draws": 8,
+    }
+    for quantity, cls, given, names in (
+        (
+            "draws of a scale by class, fitted",
+            kc.BayesianScaling,
+            chains,
+            ("ten classes", "two classes"),
+        ),
+        (
+            "draws of a matrix, fitted",
+            kc.BayesianScaling,
+            {"kind": "matrix", **chains},
+            ("two classes",),
+        ),
+        (
+            "gaussian process, fitted",
+            kc.GaussianProcessCalibration,
+            {"num_inducing_points": 6},
+            ("ten classes", "two classes"),
+        ),
+    ):
+        for name in names:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                made = _fitted(cls(**given), CLASSES[name])
+            rows = CLASSES[name].logits[:6]
+            yield from _of_draws(quantity, name, made, rows)
+
+
+def _of_draws(
+    quantity: str, name: str, made: Any, logits: Any
+) -> Iterator[tuple[str, Any]]:
+    yield f"{quantity}/{name}", made(logits)
+    low, high = made.credible_interval(logits, 0.9)
+    yield f"{quantity}, interval/{name}", {"low": low, "high": high}
 
 
 def quantities() -> Iterator[tuple[str, Any]]:
