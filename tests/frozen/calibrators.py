@@ -266,42 +266,31 @@ def _posteriors() -> Iterator[tuple[str, Any]]:
             deviations=rng.integers(-16, 17, (4, 7)) / 64,
         ),
     }
+    known["draws of a matrix"] = kc.BayesianScaling(
+        kind="matrix",
+        temperature=1.25,
+        uniform_share=0.02,
+        weights=np.eye(10) + rng.integers(-8, 9, (6, 10, 10)) / 64,
+        biases=rng.integers(-8, 9, (6, 10)) / 64,
+    )
     logits = CLASSES["ten classes"].logits[:6]
     for quantity, made in known.items():
         yield from _of_draws(quantity, "ten classes", made, logits)
     # Chains this short do not converge; rounding does not grow in them.
-    chains = {
-        "num_chains": 2,
-        "num_warmup": 4,
-        "num_samples": 4,
-        "num_draws": 8,
-    }
-    for quantity, cls, given, names in (
-        (
-            "draws of a scale by class, fitted",
-            kc.BayesianScaling,
-            chains,
-            ("ten classes", "two classes"),
+    for quantity, made in {
+        "draws of a scale by class, fitted": lambda: kc.BayesianScaling(
+            num_chains=2, num_warmup=4, num_samples=4, num_draws=8
         ),
-        (
-            "draws of a matrix, fitted",
-            kc.BayesianScaling,
-            {"kind": "matrix", **chains},
-            ("two classes",),
+        "gaussian process, fitted": lambda: kc.GaussianProcessCalibration(
+            num_inducing_points=6
         ),
-        (
-            "gaussian process, fitted",
-            kc.GaussianProcessCalibration,
-            {"num_inducing_points": 6},
-            ("ten classes", "two classes"),
-        ),
-    ):
-        for name in names:
+    }.items():
+        for name in ("ten classes", "two classes"):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)
-                made = _fitted(cls(**given), CLASSES[name])
+                fitted = _fitted(made(), CLASSES[name])
             rows = CLASSES[name].logits[:6]
-            yield from _of_draws(quantity, name, made, rows)
+            yield from _of_draws(quantity, name, fitted, rows)
 
 
 def _of_draws(
