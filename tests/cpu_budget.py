@@ -2,9 +2,9 @@
 
 It counts the time of the process and of the processes it started, for each
 test, each import of a test file and each fixture that several tests share.
-Imports and shared fixtures are charged to their file. A test above
-`OF_A_TEST` seconds or a file above its budget is named in the summary, with
-what to do.
+Imports and shared fixtures are charged to their file. In a run of the fast
+tier, `-m "not slow"`, a test above `OF_A_TEST` seconds or a file above its
+budget is named in the summary, with what to do.
 
 With `--cpu-budget=SECONDS` the run fails where all of it takes a fifth more
 than that. Seconds are those of the machine that `LOOP` was measured on: on
@@ -191,16 +191,18 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
     costs = config.stash[_KEY]
     if not costs.tests or hasattr(config, "workerinput"):
         return
-    lines = list(_summary(costs, config.getoption("cpu_budget")))
+    is_fast_tier = config.option.markexpr == "not slow"
+    lines = list(_summary(costs, is_fast_tier, config.getoption("cpu_budget")))
     terminalreporter.section("processor time")
     for line in lines:
         terminalreporter.write_line(line)
 
 
-def _summary(costs: Costs, budget: float | None) -> Iterator[str]:
+def _summary(
+    costs: Costs, is_fast_tier: bool, budget: float | None
+) -> Iterator[str]:
     """What is told of the costs, line by line."""
     slowness = costs.slowness()
-    files = costs.by_file()
     yield (
         f"{costs.all():.0f} s of {len(costs.tests)} tests, on a machine that"
         f" takes {slowness:.2f} times as long as the one of the budgets"
@@ -210,14 +212,8 @@ def _summary(costs: Costs, budget: float | None) -> Iterator[str]:
     )
     for name, spent in dearest.most_common(SHOWN):
         yield f"{spent:8.2f} s  {name}"
-    for name, spent in costs.tests.most_common():
-        alone = name.split("::")[0] not in OF_FILES
-        if alone and spent > OF_A_TEST * slowness:
-            yield _over("test", name, spent, OF_A_TEST * slowness)
-    for name, spent in files.most_common():
-        allowed = OF_FILES.get(name, OF_A_FILE) * slowness
-        if spent > allowed and name != _BACKEND:
-            yield _over("file", name, spent, allowed)
+    if is_fast_tier:
+        yield from _all_over(costs)
     if budget and costs.all() > costs.allowed(budget):
         yield (
             f"FAILED: the tests take {costs.all():.3g} s of processor time."
@@ -225,6 +221,19 @@ def _summary(costs: Costs, budget: float | None) -> Iterator[str]:
             " tests and files named above cheaper, or mark as slow what only"
             " repeats a claim that another test makes."
         )
+
+
+def _all_over(costs: Costs) -> Iterator[str]:
+    """Tests and files above their budgets, which fast ones alone have."""
+    slowness = costs.slowness()
+    for name, spent in costs.tests.most_common():
+        alone = name.split("::")[0] not in OF_FILES
+        if alone and spent > OF_A_TEST * slowness:
+            yield _over("test", name, spent, OF_A_TEST * slowness)
+    for name, spent in costs.by_file().most_common():
+        allowed = OF_FILES.get(name, OF_A_FILE) * slowness
+        if spent > allowed and name != _BACKEND:
+            yield _over("file", name, spent, allowed)
 
 
 def _over(kind: str, name: str, spent: float, allowed: float) -> str:

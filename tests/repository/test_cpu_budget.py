@@ -37,7 +37,7 @@ def test_two(shared):
 def ran(tmp_path_factory):
     """Runs the file above with a budget: exit code, output and costs."""
     found = {}
-    for budget in (0.5, 0.2):
+    for budget, tier in ((0.5, "not slow"), (0.2, "")):
         folder = tmp_path_factory.mktemp("suite")
         (folder / "test_costs.py").write_text(BODY)
         with pytest.MonkeyPatch.context() as patch, StringIO() as out:
@@ -52,7 +52,7 @@ def ran(tmp_path_factory):
                         *("-q", "-s", "-c", os.devnull, f"--rootdir={folder}"),
                         *("-p", "no:xdist", "-p", "no:cacheprovider"),
                         *("--import-mode=importlib", str(folder)),
-                        f"--cpu-budget={budget}",
+                        *("-m", tier, f"--cpu-budget={budget}"),
                         f"--cpu-costs={folder / 'costs.json'}",
                     ],
                     plugins=[cpu_budget],
@@ -86,6 +86,8 @@ def test_the_whole_suite_fails_a_fifth_above_its_budget(ran):
     assert code == pytest.ExitCode.TESTS_FAILED
     assert re.search(r"FAILED: the tests take 0\.\d+ s of", told)
     assert "The budget is 0.2 s and a fifth" in told
+    # Of slow tests none has a budget of its own.
+    assert "over budget" not in told
 
 
 def test_a_slower_machine_has_more_time():
