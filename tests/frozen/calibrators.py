@@ -265,14 +265,14 @@ def _posteriors() -> Iterator[tuple[str, Any]]:
             offsets=rng.integers(-16, 17, 7) / 64,
             deviations=rng.integers(-16, 17, (4, 7)) / 64,
         ),
+        "draws of a matrix": kc.BayesianScaling(
+            kind="matrix",
+            temperature=1.25,
+            uniform_share=0.02,
+            weights=np.eye(10) + rng.integers(-8, 9, (6, 10, 10)) / 64,
+            biases=rng.integers(-8, 9, (6, 10)) / 64,
+        ),
     }
-    known["draws of a matrix"] = kc.BayesianScaling(
-        kind="matrix",
-        temperature=1.25,
-        uniform_share=0.02,
-        weights=np.eye(10) + rng.integers(-8, 9, (6, 10, 10)) / 64,
-        biases=rng.integers(-8, 9, (6, 10)) / 64,
-    )
     logits = CLASSES["ten classes"].logits[:6]
     for quantity, made in known.items():
         yield from _of_draws(quantity, "ten classes", made, logits)
@@ -296,6 +296,7 @@ def _posteriors() -> Iterator[tuple[str, Any]]:
 def _of_draws(
     quantity: str, name: str, made: Any, logits: Any
 ) -> Iterator[tuple[str, Any]]:
+    """The mean of a posterior for some rows, and its intervals."""
     yield f"{quantity}/{name}", made(logits)
     low, high = made.credible_interval(logits, 0.9)
     yield f"{quantity}, interval/{name}", {"low": low, "high": high}

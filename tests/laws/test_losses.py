@@ -96,7 +96,7 @@ def test_ids_columns_and_one_hot_labels_agree():
         ):
             other, same = map(array, run(form, z, None))
             np.testing.assert_array_equal(other, losses, err_msg=str(case))
-            np.testing.assert_array_equal(same, array(gradient))
+            np.testing.assert_array_equal(same, array(gradient), str(case))
 
 
 def test_probabilities_and_logits_agree():
