@@ -30,6 +30,7 @@ from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import safe_divide
@@ -128,7 +129,7 @@ def as_entries(
     if sample_weight is not None:
         # Whoever reads the entries enforces the rules of weights.
         weight = standardize_weights(sample_weight, shape_of(y_pred), rules=[])
-        y_true = ops.convert_to_tensor(y_true)
+        y_true = at_least_float32(y_true, "y_true")
         y_true = ops.where(ops.equal(weight, 0), ops.zeros_like(y_true), y_true)
     y_pred = array_namespace(y_pred).expand_dims(y_pred, -1)
     if mask is not None:

@@ -120,8 +120,12 @@ def at_least_float32(x: Any, name: str = "logits") -> Any:
     """Convert to a float32 or float64 tensor; lists get Keras' floatx."""
     listed = isinstance(x, list | tuple)
     x = as_numbers(x, name)
-    if listed and array_namespace(x) is np:
-        x = x.astype(backend.floatx())
+    if array_namespace(x) is np:
+        # JAX would wrap integers that int32 cannot hold.
+        if listed:
+            x = x.astype(backend.floatx())
+        elif x.dtype.kind in "biu":
+            x = x.astype("float32")
     x = ops.convert_to_tensor(x)
     dtype = backend.standardize_dtype(x.dtype)
     return x if dtype in ("float32", "float64") else ops.cast(x, "float32")

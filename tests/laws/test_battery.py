@@ -21,10 +21,12 @@ from odd_inputs import ODD_LABELS
 from odd_inputs import ODD_PREDICTIONS
 from odd_inputs import ODD_PROBS
 from odd_inputs import ODD_WEIGHTS
+from odd_inputs import WIDE_IDS
 from odd_inputs import is_error
 from odd_inputs import of_house
 from odd_inputs import outcome
 from odd_inputs import shown
+from odd_inputs import with_wide_id
 
 # Fits that need a package which this environment lacks.
 OUT_OF_REACH = {x.cls.__name__ for x in CALIBRATORS if not x.can_fit}
@@ -43,6 +45,7 @@ CALLED = [
 # Streams and fits read their arrays as one of them does, which tries all.
 HALVED = {x.cls.__name__ for x in (*CALIBRATORS, *METRICS)}
 HALVED -= {"AffineScaling", "ECE"}
+STREAMS = {x.cls.__name__ for x in METRICS}
 # One of each kind: NumPy reads arrays, whatever the backend.
 KINDS = (
     "AffineScaling",
@@ -195,6 +198,32 @@ def test_what_is_odd_is_refused_in_the_words_of_the_house(name):
         if may_be_nan and not is_error(found) and not np.isfinite(found).all():
             continue
         wrong.append(f"{kind}: {shown(found)}")
+    assert not wrong, "\n".join(wrong)
+
+
+@named(CALLED)
+def test_ids_that_a_cast_would_wrap_are_refused(name):
+    entry = entry_of(name)
+    if not entry.labels or entry.takes == "rows" or entry.classes != 3:
+        return
+    labels, outputs, _, weight = base_of(name)
+    kinds, place = list(WIDE_IDS), CALLED.index(name)
+    if entry.every > 2:  # Slow, and read as others are.
+        kinds = [kinds[place % len(kinds)]]
+    wrong = []
+    for kind in kinds:
+        wide = with_wide_id(labels, kind)
+        found, _ = outcome(lambda y=wide: entry.call(y, outputs, weight))
+        if not of_house(found):
+            wrong.append(f"{kind}: {shown(found)}")
+        if name not in STREAMS or kind != kinds[place % len(kinds)]:
+            continue
+        # Where a metric counts nothing, any id may stand.
+        none = np.where(labels == labels[-1], 0, weight)
+        found, _ = outcome(lambda y=wide, w=none: entry.call(y, outputs, w))
+        fine = wide.dtype.kind in "iuf"
+        if is_error(found) == fine:
+            wrong.append(f"{kind} of weight 0: {shown(found)}")
     assert not wrong, "\n".join(wrong)
 
 
