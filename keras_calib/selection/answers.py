@@ -4,7 +4,7 @@ from typing import Any
 
 from keras import ops
 
-__all__ = ["answers_of", "interval_of_label"]
+__all__ = ["accepted", "answers_of", "has_confidence", "interval_of_label"]
 
 
 def answers_of(logits: Any, score: Any, threshold: Any) -> dict[str, Any]:
@@ -24,9 +24,27 @@ def answers_of(logits: Any, score: Any, threshold: Any) -> dict[str, Any]:
         "probabilities": probabilities,
         "confidence": ops.max(probabilities, axis=-1),
         "score": score,
-        "accept": score >= threshold,
+        "accept": accepted(score, threshold, logits),
         "label": ops.cast(label, "int32"),
     }
+
+
+def accepted(score: Any, threshold: Any, logits: Any) -> Any:
+    """Where scores `(...)` reach the threshold, and there is a confidence."""
+    return ops.logical_and(score >= threshold, has_confidence(logits))
+
+
+def has_confidence(logits: Any) -> Any:
+    """Whether logits `(..., num_classes)` have a softmax, bool `(...)`.
+
+    A network that overflows gives NaN or infinity. Some logits may be -inf,
+    for classes that are ruled out.
+    """
+    # A sum keeps NaN, which a maximum may drop.
+    total = ops.sum(logits, axis=-1)
+    return ops.logical_and(
+        total < float("inf"), ops.max(logits, axis=-1) > -float("inf")
+    )
 
 
 def interval_of_label(label: Any, ends: tuple[Any, Any]) -> dict[str, Any]:

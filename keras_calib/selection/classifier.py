@@ -7,6 +7,7 @@ from typing import Self
 from typing import cast
 
 import keras
+from keras import ops
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
@@ -19,6 +20,7 @@ from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.selection.answers import has_confidence
 from keras_calib.selection.answers import interval_of_label
 from keras_calib.selection.candidates import check_units
 from keras_calib.selection.cost_targets import CostTarget
@@ -356,6 +358,10 @@ class SelectiveClassifier(StoredLayer, FitsOnModel):
             logits = at_least_float32(self.calibrator(given))
         threshold = self.threshold_for(groups, tuple(logits.shape)[:-1])
         answers = self.answers(logits, threshold)
+        if self.calibrator is not None:
+            # A calibrator may turn what is no logit into one.
+            sound = ops.logical_and(answers["accept"], has_confidence(given))
+            answers["accept"] = sound
         interval = getattr(self.calibrator, "interval", None)
         if interval is not None:
             answers |= interval_of_label(answers["label"], interval(given))

@@ -230,14 +230,19 @@ class MultiLabelSelector(LabelThresholdLayer, FitsOnModel):
 
     def answers(self, logits: Any) -> dict[str, Any]:
         """Named answers to logits before calibration."""
-        logits = self._calibrated(logits)
+        given, logits = logits, self._calibrated(logits)
         score = self._score(logits)
+        # What overflows has no confidence, also where a calibrator makes one.
+        bound = float("inf")
+        sound = ops.logical_and(ops.abs(given) < bound, ops.abs(logits) < bound)
+        if self.by == "example":
+            sound = ops.all(sound, axis=-1)
         return {
             "logits": logits,
             "probabilities": ops.sigmoid(logits),
             "confidence": ops.sigmoid(ops.abs(logits)),
             "score": score,
-            "accept": score >= self._threshold,
+            "accept": ops.logical_and(score >= self._threshold, sound),
             "labels": ops.cast(logits > 0.0, "int32"),
         }
 
