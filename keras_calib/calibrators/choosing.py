@@ -214,7 +214,7 @@ def choose_calibrator_on(
         The rule of one standard error: Breiman et al., Classification and
         Regression Trees, 1984, section 3.4.3.
     """
-    check_data_set(dataset, args)
+    check_data_set(model, dataset, args)
     reading = read_as(model, from_logits, ignore_class, output)
     batches = predicted_batches(
         model,

@@ -21,13 +21,13 @@ from keras_calib.predictions.row_order import told_by_batches
 __all__ = ["FitsOnModel", "check_data_set"]
 
 
-def check_data_set(dataset: Any, others: tuple) -> None:
+def check_data_set(model: Any, dataset: Any, others: tuple) -> None:
     """Raises TypeError if labels are given apart from the inputs."""
     if others:
         raise type_error(
             "`dataset` must hold inputs and labels together: pass the "
             "tuple `(x, y)`",
-            arguments=[type(x).__name__ for x in (dataset, *others)],
+            arguments=[type(x).__name__ for x in (model, dataset, *others)],
         )
 
 
@@ -100,7 +100,7 @@ class FitsOnModel:
                 and `steps` is None, or if it is unknown whether the model
                 returns logits.
         """
-        check_data_set(dataset, args)
+        check_data_set(model, dataset, args)
         reading = read_as(
             model, from_logits, ignore_class, output, self.reads_labels
         )
