@@ -21,6 +21,7 @@ from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import tanh
 from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = ["choice_logits", "sequence_confidence", "token_log_probs"]
@@ -232,7 +233,7 @@ def _log_confidence(
 
 def _complement(log_p: Any) -> Any:
     """1 - p, to the last digits of p near 1; ONNX has no expm1."""
-    return -ops.tanh(0.5 * log_p) * (1.0 + ops.exp(log_p))
+    return -tanh(0.5 * log_p) * (1.0 + ops.exp(log_p))
 
 
 def _ids(values: Any, name: str, vocabulary: int | None) -> Any:

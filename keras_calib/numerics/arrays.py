@@ -33,6 +33,7 @@ __all__ = [
     "shape_of",
     "sum_products",
     "sum_slices",
+    "tanh",
     "to_numpy",
     "value_if_eager",
 ]
@@ -207,6 +208,16 @@ def sum_slices(x: Any, ends: np.ndarray) -> Any:
         inside = ops.convert_to_tensor(inside, dtype=x.dtype)
         return sum_products(inside, x)
     return xp.stack([xp.sum(x[a:b]) for a, b in itertools.pairwise(ends)])
+
+
+def tanh(x: Any) -> Any:
+    """Hyperbolic tangent of a tensor, in its dtype."""
+    is_wide = backend.standardize_dtype(x.dtype) == "float64"
+    if backend.backend() != "jax" or not is_wide:
+        return ops.tanh(x)
+    # ops.tanh rounds float64 to float32 on JAX.
+    e = ops.expm1(-2.0 * ops.abs(x))
+    return ops.sign(x) * -e / (2.0 + e)
 
 
 def safe_divide(numerator: Any, denominator: Any) -> Any:
