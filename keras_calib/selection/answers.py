@@ -15,9 +15,12 @@ def answers_of(logits: Any, score: Any, threshold: Any) -> dict[str, Any]:
     probabilities = ops.softmax(logits, axis=-1)
     # Among ties the first class wins, as in `fit`; ops.top_k may take another.
     # Neither ONNX nor LiteRT can run ops.argmax.
-    classes = ops.arange(logits.shape[-1], dtype="float32")
+    size = logits.shape[-1]
+    if size is None:
+        size = ops.shape(logits)[-1]
+    classes = ops.arange(size, dtype="float32")
     largest = ops.max(logits, axis=-1, keepdims=True)
-    last = ops.full_like(logits, logits.shape[-1] - 1)
+    last = ops.full_like(logits, size - 1)
     label = ops.min(ops.where(logits >= largest, classes, last), axis=-1)
     return {
         "logits": logits,
@@ -42,9 +45,13 @@ def has_confidence(logits: Any) -> Any:
     """
     # A sum keeps NaN, which a maximum may drop.
     total = ops.sum(logits, axis=-1)
-    return ops.logical_and(
+    found = ops.logical_and(
         total < float("inf"), ops.max(logits, axis=-1) > -float("inf")
     )
+    if logits.shape[-1] is None:
+        # One output that is not known to be alone is read as one class.
+        found = ops.logical_and(found, ops.shape(logits)[-1] > 1)
+    return found
 
 
 def interval_of_label(label: Any, ends: tuple[Any, Any]) -> dict[str, Any]:

@@ -104,6 +104,19 @@ def test_probabilities_that_are_no_numbers_are_not_accepted():
     check(answers, np.array([True, False, False]))
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="sizes are known")
+def test_a_graph_need_not_know_the_number_of_classes():
+    import tensorflow as tf
+
+    scaling = kc.TemperatureScaling(temperature=2.0)
+    selector = kc.SelectiveClassifier(calibrator=scaling, threshold=0.1)
+    unknown = tf.TensorSpec([None, None])
+    run = tf.function(selector.call, input_signature=[unknown], autograph=False)
+    for name, value in selector(LOGITS).items():
+        np.testing.assert_allclose(run(LOGITS)[name], value, atol=1e-6)
+    assert not array(run(LOGITS[:, :1] + 9)["accept"]).any()
+
+
 def test_no_group_takes_a_row_without_confidence():
     groups = np.arange(150) % 2
     selector = kc.SelectiveClassifier()
