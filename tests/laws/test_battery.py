@@ -11,10 +11,12 @@ import numpy as np
 import odd_inputs
 import pytest
 from battery import NAMES
+from battery import NUM
 from battery import base_of
 from battery import entry_of
 from cases import BACKEND
 from cases import CALIBRATORS
+from cases import LOSSES
 from cases import METRICS
 from odd_inputs import ODD_ARRAYS
 from odd_inputs import ODD_LABELS
@@ -46,6 +48,7 @@ CALLED = [
 HALVED = {x.cls.__name__ for x in (*CALIBRATORS, *METRICS)}
 HALVED -= {"AffineScaling", "ECE"}
 STREAMS = {x.cls.__name__ for x in METRICS}
+LOSS_NAMES = {x.cls.__name__ for x in LOSSES} | {"SVLS", "NACL", "L1ACE"}
 # One of each kind: NumPy reads arrays, whatever the backend.
 KINDS = (
     "AffineScaling",
@@ -260,6 +263,28 @@ def test_what_is_odd_is_refused_by_way_of_a_model(name):
     if not (is_told if probs else of_house(found)):
         wrong.append(f"probabilities as logits: {shown(found)}")
     assert not wrong, "\n".join(wrong)
+
+
+@named(CALLED)
+def test_rows_of_weight_0_are_as_if_they_were_not_there(name):
+    entry = entry_of(name)
+    labels, outputs, _, weight = base_of(name)
+    is_loss = name in LOSS_NAMES  # A mean over the batch counts them.
+    has_more = not entry.labels or "objectness" in battery._REQUIRED.get(
+        name, {}
+    )
+    if weight is None or entry.takes == "rows" or is_loss or has_more:
+        return
+    kept = np.arange(NUM) % 5 != 2
+    expected, _ = outcome(
+        lambda: entry.call(labels[kept], outputs[kept], weight[kept])
+    )
+    odd = np.where(kept, labels, -100)
+    bad = np.where(kept.reshape(-1, 1), outputs, np.nan).astype("float32")
+    found, told = outcome(
+        lambda: entry.call(odd, bad, np.where(kept, weight, 0))
+    )
+    assert not told and close(found, expected), shown(found)
 
 
 @named(CALLED)
