@@ -111,6 +111,17 @@ def test_epoch_batches_count_epochs_told_or_not(told):
         assert len(orders) == epochs
 
 
+def test_a_plain_model_goes_on_from_the_epoch_that_was_set():
+    batches = Shown(np.zeros((10, 6), "float32"), np.zeros(10, int))
+    batches.firsts = []
+    model = dense(OwnLoss)
+    model.compile("sgd", loss=CROSS_ENTROPY, **EAGER)
+    batches.set_epoch(4)
+    model.fit(batches, epochs=2, shuffle=False, verbose=0)
+    orders = [np.random.default_rng((0, e)).permutation(10) for e in (4, 5)]
+    assert batches.firsts[-2:] == [tuple(order) for order in orders]
+
+
 def test_a_plain_model_trains_on_epoch_batches_without_the_index():
     x, _, labels, _ = data_of("sam", 10)
     options = {"batch_size": 5, "sample_weight": np.ones(10), "seed": 3}
