@@ -122,6 +122,16 @@ def test_a_plain_model_goes_on_from_the_epoch_that_was_set():
     assert batches.firsts[-2:] == [tuple(order) for order in orders]
 
 
+def test_an_epoch_that_is_told_is_a_whole_pass(tmp_path):
+    x, _, labels, _ = data_of("sam", 10)
+    batches = kc.EpochBatches(x, labels, batch_size=4, with_index=False)
+    backup = kc.ResumableBackup(tmp_path / "backup.npz")
+    model = dense(keras.Model)
+    model.compile("sgd", loss=CROSS_ENTROPY, **EAGER)
+    with pytest.raises(ValueError, match="`steps_per_epoch` must be None"):
+        model.fit(batches, steps_per_epoch=2, verbose=0, callbacks=[backup])
+
+
 def test_a_plain_model_trains_on_epoch_batches_without_the_index():
     x, _, labels, _ = data_of("sam", 10)
     options = {"batch_size": 5, "sample_weight": np.ones(10), "seed": 3}

@@ -257,14 +257,6 @@ def test_a_pipeline_resumes_at_the_first_epoch_that_is_not_finished(tmp_path):
     np.testing.assert_array_equal(run(tmp_path / "broken.npz"), whole)
 
 
-def test_an_epoch_of_epoch_batches_is_a_whole_pass(tmp_path):
-    x, _, labels, _ = data_of("sam", COUNT)
-    batches = kc.EpochBatches(x, labels, with_index=False)
-    backup = kc.ResumableBackup(tmp_path / "backup.npz")
-    with pytest.raises(ValueError, match="`steps_per_epoch` must be None"):
-        plain().fit(batches, steps_per_epoch=2, verbose=0, callbacks=[backup])
-
-
 class StopsAt(keras.callbacks.Callback):
     """Stops training after some steps, as when time is up."""
 
