@@ -10,6 +10,8 @@ from given import GIVEN
 from pages import PAGES
 from pages import blocks
 from paths import ROOT
+from promised import PROMISED
+from promised import TO_THE_END
 
 from keras_calib.reporting.command_line import COMMANDS
 
@@ -25,6 +27,7 @@ def name(page):
 def test_what_is_given_is_given_to_a_page():
     with_code = {page.name for page in PAGES if code_of(page, "python")}
     assert set(GIVEN) <= with_code
+    assert {*PROMISED, *TO_THE_END} <= {name(page) for page in PAGES}
 
 
 # What a newcomer runs first, here as it stands.
@@ -42,7 +45,9 @@ FIRST = ("README.md",)
     ],
     ids=name,
 )
-def test_python_code_runs(page, tmp_path, monkeypatch):
+def test_python_code_runs_and_gives_what_its_page_says(
+    page, tmp_path, monkeypatch
+):
     if "import keras_hub" in page.read_text(encoding="utf-8"):
         pytest.importorskip("keras_hub")
     monkeypatch.chdir(tmp_path)
@@ -53,9 +58,11 @@ def test_python_code_runs(page, tmp_path, monkeypatch):
     exec(compile(GIVEN.get(page.name, ""), "given", "exec"), space)
     for number, code in enumerate(code_of(page, "python"), 1):
         # Elsewhere what is shown is how, not how long.
-        if name(page) not in FIRST:
+        if name(page) not in TO_THE_END:
             code = re.sub(r"\bepochs=\d+", "epochs=2", code)
         exec(compile(code, f"{name(page)}, block {number}", "exec"), space)
+    promised = PROMISED.get(name(page), "")
+    exec(compile(promised, f"promised by {name(page)}", "exec"), space)
     keras.backend.clear_session()
 
 
