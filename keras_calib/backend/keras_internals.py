@@ -29,7 +29,6 @@ __all__ = [
     "fit_arguments",
     "in_stateless_scope",
     "is_at_batch_end",
-    "is_shuffled",
     "keras_mask",
     "logged_name",
     "loss_tracker",
@@ -326,23 +325,6 @@ def in_stateless_scope() -> bool:
         return stateless_scope.in_stateless_scope()
     except (ImportError, AttributeError):
         return True
-
-
-# Data.
-
-
-def is_shuffled(data: Any) -> bool:
-    """Return whether a `tf.data.Dataset` has a step that shuffles.
-
-    It returns False if unknown.
-    Seen in TensorFlow 2.21: `_inputs` and the names of the steps' classes.
-    """
-    if "shuffle" in type(data).__name__.lower():
-        return True
-    try:
-        return any(map(is_shuffled, data._inputs()))
-    except (AttributeError, TypeError):
-        return False
 
 
 # Masks.
