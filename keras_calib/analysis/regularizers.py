@@ -209,8 +209,7 @@ def regularizer_histogram(
         num_bins: Number of bins of equal width.
         limits: The lowest and the highest edge, in nats, to which values are
             clipped.
-        mask: False for samples to leave out, bool of the shape of class ids,
-            or None.
+        mask: False for samples to leave out, of the shape of class ids.
 
     Returns:
         `RegularizerHistogram` of the valid labels; a NaN is in no bin.
@@ -371,10 +370,9 @@ def _read(loss, labels, logits, mask=None):
 def _possible(labels: Any, mask: np.ndarray, axis: int, rank: int) -> Any:
     """Labels, where those outside of the mask become one inside, if any is."""
     labels = np.array(to_numpy(labels))
-    if labels.ndim == rank:
-        labels = np.moveaxis(labels, axis, -1)
-    labels[~mask] = labels[mask][0] if mask.any() else 0
-    return np.moveaxis(labels, -1, axis) if labels.ndim == rank else labels
+    rows = np.moveaxis(labels, axis if labels.ndim == rank else -1, -1)
+    rows[~mask] = rows[mask][0] if mask.any() else 0
+    return labels
 
 
 def _per_sample(loss, labels, hard, axis):

@@ -12,13 +12,13 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
+from keras_calib.backend.output_masks import mask_reader
 from keras_calib.backend.raw_inputs import preparation
 from keras_calib.backend.replicas import shared_by_replicas
 from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.weights import masked_weight
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.predictions.masks import mask_reader
 from keras_calib.predictions.outputs import ChosenOutput
 from keras_calib.predictions.outputs import choose_output
 from keras_calib.predictions.row_order import checked_order
@@ -183,7 +183,11 @@ class Predictor:
         self._model = model
         self._output = output
         self._prepare = preparation(model)
-        self._read_mask = mask_reader(model, output)
+        # These functions hold no model, which the reader would keep alive.
+        if output is None:
+            self._read_mask = mask_reader(model, None, _only)
+        else:
+            self._read_mask = mask_reader(model, output.name, output.of)
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with predictions; rows that layers mask weigh 0."""
@@ -200,13 +204,7 @@ class Predictor:
             shared_by_replicas(model, inputs, count) if by_keras else inputs
         )
         outputs = predict(model, shared)
-        if self._output is not None:
-            outputs = self._output.of(outputs, "outputs")
-        elif isinstance(outputs, dict | list | tuple):
-            # Some models do not say how many outputs they have before they
-            # run.
-            choose_output(model, None, outputs)
-            (outputs,) = keras.tree.flatten(outputs)
+        outputs = self._chosen(outputs)
         mask = keras_mask(outputs, len(outputs.shape) - 1)
         if by_keras and self._read_mask is not None:
             mask = self._read_mask(inputs)
@@ -222,6 +220,21 @@ class Predictor:
         outputs = outputs[:count]
         weight = masked_weight(batch.sample_weight, mask, outputs.shape[:-1])
         return batch._replace(outputs=outputs, sample_weight=weight)
+
+    def _chosen(self, outputs: Any) -> Any:
+        """The output to read, of all that the model returned."""
+        if self._output is not None:
+            return self._output.of(outputs, "outputs")
+        if isinstance(outputs, dict | list | tuple):
+            # Some models do not say how many outputs they have before they
+            # run.
+            choose_output(self._model, None, outputs)
+        return _only(outputs)
+
+
+def _only(outputs: Any) -> Any:
+    (output,) = keras.tree.flatten(outputs)
+    return output
 
 
 def count_batches(

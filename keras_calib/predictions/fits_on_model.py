@@ -89,9 +89,9 @@ class FitsOnModel:
             verbose: `"auto"` or 1 for a progress bar, 2 for a line at the
                 end, 0 for silence.
             **options: Further arguments of `fit`. `groups` may be a function
-                from the inputs of a batch to the groups of its rows; if given
-                for all rows, the data must have a fixed order, and are read
-                twice to see that they have.
+                from the inputs of a batch to the groups of its rows. Groups
+                that are given for all rows need data in a fixed order, which
+                are then read twice.
 
         Raises:
             TypeError: If the model has several outputs and `output` is None,

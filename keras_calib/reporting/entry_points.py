@@ -103,11 +103,11 @@ def report(
         num_bins: Number of bins of the calibration errors, at most 1000.
         num_mistakes: How many of the surest mistakes to show, with the
             images if the inputs are images.
-        groups: Groups to compare: a function from the inputs of a batch to
-            the groups of its samples, such as `lambda x: x["site"]`; or one
-            for each sample, of data in a fixed order, which are read twice to
-            see that they have one; or a dict of such by the name of the
-            attribute, as in `by_group`; or None.
+        groups: Groups to compare, or a dict of them by the name of the
+            attribute, as in `by_group`. A function gives those of a batch
+            from its inputs, such as `lambda x: x["site"]`. Groups that are
+            given for all samples need data in a fixed order, which are then
+            read twice.
         batch_size: Size of the batches of arrays.
         steps: How many batches, at most; None for all.
         title: Title of the page.

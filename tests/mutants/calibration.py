@@ -5,8 +5,8 @@ from mutants.mutant import Mutant
 MUTANTS = {
     "accept_above": Mutant(
         "selection/answers.py",
-        '"accept": score >= threshold',
-        '"accept": score > threshold',
+        "score >= threshold, has_confidence",
+        "score > threshold, has_confidence",
         "selection/test_classifier.py::test_a_score_of_exactly_the_threshold_is_accepted",
     ),
     "slope_without_weights": Mutant(

@@ -45,8 +45,8 @@ MUTANTS = {
     ),
     "index_of_the_count": Mutant(
         "training/sample_record.py",
-        "ops.logical_and(index >= 0, index < num_samples)",
-        "ops.logical_and(index >= 0, index <= num_samples)",
+        "narrowed_ids(given, num_samples)",
+        "narrowed_ids(given, num_samples + 1)",
         "training/test_records.py::"
         "test_an_unknown_sample_is_refused_or_makes_the_loss_nan",
     ),

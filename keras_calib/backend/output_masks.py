@@ -8,7 +8,7 @@ import keras
 from keras import backend
 
 from keras_calib.backend.keras_internals import keras_mask
-from keras_calib.predictions.outputs import ChosenOutput
+from keras_calib.backend.keras_internals import nested_layers
 
 __all__ = ["mask_reader"]
 
@@ -18,22 +18,26 @@ _READERS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def mask_reader(
-    model: keras.Model, output: ChosenOutput | None = None
+    model: keras.Model, output: str | None, chosen: _Reader
 ) -> _Reader | None:
     """A function from inputs to the mask of the output, or to None.
 
     It is None for a model that cannot mask: one of layers of Keras, none of
     which makes a mask. The function computes no more than the mask needs.
+
+    Args:
+        model: A Keras model.
+        output: Name of the output, or None for the only one.
+        chosen: A function from all outputs to this one.
     """
     if not isinstance(model, keras.Model):
         return None
-    if not any(map(_may_mask, model._flatten_layers())):
+    if not any(map(_may_mask, nested_layers(model))):
         return None
     readers = _READERS.setdefault(model, {})
-    name = None if output is None else output.name
-    if name not in readers:
-        readers[name] = _reader(weakref.ref(model), output)
-    return readers[name]
+    if output not in readers:
+        readers[output] = _reader(weakref.ref(model), chosen)
+    return readers[output]
 
 
 def _may_mask(layer: keras.layers.Layer) -> bool:
@@ -46,13 +50,9 @@ def _may_mask(layer: keras.layers.Layer) -> bool:
     )
 
 
-def _reader(
-    reference: Callable[[], Any], output: ChosenOutput | None
-) -> _Reader:
+def _reader(reference: Callable[[], Any], chosen: _Reader) -> _Reader:
     def mask_of(outputs):
-        if output is not None:
-            outputs = output.of(outputs, "outputs")
-        (outputs,) = keras.tree.flatten(outputs)
+        outputs = chosen(outputs)
         return keras_mask(outputs, len(outputs.shape) - 1)
 
     def stateless(state, inputs):
