@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import replacing
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.exporting.answer_graph import answer_graph
 from keras_calib.exporting.answer_graph import check_kept
@@ -278,7 +279,8 @@ def _set_temperature(graph: Any, value: float) -> None:
 
 
 def _written(graph: Any, load: Any, path: Path, inputs: dict) -> dict:
-    path.write_bytes(graph.packed())
+    with replacing(path) as file:
+        file.write(graph.packed())
     return load(path).run(inputs)
 
 

@@ -1,0 +1,156 @@
+"""The one reader of `.npz` files, which may come from anywhere."""
+
+import contextlib
+import math
+import os
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+
+__all__ = ["NpzFile", "Stored", "reading_npz"]
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+class Stored(NamedTuple):
+    """What an array of a file or of a state must be.
+
+    Attributes:
+        kinds: Kinds of dtypes, as NumPy calls them; empty for all.
+        shape: Sizes of its axes, of which None may be any, and a negative one
+            at most its absolute value. None for any shape.
+        low: Least value.
+        high: Largest value.
+        nan: Whether NaN may be among the values.
+    """
+
+    kinds: str = ""
+    shape: tuple[int | None, ...] | None = None
+    low: float = -math.inf
+    high: float = math.inf
+    nan: bool = False
+
+    def check_form(self, name: str, dtype: np.dtype, shape: tuple) -> None:
+        """Raises ValueError for another kind or shape."""
+        fits = not self.kinds or dtype.kind in self.kinds
+        if fits and self.shape is not None:
+            fits = len(shape) == len(self.shape) and all(
+                wanted is None or size == wanted or 0 <= size <= -wanted
+                for size, wanted in zip(shape, self.shape, strict=True)
+            )
+        if not fits:
+            raise value_error(
+                f'"{name}" must have the shape and dtype that were saved',
+                dtype=dtype.name,
+                shape=shape,
+                expected=self.shape,
+            )
+
+    def check(self, name: str, array: np.ndarray) -> np.ndarray:
+        """The array; ValueError for another kind, shape or range."""
+        self.check_form(name, array.dtype, array.shape)
+        if array.dtype.kind in "iuf":
+            right = (array >= self.low) & (array <= self.high)
+            if self.nan:
+                right |= np.isnan(array)
+            if not right.all():
+                raise value_error(
+                    f'"{name}" must lie in [{self.low}, {self.high}]',
+                    wrong=array[~right].ravel()[:3].tolist(),
+                )
+        return array
+
+
+_ANY = Stored()
+
+
+class NpzFile:
+    """The arrays of an open `.npz` file, each of which is read when asked.
+
+    No array is larger than the file declares, and nothing is unpickled.
+
+    Attributes:
+        names: Names of the arrays.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, most: float):
+        self._archive, self._left = archive, most
+        self._seen: set[str] = set()
+        entries = [x.filename for x in archive.infolist()]
+        if len({*entries}) < len(entries):
+            raise value_error("each array must be there once", names=entries)
+        self.names = [x[:-4] for x in entries if x.endswith(".npy")]
+
+    def form(self, name: str) -> tuple[np.dtype, tuple[int, ...]]:
+        """Dtype and shape of an array, which is not read."""
+        entry = self._archive.getinfo(f"{name}.npy")
+        with self._archive.open(entry) as file:
+            version = np.lib.format.read_magic(file)
+            shape, _, dtype = _HEADERS[version](file)
+            size = math.prod(shape) * dtype.itemsize
+            if dtype.hasobject or size != entry.file_size - file.tell():
+                raise value_error(
+                    f'"{name}" must be a plain array of the size of its entry',
+                    dtype=str(dtype),
+                    shape=shape,
+                    bytes=entry.file_size,
+                )
+        return dtype, shape
+
+    def read(self, name: str, stored: Stored = _ANY) -> np.ndarray:
+        """An array, once; what it must be is checked before it is read."""
+        stored.check_form(name, *self.form(name))
+        entry = self._archive.getinfo(f"{name}.npy")
+        self._left -= entry.file_size
+        if self._left < 0 or name in self._seen:
+            raise value_error(
+                "arrays must be read once, and not be much larger than the "
+                "file",
+                name=name,
+                bytes=entry.file_size,
+                compressed=entry.compress_size,
+            )
+        self._seen.add(name)
+        with self._archive.open(entry) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+            # Read to the end, where the checksum is compared.
+            file.read()
+        return stored.check(name, array)
+
+
+@contextlib.contextmanager
+def reading_npz(
+    path: Any, rule: str, *, times: float = 1.0
+) -> Iterator[NpzFile]:
+    """Open a `.npz` file, of which only the arrays asked for are read.
+
+    Args:
+        path: The file.
+        rule: Rule that a damaged or other file breaks.
+        times: Largest ratio of what is read to the size of the file, 1 for
+            arrays that were saved without compression.
+
+    Raises:
+        OSError: If there is no such file, or it cannot be opened.
+        ValueError: For whatever is wrong with its content.
+    """
+    with open(path, "rb") as opened:
+        try:
+            size = os.fstat(opened.fileno()).st_size
+            with zipfile.ZipFile(opened) as archive:
+                yield NpzFile(archive, times * size)
+        except MemoryError:
+            raise
+        # A file from elsewhere may raise anything.
+        except Exception as error:
+            raise value_error(
+                rule, path=str(path), error=f"{type(error).__name__}: {error}"
+            ) from error
