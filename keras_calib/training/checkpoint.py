@@ -17,7 +17,6 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import check_not_locked
 from keras_calib.backend.npz import NpzFile
-from keras_calib.backend.npz import Stored
 from keras_calib.backend.npz import reading_npz
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.training.callback_state import callback_state
@@ -283,7 +282,7 @@ def _state(file: NpzFile, with_arrays: bool) -> dict:
     def value(found):
         return file.read(f"arr_{found[_ARRAY]}") if _ARRAY in found else found
 
-    text = file.read("meta", Stored("u", (None,))).tobytes()
+    text = file.read("meta").tobytes()
     state = json.loads(text, object_hook=value if with_arrays else None)
     if state["version"] != _VERSION:
         return state

@@ -195,9 +195,11 @@ def test_a_selector_with_costs_has_no_risk_to_watch():
     selector = kc.SelectiveClassifier(costs=[[0.0, 1.0], [0.5, 0.0]])
     selector.fit(logits.argmax(-1), logits, mean_cost=0.2, delta=0.05)
     assert selector.chosen.certified_cost == 0.2
-    watching = Monitor(selector)
+    with pytest.warns(RuntimeWarning, match="does not watch the risk"):
+        watching = Monitor(selector)
     assert watching.risk is None
     assert [*watching.evidence] == ["calibration", "coverage"]
+    assert "risk" not in repr(watching)
 
 
 @pytest.mark.parametrize("part", ["selector", "chosen"])

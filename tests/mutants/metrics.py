@@ -46,7 +46,7 @@ MUTANTS = {
     ),
     "updates_without_a_turn": Mutant(
         "metrics/host.py",
-        "    with LOCK:\n",
+        "    with STATES:\n",
         "    if True:\n",
         "metrics/test_states.py::"
         "test_threads_that_share_a_metric_lose_no_sample",
