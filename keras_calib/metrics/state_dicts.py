@@ -72,6 +72,10 @@ class MergeableMetric(keras.metrics.Metric):
         with STATES:
             self._assign(state)
 
+    def __reduce__(self) -> tuple:
+        # Copies and pickles of Keras have no state.
+        return _restored, (type(self), self.get_config(), self.state_dict())
+
     def _comparable_config(self) -> dict[str, Any]:
         # How values are shown or compiled does not change the sums.
         apart = {"name", "dtype", "refresh_every", "jit_compile"}
@@ -95,6 +99,14 @@ class MergeableMetric(keras.metrics.Metric):
         assign_sum(self.sums, exact_sums.normalize_limbs(state["sums"]))
         flags = np.minimum(state["flags"], 2**31 - 1)
         assign_sum(self.flags, flags.astype("int32"))
+
+
+def _restored(
+    cls: type[MergeableMetric], config: dict[str, Any], state: dict[str, Any]
+) -> MergeableMetric:
+    made = cls.from_config(config)
+    made.load_state_dict(state)
+    return made
 
 
 def _check_state(

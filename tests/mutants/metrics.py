@@ -53,7 +53,7 @@ MUTANTS = {
     ),
     "scores_without_a_turn": Mutant(
         "metrics/base.py",
-        "contextlib.nullcontext() if alone else LOCK:",
+        "contextlib.nullcontext() if alone else STATES:",
         "contextlib.nullcontext():",
         "metrics/test_states.py::"
         "test_threads_that_share_a_metric_lose_no_sample",
