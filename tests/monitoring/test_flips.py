@@ -1,6 +1,7 @@
 """Prediction flips, and what the model predicts where nothing counts."""
 
 import importlib.util
+import warnings
 
 import keras
 import matplotlib as mpl
@@ -71,6 +72,32 @@ def test_flips_are_counted_between_logged_epochs():
         name = f"{log.prefix}prediction_flips"
         assert name not in log.logged[0].values
         assert history[name] == flips_by_hand()
+
+
+@portable
+def test_flips_are_counted_across_a_crash(tmp_path):
+    for data in ((X, Y), Shuffled(True), (X, {"label": Y, "index": Y})):
+        whole = logger(data, prefix="whole_")
+        parts = [logger(data, csv_path=tmp_path / "log.csv") for _ in range(2)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of the index that repeats.
+            fit(network(), Step(KERNELS), whole, epochs=4)
+            for log, epochs in zip(parts, (2, 4), strict=True):
+                backup = kc.ResumableBackup(tmp_path / "b", callbacks=[log])
+                fit(network(), Step(KERNELS), log, backup, epochs=epochs)
+        found = [x.values for log in parts for x in log.logged[-2:]]
+        for one, other in zip(found, whole.logged, strict=True):
+            name = "prediction_flips"
+            got, wanted = (
+                one.get(f"cal_{name}"),
+                other.values.get(f"whole_{name}"),
+            )
+            np.testing.assert_equal(got, wanted)
+        rows = (tmp_path / "log.csv").read_text().splitlines()
+        assert [row.endswith(",") for row in rows] == [False, True] + 3 * [
+            False
+        ]
+        (tmp_path / "b").unlink()
 
 
 def test_flips_of_samples_that_cannot_be_matched_are_nan():
