@@ -282,8 +282,9 @@ class CalibrationLogger(keras.callbacks.Callback):
     @last_predicted.setter
     def last_predicted(self, arrays: list[np.ndarray] | None) -> None:
         self._before = None
-        if arrays and len(arrays) <= 2 and self.count_flips:
-            self._before = Predicted(*[*arrays, None][:2])
+        if arrays and self.count_flips:
+            samples = arrays[1] if len(arrays) > 1 else None
+            self._before = Predicted(arrays[0], samples)
 
     def _read(self, model: keras.Model) -> tuple[ReadOptions, Any]:
         """Options for reading the model, and the loss to follow."""
