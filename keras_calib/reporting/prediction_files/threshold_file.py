@@ -10,6 +10,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
 from keras_calib.exporting.certificate_file import digest_of
+from keras_calib.reporting.answer_thresholds import load_threshold
 from keras_calib.selection import ChosenThreshold
 from keras_calib.selection import GroupThresholds
 from keras_calib.version import __version__
@@ -108,19 +109,16 @@ def rows_sha256(
 
 def is_threshold_file(path: Any) -> bool:
     """Whether a file is one that `write_threshold` made."""
-    return _KEY in (_read(path) or {})
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and _KEY in found
 
 
 def read_threshold(path: Any) -> ChosenThreshold:
     """The threshold of a file; ValueError for thresholds by group."""
-    facts = _read(path) or {}
-    if facts.get(_KEY) != _SCHEMA:
-        raise value_error(
-            "The threshold must be of a form that this version knows: use the "
-            "version of keras-calib that made it",
-            answer_threshold=facts.get(_KEY),
-            known=_SCHEMA,
-        )
+    facts = load_threshold(path).facts
     if facts.get("threshold") is None:
         raise value_error(
             "The file must have one threshold, not one for each group: watch "
@@ -144,15 +142,6 @@ def read_threshold(path: Any) -> ChosenThreshold:
             file=str(path),
             error=repr(error),
         ) from error
-
-
-def _read(path: Any) -> dict[str, Any] | None:
-    """The facts of a file of JSON; None if it holds something else."""
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _plain(threshold: float, column: str) -> float | str:
