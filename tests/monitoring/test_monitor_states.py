@@ -3,6 +3,7 @@
 import copy
 import itertools
 import pickle
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,6 +15,7 @@ from monitored import same
 import keras_calib as kc
 from keras_calib import Monitor
 from keras_calib import add_windows
+from keras_calib.monitoring.monitor_record import Record
 
 GOING = monitor().update(*answers(333))
 GOING.update([0.5, 0.9], [False, True], ids=["a", "b"])
@@ -174,8 +176,17 @@ def test_halves_of_even_sums_are_refused():
     assert own.add_sums(sums + other).counts["answers"] == 200
 
 
-def test_threads_that_share_a_monitor_lose_no_answer():
+def test_threads_that_share_a_monitor_lose_no_answer(monkeypatch):
     own, other = monitor(), monitor()
+    note = Record.note
+
+    def slow(record, totals, logs):
+        totals = record.totals + totals
+        # Another thread takes its turn here, if it may.
+        time.sleep(1e-4)
+        note(record, totals - record.totals, logs)
+
+    monkeypatch.setattr(Record, "note", slow)
     rows = [x[:60] for x in answers(300)]
     sums = own.sums(*rows)
 
