@@ -21,32 +21,22 @@ _HEADERS = {
 
 
 class Stored(NamedTuple):
-    """What an array of a file or of a state must be.
+    """What an array must be: kinds of dtypes, sizes of axes, range of values.
 
-    Attributes:
-        kinds: Kinds of dtypes, as NumPy calls them; empty for all.
-        shape: Sizes of its axes, of which None may be any, and a negative one
-            at most its absolute value. None for any shape.
-        low: Least value.
-        high: Largest value.
-        nan: Whether NaN may be among the values.
+    An axis of None may have any size, and one of -n has at most n.
     """
 
-    kinds: str = ""
-    shape: tuple[int | None, ...] | None = None
+    kinds: str
+    shape: tuple[int | None, ...]
     low: float = -math.inf
     high: float = math.inf
     nan: bool = False
 
     def check_form(self, name: str, dtype: np.dtype, shape: tuple) -> None:
         """Raises ValueError for another kind or shape."""
-        fits = not self.kinds or dtype.kind in self.kinds
-        if fits and self.shape is not None:
-            fits = len(shape) == len(self.shape) and all(
-                wanted is None or size == wanted or 0 <= size <= -wanted
-                for size, wanted in zip(shape, self.shape, strict=True)
-            )
-        if not fits:
+        fits = dtype.kind in self.kinds and len(shape) == len(self.shape)
+        pairs = zip(shape, self.shape, strict=False)
+        if not fits or not all(n in (x, None) or x <= -n for x, n in pairs):
             raise value_error(
                 f'"{name}" must have the shape and dtype that were saved',
                 dtype=dtype.name,
@@ -59,8 +49,7 @@ class Stored(NamedTuple):
         self.check_form(name, array.dtype, array.shape)
         if array.dtype.kind in "iuf":
             right = (array >= self.low) & (array <= self.high)
-            if self.nan:
-                right |= np.isnan(array)
+            right |= self.nan & np.isnan(array)
             if not right.all():
                 raise value_error(
                     f'"{name}" must lie in [{self.low}, {self.high}]',
@@ -70,17 +59,10 @@ class Stored(NamedTuple):
 
 
 class NpzFile:
-    """The arrays of an open `.npz` file, each of which is read when asked.
-
-    No array is larger than the file declares, and nothing is unpickled.
-
-    Attributes:
-        names: Names of the arrays.
-    """
+    """The arrays of an open file, by `names`; each is read when asked for."""
 
     def __init__(self, archive: zipfile.ZipFile, most: float):
         self._archive, self._left = archive, most
-        self._seen: set[str] = set()
         entries = [x.filename for x in archive.infolist()]
         if len({*entries}) < len(entries):
             raise value_error("each array must be there once", names=entries)
@@ -90,8 +72,7 @@ class NpzFile:
         """Dtype and shape of an array, which is not read."""
         entry = self._archive.getinfo(f"{name}.npy")
         with self._archive.open(entry) as file:
-            version = np.lib.format.read_magic(file)
-            shape, _, dtype = _HEADERS[version](file)
+            shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
             size = math.prod(shape) * dtype.itemsize
             if dtype.hasobject or size != entry.file_size - file.tell():
                 raise value_error(
@@ -104,20 +85,17 @@ class NpzFile:
 
     def read(self, name: str, stored: Stored | None = None) -> np.ndarray:
         """An array, once; what it must be is checked before it is read."""
-        form = self.form(name)
+        form, entry = self.form(name), self._archive.getinfo(f"{name}.npy")
         if stored is not None:
             stored.check_form(name, *form)
-        entry = self._archive.getinfo(f"{name}.npy")
         self._left -= entry.file_size
-        if self._left < 0 or name in self._seen:
+        if self._left < 0 or name not in self.names:
             raise value_error(
-                "arrays must be read once, and not be much larger than the "
-                "file",
+                "arrays must be read once, and not exceed the file by far",
                 name=name,
                 bytes=entry.file_size,
-                compressed=entry.compress_size,
             )
-        self._seen.add(name)
+        self.names.remove(name)
         with self._archive.open(entry) as file:
             array = np.lib.format.read_array(file, allow_pickle=False)
             # Read to the end, where the checksum is compared.
@@ -129,17 +107,10 @@ class NpzFile:
 def reading_npz(
     path: Any, rule: str, *, times: float = 1.0
 ) -> Iterator[NpzFile]:
-    """Open a `.npz` file, of which only the arrays asked for are read.
+    """Open a `.npz` file; ValueError of a `rule` for whatever is wrong in it.
 
-    Args:
-        path: The file.
-        rule: Rule that a damaged or other file breaks.
-        times: Largest ratio of what is read to the size of the file, 1 for
-            arrays that were saved without compression.
-
-    Raises:
-        OSError: If there is no such file, or it cannot be opened.
-        ValueError: For whatever is wrong with its content.
+    What is read may have so many `times` the bytes of the file: 1 for arrays
+    that were saved without compression.
     """
     with open(path, "rb") as opened:
         try:

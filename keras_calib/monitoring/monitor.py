@@ -123,7 +123,6 @@ class Monitor:
             for name, holds in self._holds.items()
         }
         self._record = Record(self._holds)
-        self._marks = setup.marks()
 
     @in_turn
     def update(
@@ -200,7 +199,7 @@ class Monitor:
         arrays, and give the total to `add_sums`. Arguments as in `update`.
         """
         outcomes = self._read(confidence, accepted, correct)
-        return sums_of(outcomes, self._holds, self._marks)
+        return sums_of(outcomes, self._holds, self._setup.marks())
 
     @in_turn
     def add_sums(self, sums: Any) -> Self:
@@ -219,10 +218,10 @@ class Monitor:
             ValueError: If it is of other arguments, or no sum of counts.
                 Nothing is added then.
         """
-        parts = self._check_sums(sums)
-        for watch, part in zip(self._watches.values(), parts, strict=False):
-            watch.add_sum(part[:-3], round(part[-3]), part[-2:])
-        self._record.note(parts[-1], self._logs())
+        parts, totals = self._check_sums(sums)
+        for name, part in parts.items():
+            self._watches[name].add_sum(*part)
+        self._record.note(totals, self._logs())
         return self
 
     @property
@@ -380,10 +379,9 @@ class Monitor:
         needed = "calibration" in self._holds
         return read_answers(confidence, accepted, correct, calibration=needed)
 
-    def _check_sums(self, sums: Any) -> list[np.ndarray]:
+    def _check_sums(self, sums: Any) -> tuple[dict[str, tuple], np.ndarray]:
         """Parts of the hypotheses, and the totals; raises as `add_sums`."""
-        sizes = {name: len(x.prior) for name, x in self._holds.items()}
-        return read_sums(sums, sizes, self._marks)
+        return read_sums(sums, self._holds, self._setup.marks())
 
     def _add(
         self, accepted: np.ndarray, known: np.ndarray, outcomes: tuple

@@ -127,15 +127,13 @@ class Setup(NamedTuple):
 
     def told(self) -> str:
         """What is watched, in words."""
-        told = []
-        if self.risk is not None:
-            told.append(f"risk <= {self.risk:.3g}")
-        if self.tolerance is not None:
-            told.append(f"calibration within {self.tolerance:.3g}")
-        if self.coverage is not None:
-            low, high = self.coverage
-            told.append(f"coverage in [{low:.3g}, {high:.3g}]")
-        return ", ".join(told)
+        ends = [f"{x:.3g}" for x in self.coverage or ()]
+        told = {
+            "risk": f"risk <= {self.risk:.3g}" if self.risk else "",
+            "calibration": f"calibration within {self.tolerance}",
+            "coverage": f"coverage in [{', '.join(ends)}]",
+        }
+        return ", ".join(told[name] for name in self.parts)
 
     def hypotheses(self) -> dict[str, Any]:
         """Hypotheses by name, the risk first."""

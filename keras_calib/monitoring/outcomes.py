@@ -78,100 +78,68 @@ def read_labels(correct: Any) -> np.ndarray:
     return correct
 
 
-def read_sums(
-    sums: Any, sizes: Mapping[str, int], marks: np.ndarray
-) -> list[np.ndarray]:
-    """The parts of an array of `Monitor.sums`, and the totals.
+def sums_of(
+    outcomes: Sequence[np.ndarray], holds: Mapping[str, Any], marks: np.ndarray
+) -> np.ndarray:
+    """The array of `Monitor.sums`, of what `read_answers` returns.
 
-    Args:
-        sums: The array.
-        sizes: Number of alternatives of each hypothesis.
-        marks: What tells the arguments of the monitor from others.
+    It ends with `marks`, which tell the arguments of a monitor, once for each
+    answer. Before them are bits of a hash, as a half of sums has halves there.
+    """
+    confidence, accepted, correct = outcomes
+    labelled = [x[~np.isnan(correct)] for x in outcomes]
+    values = by_hypothesis(accepted, *labelled)
+    factors = [x.log_factors(*values[name]) for name, x in holds.items()]
+    hashed = confidence.view("uint64") * np.uint64(0x9E3779B97F4A7C15)
+    bits = hashed[:, None] >> np.arange(64 - _BITS, 64, dtype="uint64") & 1
+    rows = [x.sum(axis=0) for x in (*factors, bits)]
+    rows.insert(-1, totals_of(accepted, *labelled))
+    return np.concatenate([*rows, len(confidence) * marks])
+
+
+def read_sums(
+    sums: Any, holds: Mapping[str, Any], marks: np.ndarray
+) -> tuple[dict[str, tuple], np.ndarray]:
+    """What `sums_of` was given: by hypothesis the sum of the factors, number
+    of outcomes and sums of their facts; and the totals.
     """
     sums = as_array(sums, "sums", "float64")
-    lengths = [
-        *(x + 3 for x in sizes.values()),
-        len(TOTALS),
-        _BITS + len(marks),
-    ]
-    shape = (sum(lengths),)
+    lengths = [*(len(x.prior) for x in holds.values()), len(TOTALS), _BITS]
+    shape = (sum(lengths) + len(marks),)
     if sums.shape != shape or not np.isfinite(sums).all():
         raise value_error(
             f"`sums` must be finite and have shape {shape}, of `sums` of a "
             "monitor with the same arguments",
             **{"sums.shape": sums.shape},
         )
-    *parts, totals, seal = np.split(sums, np.cumsum(lengths[:-1]))
-    told = dict(zip(TOTALS, totals.tolist(), strict=True))
-    if (seal[_BITS:] != told["answers"] * marks).any():
+    *factors, totals, bits, found = np.split(sums, np.cumsum(lengths))
+    answers, accepted, known_accepted, wrong, known, right, confidence = totals
+    if (found != answers * marks).any():
         raise value_error(
             "`sums` must be of monitors with the same arguments as this one",
-            answers=told["answers"],
+            answers=answers,
         )
-    facts = _facts_of(told)
-    same = all(
-        np.allclose(part[-3:], facts[name], rtol=1e-9, atol=1e-6)
-        for name, part in zip(sizes, parts, strict=True)
-    )
-    if not same or not _are_counts(told, seal[:_BITS]):
+    unknown = accepted - known_accepted
+    # Accepted and rejected answers: right, wrong, and without a label.
+    cells = [known_accepted - wrong, wrong, right - known_accepted + wrong]
+    cells += [known - right - wrong, unknown, answers - known - unknown, *bits]
+    counts = all(x >= 0.0 and x == math.floor(x) for x in cells)
+    if not counts or not 0.0 <= confidence <= known * (1.0 + 1e-9):
         raise value_error(
             "`sums` must be counts of answers, as `sums` returns them, or a "
             "sum of such arrays",
-            **told,
+            **dict(zip(TOTALS, totals.tolist(), strict=True)),
         )
-    return [*parts, totals]
-
-
-def sums_of(
-    outcomes: Sequence[np.ndarray], holds: Mapping[str, Any], marks: np.ndarray
-) -> np.ndarray:
-    """The array of `Monitor.sums`, of what `read_answers` returns."""
-    labelled = [x[~np.isnan(outcomes[2])] for x in outcomes]
-    values = by_hypothesis(outcomes[1], *labelled)
-    found: list[Any] = []
-    for name, each in holds.items():
-        found.append(each.log_factors(*values[name]).sum(axis=0))
-        found.append([len(values[name][0])])
-        found.append(each.facts(*values[name]).sum(axis=0))
-    found.append(totals_of(outcomes[1], *labelled))
-    return np.concatenate([*found, _seal_of(outcomes[0], marks)])
-
-
-def _seal_of(confidence: np.ndarray, marks: np.ndarray) -> np.ndarray:
-    """What sums of answers `(n,)` have besides, which adds as they do.
-
-    Halves of sums are no sums: they show in bits of hashes, of which about
-    every second has an odd sum. And each answer has the marks of the arguments.
-    """
-    hashed = confidence.view("uint64") * np.uint64(0x9E3779B97F4A7C15)
-    bits = hashed[:, None] >> np.arange(64 - _BITS, 64, dtype="uint64") & 1
-    return np.concatenate([bits.sum(axis=0), len(confidence) * marks])
-
-
-def _facts_of(told: Mapping[str, float]) -> dict[str, tuple[float, ...]]:
-    """Number of outcomes and their facts by hypothesis, of the totals."""
-    of_accepted = told["accepted_labelled"], told["accepted_wrong"], 0.0
-    of_labelled = told["labelled"], told["correct"], told["confidence"]
-    of_all = told["answers"], told["accepted"], 0.0
-    return {
-        "risk": of_accepted,
-        "calibration": of_labelled,
-        "coverage": of_all,
+    facts = {
+        "risk": (known_accepted, [wrong, 0.0]),
+        "calibration": (known, [right, confidence]),
+        "coverage": (answers, [accepted, 0.0]),
     }
-
-
-def _are_counts(told: Mapping[str, float], bits: np.ndarray) -> bool:
-    """Whether totals can be those of answers."""
-    known, right = told["labelled"], told["correct"]
-    accepted, wrong = told["accepted_labelled"], told["accepted_wrong"]
-    unknown = told["accepted"] - accepted
-    # Right and wrong accepted answers, right and wrong rejected ones, and
-    # accepted and rejected ones without a label.
-    cells = [accepted - wrong, wrong, right - accepted + wrong]
-    cells += [known - right - wrong, unknown, told["answers"] - known - unknown]
-    cells += bits.tolist()
-    whole = all(x >= 0 and x == math.floor(x) for x in cells)
-    return whole and 0.0 <= told["confidence"] <= known * (1.0 + 1e-9)
+    parts = {
+        name: (factor, int(facts[name][0]), np.array(facts[name][1]))
+        for name, factor in zip(holds, factors, strict=True)
+    }
+    return parts, totals
 
 
 def by_hypothesis(

@@ -17,6 +17,8 @@ from keras_calib.numerics.softmax import sigmoid
 
 __all__ = [
     "AnswerThreshold",
+    "KEY",
+    "SCHEMA",
     "bounded_log_odds",
     "calibrated_confidence",
     "load_threshold",
@@ -25,8 +27,8 @@ __all__ = [
 # Of a confidence of 0 or 1, whose log-odds are infinite.
 _LARGEST = 87.0
 # Number of the form of the file.
-_SCHEMA = 1
-_KEY = "answer_threshold"
+SCHEMA = 1
+KEY = "answer_threshold"
 
 
 class AnswerThreshold:
@@ -178,12 +180,12 @@ def load_threshold(path: Any) -> AnswerThreshold:
             path=str(path),
             error=repr(error),
         ) from error
-    if not isinstance(facts, dict) or facts.get(_KEY) != _SCHEMA:
+    if not isinstance(facts, dict) or facts.get(KEY) != SCHEMA:
         raise value_error(
             "`path` must be a threshold of a form that this version knows: use "
             "the version of keras-calib that made it",
             path=str(path),
-            known=_SCHEMA,
+            known=SCHEMA,
         )
     try:
         return AnswerThreshold(facts)

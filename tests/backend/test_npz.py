@@ -139,7 +139,7 @@ def test_an_array_is_read_once_and_a_name_is_there_once(tmp_path):
         assert file.form("a") == (np.dtype("float64"), (3,))
         file.read("a", Stored("f", (None,), 0.0, 1.0))
     for stored in (
-        Stored("i"),
+        Stored("i", (3,)),
         Stored("f", (2,)),
         Stored("f", (-2,)),
         Stored("f", (3, 1)),
