@@ -12,6 +12,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
 from keras_calib.backend.npz import Stored
 from keras_calib.backend.npz import reading_npz
+from keras_calib.numerics.arrays import as_array
 
 __all__ = [
     "VERSION",
@@ -88,7 +89,7 @@ def state_of(
 
 def load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Replaces the states of parts, or none if an array is not as it must."""
-    _load(parts, state, lambda k, x: x.check(k, np.array(state[k])))
+    _load(parts, state, lambda k, x: x.check(k, as_array(state[k], k).copy()))
 
 
 def _load(
@@ -99,10 +100,13 @@ def _load(
         for name, part in parts.items()
         for key, each in part.stored().items()
     }
-    if missing := sorted({*stored} - {*names}):
+    wanted, there = {*stored}, {*names} - {_CONFIG}
+    if wanted != there:
         raise value_error(
-            "`state` must have the arrays of a monitor with these arguments",
-            missing=missing,
+            "`state` must have the arrays of a monitor with these arguments, "
+            "and no others",
+            missing=sorted(wanted - there),
+            unknown=sorted(there - wanted),
         )
     found = {key: read(key, each) for key, each in stored.items()}
     for name, part in parts.items():

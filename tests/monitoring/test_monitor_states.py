@@ -42,7 +42,7 @@ FORGED = [
     ("coverage.wealth", with_first(np.inf)),
     ("risk.wealth", lambda x: x[:-1]),
     ("risk.wealth", lambda x: x[:, None]),
-    ("risk.wealth", lambda x: x.astype(str)),
+    ("risk.wealth", lambda x: x.astype("int64")),
     ("risk.open", with_first(-np.inf)),
     ("risk.best", with_first(np.nan)),
     ("risk.spent", lambda x: np.array(2.0)),
@@ -108,6 +108,16 @@ def test_a_monitor_of_a_selector_is_loaded_with_its_limits(tmp_path):
     loaded = Monitor.load(tmp_path / "monitor.npz")
     same(going, loaded)
     assert going.limits == loaded.limits
+
+
+def test_what_is_no_array_of_a_state_is_refused():
+    for change, kind in (
+        ({"risk.open": [[1.0], [1.0, 2.0]]}, TypeError),
+        ({"risk.open": np.array([{}] * 5, object)}, TypeError),
+        ({"risk.opened": np.zeros(5)}, ValueError),
+    ):
+        with pytest.raises(kind, match="must h"):
+            monitor().load_state_dict(GOING.state_dict() | change)
 
 
 def test_sums_of_other_arguments_are_refused():
