@@ -67,6 +67,7 @@ class NpzFile:
         if len({*entries}) < len(entries):
             raise value_error("each array must be there once", names=entries)
         self.names = [x[:-4] for x in entries if x.endswith(".npy")]
+        self._unread = {*self.names}
 
     def form(self, name: str) -> tuple[np.dtype, tuple[int, ...]]:
         """Dtype and shape of an array, which is not read."""
@@ -89,13 +90,13 @@ class NpzFile:
         if stored is not None:
             stored.check_form(name, *form)
         self._left -= entry.file_size
-        if self._left < 0 or name not in self.names:
+        if self._left < 0 or name not in self._unread:
             raise value_error(
                 "arrays must be read once, and not exceed the file by far",
                 name=name,
                 bytes=entry.file_size,
             )
-        self.names.remove(name)
+        self._unread.remove(name)
         with self._archive.open(entry) as file:
             array = np.lib.format.read_array(file, allow_pickle=False)
             # Read to the end, where the checksum is compared.
