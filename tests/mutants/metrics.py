@@ -3,6 +3,12 @@
 from mutants.mutant import Mutant
 
 MUTANTS = {
+    "copies_are_empty": Mutant(
+        "metrics/state_dicts.py",
+        "    made.load_state_dict(state)\n",
+        "",
+        "metrics/test_copies.py::test_copies_and_pickles_have_the_state",
+    ),
     "slope_unclipped": Mutant(
         "metrics/states/histogram.py",
         "slope = xp.clip(slope, -1 / 3, 1 / 3)",

@@ -57,10 +57,7 @@ EXCEPTIONS = {
         "os.rename(earlier, path)": "back, after a failure",
     },
     "exporting/recalibration.py": {
-        "tempfile.TemporaryDirectory('.tmp', head, written.parent)": (
-            "a scratch folder"
-        ),
-        "os.replace(made, written)": "from there",
+        "os.replace(made, written)": "from a scratch folder",
         "shutil.copymode(path, made)": "who may read it",
     },
     "exporting/records.py": {
