@@ -1,11 +1,9 @@
 """The base of every calibrator."""
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from typing import Any
 from typing import Self
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -23,9 +21,7 @@ from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
-from keras_calib.predictions.collect import predicted_batches
-from keras_calib.predictions.collect import takes_data_set
-from keras_calib.predictions.outputs import read_as
+from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = ["Calibrator", "fitted_array"]
@@ -36,7 +32,7 @@ def fitted_array(name: str, doc: str) -> property:
     return property(lambda self: self.fitted_value(name), doc=doc)
 
 
-class Calibrator(FittedLayer):
+class Calibrator(FittedLayer, FitsOnModel):
     """Abstract: a layer that maps logits to calibrated logits.
 
     Fit it after training, on held-out data that neither trained nor chose
@@ -124,77 +120,6 @@ class Calibrator(FittedLayer):
             self.fit_samples(samples)
             warn_if_harmful(self, samples, num_folds)
         return self
-
-    @takes_data_set
-    def fit_on(
-        self,
-        model: keras.Model,
-        dataset: Iterable,
-        *,
-        from_logits: bool | None = None,
-        ignore_class: int | None = None,
-        output: str | int | None = None,
-        pixels_per_image: int | None = None,
-        seed: int = 0,
-        steps: int | None = None,
-        num_folds: int = 5,
-        force: bool = False,
-        verbose: str | int = "auto",
-    ) -> Self:
-        """Runs a model over held-out data, fits on its logits, returns self.
-
-        Use it when you have a model and data rather than logits. It keeps the
-        labels and logits of valid samples only. If the model returns
-        probabilities, it takes their logs; a single output becomes log-odds.
-        In use such a model needs the same step before the calibrator: call it
-        with `from_logits=False`. `export` adds the step by itself.
-
-        Args:
-            model: A Keras model that returns `(batch, ..., num_classes)` or
-                `(batch, ..., 1)`, on one device or under a strategy.
-            dataset: Arrays or lists as a tuple `(x, y)` or
-                `(x, y, sample_weight)`, or batches of such tuples: a
-                `tf.data.Dataset`, a `PyDataset`, a generator, a torch loader
-                or a list.
-            from_logits: Whether the model returns logits; None takes it from
-                the loss that the model was compiled with.
-            ignore_class: Class id to leave out, such as 255; None takes it
-                from that loss.
-            output: Name or position of the output to calibrate, for a model
-                that has several.
-            pixels_per_image: Number of pixels of each image to keep, chosen
-                by a hash, for dense outputs; None keeps all.
-            seed: Seed of that choice.
-            steps: Number of batches to use; None uses all.
-            num_folds: Folds of the check against harm, as in `fit`.
-            force: Fit even with fewer samples than parameters, or with a class
-                that has no sample.
-            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the
-                end, 0 for silence.
-
-        Raises:
-            TypeError: If the model has several outputs and `output` is None,
-                or `dataset` is no data set.
-            ValueError: If `fit` rejects the data, if the data set does not end
-                and `steps` is None, or if it is unknown whether the model
-                returns logits.
-        """
-        reading = read_as(model, from_logits, ignore_class, output)
-        batches = predicted_batches(
-            model,
-            dataset,
-            reading,
-            pixels_per_image=pixels_per_image,
-            seed=seed,
-            steps=steps,
-            verbose=verbose,
-        )
-        return self.fit(
-            batches,
-            ignore_class=reading.ignore_class,
-            num_folds=num_folds,
-            force=force,
-        )
 
     def fit_samples(self, samples: FittingData) -> None:
         """Fits on samples that are read and checked."""

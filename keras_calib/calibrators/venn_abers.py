@@ -1,4 +1,4 @@
-"""Venn-Abers prediction: calibrated intervals of probabilities."""
+"""Venn-Abers prediction: two probabilities, one of which is calibrated."""
 
 import itertools
 from typing import Any
@@ -25,10 +25,10 @@ _LARGEST = np.finfo("float32").max
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class VennAbers(OneVsRest):
-    """Inductive Venn-Abers prediction: an interval of probabilities, and p.
+    """Inductive Venn-Abers prediction: a range of probabilities, and p.
 
     Use it for two classes with a thousand held-out samples or more, when you
-    want an interval for each prediction or no assumption on the form of the
+    want a range for each prediction or no assumption on the form of the
     miscalibration. Add the new sample to the held-out ones, first with label
     0, then with label 1. Isotonic regression of each gives its value there:
     p0 and p1. Then
@@ -36,9 +36,10 @@ class VennAbers(OneVsRest):
     p = p1 / (1 - p0 + p1), which lies in [p0, p1]
 
     If held-out and new samples are exchangeable, one of p0 and p1 is
-    perfectly calibrated: P(y = 1 | p_y) = p_y. `interval` returns both. p is
-    never 0 or 1, so no single sample can cost an infinite loss. Predictions of
-    equal p tie.
+    perfectly calibrated: P(y = 1 | p_y) = p_y. Which one is unknown, so the
+    range that `interval` returns is no confidence interval: it often misses
+    the true probability. As p is never 0 or 1, no single sample can cost an
+    infinite loss. Predictions of equal p tie.
 
     A fit takes O(n log n) steps and keeps at most 2 n + 1 entries, each
     exactly what two new regressions would give. More than two classes are

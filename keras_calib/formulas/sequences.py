@@ -14,12 +14,14 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rank
+from keras_calib.inputs.readers import narrowed_ids
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import tanh
 from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = ["choice_logits", "sequence_confidence", "token_log_probs"]
@@ -72,8 +74,8 @@ def token_log_probs(
     check_flag("next_token", next_token)
     logits = at_least_float32(logits)
     check_rank("logits", logits, 2, "(..., length, vocabulary)")
-    ids = _ids(token_ids, "token_ids")
     shape = shape_of(logits)
+    ids = _ids(token_ids, "token_ids", shape[-1])
     if not fits(shape_of(ids), shape[:-1]):
         raise value_error(
             "`token_ids` must have the shape of `logits` without the "
@@ -82,7 +84,7 @@ def token_log_probs(
         )
     if next_token:
         logits, ids = logits[..., :-1, :], ids[..., 1:]
-    known = (ids >= 0) & (ids < shape[-1])
+    known = ids >= 0
     outside = value_if_eager(known)
     if outside is not None and not outside.all():
         raise value_error(
@@ -231,16 +233,16 @@ def _log_confidence(
 
 def _complement(log_p: Any) -> Any:
     """1 - p, to the last digits of p near 1; ONNX has no expm1."""
-    return -ops.tanh(0.5 * log_p) * (1.0 + ops.exp(log_p))
+    return -tanh(0.5 * log_p) * (1.0 + ops.exp(log_p))
 
 
-def _ids(values: Any, name: str) -> Any:
-    """Whole numbers as an int32 tensor."""
+def _ids(values: Any, name: str, vocabulary: int | None) -> Any:
+    """Whole numbers as an int32 tensor, -1 outside of the vocabulary."""
     values = as_numbers(values, name)
     kind = str(getattr(values.dtype, "name", values.dtype)).rpartition(".")[-1]
     if "int" not in kind:
         raise type_error(f"`{name}` must be whole numbers", dtype=kind)
-    return ops.cast(values, "int32")
+    return narrowed_ids(values, vocabulary)
 
 
 def _mask(mask: Any, log_p: Any) -> Any:

@@ -81,9 +81,11 @@ def read_boxes(
             "one for each image",
             type=type(boxes).__name__,
         )
-    given, labels, confidence, crowd, valid, most = parts
+    given, labels, confidence, crowd, within, most = parts
+    # Negative labels pad an image.
+    valid = within & (labels >= 0)
     corners = _corners(given, box_format)
-    _check_values(name, corners, labels, confidence, valid)
+    _check_values(name, corners, labels, confidence, within, valid)
     return Boxes(corners, labels, confidence, crowd, valid, most)
 
 
@@ -197,7 +199,7 @@ def _of_padded(boxes: Mapping, name: str, scored: bool) -> tuple:
     if not scored and "crowd" in boxes:
         crowd = as_array(boxes["crowd"], f'{name}["crowd"]')
         crowd = _fitting(crowd, shape, name).astype(bool)
-    valid = labels >= 0
+    within = np.ones(shape, bool)
     if scored and "num_detections" in boxes:
         count = as_array(boxes["num_detections"], f'{name}["num_detections"]')
         count = _fitting(count.reshape(-1), shape[:1], name)
@@ -209,8 +211,8 @@ def _of_padded(boxes: Mapping, name: str, scored: bool) -> tuple:
                 largest=int(count.max()),
                 boxes=shape[1],
             )
-        valid &= np.arange(shape[1]) < count[:, None]
-    return given, labels, confidence, crowd, valid, shape[1]
+        within = np.arange(shape[1]) < count[:, None]
+    return given, labels, confidence, crowd, within, shape[1]
 
 
 def _of_list(boxes: Any, name: str, scored: bool) -> tuple:
@@ -241,10 +243,10 @@ def _of_list(boxes: Any, name: str, scored: bool) -> tuple:
         rows.append(row)
     counts = np.array([len(row["boxes"]) for row in rows], int)
     width = int(counts.max(initial=0))
-    valid = np.arange(width) < counts[:, None]
+    within = np.arange(width) < counts[:, None]
 
     def padded(key: str, dtype: str, shape: tuple = ()) -> np.ndarray:
-        array = np.zeros((*valid.shape, *shape), dtype)
+        array = np.zeros((*within.shape, *shape), dtype)
         for i, row in enumerate(rows):
             if key in row:
                 array[i, : counts[i]] = row[key]
@@ -254,7 +256,7 @@ def _of_list(boxes: Any, name: str, scored: bool) -> tuple:
     given = padded("boxes", "float64", (4,))
     confidence = padded("confidence", "float64")
     crowd = padded("crowd", "bool")
-    return given, labels, confidence, crowd, valid & (labels >= 0), None
+    return given, labels, confidence, crowd, within, None
 
 
 def _fitting(x: np.ndarray, shape: tuple, name: str) -> np.ndarray:
@@ -293,16 +295,22 @@ def _check_values(
     corners: np.ndarray,
     labels: np.ndarray,
     confidence: np.ndarray,
+    within: np.ndarray,
     valid: np.ndarray,
 ) -> None:
     """Raise ValueError unless the values of all boxes are possible."""
     good = np.isfinite(corners).all(axis=-1)
     good &= (corners[..., 2:] >= corners[..., :2]).all(axis=-1)
     whole = np.isfinite(labels) & (labels == np.floor(labels))
-    whole |= ~valid & ~np.isnan(labels.astype("float64"))
+    whole &= (labels >= -1) & (labels < 2**31)
+    whole |= ~within & ~np.isnan(labels.astype("float64"))
     inside = (confidence >= 0.0) & (confidence <= 1.0)
     rules = (
-        ("class ids must be whole numbers, -1 for padding", whole, labels),
+        (
+            "class ids must be whole numbers in [0, 2^31), or -1 for padding",
+            whole,
+            labels,
+        ),
         (
             "boxes must be finite, with right >= left and bottom >= top: "
             "give the `box_format` that they have",

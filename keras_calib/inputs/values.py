@@ -67,7 +67,8 @@ def enforce(rules: list[Rule]) -> None:
     """Enforce all rules, with one transfer from the device."""
     if not rules:
         return
-    xp = array_namespace(rules[0].holds)
+    on_host = all(array_namespace(rule.holds) is np for rule in rules)
+    xp = np if on_host else ops
     kept = value_if_eager(xp.stack([rule.holds for rule in rules]))
     if kept is None or kept.all():
         return
@@ -90,15 +91,15 @@ def as_check(rule: Callable[..., Rule]) -> Callable[..., None]:
 
 
 @as_check
-def check_ids(ids: Any, num_classes: int, name: str) -> Rule:
-    """Class ids must be whole and in `[0, num_classes)`."""
+def check_ids(ids: Any, num_classes: int, name: str, mask: Any = None) -> Rule:
+    """Class ids in the mask must be whole and in `[0, num_classes)`."""
     xp = array_namespace(ids)
     right = xp.logical_and(ids >= 0, ids < num_classes)
     rule = f"`{name}` must hold class ids in [0, {num_classes})"
     if not is_integer(ids):
         right = xp.logical_and(right, xp.equal(ids, xp.round(ids)))
         rule += ", and ids must hold whole numbers"
-    return _told_by_extremes(rule, right, ids)
+    return _told_by_extremes(rule, right, ids, mask)
 
 
 @as_check
@@ -200,6 +201,8 @@ def check_weight_scale(weight: Any) -> Rule:
 
 def _told_by_extremes(rule: str, right: Any, x: Any, mask: Any = None) -> Rule:
     """`right` must hold in the mask; errors state the extremes of `x`."""
+    if mask is not None and array_namespace(mask) is not np:
+        right = ops.convert_to_tensor(right)
     xp = array_namespace(right)
 
     def fail():

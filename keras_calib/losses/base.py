@@ -24,6 +24,7 @@ from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import enforce
 from keras_calib.inputs.values import has_values
 from keras_calib.losses.label_forms import read_as
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["PerSampleLoss"]
@@ -202,7 +203,7 @@ class PerSampleLoss(keras.losses.Loss):
         if self.reduction == "sum":
             return ops.sum(losses)
         total, count = sum_over_replicas([ops.sum(losses), ops.sum(count)])
-        return ops.divide_no_nan(total, count) / num_replicas()
+        return safe_divide(total, count) / num_replicas()
 
     def split_labels(self, y_true, rules=None):
         """Split `y_true` into labels and further keyword arguments of `fn`."""

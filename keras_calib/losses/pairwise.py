@@ -9,6 +9,7 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.label_forms import reads_ids
+from keras_calib.numerics.arrays import tanh
 
 __all__ = ["CPC", "cpc"]
 
@@ -108,7 +109,7 @@ def _all_pairs(columns: Any) -> tuple[Any, Any]:
     def add(shift, sums):
         values, slopes = sums
         half = 0.5 * (columns - ops.slice(twice, (shift, 0), size))
-        tilt = ops.tanh(half)
+        tilt = tanh(half)
         pair = ops.abs(half) - ops.log(0.5 + 0.5 * ops.abs(tilt))
         # Half way round, each pair comes twice.
         share = ops.where(ops.equal(2 * shift, count), 0.5, 1.0)

@@ -233,19 +233,18 @@ def _labels(
         return labels, facts.predicted, None
     if labels.shape != tuple(lead):
         return None
-    labels = labels.reshape(-1)
-    with np.errstate(invalid="ignore"):
-        ids = labels.astype("int32", copy=False)
-    if labels.dtype.kind not in "biu" and not (ids == labels).all():
-        return None
+    ids = labels.reshape(-1)
     mask = None if ignore_class is None else ids != ignore_class
     counts = both(mask, counts)
     if counts is not None:
         # Samples to leave out may have any label.
         ids = np.where(counts, ids, 0)
-    if ids.min() < 0 or ids.max() >= max(2, num_classes):
+    if not (ids.min() >= 0 and ids.max() < max(2, num_classes)):
         return None
-    return ids, ids, mask
+    whole = ids.astype("int32", copy=False)
+    if ids.dtype.kind not in "biu" and not (whole == ids).all():
+        return None
+    return whole, whole, mask
 
 
 def _votes(

@@ -50,7 +50,8 @@ class CalibrationLogger(keras.callbacks.Callback):
     see its values like `val_loss`. `"cal_refinement_nll"` does not choose an
     early epoch because it is underconfident. It does not affect training.
 
-    Two values come from the ACLS paper, and both ignore weights.
+    Two values come from the ACLS paper. Both leave out samples of weight 0
+    and count others alike.
     `inactive_share` is the share of labels on which the loss equals cross
     entropy. `prediction_flips` is the share of samples whose predicted class
     has changed since the last logged epoch. Samples are matched by their
@@ -65,8 +66,8 @@ class CalibrationLogger(keras.callbacks.Callback):
     Args:
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, or a data set of
             such batches that can be read again each epoch. `y` may be labels
-            or `{"label", "index"}`. Keras' masks have no effect: for padded
-            steps use weights or `ignore_class`.
+            or `{"label", "index"}`. Rows that layers mask, such as padded
+            steps, weigh 0.
         metrics: Names of values of `CalibrationMetrics`, and Keras metrics,
             whose own state does not change; None for `accuracy`,
             `mean_confidence`, `nll`, `brier`, `ece`, `aece` and `aurc`. Two

@@ -83,16 +83,16 @@ class AnswerThreshold:
             `score`, and `accept`.
 
         Raises:
-            ValueError: If a value is NaN or no confidence, or groups are
-                missing or not asked for.
+            ValueError: If a value is not finite or no confidence, or groups
+                are missing or not asked for.
         """
         values = as_array(confidence, self.column, "float64")
         is_score = self.column == "score"
-        wrong = np.isnan(values)
+        wrong = ~np.isfinite(values)
         if not is_score:
             wrong = ~((values >= 0.0) & (values <= 1.0))
         if wrong.any():
-            rule = "not be NaN" if is_score else "be in [0, 1]"
+            rule = "be finite" if is_score else "be in [0, 1]"
             raise value_error(
                 f"`{self.column}` must {rule}",
                 **{self.column: values[wrong][:4].tolist()},

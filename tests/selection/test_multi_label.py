@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused():
         selector.fit(y * 0.5, z, risk=0.1)
     with pytest.raises(ValueError, match="No label has a threshold"):
         selector.fit(y[:30], z[:30], risk=0.05, delta=0.1)
-    with pytest.raises(ValueError, match="must be 1 everywhere with `delta`"):
+    with pytest.raises(ValueError, match="must be 1 with `delta`"):
         weight = 1.0 + np.arange(1500)
         selector.fit(y, z, risk=0.1, delta=0.1, sample_weight=weight)
     with pytest.raises(TypeError, match="must be a `MultiLabelCalibrator`"):
