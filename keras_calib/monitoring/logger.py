@@ -56,10 +56,11 @@ class CalibrationLogger(keras.callbacks.Callback):
     entropy. `prediction_flips` is the share of samples whose predicted class
     has changed since the last logged epoch. Samples are matched by their
     index, or without one by their place; if these change, the share is NaN,
-    with a warning. A `ResumableBackup` with the logger among its `callbacks`
-    lets the first epoch after a crash count too.
+    with a warning.
 
-    The first batch is measured before training begins, to find errors early.
+    A `ResumableBackup` with the logger among its `callbacks` lets the first
+    epoch after a crash count flips too. The first batch is measured before
+    training begins, to find errors early.
     If the model predicts NaN, the values are NaN, with a warning. Later
     failures to draw or write are warnings.
 
