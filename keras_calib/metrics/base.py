@@ -12,6 +12,7 @@ from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.keras_internals import set_direction
+from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.traced import is_traced
@@ -32,7 +33,6 @@ from keras_calib.metrics.reading import read_scores
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.registry import lost_order
 from keras_calib.metrics.registry import mode_of
-from keras_calib.metrics.state_dicts import LOCK
 from keras_calib.metrics.state_dicts import MergeableMetric
 from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.state_dicts import what_is_wrong
@@ -372,7 +372,7 @@ class StreamingMetric(MergeableMetric):
         )
         # Replicas have a state each.
         alone = num_replicas() > 1 or self._is_traced()
-        with contextlib.nullcontext() if alone else LOCK:
+        with contextlib.nullcontext() if alone else STATES:
             sums = self.sums.value
             for limbs in added:
                 sums = exact_sums.add(sums, limbs)

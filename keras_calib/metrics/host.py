@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_calib.backend.host import host_array
 from keras_calib.backend.keras_internals import keras_mask
+from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.inputs.batch import Batch
@@ -25,7 +26,6 @@ from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import WEIGHT_SCALE
 from keras_calib.inputs.votes import shares_of_rows
-from keras_calib.metrics.state_dicts import LOCK
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import as_numbers
@@ -97,7 +97,7 @@ def read_on_host(
 
 def add_limbs(metric: Any, added: list[np.ndarray], found: np.ndarray) -> None:
     """Add limbs and flags to the state of a metric."""
-    with LOCK:
+    with STATES:
         sums, flags = (
             on_host(ops.convert_to_tensor(variable))
             for variable in (metric.sums, metric.flags)

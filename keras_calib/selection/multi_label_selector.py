@@ -127,6 +127,8 @@ class MultiLabelSelector(LabelThresholdLayer, FitsOnModel):
         self._chosen = chosen
         if threshold is not None:
             self.set_threshold(as_array(threshold, "threshold", "float32"))
+            if chosen is not None:
+                self.note_fits()
 
     def fit(
         self,

@@ -32,8 +32,6 @@ __all__ = [
     "area",
     "by_blocks",
     "check_nothing_to_tune",
-    "check_same_fits",
-    "fits_of",
     "tuned",
 ]
 
@@ -189,26 +187,6 @@ def check_nothing_to_tune(parts: Sequence[Any], delta: float | None) -> None:
             "data that choose the score guarantee nothing",
             delta=delta,
             scores=len(parts) - 1,
-        )
-
-
-def fits_of(parts: Iterable[Any]) -> list[int]:
-    """How often each part was fitted; 0 for what is not ours."""
-    return [getattr(part, "num_fits", 0) for part in parts]
-
-
-def check_same_fits(parts: Sequence[Any], before: list[int]) -> None:
-    """Raises RuntimeError for parts fitted since a threshold was chosen."""
-    pairs = zip(parts, fits_of(parts), before, strict=True)
-    again = [type(part).__name__ for part, now, then in pairs if now != then]
-    if again:
-        raise RuntimeError(
-            invalid(
-                "`calibrator` and `score` must be those for which the "
-                "threshold was chosen, and were fitted again: call `fit` of "
-                "the selector, with data that they were not fitted on",
-                fitted_again=again,
-            )
         )
 
 

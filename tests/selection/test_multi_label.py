@@ -94,9 +94,10 @@ def test_it_calibrates_first_and_is_saved(tmp_path):
     for name, value in again(z).items():
         assert np.array_equal(array(value), array(answers[name])), name
     assert again.layers[-1].chosen == selector.chosen
-    calibrator.fit(y, z, num_folds=0)
-    with pytest.raises(RuntimeError, match="were fitted again"):
-        selector(z)
+    for one in (selector, again.layers[-1]):
+        one.calibrator.fit(y, z, num_folds=0)
+        with pytest.raises(RuntimeError, match="were fitted again"):
+            one(z)
 
 
 def test_a_selective_classifier_becomes_a_selector_of_several_labels():
