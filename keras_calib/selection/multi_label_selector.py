@@ -324,7 +324,8 @@ def _check_usable(columns: LabelColumns) -> None:
     """Raise unless labels are right or wrong, and logits can be ranked."""
     shown = columns.pooled()[1] if columns.present is not None else None
     shown = columns.outputs.reshape(-1, 1) if shown is None else shown
-    bad = ~np.isfinite(shown[:, 0])
+    # The layer computes in float32.
+    bad = ~(np.abs(shown[:, 0]) <= np.finfo("float32").max)
     if bad.any():
         raise value_error(
             "`logits` must be finite: clip probabilities of 0 or 1 before you "

@@ -108,7 +108,9 @@ class HeldOut(NamedTuple):
 
     def calibrated(self, calibrator: Any) -> Batch:
         """Calibrated logits, labels and weights, read and checked."""
-        logits = self.logits.astype("float32", copy=False)
+        with np.errstate(over="ignore"):
+            # What becomes infinite is refused below.
+            logits = self.logits.astype("float32", copy=False)
         read = standardize_arrays(
             self.labels,
             logits,
