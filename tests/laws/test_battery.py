@@ -211,8 +211,8 @@ def test_ids_that_a_cast_would_wrap_are_refused(name):
         return
     labels, outputs, _, weight = base_of(name)
     kinds, place = list(WIDE_IDS), CALLED.index(name)
-    if entry.every > 2:  # Slow, and read as others are.
-        kinds = [kinds[place % len(kinds)]]
+    if entry.every > 2 or name in HALVED:  # Read as others are.
+        kinds = kinds[place % len(kinds) :: len(kinds) // 2]
     wrong = []
     for kind in kinds:
         wide = with_wide_id(labels, kind)
@@ -274,6 +274,8 @@ def test_rows_of_weight_0_are_as_if_they_were_not_there(name):
         name, {}
     )
     if weight is None or entry.takes == "rows" or is_loss or has_more:
+        return
+    if name in HALVED and CALLED.index(name) % 3:  # Read as others are.
         return
     kept = np.arange(NUM) % 5 != 2
     expected, _ = outcome(

@@ -106,6 +106,10 @@ MODELS = {
 }
 
 
+# Dear to compile, and read as the others are.
+DEAR = ("LSTM", "attention", "TimeDistributed", "nested")
+
+
 class Counted(keras.metrics.Sum):
     """The sum of the weights that Keras gives to a metric."""
 
@@ -120,7 +124,13 @@ class Counted(keras.metrics.Sum):
         return super().update_state(ones)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(x, marks=pytest.mark.slow if x in DEAR else ())
+        for x in MODELS
+    ],
+)
 def test_fits_read_the_rows_that_evaluate_counts(name):
     model, weight = MODELS[name](), WEIGHT
     outputs = model.predict(IDS, verbose=0)
