@@ -77,12 +77,19 @@ def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
     return (1.0 - alpha) * labels + alpha / num_classes
 
 
-def even_share(alpha: Any, num_classes: int, spread: str) -> Any:
-    """`alpha` of `smooth_labels`, checked, as a share spread over all."""
+def even_share(alpha: Any, num_classes: Any, spread: str) -> Any:
+    """`alpha` of `smooth_labels`, checked, as a share spread over all.
+
+    Rows may differ in their number of classes, a float tensor `(..., 1)`. One
+    class alone keeps all.
+    """
     check_in("spread", spread, ("all", "others"))
     if isinstance(alpha, numbers.Real):
         check_at_most("alpha", alpha, 1.0)
-    check_integer("labels.shape[-1]", num_classes, 2)
+    if not hasattr(num_classes, "shape"):
+        check_integer("labels.shape[-1]", num_classes, 2)
+    elif spread == "others":
+        return alpha * num_classes / at_least(num_classes - 1.0, 1.0)
     if spread == "others":
         alpha = alpha * num_classes / (num_classes - 1)
     return alpha
@@ -177,17 +184,22 @@ def objectness_targets(
 
 def share_to_spread(
     objectness: Any,
-    num_classes: int,
+    num_classes: Any,
     beta: float,
     floor: str | None,
     context: Any,
 ) -> Any:
-    """`alpha` of `smooth_labels`, `(..., 1)`, without checks."""
+    """`alpha` of `smooth_labels`, `(..., 1)`, without checks.
+
+    The number of classes may be one of each row, `(..., 1)`.
+    """
     xp = array_namespace(objectness)
     # At least the share that the floor asks for, at most all of the image.
-    least = 1.0 / num_classes if floor == "uniform" else 0.0
-    alpha = at_least(1.0 - at_least(objectness, least), 0.0)
-    moved = beta * xp.expand_dims(alpha, -1)
+    share = at_least(xp.expand_dims(objectness, -1), 0.0)
+    if floor == "uniform":
+        least = xp.zeros_like(share) + 1.0 / num_classes
+        share = xp.where(share < least, least, share)
+    moved = beta * at_least(1.0 - share, 0.0)
     moved = even_share(moved, num_classes, "others")
     if context is None:
         return moved

@@ -19,6 +19,8 @@ from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.readers import valid_labels_mask
 from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import are_allowed
+from keras_calib.inputs.values import check_allowed
 from keras_calib.inputs.values import check_probabilities
 from keras_calib.inputs.values import has_values
 from keras_calib.inputs.values import is_integer
@@ -63,7 +65,12 @@ class Batch(NamedTuple):
         logits = self.outputs
         num_classes = logits.shape[-1]
         label_mask = valid_labels_mask(
-            self.labels, num_classes, hard=hard, rules=rules
+            self.labels,
+            logits,
+            self.from_logits,
+            hard=hard,
+            counts=self.mask,
+            rules=rules,
         )
         if not self.from_logits:
             if not has_values(logits):
@@ -234,6 +241,13 @@ def standardize_arrays(
             rows.check_row_sums(given, name, counts)
         outputs = rows.both_classes(given, from_logits)
         facts = read_rows(outputs, from_logits=from_logits, log_odds=False)
+    if from_logits:
+        allowed = are_allowed(read, outputs, facts.largest)
+        check_allowed(allowed, name, counts)
+        if not allowed.all():
+            # Rows that do not count: -inf times 0 is NaN.
+            outputs = np.where(allowed[:, None], outputs, outputs.dtype.type(0))
+            facts = read_rows(outputs, from_logits=True, log_odds=False)
     if from_logits and refuse_probabilities:
         rows.check_no_probabilities(given, name)
     elif from_logits:

@@ -13,6 +13,8 @@ from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import are_allowed
+from keras_calib.inputs.values import check_allowed
 from keras_calib.inputs.values import check_ids
 from keras_calib.inputs.values import check_objectness
 from keras_calib.inputs.values import check_one_hot
@@ -177,12 +179,29 @@ def standardize_labels(
 
 def valid_labels_mask(
     labels: Any,
-    num_classes: int,
+    outputs: Any,
+    from_logits: bool,
     *,
     hard: bool = False,
+    counts: Any = None,
     rules: list[Rule] | None = None,
 ) -> Any:
-    """Mask of possible labels: ids in range, and rows that sum to 1."""
+    """Mask of possible labels: ids in range, and rows that sum to 1.
+
+    No logit of `outputs` may rule them out; `counts` is False for samples
+    that are not checked.
+    """
+    right = _in_range(labels, outputs.shape[-1], hard, rules)
+    if not from_logits:
+        return right
+    allowed = are_allowed(labels, outputs)
+    check_allowed(allowed, "y_pred", counts, rules=rules)
+    return ops.logical_and(right, allowed)
+
+
+def _in_range(
+    labels: Any, num_classes: int, hard: bool, rules: list[Rule] | None
+) -> Any:
     if is_integer(labels):
         return ops.logical_and(labels >= 0, labels < num_classes)
     distance = ops.abs(ops.sum(labels, axis=-1) - 1.0)

@@ -8,14 +8,17 @@ import numpy as np
 from keras_calib.backend.late import keras_module
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.arrays import cast
 
 __all__ = [
     "PROBABILITY_FLOOR",
     "SoftmaxParts",
     "Top1",
+    "is_ruled_out",
     "is_wrong",
     "log_odds_of",
     "logsumexp",
+    "num_allowed",
     "predicted_class",
     "sigmoid",
     "softmax_parts",
@@ -27,7 +30,8 @@ ops = keras_module("keras.ops")
 
 # log and 1/p stay finite in float32.
 PROBABILITY_FLOOR = 1e-37
-# Stands for a logit of -inf minus the largest; half its square is finite.
+# A class is ruled out by a logit of -inf, or one so far below the largest.
+# The square of the distance is finite.
 _LOWEST = -1e18
 
 
@@ -54,10 +58,20 @@ class SoftmaxParts(NamedTuple):
     probs: Any
 
     @property
+    def allowed(self) -> Any:
+        """1 for classes that are not ruled out, else 0."""
+        return ops.cast(self.shifted > _LOWEST, self.shifted.dtype)
+
+    @property
+    def num_allowed(self) -> Any:
+        """How many classes are not ruled out, `(..., 1)`."""
+        return ops.sum(self.allowed, axis=-1, keepdims=True)
+
+    @property
     def lowest(self) -> Any:
-        """The smallest of `shifted`, `(..., 1)`, from the logits."""
-        lowest = ops.min(self.logits, axis=-1, keepdims=True)
-        return at_least(lowest - self.largest, _LOWEST)
+        """The smallest of `shifted` that is not ruled out, `(..., 1)`."""
+        kept = self.shifted * self.allowed
+        return ops.min(kept, axis=-1, keepdims=True)
 
     @property
     def log_probs(self) -> Any:
@@ -87,6 +101,24 @@ def softmax_parts(logits: Any) -> SoftmaxParts:
     total = ops.sum(powers, axis=-1, keepdims=True)
     probs = powers / total
     return SoftmaxParts(logits, largest, shifted, ops.log(total), probs)
+
+
+def is_ruled_out(logits: Any, largest: Any = None) -> Any:
+    """Mask of classes whose probability is exactly 0 (array-agnostic).
+
+    It is False where nothing is known: beside NaN, and if all logits are -inf.
+    """
+    if largest is None:
+        xp = array_namespace(logits)
+        largest = xp.max(logits, axis=-1, keepdims=True)
+    return logits < largest + _LOWEST
+
+
+def num_allowed(logits: Any) -> Any:
+    """How many classes of each row are not ruled out, `(...)`."""
+    xp = array_namespace(logits)
+    allowed = xp.logical_not(is_ruled_out(logits))
+    return xp.sum(cast(allowed, logits.dtype), axis=-1)
 
 
 def sigmoid(log_odds: Any) -> Any:
