@@ -11,6 +11,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.affine_coordinates import Ridge
 from keras_calib.calibrators.affine_coordinates import degrees_of_freedom
+from keras_calib.calibrators.affine_coordinates import without_ruled_out
 from keras_calib.calibrators.affine_solver import identity
 from keras_calib.calibrators.affine_solver import least_affine
 from keras_calib.calibrators.base import Calibrator
@@ -52,6 +53,10 @@ class AffineCalibrator(Calibrator):
     def features(self, logits: Any) -> Any:
         """What the matrix maps: the logits (array-agnostic)."""
         return identity(logits)
+
+    def allowed_features(self, logits: Any) -> Any:
+        """`features`, 0 for classes that are ruled out (array-agnostic)."""
+        return without_ruled_out(self.features(logits), logits)
 
     def unit(self, samples: FittingData) -> float:
         """The factor of the features that is a temperature alone."""
@@ -100,7 +105,7 @@ class AffineCalibrator(Calibrator):
 
     @exact_products
     def calibrate(self, logits: Any) -> Any:
-        features = self.features(logits)
+        features = self.allowed_features(logits)
         if self.diagonal:
             return features * self._scale + self._bias
         return ops.matmul(features, ops.transpose(self._matrix)) + self._bias
@@ -114,7 +119,8 @@ class AffineCalibrator(Calibrator):
         name = "scale" if self.diagonal else "matrix"
         weights = self.fitted_value(name).reshape(samples.num_classes, -1)
         theta = np.column_stack([weights, self.fitted_value("bias")])
-        return degrees_of_freedom(samples, self.features, theta, ridge)
+        features = self.allowed_features
+        return degrees_of_freedom(samples, features, theta, ridge)
 
     def num_parameters(self, num_classes: int) -> int:
         """Free parameters: only that of a temperature under a ridge."""

@@ -23,6 +23,7 @@ from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.predictions.collect import predicted_batches
 from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.outputs import read_as
@@ -70,6 +71,8 @@ class Calibrator(FittedLayer):
     needs_every_class = True
     # Whether a fit cannot raise the NLL of its own samples.
     lowers_nll = False
+    # Whether the map leaves a logit of -inf as it is.
+    keeps_ruled_out = False
 
     def __init__(self, *, name: str | None = None, **kwargs: Any):
         # A half-precision policy would turn logits of 1e5 into infinity.
@@ -107,7 +110,8 @@ class Calibrator(FittedLayer):
                 that has no sample.
 
         Raises:
-            ValueError: If shapes do not fit, a logit is not finite, fewer than
+            ValueError: If shapes do not fit, a logit is NaN or infinite, the
+                class of a label is ruled out by a logit of -inf, fewer than
                 two classes have samples, or a compiled function holds a fit of
                 another size. Without `force` also if samples are too few. The
                 layer then keeps its previous fit.
@@ -241,6 +245,10 @@ class Calibrator(FittedLayer):
         """Outputs of a model, mapped by a function of two or more logits."""
         pair, one_output = self.model_logits(logits, from_logits)
         found = calibrate(pair)
+        if not self.keeps_ruled_out:
+            # Far below, as they are; -inf stays -inf.
+            shifted = pair - ops.max(pair, axis=-1, keepdims=True)
+            found = ops.where(is_ruled_out(pair), shifted, found)
         return found[..., 1:] - found[..., :1] if one_output else found
 
     def model_logits(self, outputs: Any, from_logits: bool) -> tuple[Any, bool]:

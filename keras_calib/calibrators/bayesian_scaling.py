@@ -10,11 +10,13 @@ from scipy.stats import f as f_distribution
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.products import exact_products
+from keras_calib.calibrators.affine_coordinates import without_ruled_out
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.bayesian_scaling_sampler import Chains
 from keras_calib.calibrators.bayesian_scaling_sampler import Draws
 from keras_calib.calibrators.bayesian_scaling_sampler import sample_posterior
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.fitting_data import refuse_ruled_out
 from keras_calib.calibrators.posterior import PosteriorCalibrator
 from keras_calib.calibrators.posterior import ScaledSamples
 from keras_calib.calibrators.posterior import mean_over_draws
@@ -174,6 +176,10 @@ class BayesianScaling(PosteriorCalibrator):
         return None if self._diagnostics is None else self._diagnostics[1]
 
     def fit_samples(self, samples: FittingData) -> None:
+        if self.kind == "matrix":
+            refuse_ruled_out(
+                samples, 'it mixes all classes; `kind="vector"` fits'
+            )
         read = scaled_samples(samples)
         num_classes = samples.num_classes
         # Sampled in an order of their own, classes that change places get
@@ -213,8 +219,9 @@ class BayesianScaling(PosteriorCalibrator):
         return mean_over_draws(self.logits_of_draws(logits))
 
     @exact_products
-    def logits_of_draws(self, logits: Any) -> Any:
+    def map_of_draws(self, logits: Any) -> Any:
         u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
+        u = without_ruled_out(u, logits)
         if self.kind == "matrix":
             # `(..., num_draws, num_classes)`
             mapped = ops.tensordot(u, self._weights, axes=[[-1], [2]])

@@ -25,6 +25,7 @@ from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = [
     "FittingData",
@@ -33,10 +34,13 @@ __all__ = [
     "read_any",
     "read_batches",
     "read_samples",
+    "refuse_ruled_out",
 ]
 
 # Logits in a block, so that a cache holds it with a few temporaries.
 _BLOCK = 2**16
+# Stands for the distance of a logit of -inf from the largest.
+_FAR_BELOW = 2e18
 # From so many classes on, sums over them are faster in C order.
 _MANY = 200
 
@@ -56,7 +60,10 @@ def one_thread_of_blas() -> Any:
 
 
 class FittingData(NamedTuple):
-    """Held-out samples: labels, finite logits, weights, and which are valid."""
+    """Held-out samples: labels, logits, weights, and which are valid.
+
+    Blocks have finite logits: far below the others if they were -inf.
+    """
 
     labels: np.ndarray  # int64 ids `(n,)`, or soft `(n, num_classes)`
     logits: np.ndarray  # `(n, num_classes)`
@@ -65,6 +72,8 @@ class FittingData(NamedTuple):
     # The image or sequence of each sample, int32, or how many samples each has;
     # None where each sample is alone.
     group: np.ndarray | int | None = None
+    # Whether a logit may be -inf, which rules its class out.
+    has_ruled_out: bool = False
 
     @property
     def num_classes(self) -> int:
@@ -80,8 +89,17 @@ class FittingData(NamedTuple):
 
     def rows(self, keep: np.ndarray) -> "FittingData":
         """A copy of some samples, by index or where `keep` is True."""
-        parts = (*self[:-1], self.groups())
-        return FittingData._make(x if x is None else x[keep] for x in parts)
+        parts = {**self._asdict(), "group": self.groups()}
+        kept = {k: x[keep] for k, x in parts.items() if hasattr(x, "shape")}
+        return self._replace(**kept)
+
+    def finite(self) -> "FittingData":
+        """With logits far below the others where these are ruled out."""
+        if not self.has_ruled_out:
+            return self
+        z = self.logits
+        low = z.max(axis=-1, keepdims=True) - z.dtype.type(_FAR_BELOW)
+        return self._replace(logits=np.maximum(z, low))
 
     def subsampled(self, size: int) -> "FittingData":
         """Valid samples at even distances, with about `size` logits."""
@@ -183,7 +201,8 @@ class FittingData(NamedTuple):
             self.labels[rows],
             np.array(self.logits[rows], "float64", order=order),
             None if self.weight is None else self.weight[rows],
-        )
+            has_ruled_out=self.has_ruled_out,
+        ).finite()
 
 
 def read_any(
@@ -238,13 +257,35 @@ def read_samples(
         drop=False,
         refuse_probabilities=True,
     )
-    if read.outputs.min() == -np.inf:
-        raise value_error("`logits` must be finite", minimum=-np.inf)
+    facts: Any = read.facts
+    largest, labels = facts.largest, read.labels
+    has_ruled_out = is_ruled_out(read.outputs.min(), largest.max())
+    if has_ruled_out and labels.ndim == 2:
+        low = is_ruled_out(read.outputs, largest[:, None])
+        labels = np.where(low, 0.0, labels)
     group = None
     lead = shape_of(as_numbers(logits, "logits"))[:-1]
     if len(lead) > 1:
         group = int(np.prod(lead[1:]))
-    return FittingData(read.labels, read.outputs, read.weight, read.mask, group)
+    return FittingData(
+        labels,
+        read.outputs,
+        read.weight,
+        read.mask,
+        group,
+        bool(has_ruled_out),
+    )
+
+
+def refuse_ruled_out(samples: FittingData, why: str) -> None:
+    """Raises ValueError for a fit that needs a logit of each class."""
+    if samples.has_ruled_out:
+        low = is_ruled_out(samples.logits)
+        raise value_error(
+            f"`logits` must not rule out classes, by logits of -inf: {why} "
+            "such logits",
+            classes=np.flatnonzero(low.any(axis=0))[:10].tolist(),
+        )
 
 
 def read_batches(
@@ -252,7 +293,7 @@ def read_batches(
 ) -> FittingData:
     """Reads batches of `(labels, logits)` or `(labels, logits, weights)`."""
     columns: dict[str, np.ndarray] = {}
-    count = groups = 0
+    count = groups = has_ruled_out = 0
     for batch in batches:
         part = _of_batch(*batch, ignore_class=ignore_class)
         if part is None:
@@ -263,7 +304,10 @@ def read_batches(
             alike = alike + np.int32(groups)
             groups = int(alike.max()) + 1
             part = part._replace(group=alike)
-        values = {k: v for k, v in part._asdict().items() if v is not None}
+        has_ruled_out |= part.has_ruled_out
+        values = {
+            k: v for k, v in part._asdict().items() if hasattr(v, "shape")
+        }
         columns = columns or {k: v[:0].copy() for k, v in values.items()}
         first = {k: c.shape[1:] for k, c in columns.items()}
         later = {k: v.shape[1:] for k, v in values.items()}
@@ -288,7 +332,10 @@ def read_batches(
             "weight 0",
             n=0,
         )
-    data = FittingData(**{k: column[:count] for k, column in columns.items()})
+    data = FittingData(
+        **{k: column[:count] for k, column in columns.items()},
+        has_ruled_out=bool(has_ruled_out),
+    )
     if data.num_classes == 2 and not data.logits[:, 0].any():
         # One output, of which a batch may be too few to look at.
         check_no_probabilities(data.logits[:, 1:], "logits")

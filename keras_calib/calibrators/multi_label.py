@@ -277,7 +277,7 @@ class MultiLabelCalibrator(FittedLayer):
             found = self.calibrator.calibrate(logits)
         else:
             yes, no = self.calibrator.both_log_probs(self._features(logits))
-            found = yes - no
+            found = ops.where(logits < -_FAR, logits, yes - no)
         if self.shared:
             return found
         return ops.where(self._applies > 0.5, found, logits)

@@ -27,6 +27,8 @@ __all__ = [
 # A class that is ruled out by a logit of -1e9 takes no part of a label: its
 # lead exceeds the median lead by this factor.
 _RULED_OUT = 1e4
+# The lead of a class that a logit of -inf for all others leaves alone.
+_NO_OTHER = 1e18
 
 
 def supported_samples(
@@ -93,10 +95,11 @@ def _smoothed(samples: FittingData) -> FittingData:
 
     samples.visit(of_block)
     lead = leads[samples.counts()]
-    if not lead.any():
+    lead = lead[(lead > 0.0) & (lead < _NO_OTHER)]
+    if not len(lead):
         # Every temperature gives the same answers.
         return samples
-    limit = _RULED_OUT * np.median(lead[lead > 0.0])
+    limit = _RULED_OUT * np.median(lead)
     row = np.flatnonzero(leads <= limit)
     labels[row] *= 1.0 - share
     labels[row, following[row]] += share

@@ -17,6 +17,7 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import logsumexp
+from keras_calib.numerics.softmax import num_allowed
 
 __all__ = [
     "StructuredMatrixScaling",
@@ -28,11 +29,14 @@ __all__ = [
 def smoothed_log_probs(
     logits: Any, temperature: Any, uniform_share: Any
 ) -> Any:
-    """log((1 - s) softmax(z / T) + s / K) for s = `uniform_share`."""
+    """log((1 - s) softmax(z / T) + s / K) for s = `uniform_share`.
+
+    K is the number of classes that are not ruled out. Others get log(s / K).
+    """
     xp = array_namespace(logits)
     scaled = logits / temperature
     probs = xp.exp(scaled - logsumexp(scaled, keepdims=True))
-    uniform = uniform_share / logits.shape[-1]
+    uniform = uniform_share / xp.expand_dims(num_allowed(logits), -1)
     return xp.log((1.0 - uniform_share) * probs + uniform)
 
 

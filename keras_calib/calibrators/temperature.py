@@ -24,7 +24,9 @@ from keras_calib.formulas.proper import log_losses
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.top_label import hard_labels
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.numerics.softmax import is_wrong
+from keras_calib.numerics.softmax import num_allowed
 
 __all__ = ["TemperatureScaling", "least_nll", "optimal_temperature"]
 
@@ -92,6 +94,7 @@ class TemperatureScaling(Calibrator):
     fitted_values = ("temperature",)
     options = ("objective", "grid")
     needs_every_class = False
+    keeps_ruled_out = True
 
     def __init__(
         self,
@@ -196,7 +199,15 @@ def least_nll(samples: FittingData) -> tuple[float, float]:
     """NLL as given, and the least of all temperatures, 1 and infinity too."""
     beta, _ = _optimum(samples, "nll")
     before, after = map(float, _scores(samples, [1.0, 1.0 / beta], "nll"))
-    return before, min(before, after, math.log(samples.num_classes))
+    even = math.log(samples.num_classes)
+    if samples.has_ruled_out:
+
+        def of_block(block):
+            weight = block.weights()
+            return weight @ np.log(num_allowed(block.logits)), weight.sum()
+
+        even = float(np.divide(*samples.sums(of_block)))
+    return before, min(before, after, even)
 
 
 def _optimum(
@@ -221,8 +232,8 @@ def _optimum(
 def _range(samples: FittingData) -> tuple[float, float]:
     """Range of 1/T to search; (1, 1) if all logits of each sample are equal.
 
-    The median lead of the first class over the second sets it. A class ruled
-    out by a logit of -1e9 therefore does not widen it.
+    The median lead of the first class over the second sets it. A class with a
+    logit of -1e9 therefore does not widen it.
     """
     leads = []
 
@@ -233,19 +244,22 @@ def _range(samples: FittingData) -> tuple[float, float]:
         if not len(z):
             return 0.0, 0
         top = z.max(axis=-1)
+        if block.has_ruled_out:
+            # One class alone has no lead, and spreads by 0.
+            z = np.where(is_ruled_out(z), -np.inf, z)
         if z.shape[-1] > 2:
             second = np.partition(z, -2, axis=-1)[:, -2]
         else:
             second = z.min(axis=-1)
         leads.append(top - second)
-        spread = top - z.min(axis=-1)
-        return spread.sum(), len(spread)
+        lowest = np.where(z == -np.inf, top[:, None], z).min(axis=-1)
+        return (top - lowest).sum(), len(top)
 
     total, count = samples.sums(of_block)
     if total == 0.0:
         return 1.0, 1.0
     lead = np.concatenate(leads)
-    lead = lead[lead > 0.0]
+    lead = lead[(lead > 0.0) & (lead < np.inf)]
     usual = float(np.median(lead)) if len(lead) else total / count
     return float(count / (total * _RANGE)), float(_RANGE / usual)
 

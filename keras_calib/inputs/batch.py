@@ -31,6 +31,7 @@ from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.row_blocks import RowFacts
+from keras_calib.numerics.row_blocks import block_slices
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import to_logits
 
@@ -242,7 +243,10 @@ def standardize_arrays(
         outputs = rows.both_classes(given, from_logits)
         facts = read_rows(outputs, from_logits=from_logits, log_odds=False)
     if from_logits:
-        allowed = are_allowed(read, outputs, facts.largest)
+        allowed = np.empty(len(outputs), bool)
+        for part in block_slices(outputs):
+            own = read[part], outputs[part], facts.largest[part]
+            allowed[part] = are_allowed(*own)
         check_allowed(allowed, name, counts)
         if not allowed.all():
             # Rows that do not count: -inf times 0 is NaN.

@@ -14,6 +14,7 @@ __all__ = [
     "PROBABILITY_FLOOR",
     "SoftmaxParts",
     "Top1",
+    "filled",
     "is_ruled_out",
     "is_wrong",
     "log_odds_of",
@@ -112,6 +113,14 @@ def is_ruled_out(logits: Any, largest: Any = None) -> Any:
         xp = array_namespace(logits)
         largest = xp.max(logits, axis=-1, keepdims=True)
     return logits < largest + _LOWEST
+
+
+def filled(logits: Any) -> Any:
+    """The lowest other logit for those that are ruled out (array-agnostic)."""
+    xp, low = array_namespace(logits), is_ruled_out(logits)
+    largest = xp.max(logits, axis=-1, keepdims=True)
+    lowest = xp.min(xp.where(low, largest, logits), axis=-1, keepdims=True)
+    return xp.where(low, lowest, logits)
 
 
 def num_allowed(logits: Any) -> Any:
