@@ -66,13 +66,13 @@ class AffineCalibrator(Calibrator):
         """The ridge towards `unit` times the identity; None for none."""
         if self.penalty is None:
             return None
-        count = samples.num_classes
-        usual = self.penalty * count / samples.effective_count()
+        count, possible = samples.num_classes, samples.num_possible()
+        usual = self.penalty * possible / samples.effective_count()
         if self.diagonal:
             strength, anchor = np.full((count, 1), usual), np.ones((count, 1))
         else:
             strength, anchor = np.full((count, count), usual), np.eye(count)
-            strength[anchor == 0.0] *= count - 1
+            strength[anchor == 0.0] *= possible - 1
         bias = np.ones((count, 1))
         return Ridge(
             np.append(strength / unit**2, usual * bias, axis=1),

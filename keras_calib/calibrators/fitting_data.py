@@ -80,6 +80,16 @@ class FittingData(NamedTuple):
         """Number of classes."""
         return self.logits.shape[-1]
 
+    def num_possible(self) -> int:
+        """Number of classes that are not ruled out in every sample."""
+        if not self.has_ruled_out:
+            return self.num_classes
+
+        def of_block(block):
+            return (np.sum(~is_ruled_out(block.logits), axis=0),)
+
+        return int(np.count_nonzero(self.sums(of_block)[0]))
+
     def counts(self) -> np.ndarray:
         """Samples that are valid and weigh more than 0, bool `(n,)`."""
         rows = np.ones(len(self.logits), bool)

@@ -33,6 +33,7 @@ from keras_calib.inputs.multi_label import read_columns
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.predictions.collect import takes_data_set
 from keras_calib.predictions.multi_label import joined_batches
 from keras_calib.predictions.multi_label import label_logits
@@ -277,7 +278,8 @@ class MultiLabelCalibrator(FittedLayer):
             found = self.calibrator.calibrate(logits)
         else:
             yes, no = self.calibrator.both_log_probs(self._features(logits))
-            found = ops.where(logits < -_FAR, logits, yes - no)
+            low = is_ruled_out(logits, 0.0)
+            found = ops.where(low, logits, yes - no)
         if self.shared:
             return found
         return ops.where(self._applies > 0.5, found, logits)
@@ -300,9 +302,9 @@ class MultiLabelCalibrator(FittedLayer):
             )
         logits = self._read(ops.convert_to_tensor(logits), from_logits)
         low, high = self.calibrator.ends(self._features(logits))
-        if self.shared:
-            return low, high
-        given, applies = ops.sigmoid(logits), self._applies > 0.5
+        given, applies = ops.sigmoid(logits), ops.isfinite(logits)
+        if not self.shared:
+            applies = ops.logical_and(applies, self._applies > 0.5)
         return ops.where(applies, low, given), ops.where(applies, high, given)
 
     def build(self, input_shape):
