@@ -42,9 +42,9 @@ class Calibrator(FittedLayer):
 
     Fit it after training, on held-out data that neither trained nor chose
     anything: `fit(labels, logits)`, or `fit_on(model, dataset)`. Then call it
-    on logits `(..., num_classes)`; it returns float32 logits of that shape.
-    Put it behind a model with `keras.Sequential`, save it, or export it. The
-    fitted values are part of its configuration, so copies are fitted too.
+    on logits `(..., num_classes)`; it returns float32 logits of that shape,
+    -inf where they were. Put it behind a model with `keras.Sequential`, save
+    it, or export it. Its configuration has the fitted values, and so do copies.
 
     A subclass implements `fit_samples`, which sets the fitted values with
     `set_fitted`, `calibrate`, which maps two or more logits, and
@@ -71,8 +71,7 @@ class Calibrator(FittedLayer):
     needs_every_class = True
     # Whether a fit cannot raise the NLL of its own samples.
     lowers_nll = False
-    # Whether the map leaves a logit of -inf as it is.
-    keeps_ruled_out = False
+    keeps_ruled_out = False  # whether the map leaves -inf as it is
 
     def __init__(self, *, name: str | None = None, **kwargs: Any):
         # A half-precision policy would turn logits of 1e5 into infinity.
@@ -110,11 +109,10 @@ class Calibrator(FittedLayer):
                 that has no sample.
 
         Raises:
-            ValueError: If shapes do not fit, a logit is NaN or infinite, the
-                class of a label is ruled out by a logit of -inf, fewer than
-                two classes have samples, or a compiled function holds a fit of
-                another size. Without `force` also if samples are too few. The
-                layer then keeps its previous fit.
+            ValueError: If shapes do not fit, a logit is NaN or infinite, or
+                -inf for a label, fewer than two classes have samples, or a
+                compiled function holds a fit of another size. Without `force`
+                also if samples are too few. The layer keeps its previous fit.
 
         Warns:
             RuntimeWarning: If the fit did not converge, or the folds find it
@@ -246,9 +244,7 @@ class Calibrator(FittedLayer):
         pair, one_output = self.model_logits(logits, from_logits)
         found = calibrate(pair)
         if not self.keeps_ruled_out:
-            # Far below, as they are; -inf stays -inf.
-            shifted = pair - ops.max(pair, axis=-1, keepdims=True)
-            found = ops.where(is_ruled_out(pair), shifted, found)
+            found = ops.where(is_ruled_out(pair), pair, found)
         return found[..., 1:] - found[..., :1] if one_output else found
 
     def model_logits(self, outputs: Any, from_logits: bool) -> tuple[Any, bool]:
@@ -332,10 +328,7 @@ class Calibrator(FittedLayer):
         for name, value in values.items():
             if not before:
                 variable = self.add_weight(
-                    shape=value.shape,
-                    initializer="zeros",
-                    trainable=False,
-                    name=name,
+                    value.shape, "zeros", trainable=False, name=name
                 )
                 setattr(self, "_" + name, variable)
             getattr(self, "_" + name).assign(ops.convert_to_tensor(value))

@@ -39,8 +39,8 @@ __all__ = [
 
 # Logits in a block, so that a cache holds it with a few temporaries.
 _BLOCK = 2**16
-# Stands for the distance of a logit of -inf from the largest.
-_FAR_BELOW = 2e18
+# Stands for a logit of -inf.
+_FAR_BELOW = -1e25
 # From so many classes on, sums over them are faster in C order.
 _MANY = 200
 
@@ -107,9 +107,8 @@ class FittingData(NamedTuple):
         """With logits far below the others where these are ruled out."""
         if not self.has_ruled_out:
             return self
-        z = self.logits
-        low = z.max(axis=-1, keepdims=True) - z.dtype.type(_FAR_BELOW)
-        return self._replace(logits=np.maximum(z, low))
+        lowest = self.logits.dtype.type(_FAR_BELOW)
+        return self._replace(logits=np.maximum(self.logits, lowest))
 
     def subsampled(self, size: int) -> "FittingData":
         """Valid samples at even distances, with about `size` logits."""
@@ -267,12 +266,9 @@ def read_samples(
         drop=False,
         refuse_probabilities=True,
     )
-    facts: Any = read.facts
-    largest, labels = facts.largest, read.labels
-    has_ruled_out = is_ruled_out(read.outputs.min(), largest.max())
+    has_ruled_out, labels = is_ruled_out(read.outputs.min()), read.labels
     if has_ruled_out and labels.ndim == 2:
-        low = is_ruled_out(read.outputs, largest[:, None])
-        labels = np.where(low, 0.0, labels)
+        labels = np.where(is_ruled_out(read.outputs), 0.0, labels)
     group = None
     lead = shape_of(as_numbers(logits, "logits"))[:-1]
     if len(lead) > 1:

@@ -278,8 +278,7 @@ class MultiLabelCalibrator(FittedLayer):
             found = self.calibrator.calibrate(logits)
         else:
             yes, no = self.calibrator.both_log_probs(self._features(logits))
-            low = is_ruled_out(logits, 0.0)
-            found = ops.where(low, logits, yes - no)
+            found = ops.where(is_ruled_out(logits), logits, yes - no)
         if self.shared:
             return found
         return ops.where(self._applies > 0.5, found, logits)
@@ -302,9 +301,8 @@ class MultiLabelCalibrator(FittedLayer):
             )
         logits = self._read(ops.convert_to_tensor(logits), from_logits)
         low, high = self.calibrator.ends(self._features(logits))
-        given, applies = ops.sigmoid(logits), ops.isfinite(logits)
-        if not self.shared:
-            applies = ops.logical_and(applies, self._applies > 0.5)
+        given, applies = ops.sigmoid(logits), self.shared or self._applies > 0.5
+        applies = ops.logical_and(applies, ~is_ruled_out(logits))
         return ops.where(applies, low, given), ops.where(applies, high, given)
 
     def build(self, input_shape):

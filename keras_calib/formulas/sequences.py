@@ -99,8 +99,7 @@ def token_log_probs(
     low = ops.cast(-float("inf"), logits.dtype)
     # Log-odds against the token: without it in the sum, no digit cancels.
     against = ops.logsumexp(ops.where(is_own, low, logits - own), axis=-1)
-    largest = ops.max(logits, axis=-1)
-    ruled_out = is_ruled_out(ops.squeeze(own, axis=-1), largest)
+    ruled_out = is_ruled_out(ops.squeeze(own, axis=-1))
     found = ops.where(ruled_out, low, -ops.softplus(against))
     return ops.where(known, found, float("nan"))
 

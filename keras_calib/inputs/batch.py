@@ -245,8 +245,7 @@ def standardize_arrays(
     if from_logits:
         allowed = np.empty(len(outputs), bool)
         for part in block_slices(outputs):
-            own = read[part], outputs[part], facts.largest[part]
-            allowed[part] = are_allowed(*own)
+            allowed[part] = are_allowed(read[part], outputs[part])
         check_allowed(allowed, name, counts)
         if not allowed.all():
             # Rows that do not count: -inf times 0 is NaN.

@@ -151,24 +151,18 @@ def check_one_hot(distance: Any) -> Rule:
     return Rule(ops.all(distance <= SUM_TOLERANCE), fail)
 
 
-def are_allowed(labels: Any, logits: Any, largest: Any = None) -> Any:
+def are_allowed(labels: Any, logits: Any) -> Any:
     """Mask of rows whose labels no logit rules out (array-agnostic).
 
-    Labels are ids, or soft rows, which may have a small share there. A row of
-    -inf rules out every label. NaN and infinity are found elsewhere.
+    Labels are ids, or soft rows, which may have a small share there.
     """
     xp = array_namespace(logits)
-    largest = xp.max(logits, axis=-1) if largest is None else largest
     if is_integer(labels):
         places = xp.clip(labels, 0, logits.shape[-1] - 1)
         own = xp.take_along_axis(logits, xp.expand_dims(places, -1), axis=-1)
-        lost = is_ruled_out(xp.squeeze(own, axis=-1), largest)
-    else:
-        low = is_ruled_out(logits, xp.expand_dims(largest, -1))
-        share = xp.where(low, labels, xp.zeros_like(labels))
-        lost = xp.sum(share, axis=-1) > SUM_TOLERANCE
-    lost = xp.logical_and(lost, largest < float("inf"))
-    return xp.logical_not(xp.logical_or(lost, largest == -float("inf")))
+        return xp.logical_not(is_ruled_out(xp.squeeze(own, axis=-1)))
+    share = xp.where(is_ruled_out(logits), labels, xp.zeros_like(labels))
+    return xp.sum(share, axis=-1) <= SUM_TOLERANCE
 
 
 @as_check

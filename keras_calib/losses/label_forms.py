@@ -70,8 +70,9 @@ class Targets:
     """Label rows t of a formula, or class ids, which take less memory.
 
     With `alpha`, a number or `(..., 1)`, t is smoothed: that share of each
-    label is spread evenly over the classes that are not ruled out. A row with
-    more than a tolerance on a class that is ruled out becomes NaN.
+    label is spread evenly over the classes that are not ruled out. It may be a
+    function of their number. A row with more than a tolerance on a class that
+    is ruled out becomes NaN.
     """
 
     def __init__(self, labels: Any, logits: Any, alpha: Any = None):
@@ -121,17 +122,22 @@ class Targets:
         # ops.mean rounds float64 to float32 on torch.
         even = ops.sum(parts.allowed * parts.shifted, axis=-1)
         even = log_sum - even / ops.squeeze(parts.num_allowed, axis=-1)
-        alpha = self._alpha
+        alpha = self._share(parts)
         if len(getattr(alpha, "shape", ())) > 0:
             alpha = ops.squeeze(alpha, axis=-1)
         return (1.0 - alpha) * value + alpha * even
+
+    def _share(self, parts: SoftmaxParts) -> Any:
+        alpha = self._alpha
+        return alpha(parts.num_allowed) if callable(alpha) else alpha
 
     def subtract_from(self, x: Any, parts: SoftmaxParts | None = None) -> Any:
         """x - t, `(..., num_classes)`; smoothed targets need the softmax."""
         share: Any = 1.0
         if self._alpha is not None and parts is not None:
-            x = x - parts.allowed * (self._alpha / parts.num_allowed)
-            share = 1.0 - self._alpha
+            alpha = self._share(parts)
+            x = x - parts.allowed * (alpha / parts.num_allowed)
+            share = 1.0 - alpha
         if self._ids is not None:
             return subtract_at(x, self._ids, share)
         return x - share * self._rows

@@ -1,6 +1,7 @@
 """Cross entropy with hard, smoothed and calibrated labels."""
 
 import math
+from functools import partial
 from typing import Any
 
 import keras
@@ -89,7 +90,7 @@ def label_smoothing(
     check_rank("logits", logits, 1, "(..., num_classes)")
     share = even_share(alpha, logits.shape[-1], spread)
     if spread == "others":
-        share = even_share(alpha, _classes_of(logits), spread)
+        share = partial(even_share, alpha, spread=spread)
     return cross_entropy(labels, logits, share if alpha else None)
 
 
@@ -260,15 +261,9 @@ class LabelSmoothing(PerSampleLoss):
 def _of_rows(labels, logits, *, objectness, context, beta, floor):
     """`adaptive_label_smoothing` without the checks, which the loss makes."""
     objectness = ops.cast(objectness, logits.dtype)
-    count = _classes_of(logits)
+    count = ops.stop_gradient(ops.expand_dims(num_allowed(logits), -1))
     alpha = share_to_spread(objectness, count, beta, floor, context)
     return cross_entropy(labels, logits, alpha)
-
-
-def _classes_of(logits: Any) -> Any:
-    """How many classes of each row are not ruled out, `(..., 1)`."""
-    count = ops.expand_dims(num_allowed(logits), -1)
-    return ops.stop_gradient(count)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

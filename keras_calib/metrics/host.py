@@ -159,10 +159,7 @@ def _read(
         facts = read_rows(outputs, **reading)
         if not is_sound(facts, options.from_logits):
             return None
-    if (
-        options.from_logits
-        and not are_allowed(labels, outputs, facts.largest).all()
-    ):
+    if options.from_logits and not are_allowed(labels, outputs).all():
         return None
     mask = np.ones(len(ids), "bool") if mask is None else mask
     if weight is not None:

@@ -31,8 +31,10 @@ ops = keras_module("keras.ops")
 
 # log and 1/p stay finite in float32.
 PROBABILITY_FLOOR = 1e-37
-# A class is ruled out by a logit of -inf, or one so far below the largest.
-# The square of the distance is finite.
+# Classes with such logits are ruled out: -inf, -1e30 and the least float32 are
+# in use for it, also divided by a temperature. Logits of -1e9 are ordinary.
+_RULED_OUT = -1e24
+# Stands for their distance from the largest; half its square is finite.
 _LOWEST = -1e18
 
 
@@ -61,7 +63,7 @@ class SoftmaxParts(NamedTuple):
     @property
     def allowed(self) -> Any:
         """1 for classes that are not ruled out, else 0."""
-        return ops.cast(self.shifted > _LOWEST, self.shifted.dtype)
+        return ops.cast(self.logits > _RULED_OUT, self.shifted.dtype)
 
     @property
     def num_allowed(self) -> Any:
@@ -104,15 +106,9 @@ def softmax_parts(logits: Any) -> SoftmaxParts:
     return SoftmaxParts(logits, largest, shifted, ops.log(total), probs)
 
 
-def is_ruled_out(logits: Any, largest: Any = None) -> Any:
-    """Mask of classes whose probability is exactly 0 (array-agnostic).
-
-    It is False where nothing is known: beside NaN, and if all logits are -inf.
-    """
-    if largest is None:
-        xp = array_namespace(logits)
-        largest = xp.max(logits, axis=-1, keepdims=True)
-    return logits < largest + _LOWEST
+def is_ruled_out(logits: Any) -> Any:
+    """Mask of classes whose probability is exactly 0 (array-agnostic)."""
+    return logits <= _RULED_OUT
 
 
 def filled(logits: Any) -> Any:
