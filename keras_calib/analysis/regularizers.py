@@ -20,8 +20,6 @@ from keras_calib.inputs.readers import soft_labels
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.rows import check_no_nan
 from keras_calib.inputs.rows import warn_of_probabilities
-from keras_calib.inputs.values import are_allowed
-from keras_calib.inputs.values import check_allowed
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import as_array
@@ -358,9 +356,6 @@ def _read(loss, labels, logits):
     if (values := value_if_eager(ops.moveaxis(logits, axis, -1))) is not None:
         counted = Ellipsis if valid is None else to_numpy(valid)
         check_no_nan(values[counted], True, "logits")
-        check_allowed(
-            are_allowed(hard, ops.moveaxis(logits, axis, -1)), "logits", valid
-        )
         warn_of_probabilities(values, "logits")
     rows = soft_labels(hard, logits.shape[axis], logits.dtype)
     return _per_sample(loss, labels, rows, axis), logits, axis, rows, valid

@@ -21,6 +21,7 @@ from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.numerics.softmax import logsumexp
 
 __all__ = [
@@ -51,12 +52,8 @@ class AffineCalibrator(Calibrator):
         self.needs_every_class = penalty is None
 
     def features(self, logits: Any) -> Any:
-        """What the matrix maps: the logits (array-agnostic)."""
-        return identity(logits)
-
-    def allowed_features(self, logits: Any) -> Any:
-        """`features`, 0 for classes that are ruled out (array-agnostic)."""
-        return without_ruled_out(self.features(logits), logits)
+        """What the matrix maps: the logits, 0 for -inf (array-agnostic)."""
+        return without_ruled_out(logits, logits)
 
     def unit(self, samples: FittingData) -> float:
         """The factor of the features that is a temperature alone."""
@@ -66,7 +63,8 @@ class AffineCalibrator(Calibrator):
         """The ridge towards `unit` times the identity; None for none."""
         if self.penalty is None:
             return None
-        count, possible = samples.num_classes, samples.num_possible()
+        count, best = samples.num_classes, samples.logits.max(axis=0)
+        possible = count - np.count_nonzero(is_ruled_out(best))
         usual = self.penalty * possible / samples.effective_count()
         if self.diagonal:
             strength, anchor = np.full((count, 1), usual), np.ones((count, 1))
@@ -105,7 +103,7 @@ class AffineCalibrator(Calibrator):
 
     @exact_products
     def calibrate(self, logits: Any) -> Any:
-        features = self.allowed_features(logits)
+        features = self.features(logits)
         if self.diagonal:
             return features * self._scale + self._bias
         return ops.matmul(features, ops.transpose(self._matrix)) + self._bias
@@ -119,8 +117,7 @@ class AffineCalibrator(Calibrator):
         name = "scale" if self.diagonal else "matrix"
         weights = self.fitted_value(name).reshape(samples.num_classes, -1)
         theta = np.column_stack([weights, self.fitted_value("bias")])
-        features = self.allowed_features
-        return degrees_of_freedom(samples, features, theta, ridge)
+        return degrees_of_freedom(samples, self.features, theta, ridge)
 
     def num_parameters(self, num_classes: int) -> int:
         """Free parameters: only that of a temperature under a ridge."""
@@ -308,4 +305,5 @@ class DirichletCalibration(MatrixScaling):
 
     def features(self, logits: Any) -> Any:
         """The features that the matrix maps: log p (array-agnostic)."""
-        return logits - logsumexp(logits, keepdims=True)
+        log_probs = logits - logsumexp(logits, keepdims=True)
+        return without_ruled_out(log_probs, logits)

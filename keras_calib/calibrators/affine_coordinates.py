@@ -191,8 +191,7 @@ def mapped(x: np.ndarray, theta: np.ndarray, block: FittingData) -> np.ndarray:
     weights = theta[:, :-1]
     z = x * weights[:, 0] if weights.shape[1] == 1 else (weights @ x.T).T
     z += theta[:, -1]
-    if block.has_ruled_out:
-        z[is_ruled_out(block.logits)] = _RULED_OUT
+    z[is_ruled_out(block.logits)] = _RULED_OUT
     return z
 
 

@@ -100,24 +100,21 @@ def _computed(
 
     In float32, as the layer computes them.
     """
-    masked = samples.has_ruled_out
 
-    def allowed_features(logits):
+    def of_allowed(logits):
         return without_ruled_out(features(logits), logits)
 
     if features is identity or samples.logits.size > _HELD:
-        return samples, allowed_features if masked else features
+        return samples, of_allowed
     held = np.zeros(samples.logits.shape, "float32")
 
     def of_block(block, rows):
-        x = features(block.logits)
-        if masked:
-            x = np.where(is_ruled_out(block.logits), -np.inf, x)
-        held[rows] = x
+        z = block.logits
+        held[rows] = np.where(is_ruled_out(z), z, features(z))
 
     samples.visit(of_block)
     samples, features = samples._replace(logits=held), identity
-    return samples, allowed_features if masked else identity
+    return samples, of_allowed
 
 
 def identity(logits: Any) -> Any:

@@ -10,7 +10,6 @@ from scipy.stats import f as f_distribution
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.products import exact_products
-from keras_calib.calibrators.affine_coordinates import without_ruled_out
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.bayesian_scaling_sampler import Chains
 from keras_calib.calibrators.bayesian_scaling_sampler import Draws
@@ -177,9 +176,7 @@ class BayesianScaling(PosteriorCalibrator):
 
     def fit_samples(self, samples: FittingData) -> None:
         if self.kind == "matrix":
-            refuse_ruled_out(
-                samples, 'it mixes all classes; `kind="vector"` fits'
-            )
+            refuse_ruled_out(samples, '`kind="vector"`')
         read = scaled_samples(samples)
         num_classes = samples.num_classes
         # Sampled in an order of their own, classes that change places get
@@ -221,7 +218,6 @@ class BayesianScaling(PosteriorCalibrator):
     @exact_products
     def map_of_draws(self, logits: Any) -> Any:
         u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
-        u = without_ruled_out(u, logits)
         if self.kind == "matrix":
             # `(..., num_draws, num_classes)`
             mapped = ops.tensordot(u, self._weights, axes=[[-1], [2]])

@@ -115,8 +115,7 @@ class EnsembleTemperatureScaling(Calibrator):
         shares = self._mixture
         scaled = ops.softmax(logits / self._temperature, axis=-1)
         mixed = shares[0] * scaled + shares[1] * ops.softmax(logits, axis=-1)
-        count = ops.expand_dims(num_allowed(logits), -1)
-        return to_logits(mixed + shares[2] / count)
+        return to_logits(mixed + shares[2] / num_allowed(logits))
 
     def num_parameters(self, num_classes: int) -> int:
         """Three: a temperature and two free shares."""

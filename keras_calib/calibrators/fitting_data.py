@@ -60,9 +60,9 @@ def one_thread_of_blas() -> Any:
 
 
 class FittingData(NamedTuple):
-    """Held-out samples: labels, logits, weights, and which are valid.
+    """Held-out samples: labels, finite logits, weights, and which are valid.
 
-    Blocks have finite logits: far below the others if they were -inf.
+    Logits of -inf became -1e25, which `is_ruled_out` knows.
     """
 
     labels: np.ndarray  # int64 ids `(n,)`, or soft `(n, num_classes)`
@@ -72,23 +72,11 @@ class FittingData(NamedTuple):
     # The image or sequence of each sample, int32, or how many samples each has;
     # None where each sample is alone.
     group: np.ndarray | int | None = None
-    # Whether a logit may be -inf, which rules its class out.
-    has_ruled_out: bool = False
 
     @property
     def num_classes(self) -> int:
         """Number of classes."""
         return self.logits.shape[-1]
-
-    def num_possible(self) -> int:
-        """Number of classes that are not ruled out in every sample."""
-        if not self.has_ruled_out:
-            return self.num_classes
-
-        def of_block(block):
-            return (np.sum(~is_ruled_out(block.logits), axis=0),)
-
-        return int(np.count_nonzero(self.sums(of_block)[0]))
 
     def counts(self) -> np.ndarray:
         """Samples that are valid and weigh more than 0, bool `(n,)`."""
@@ -99,16 +87,8 @@ class FittingData(NamedTuple):
 
     def rows(self, keep: np.ndarray) -> "FittingData":
         """A copy of some samples, by index or where `keep` is True."""
-        parts = {**self._asdict(), "group": self.groups()}
-        kept = {k: x[keep] for k, x in parts.items() if hasattr(x, "shape")}
-        return self._replace(**kept)
-
-    def finite(self) -> "FittingData":
-        """With logits far below the others where these are ruled out."""
-        if not self.has_ruled_out:
-            return self
-        lowest = self.logits.dtype.type(_FAR_BELOW)
-        return self._replace(logits=np.maximum(self.logits, lowest))
+        parts = (*self[:-1], self.groups())
+        return FittingData._make(x if x is None else x[keep] for x in parts)
 
     def subsampled(self, size: int) -> "FittingData":
         """Valid samples at even distances, with about `size` logits."""
@@ -210,8 +190,7 @@ class FittingData(NamedTuple):
             self.labels[rows],
             np.array(self.logits[rows], "float64", order=order),
             None if self.weight is None else self.weight[rows],
-            has_ruled_out=self.has_ruled_out,
-        ).finite()
+        )
 
 
 def read_any(
@@ -266,31 +245,26 @@ def read_samples(
         drop=False,
         refuse_probabilities=True,
     )
-    has_ruled_out, labels = is_ruled_out(read.outputs.min()), read.labels
-    if has_ruled_out and labels.ndim == 2:
-        labels = np.where(is_ruled_out(read.outputs), 0.0, labels)
+    labels, outputs = read.labels, read.outputs
+    if is_ruled_out(outputs.min()):
+        if labels.ndim == 2:
+            labels = np.where(is_ruled_out(outputs), 0.0, labels)
+        outputs = np.maximum(outputs, outputs.dtype.type(_FAR_BELOW))
     group = None
     lead = shape_of(as_numbers(logits, "logits"))[:-1]
     if len(lead) > 1:
         group = int(np.prod(lead[1:]))
-    return FittingData(
-        labels,
-        read.outputs,
-        read.weight,
-        read.mask,
-        group,
-        bool(has_ruled_out),
-    )
+    return FittingData(labels, outputs, read.weight, read.mask, group)
 
 
-def refuse_ruled_out(samples: FittingData, why: str) -> None:
+def refuse_ruled_out(samples: FittingData, other: str) -> None:
     """Raises ValueError for a fit that needs a logit of each class."""
-    if samples.has_ruled_out:
-        low = is_ruled_out(samples.logits)
+    low = np.flatnonzero(is_ruled_out(samples.logits.min(axis=0)))
+    if len(low):
         raise value_error(
-            f"`logits` must not rule out classes, by logits of -inf: {why} "
-            "such logits",
-            classes=np.flatnonzero(low.any(axis=0))[:10].tolist(),
+            f"`logits` must not rule out a class by -inf; {other} can be "
+            "fitted to such logits",
+            classes=low[:10].tolist(),
         )
 
 
@@ -299,7 +273,7 @@ def read_batches(
 ) -> FittingData:
     """Reads batches of `(labels, logits)` or `(labels, logits, weights)`."""
     columns: dict[str, np.ndarray] = {}
-    count = groups = has_ruled_out = 0
+    count = groups = 0
     for batch in batches:
         part = _of_batch(*batch, ignore_class=ignore_class)
         if part is None:
@@ -310,10 +284,7 @@ def read_batches(
             alike = alike + np.int32(groups)
             groups = int(alike.max()) + 1
             part = part._replace(group=alike)
-        has_ruled_out |= part.has_ruled_out
-        values = {
-            k: v for k, v in part._asdict().items() if hasattr(v, "shape")
-        }
+        values = {k: v for k, v in part._asdict().items() if v is not None}
         columns = columns or {k: v[:0].copy() for k, v in values.items()}
         first = {k: c.shape[1:] for k, c in columns.items()}
         later = {k: v.shape[1:] for k, v in values.items()}
@@ -338,10 +309,7 @@ def read_batches(
             "weight 0",
             n=0,
         )
-    data = FittingData(
-        **{k: column[:count] for k, column in columns.items()},
-        has_ruled_out=bool(has_ruled_out),
-    )
+    data = FittingData(**{k: column[:count] for k, column in columns.items()})
     if data.num_classes == 2 and not data.logits[:, 0].any():
         # One output, of which a batch may be too few to look at.
         check_no_probabilities(data.logits[:, 1:], "logits")

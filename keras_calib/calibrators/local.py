@@ -246,9 +246,7 @@ class LocalTemperatureScaling(Calibrator):
                 images=len(logits),
             )
         samples = read_samples(labels, logits, sample_weight, ignore_class)
-        refuse_ruled_out(
-            samples, "its filters read all classes; `TemperatureScaling` fits"
-        )
+        refuse_ruled_out(samples, "`TemperatureScaling`")
         self.check_enough(samples, force)
         samples = supported_samples(samples)
         data = images_of(samples, logits.shape[:3], image)

@@ -45,7 +45,7 @@ class OneVsRest(Calibrator):
             values = np.empty((len(classes), rows), "float32")
             soft = samples.labels.ndim == 2
             labels = np.empty(values.shape, "float64" if soft else "bool")
-            keep = np.ones(values.shape, bool)
+            keep = np.empty(values.shape, bool)
             end = 0
             for block in samples.blocks(_BLOCK):
                 part = slice(end, end := end + len(block.logits))
@@ -55,14 +55,11 @@ class OneVsRest(Calibrator):
                     labels[:, part] = block.soft_labels()[:, classes].T
                 else:
                     labels[:, part] = classes[:, None] == block.labels
-                if samples.has_ruled_out:
-                    allowed = ~is_ruled_out(block.logits)
-                    allowed &= allowed.sum(axis=-1, keepdims=True) > 1
-                    keep[:, part] = allowed[:, classes].T
+                allowed = ~is_ruled_out(block.logits)
+                allowed &= allowed.sum(axis=-1, keepdims=True) > 1
+                keep[:, part] = allowed[:, classes].T
             for value, label, kept in zip(values, labels, keep, strict=True):
-                if kept.all() or not kept.any():
-                    yield value, label, weight
-                    continue
+                kept |= not kept.any()
                 w = None if weight is None else weight[kept]
                 yield value[kept], label[kept], w
 

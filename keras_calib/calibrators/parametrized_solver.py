@@ -120,7 +120,7 @@ def _start(shapes: list, rng: np.random.Generator) -> Network:
 
 def _in_order(samples: FittingData) -> FittingData:
     """Valid samples with sorted logits, equal ones once, in a fixed order."""
-    samples = samples.rows(np.flatnonzero(samples.counts())).finite()
+    samples = samples.rows(np.flatnonzero(samples.counts()))
     places = np.argsort(-samples.logits, axis=-1, kind="stable")
     logits = np.take_along_axis(samples.logits, places, axis=-1)
     if samples.labels.ndim == 2:
@@ -141,15 +141,7 @@ def _in_order(samples: FittingData) -> FittingData:
     new |= differ.any(axis=-1) if labels.ndim == 2 else differ
     first = np.flatnonzero(np.append(True, new))
     weight = np.add.reduceat(samples.weights()[order], first)
-    masked = samples.has_ruled_out
-    return FittingData(
-        labels[first], logits[first], weight, has_ruled_out=masked
-    )
-
-
-def _inputs(block: FittingData, logits: np.ndarray) -> np.ndarray:
-    """The largest logits, as the network reads those of the block."""
-    return filled(logits) if block.has_ruled_out else logits
+    return FittingData(labels[first], logits[first], weight)
 
 
 def _moments(
@@ -158,15 +150,14 @@ def _moments(
     """Mean and spread of the inputs, and the sum of the weights."""
 
     def sums(block):
-        x = _inputs(block, block.logits[:, :inputs])
-        weight = block.weights()
+        x, weight = filled(block.logits[:, :inputs]), block.weights()
         return weight @ x, weight.sum()
 
     first, total = samples.sums(sums)
     mean = first / total
 
     def squares(block):
-        x = _inputs(block, block.logits[:, :inputs])
+        x = filled(block.logits[:, :inputs])
         return (block.weights() @ np.square(x - mean),)
 
     scale = np.sqrt(samples.sums(squares)[0] / total)
@@ -191,7 +182,7 @@ def _value_and_slope(
     inputs = problem.shapes[0][0]
 
     def of_block(block):
-        x = _inputs(block, block.logits[:, :inputs])
+        x = filled(block.logits[:, :inputs])
         x = (x - problem.mean) / problem.scale
         first, second, output = _layers(x, network)
         share = np.maximum(np.abs(output), LEAST_SHARE)
@@ -266,7 +257,7 @@ def _loss(
     inputs = len(network.kernel_1)
 
     def of_block(block):
-        x = _inputs(block, -np.sort(-block.logits, axis=-1)[:, :inputs])
+        x = filled(-np.sort(-block.logits, axis=-1)[:, :inputs])
         output = np.abs(_layers(x, network)[2])
         temperature = np.maximum(output, LEAST_SHARE * least)
         loss, _ = _losses(block, temperature, objective)

@@ -134,10 +134,9 @@ def scaled_samples(
     total = float(samples.weights()[samples.counts()].sum(dtype="float64"))
     kept = samples if most is None else samples.subsampled(most)
     kept = kept.rows(kept.counts())
-    logits = kept.finite().logits.astype("float64")
+    logits = kept.logits.astype("float64")
     log_probs = smoothed_log_probs(logits, temperature, share)
-    if kept.has_ruled_out:
-        log_probs[is_ruled_out(logits)] = _RULED_OUT
+    log_probs[is_ruled_out(logits)] = _RULED_OUT
     weight = kept.weights() * (count / total)
     return ScaledSamples(
         temperature, share, log_probs, kept.soft_labels(), weight

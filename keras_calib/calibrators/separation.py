@@ -17,6 +17,7 @@ from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.inputs.top_label import hard_labels
 
 __all__ = [
+    "NO_OTHER",
     "has_error",
     "is_separated",
     "platt_targets",
@@ -28,7 +29,7 @@ __all__ = [
 # lead exceeds the median lead by this factor.
 _RULED_OUT = 1e4
 # The lead of a class that a logit of -inf for all others leaves alone.
-_NO_OTHER = 1e18
+NO_OTHER = 1e18
 
 
 def supported_samples(
@@ -95,7 +96,7 @@ def _smoothed(samples: FittingData) -> FittingData:
 
     samples.visit(of_block)
     lead = leads[samples.counts()]
-    lead = lead[(lead > 0.0) & (lead < _NO_OTHER)]
+    lead = lead[(lead > 0.0) & (lead < NO_OTHER)]
     if not len(lead):
         # Every temperature gives the same answers.
         return samples

@@ -14,6 +14,7 @@ from keras_calib.backend.errors import warn
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.compact_logits import CompactLogits
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.separation import NO_OTHER
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import BinSums
@@ -24,9 +25,8 @@ from keras_calib.formulas.proper import log_losses
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.softmax import filled
 from keras_calib.numerics.softmax import is_wrong
-from keras_calib.numerics.softmax import num_allowed
 
 __all__ = ["TemperatureScaling", "least_nll", "optimal_temperature"]
 
@@ -37,6 +37,7 @@ _ECE_BINS = 15
 # The search range exceeds that of the logits' differences by this factor.
 _RANGE = 1e4
 _TOLERANCE = 1e-8
+_ENDLESS = 1e12
 # A step of Newton's method leaves about its square as the error.
 _SMALL = 1e-4
 _NEWTON = 8
@@ -198,16 +199,10 @@ def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
 def least_nll(samples: FittingData) -> tuple[float, float]:
     """NLL as given, and the least of all temperatures, 1 and infinity too."""
     beta, _ = _optimum(samples, "nll")
-    before, after = map(float, _scores(samples, [1.0, 1.0 / beta], "nll"))
-    even = math.log(samples.num_classes)
-    if samples.has_ruled_out:
-
-        def of_block(block):
-            weight = block.weights()
-            return weight @ np.log(num_allowed(block.logits)), weight.sum()
-
-        even = float(np.divide(*samples.sums(of_block)))
-    return before, min(before, after, even)
+    # Without end the classes that are left become equally likely.
+    found = map(float, _scores(samples, [1.0, 1.0 / beta, _ENDLESS], "nll"))
+    before, *others = found
+    return before, min(before, *others, math.log(samples.num_classes))
 
 
 def _optimum(
@@ -244,22 +239,19 @@ def _range(samples: FittingData) -> tuple[float, float]:
         if not len(z):
             return 0.0, 0
         top = z.max(axis=-1)
-        if block.has_ruled_out:
-            # One class alone has no lead, and spreads by 0.
-            z = np.where(is_ruled_out(z), -np.inf, z)
         if z.shape[-1] > 2:
             second = np.partition(z, -2, axis=-1)[:, -2]
         else:
             second = z.min(axis=-1)
         leads.append(top - second)
-        lowest = np.where(z == -np.inf, top[:, None], z).min(axis=-1)
-        return (top - lowest).sum(), len(top)
+        spread = top - filled(z).min(axis=-1)
+        return spread.sum(), len(spread)
 
     total, count = samples.sums(of_block)
     if total == 0.0:
         return 1.0, 1.0
     lead = np.concatenate(leads)
-    lead = lead[(lead > 0.0) & (lead < np.inf)]
+    lead = lead[(lead > 0.0) & (lead < NO_OTHER)]
     usual = float(np.median(lead)) if len(lead) else total / count
     return float(count / (total * _RANGE)), float(_RANGE / usual)
 

@@ -130,15 +130,9 @@ class VennAbers(OneVsRest):
             ends = low, ops.concatenate([rest, p1], axis=-1)
         # What logits alone decide is 0 or 1.
         ruled_out = is_ruled_out(logits)
-        alone = ops.expand_dims(num_allowed(logits) == 1.0, -1)
-        low, high = (
-            ops.where(
-                ops.logical_or(ruled_out, alone),
-                ops.cast(ops.logical_not(ruled_out), x.dtype),
-                x,
-            )
-            for x in ends
-        )
+        known = ops.logical_or(ruled_out, num_allowed(logits) == 1.0)
+        decided = ops.cast(~ruled_out, "float32")
+        low, high = (ops.where(known, decided, x) for x in ends)
         return (low[..., 1:], high[..., 1:]) if one_output else (low, high)
 
     def ends(self, features: Any) -> tuple[Any, Any]:

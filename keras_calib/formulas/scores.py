@@ -231,7 +231,7 @@ def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
         values = _tensor(logits)
     xp = array_namespace(values)
     # Classes that are ruled out have no part in mean and norm.
-    low, count = is_ruled_out(values), xp.expand_dims(num_allowed(values), -1)
+    low, count = is_ruled_out(values), num_allowed(values)
     largest = xp.max(values, axis=-1)
     values = xp.where(low, xp.zeros_like(values), values)
     if center:

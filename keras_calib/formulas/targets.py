@@ -80,19 +80,17 @@ def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
 def even_share(alpha: Any, num_classes: Any, spread: str) -> Any:
     """`alpha` of `smooth_labels`, checked, as a share spread over all.
 
-    Rows may differ in their number of classes, a float tensor `(..., 1)`. One
-    class alone keeps all.
+    The number of classes may be a float tensor `(..., 1)`, of each row.
     """
     check_in("spread", spread, ("all", "others"))
     if isinstance(alpha, numbers.Real):
         check_at_most("alpha", alpha, 1.0)
-    if not hasattr(num_classes, "shape"):
+    others = num_classes - 1
+    if hasattr(num_classes, "shape"):
+        others = at_least(others, 1.0)
+    else:
         check_integer("labels.shape[-1]", num_classes, 2)
-    elif spread == "others":
-        return alpha * num_classes / at_least(num_classes - 1.0, 1.0)
-    if spread == "others":
-        alpha = alpha * num_classes / (num_classes - 1)
-    return alpha
+    return alpha * num_classes / others if spread == "others" else alpha
 
 
 def objectness_targets(
@@ -189,10 +187,7 @@ def share_to_spread(
     floor: str | None,
     context: Any,
 ) -> Any:
-    """`alpha` of `smooth_labels`, `(..., 1)`, without checks.
-
-    The number of classes may be one of each row, `(..., 1)`.
-    """
+    """`alpha` of `smooth_labels`, `(..., 1)`, without checks."""
     xp = array_namespace(objectness)
     # At least the share that the floor asks for, at most all of the image.
     share = at_least(xp.expand_dims(objectness, -1), 0.0)

@@ -14,10 +14,10 @@ from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
+from keras_calib.inputs.readers import possible_labels
 from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.readers import standardize_predictions
-from keras_calib.inputs.readers import valid_labels_mask
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import are_allowed
 from keras_calib.inputs.values import check_allowed
@@ -65,14 +65,7 @@ class Batch(NamedTuple):
         """
         logits = self.outputs
         num_classes = logits.shape[-1]
-        label_mask = valid_labels_mask(
-            self.labels,
-            logits,
-            self.from_logits,
-            hard=hard,
-            counts=self.mask,
-            rules=rules,
-        )
+        label_mask = possible_labels(self, rules, counts=self.mask, hard=hard)
         if not self.from_logits:
             if not has_values(logits):
                 label_mask = ops.logical_and(label_mask, rows.sums_to_1(logits))
@@ -243,9 +236,9 @@ def standardize_arrays(
         outputs = rows.both_classes(given, from_logits)
         facts = read_rows(outputs, from_logits=from_logits, log_odds=False)
     if from_logits:
-        allowed = np.empty(len(outputs), bool)
-        for part in block_slices(outputs):
-            allowed[part] = are_allowed(read[part], outputs[part])
+        parts = block_slices(outputs)
+        found = [are_allowed(read[part], outputs[part]) for part in parts]
+        allowed = np.concatenate(found)
         check_allowed(allowed, name, counts)
         if not allowed.all():
             # Rows that do not count: -inf times 0 is NaN.

@@ -30,6 +30,7 @@ from keras_calib.numerics.arrays import shape_of
 
 __all__ = [
     "CONTEXT",
+    "possible_labels",
     "soft_labels",
     "split_objectness",
     "standardize_labels",
@@ -177,31 +178,30 @@ def standardize_labels(
     return ops.cast(y_true, "int32"), valid
 
 
-def valid_labels_mask(
-    labels: Any,
-    outputs: Any,
-    from_logits: bool,
-    *,
-    hard: bool = False,
-    counts: Any = None,
-    rules: list[Rule] | None = None,
+def possible_labels(
+    batch: Any, rules: list[Rule], *, counts: Any = None, hard: bool = False
 ) -> Any:
-    """Mask of possible labels: ids in range, and rows that sum to 1.
+    """Mask of labels that can be, and that no logit of the batch rules out.
 
-    No logit of `outputs` may rule them out; `counts` is False for samples
-    that are not checked.
+    `counts` is False for samples that need no rule.
     """
-    right = _in_range(labels, outputs.shape[-1], hard, rules)
-    if not from_logits:
+    labels, outputs = batch.labels, batch.outputs
+    right = valid_labels_mask(labels, outputs.shape[-1], hard=hard, rules=rules)
+    if not batch.from_logits:
         return right
     allowed = are_allowed(labels, outputs)
     check_allowed(allowed, "y_pred", counts, rules=rules)
     return ops.logical_and(right, allowed)
 
 
-def _in_range(
-    labels: Any, num_classes: int, hard: bool, rules: list[Rule] | None
+def valid_labels_mask(
+    labels: Any,
+    num_classes: int,
+    *,
+    hard: bool = False,
+    rules: list[Rule] | None = None,
 ) -> Any:
+    """Mask of possible labels: ids in range, and rows that sum to 1."""
     if is_integer(labels):
         return ops.logical_and(labels >= 0, labels < num_classes)
     distance = ops.abs(ops.sum(labels, axis=-1) - 1.0)

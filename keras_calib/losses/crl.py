@@ -26,7 +26,7 @@ _SCORES = {
     "msp": top_probability,
     # One class that is left alone has an entropy of 0.
     "neg_entropy": lambda z: safe_divide(
-        neg_entropy(z), ops.log(num_allowed(z))
+        neg_entropy(z), ops.log(num_allowed(z)[..., 0])
     ),
     "prob_margin": probability_margin,
 }

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_calib.backend.compiled import subtract_at
 from keras_calib.inputs.readers import soft_labels
-from keras_calib.inputs.values import SUM_TOLERANCE
+from keras_calib.inputs.values import are_allowed
 from keras_calib.inputs.values import is_integer
 from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.softmax import SoftmaxParts
@@ -60,10 +60,9 @@ def shown(logits: Any, mask: Any) -> Any:
 
 def _possible(labels: Any, logits: Any) -> Any:
     rows = labels_like(labels, logits)
-    low, nothing = is_ruled_out(logits), ops.zeros_like(rows)
-    lost = ops.sum(ops.where(low, rows, nothing), axis=-1, keepdims=True)
-    rows = ops.where(low, nothing, rows)
-    return ops.where(lost > SUM_TOLERANCE, rows + float("nan"), rows)
+    kept = ops.where(is_ruled_out(logits), ops.zeros_like(rows), rows)
+    allowed = ops.expand_dims(are_allowed(rows, logits), -1)
+    return ops.where(allowed, kept, float("nan"))
 
 
 class Targets:

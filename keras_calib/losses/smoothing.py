@@ -261,7 +261,7 @@ class LabelSmoothing(PerSampleLoss):
 def _of_rows(labels, logits, *, objectness, context, beta, floor):
     """`adaptive_label_smoothing` without the checks, which the loss makes."""
     objectness = ops.cast(objectness, logits.dtype)
-    count = ops.stop_gradient(ops.expand_dims(num_allowed(logits), -1))
+    count = ops.stop_gradient(num_allowed(logits))
     alpha = share_to_spread(objectness, count, beta, floor, context)
     return cross_entropy(labels, logits, alpha)
 

@@ -70,17 +70,10 @@ def svls(
     rows = Targets(labels, logits).rows()
     logits = shown(logits, mask_of(labels))
     targets = blurred_labels(rows, mask, sigma, kernel_size)
-    return cross_entropy(_where_allowed(targets, rows, logits), logits)
-
-
-def _where_allowed(targets: Any, rows: Any, logits: Any) -> Any:
-    """Targets without what neighbours give to classes that are ruled out.
-
-    Rows that are NaN stay so: their label is ruled out.
-    """
+    # Neighbours give nothing to classes that are ruled out.
     kept = ops.where(is_ruled_out(logits), ops.zeros_like(targets), targets)
-    total = ops.sum(kept, axis=-1, keepdims=True)
-    return ops.where(ops.equal(rows, rows), safe_divide(kept, total), rows)
+    targets = safe_divide(kept, ops.sum(kept, axis=-1, keepdims=True))
+    return cross_entropy(targets, logits)
 
 
 @reads_ids

@@ -14,7 +14,7 @@ from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import both
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.readers import valid_labels_mask
+from keras_calib.inputs.readers import possible_labels
 from keras_calib.inputs.rows import check_row_sums
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.values import Rule
@@ -57,13 +57,7 @@ def read_batch(
         batch.mask,
         batch.weight,
         _usable(outputs, options),
-        valid_labels_mask(
-            batch.labels,
-            outputs,
-            options.from_logits,
-            counts=_counted(batch),
-            rules=rules,
-        ),
+        possible_labels(batch, rules, counts=_counted(batch)),
         rules,
         lambda invalid_mask: _judge(invalid_mask, batch),
     )

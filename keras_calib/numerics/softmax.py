@@ -68,7 +68,7 @@ class SoftmaxParts(NamedTuple):
     @property
     def num_allowed(self) -> Any:
         """How many classes are not ruled out, `(..., 1)`."""
-        return ops.sum(self.allowed, axis=-1, keepdims=True)
+        return num_allowed(self.logits)
 
     @property
     def lowest(self) -> Any:
@@ -120,10 +120,9 @@ def filled(logits: Any) -> Any:
 
 
 def num_allowed(logits: Any) -> Any:
-    """How many classes of each row are not ruled out, `(...)`."""
-    xp = array_namespace(logits)
-    allowed = xp.logical_not(is_ruled_out(logits))
-    return xp.sum(cast(allowed, logits.dtype), axis=-1)
+    """How many classes are not ruled out, `(..., 1)` (array-agnostic)."""
+    allowed = cast(logits > _RULED_OUT, logits.dtype)
+    return array_namespace(logits).sum(allowed, axis=-1, keepdims=True)
 
 
 def sigmoid(log_odds: Any) -> Any:

@@ -211,11 +211,15 @@ def test_a_class_that_is_left_alone_is_certain():
 def test_parts_that_mix_all_classes_say_so():
     labels, logits, low = mixed(400)
     matrix = kc.BayesianScaling(kind="matrix")
-    with pytest.raises(ValueError, match=r'`kind="vector"` fits.*classes='):
+    with pytest.raises(
+        ValueError, match=r'`kind="vector"` can be fitted.*classes='
+    ):
         matrix.fit(labels, logits)
     images = logits.reshape(4, 10, 10, 4)
     local = kc.LocalTemperatureScaling()
-    with pytest.raises(ValueError, match=r"`TemperatureScaling` fits.*classes"):
+    with pytest.raises(
+        ValueError, match=r"`TemperatureScaling` can be fitted.*classes"
+    ):
         local.fit(labels.reshape(4, 10, 10), images)
 
 
