@@ -63,15 +63,15 @@ class AffineCalibrator(Calibrator):
         """The ridge towards `unit` times the identity; None for none."""
         if self.penalty is None:
             return None
-        count, best = samples.num_classes, samples.logits.max(axis=0)
-        possible = count - np.count_nonzero(is_ruled_out(best))
-        usual = self.penalty * possible / samples.effective_count()
+        size, best = samples.num_classes, samples.logits.max(axis=0)
+        count = size - np.count_nonzero(is_ruled_out(best))
+        usual = self.penalty * count / samples.effective_count()
         if self.diagonal:
-            strength, anchor = np.full((count, 1), usual), np.ones((count, 1))
+            strength, anchor = np.full((size, 1), usual), np.ones((size, 1))
         else:
-            strength, anchor = np.full((count, count), usual), np.eye(count)
-            strength[anchor == 0.0] *= possible - 1
-        bias = np.ones((count, 1))
+            strength, anchor = np.full((size, size), usual), np.eye(size)
+            strength[anchor == 0.0] *= count - 1
+        bias = np.ones((size, 1))
         return Ridge(
             np.append(strength / unit**2, usual * bias, axis=1),
             np.append(anchor * unit, 0.0 * bias, axis=1),

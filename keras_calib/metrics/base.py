@@ -67,8 +67,8 @@ class StreamingMetric(MergeableMetric):
     Invalid samples raise an error in eager mode. In compiled code, which cannot
     raise, they are skipped and counted in `num_invalid`, and `result()` warns
     of them. A sample is invalid if its prediction is NaN, infinite or not a
-    probability, its row does not sum to 1, its label is impossible or has a
-    logit of -inf, or its weight is negative. The value is NaN if all samples
+    probability, its row does not sum to 1, or its weight is negative. So it is
+    if its label is impossible or has a logit of -inf. The value is NaN if all
     were invalid. `result()` also warns if logits look like probabilities.
 
     Args:

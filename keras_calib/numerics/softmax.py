@@ -108,7 +108,9 @@ def softmax_parts(logits: Any) -> SoftmaxParts:
 
 def is_ruled_out(logits: Any) -> Any:
     """Mask of classes whose probability is exactly 0 (array-agnostic)."""
-    return logits <= _RULED_OUT
+    # NumPy would warn of the bound in half precision, where it is -inf.
+    with np.errstate(over="ignore"):
+        return logits <= _RULED_OUT
 
 
 def filled(logits: Any) -> Any:

@@ -209,17 +209,14 @@ def test_a_class_that_is_left_alone_is_certain():
 
 
 def test_parts_that_mix_all_classes_say_so():
-    labels, logits, low = mixed(400)
+    labels, logits, _ = mixed(400)
     matrix = kc.BayesianScaling(kind="matrix")
-    with pytest.raises(
-        ValueError, match=r'`kind="vector"` can be fitted.*classes='
-    ):
+    rule = r"not rule out a class.* can be fitted.*classes=\[0, 1, 2, 3\]"
+    with pytest.raises(ValueError, match=rule):
         matrix.fit(labels, logits)
     images = logits.reshape(4, 10, 10, 4)
     local = kc.LocalTemperatureScaling()
-    with pytest.raises(
-        ValueError, match=r"`TemperatureScaling` can be fitted.*classes"
-    ):
+    with pytest.raises(ValueError, match=rule):
         local.fit(labels.reshape(4, 10, 10), images)
 
 

@@ -179,6 +179,9 @@ def test_half_precision_rules_out_too():
     expected = loss(ids, array(ops.cast(half, "float32")))
     np.testing.assert_array_equal(array(loss(ids, half)), array(expected))
     assert keras.backend.standardize_dtype(half.dtype) == "float16"
+    metric = kc.NLL(from_logits=True)
+    metric.update_state(ids, array(half))
+    assert np.isfinite(float(metric.result()))
 
 
 @not_on_jax
