@@ -110,9 +110,9 @@ class Calibrator(FittedLayer):
 
         Raises:
             ValueError: If shapes do not fit, a logit is NaN or infinite, or
-                -inf for a label, fewer than two classes have samples, or a
-                compiled function holds a fit of another size. Without `force`
-                also if samples are too few. The layer keeps its previous fit.
+                that of a label is -inf. If fewer than two classes have samples,
+                or a compiled function holds a fit of another size. Without
+                `force` also if samples are too few. The previous fit stays.
 
         Warns:
             RuntimeWarning: If the fit did not converge, or the folds find it

@@ -32,7 +32,7 @@ class OneVsRest(Calibrator):
     ) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
         """The values, labels and weights of each binary problem, `(n,)`.
 
-        Where the class or all others are ruled out there is nothing to fit.
+        They leave out samples in which the class or all others are ruled out.
         """
         count = samples.num_classes
         rows, weight = len(samples.logits), samples.weight
