@@ -25,7 +25,7 @@ from keras_calib.formulas.proper import log_losses
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.softmax import filled
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.numerics.softmax import is_wrong
 
 __all__ = ["TemperatureScaling", "least_nll", "optimal_temperature"]
@@ -244,7 +244,8 @@ def _range(samples: FittingData) -> tuple[float, float]:
         else:
             second = z.min(axis=-1)
         leads.append(top - second)
-        spread = top - filled(z).min(axis=-1)
+        allowed = ~is_ruled_out(z)
+        spread = top - z.min(axis=-1, where=allowed, initial=np.inf)
         return spread.sum(), len(spread)
 
     total, count = samples.sums(of_block)

@@ -101,9 +101,8 @@ def logit_margin(logits: Any) -> Any:
         ICML 2018, https://arxiv.org/abs/1802.07697
     """
     first, second = _two_largest(_tensor(logits))
-    # A class that is left alone leads by as much as a logit can.
-    lead = first - second
-    return ops.where(lead > _LARGEST, ops.full_like(lead, _LARGEST), lead)
+    # A class that is left alone has a finite lead.
+    return first - at_least(second, -_LARGEST)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

@@ -237,10 +237,10 @@ def standardize_arrays(
         facts = read_rows(outputs, from_logits=from_logits, log_odds=False)
     if from_logits:
         parts = block_slices(outputs)
-        found = [are_allowed(read[part], outputs[part]) for part in parts]
-        allowed = np.concatenate(found)
-        check_allowed(allowed, name, counts)
-        if not allowed.all():
+        allowed = [are_allowed(read[part], outputs[part]) for part in parts]
+        if not all(part.all() for part in allowed):
+            allowed = np.concatenate(allowed)
+            check_allowed(allowed, name, counts)
             # Rows that do not count: -inf times 0 is NaN.
             outputs = np.where(allowed[:, None], outputs, outputs.dtype.type(0))
             facts = read_rows(outputs, from_logits=True, log_odds=False)

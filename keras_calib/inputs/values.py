@@ -157,7 +157,7 @@ def are_allowed(labels: Any, logits: Any) -> Any:
     Labels are ids, or soft rows, which may have a small share there.
     """
     xp = array_namespace(logits)
-    if is_integer(labels):
+    if len(labels.shape) < len(logits.shape):
         places = xp.clip(labels, 0, logits.shape[-1] - 1)
         own = xp.take_along_axis(logits, xp.expand_dims(places, -1), axis=-1)
         return xp.logical_not(is_ruled_out(xp.squeeze(own, axis=-1)))
