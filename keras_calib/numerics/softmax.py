@@ -116,6 +116,8 @@ def is_ruled_out(logits: Any) -> Any:
 def filled(logits: Any) -> Any:
     """The lowest other logit for those that are ruled out (array-agnostic)."""
     xp, low = array_namespace(logits), is_ruled_out(logits)
+    if xp is np and not low.any():
+        return logits
     largest = xp.max(logits, axis=-1, keepdims=True)
     lowest = xp.min(xp.where(low, largest, logits), axis=-1, keepdims=True)
     return xp.where(low, lowest, logits)
