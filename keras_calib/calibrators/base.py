@@ -21,6 +21,7 @@ from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
 
@@ -37,9 +38,9 @@ class Calibrator(FittedLayer, FitsOnModel):
 
     Fit it after training, on held-out data that neither trained nor chose
     anything: `fit(labels, logits)`, or `fit_on(model, dataset)`. Then call it
-    on logits `(..., num_classes)`; it returns float32 logits of that shape.
-    Put it behind a model with `keras.Sequential`, save it, or export it. The
-    fitted values are part of its configuration, so copies are fitted too.
+    on logits `(..., num_classes)`; it returns float32 logits of that shape,
+    -inf where they were. Put it behind a model with `keras.Sequential`, save
+    it, or export it. Its configuration has the fitted values, and so do copies.
 
     A subclass implements `fit_samples`, which sets the fitted values with
     `set_fitted`, `calibrate`, which maps two or more logits, and
@@ -66,6 +67,7 @@ class Calibrator(FittedLayer, FitsOnModel):
     needs_every_class = True
     # Whether a fit cannot raise the NLL of its own samples.
     lowers_nll = False
+    keeps_ruled_out = False  # whether the map leaves -inf as it is
 
     def __init__(self, *, name: str | None = None, **kwargs: Any):
         # A half-precision policy would turn logits of 1e5 into infinity.
@@ -103,10 +105,10 @@ class Calibrator(FittedLayer, FitsOnModel):
                 that has no sample.
 
         Raises:
-            ValueError: If shapes do not fit, a logit is not finite, fewer than
-                two classes have samples, or a compiled function holds a fit of
-                another size. Without `force` also if samples are too few. The
-                layer then keeps its previous fit.
+            ValueError: If shapes do not fit, a logit is NaN or infinite, or
+                that of a label is -inf. If fewer than two classes have samples,
+                or a compiled function holds a fit of another size. Without
+                `force` also if samples are too few. The previous fit stays.
 
         Warns:
             RuntimeWarning: If the fit did not converge, or the folds find it
@@ -166,6 +168,8 @@ class Calibrator(FittedLayer, FitsOnModel):
         """Outputs of a model, mapped by a function of two or more logits."""
         pair, one_output = self.model_logits(logits, from_logits)
         found = calibrate(pair)
+        if not self.keeps_ruled_out:
+            found = ops.where(is_ruled_out(pair), pair, found)
         return found[..., 1:] - found[..., :1] if one_output else found
 
     def model_logits(self, outputs: Any, from_logits: bool) -> tuple[Any, bool]:
@@ -249,10 +253,7 @@ class Calibrator(FittedLayer, FitsOnModel):
         for name, value in values.items():
             if not before:
                 variable = self.add_weight(
-                    shape=value.shape,
-                    initializer="zeros",
-                    trainable=False,
-                    name=name,
+                    value.shape, "zeros", trainable=False, name=name
                 )
                 setattr(self, "_" + name, variable)
             getattr(self, "_" + name).assign(ops.convert_to_tensor(value))

@@ -146,7 +146,6 @@ class CompactLogits:
         weight = np.ones(count) if read.weight is None else read.weight
         keep = weight > 0 if read.mask is None else read.mask & (weight > 0)
         places = np.flatnonzero(keep)
-        _check_possible(read, places)
         # NumPy lets other threads run while it computes.
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as threads:
             found = list(
@@ -292,19 +291,6 @@ def _stored(num_tokens: int) -> dict[str, Stored]:
         "correct": Stored("b", (num_tokens,)),
         "weight": Stored("f", (num_tokens,), 1e-45, 1e38),
     }
-
-
-def _check_possible(read: Batch, places: np.ndarray) -> None:
-    """Raise if the label of a token is ruled out, or all classes are."""
-    logit = read.outputs[places, read.labels[places]]
-    ruled_out = np.flatnonzero(logit == -np.inf)
-    if len(ruled_out):
-        raise value_error(
-            "`logits` must be finite for the class of the label; leave out "
-            "such tokens with `ignore_class` or a weight of 0",
-            rows=len(ruled_out),
-            first=places[ruled_out[:5]].tolist(),
-        )
 
 
 def _row_blocks(places: np.ndarray, num_classes: int) -> Iterator[Any]:

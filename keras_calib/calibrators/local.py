@@ -12,6 +12,7 @@ from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import checked_batches
 from keras_calib.calibrators.fitting_data import read_samples
+from keras_calib.calibrators.fitting_data import refuse_ruled_out
 from keras_calib.calibrators.local_data import check_filters
 from keras_calib.calibrators.local_data import check_maps
 from keras_calib.calibrators.local_data import image_of
@@ -32,6 +33,7 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import filled
 from keras_calib.predictions.batches import Batch
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.collect import logits_of
@@ -118,6 +120,7 @@ class LocalTemperatureScaling(Calibrator):
         "seed",
     )
     needs_every_class = False
+    keeps_ruled_out = True
     kernel = fitted_array("kernel", "Filters of the logits.")
     bias = fitted_array("bias", "Biases of these filters.")
     image_kernel = fitted_array("image_kernel", "Filter of the image.")
@@ -239,6 +242,7 @@ class LocalTemperatureScaling(Calibrator):
                 images=len(logits),
             )
         samples = read_samples(labels, logits, sample_weight, ignore_class)
+        refuse_ruled_out(samples, "`TemperatureScaling`")
         self.check_enough(samples, force)
         samples = supported_samples(samples)
         data = images_of(samples, logits.shape[:3], image)
@@ -315,7 +319,8 @@ class LocalTemperatureScaling(Calibrator):
         if image is not None:
             image = ops.cast(image, "float32")
         weights = TreeWeights(*found[1:])
-        return found[0] * tree_temperature(logits, image, weights, self.tree)
+        share = tree_temperature(filled(logits), image, weights, self.tree)
+        return found[0] * share
 
     def read_inputs(self, inputs: Any) -> Any:
         is_pair = isinstance(inputs, list | tuple) and len(inputs) == 2

@@ -32,6 +32,7 @@ from keras_calib.inputs.multi_label import read_columns
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.multi_label import joined_batches
 from keras_calib.predictions.multi_label import label_logits
@@ -223,7 +224,7 @@ class MultiLabelCalibrator(FittedLayer, FitsOnModel):
             found = self.calibrator.calibrate(logits)
         else:
             yes, no = self.calibrator.both_log_probs(self._features(logits))
-            found = yes - no
+            found = ops.where(is_ruled_out(logits), logits, yes - no)
         if self.shared:
             return found
         return ops.where(self._applies > 0.5, found, logits)
@@ -246,9 +247,8 @@ class MultiLabelCalibrator(FittedLayer, FitsOnModel):
             )
         logits = self._read(ops.convert_to_tensor(logits), from_logits)
         low, high = self.calibrator.ends(self._features(logits))
-        if self.shared:
-            return low, high
-        given, applies = ops.sigmoid(logits), self._applies > 0.5
+        given, applies = ops.sigmoid(logits), self.shared or self._applies > 0.5
+        applies = ops.logical_and(applies, ~is_ruled_out(logits))
         return ops.where(applies, low, given), ops.where(applies, high, given)
 
     def build(self, input_shape):

@@ -15,6 +15,8 @@ from keras_calib.calibrators.binning import take
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.calibrators.one_vs_rest import log_odds_of_classes
+from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.softmax import num_allowed
 
 __all__ = ["VennAbers"]
 
@@ -122,12 +124,17 @@ class VennAbers(OneVsRest):
         logits, one_output = self.logits_for_interval(logits, from_logits)
         features = self.features(logits)
         if logits.shape[-1] != 2:
-            return self.ends(features)
-        p1, rest = self._look_up(features[..., 1:])
-        if one_output:
-            return 1.0 - rest, p1
-        low = ops.concatenate([1.0 - p1, 1.0 - rest], axis=-1)
-        return low, ops.concatenate([rest, p1], axis=-1)
+            ends = self.ends(features)
+        else:
+            p1, rest = self._look_up(features[..., 1:])
+            low = ops.concatenate([1.0 - p1, 1.0 - rest], axis=-1)
+            ends = low, ops.concatenate([rest, p1], axis=-1)
+        # What logits alone decide is 0 or 1.
+        ruled_out = is_ruled_out(logits)
+        known = ops.logical_or(ruled_out, num_allowed(logits) == 1.0)
+        decided = ops.cast(~ruled_out, "float32")
+        low, high = (ops.where(known, decided, x) for x in ends)
+        return (low[..., 1:], high[..., 1:]) if one_output else (low, high)
 
     def ends(self, features: Any) -> tuple[Any, Any]:
         """p0 and p1 of log-odds."""

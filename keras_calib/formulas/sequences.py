@@ -23,6 +23,7 @@ from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import tanh
 from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = ["choice_logits", "sequence_confidence", "token_log_probs"]
 
@@ -53,7 +54,8 @@ def token_log_probs(
 
     Returns:
         Log-probabilities <= 0, `(..., length)`, with `next_token`
-        `(..., length - 1)`. They keep their digits where p is near 1.
+        `(..., length - 1)`. They keep their digits where p is near 1, and are
+        -inf for a token that a logit of -inf rules out.
 
     Raises:
         ValueError: If shapes do not fit, or an id is outside the vocabulary.
@@ -99,7 +101,9 @@ def token_log_probs(
     low = ops.cast(-float("inf"), logits.dtype)
     # Log-odds against the token: without it in the sum, no digit cancels.
     against = ops.logsumexp(ops.where(is_own, low, logits - own), axis=-1)
-    return ops.where(known, -ops.softplus(against), float("nan"))
+    ruled_out = is_ruled_out(ops.squeeze(own, axis=-1))
+    found = ops.where(ruled_out, low, -ops.softplus(against))
+    return ops.where(known, found, float("nan"))
 
 
 def sequence_confidence(

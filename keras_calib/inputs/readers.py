@@ -14,6 +14,8 @@ from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import are_allowed
+from keras_calib.inputs.values import check_allowed
 from keras_calib.inputs.values import check_ids
 from keras_calib.inputs.values import check_objectness
 from keras_calib.inputs.values import check_one_hot
@@ -31,6 +33,7 @@ from keras_calib.numerics.arrays import shape_of
 __all__ = [
     "CONTEXT",
     "narrowed_ids",
+    "possible_labels",
     "soft_labels",
     "split_objectness",
     "standardize_labels",
@@ -207,6 +210,22 @@ def narrowed_ids(ids: Any, num_classes: int | None) -> Any:
         ids = np.where(known, ids, -1).astype("int32")
         return ops.convert_to_tensor(ids)
     return ops.cast(ops.where(known, ids, -ops.ones_like(ids)), "int32")
+
+
+def possible_labels(
+    batch: Any, rules: list[Rule], *, counts: Any = None, hard: bool = False
+) -> Any:
+    """Mask of labels that can be, and that no logit of the batch rules out.
+
+    `counts` is False for samples that need no rule.
+    """
+    labels, outputs = batch.labels, batch.outputs
+    right = valid_labels_mask(labels, outputs.shape[-1], hard=hard, rules=rules)
+    if not batch.from_logits:
+        return right
+    allowed = are_allowed(labels, outputs)
+    check_allowed(allowed, "y_pred", counts, rules=rules)
+    return ops.logical_and(right, allowed)
 
 
 def valid_labels_mask(

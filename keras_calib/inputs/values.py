@@ -19,13 +19,16 @@ from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = [
     "PROBABILITY_TOLERANCE",
     "Rule",
     "SUM_TOLERANCE",
     "WEIGHT_SCALE",
+    "are_allowed",
     "as_check",
+    "check_allowed",
     "check_ids",
     "check_objectness",
     "check_one_hot",
@@ -147,6 +150,38 @@ def check_one_hot(distance: Any) -> Rule:
         )
 
     return Rule(ops.all(distance <= SUM_TOLERANCE), fail)
+
+
+def are_allowed(labels: Any, logits: Any) -> Any:
+    """Mask of rows whose labels no logit rules out (array-agnostic).
+
+    Labels are ids, or soft rows, which may have a small share there.
+    """
+    xp = array_namespace(logits)
+    if len(labels.shape) < len(logits.shape):
+        places = xp.clip(labels, 0, logits.shape[-1] - 1)
+        own = xp.take_along_axis(logits, xp.expand_dims(places, -1), axis=-1)
+        return xp.logical_not(is_ruled_out(xp.squeeze(own, axis=-1)))
+    share = xp.where(is_ruled_out(logits), labels, xp.zeros_like(labels))
+    return xp.sum(share, axis=-1) <= SUM_TOLERANCE
+
+
+@as_check
+def check_allowed(allowed: Any, name: str, counts: Any = None) -> Rule:
+    """Labels in the mask must be `allowed` by the logits."""
+    xp = array_namespace(allowed)
+    if counts is not None:
+        allowed = xp.logical_or(allowed, xp.logical_not(counts))
+
+    def fail():
+        raise value_error(
+            f"`{name}` must not rule out the class of a label, nor all "
+            "classes, by logits of -inf; leave such samples out, as by "
+            "`ignore_class`",
+            **located(to_numpy(xp.logical_not(allowed)).reshape(-1)),
+        )
+
+    return Rule(xp.all(allowed), fail)
 
 
 @as_check

@@ -45,10 +45,11 @@ class PerSampleLoss(keras.losses.Loss):
 
     Under a distribution strategy, means are over the batch of all replicas.
 
+    A logit of -inf rules a class out, as if it did not exist in that row.
     Invalid values raise an error in eager mode. Compiled code cannot raise:
-    there the loss is NaN where a label is impossible or probabilities do not
-    sum to 1 within 0.03. The usual cause is a model that returns logits; pass
-    `from_logits=True`. TensorFlow warns of it once where it can tell.
+    there the loss is NaN where a label is impossible or ruled out, or where
+    probabilities do not sum to 1 within 0.03. Then the model mostly returns
+    logits; pass `from_logits=True`. TensorFlow warns once where it can tell.
 
     Args:
         fn: `fn(labels, logits, **hyperparameters)`, which maps soft labels

@@ -66,10 +66,10 @@ class StreamingMetric(MergeableMetric):
 
     Invalid samples raise an error in eager mode. In compiled code, which cannot
     raise, they are skipped and counted in `num_invalid`, and `result()` warns
-    of them. A sample is invalid if its prediction is NaN, infinite or not a
-    probability, its row does not sum to 1, its label is impossible or its
-    weight negative. The value is NaN if all samples were invalid. `result()`
-    also warns if logits look like probabilities.
+    of them, and if logits look like probabilities. The value is NaN if all
+    were invalid. A sample is so if its prediction is NaN, infinite or not a
+    probability, or its row does not sum to 1. It also is if its weight is
+    negative, its label impossible, or the logit of its label -inf.
 
     Args:
         summary: Object with the attributes `shape` and `needs_rows`, and a

@@ -25,6 +25,7 @@ from keras_calib.inputs.rows import without_harm
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import WEIGHT_SCALE
+from keras_calib.inputs.values import are_allowed
 from keras_calib.inputs.votes import shares_of_rows
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.numerics import exact_sums
@@ -158,6 +159,8 @@ def _read(
         facts = read_rows(outputs, **reading)
         if not is_sound(facts, options.from_logits):
             return None
+    if options.from_logits and not are_allowed(labels, outputs).all():
+        return None
     mask = np.ones(len(ids), "bool") if mask is None else mask
     if weight is not None:
         weight = np.where(mask, weight, 0.0).astype("float32")

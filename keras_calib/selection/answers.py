@@ -4,6 +4,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_calib.numerics.softmax import is_ruled_out
+
 __all__ = ["accepted", "answers_of", "has_confidence", "interval_of_label"]
 
 
@@ -40,13 +42,14 @@ def accepted(score: Any, threshold: Any, logits: Any) -> Any:
 def has_confidence(logits: Any) -> Any:
     """Whether logits `(..., num_classes)` have a softmax, bool `(...)`.
 
-    A network that overflows gives NaN or infinity. Some logits may be -inf,
-    for classes that are ruled out.
+    A network that overflows gives NaN or infinity. Some classes may be ruled
+    out, but not all.
     """
     # A sum keeps NaN, which a maximum may drop.
     total = ops.sum(logits, axis=-1)
     found = ops.logical_and(
-        total < float("inf"), ops.max(logits, axis=-1) > -float("inf")
+        total < float("inf"),
+        ops.logical_not(is_ruled_out(ops.max(logits, axis=-1))),
     )
     if logits.shape[-1] is None:
         # One output that is not known to be alone is read as one class.

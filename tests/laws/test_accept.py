@@ -28,6 +28,7 @@ ROWS = np.array(
         [INF, -INF, 0.0],
         [NAN, INF, -INF],
         [-INF, -INF, -INF],
+        [-LARGE, -1e30, -INF],
     ],
     "float32",
 )

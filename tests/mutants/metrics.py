@@ -139,8 +139,8 @@ MUTANTS = {
     ),
     "refinement_at_the_given_temperature": Mutant(
         "calibrators/temperature.py",
-        '_scores(samples, [1.0, 1.0 / beta], "nll")',
-        '_scores(samples, [1.0, 1.0], "nll")',
+        '_scores(samples, [1.0, 1.0 / beta, _ENDLESS], "nll")',
+        '_scores(samples, [1.0, 1.0, _ENDLESS], "nll")',
         "calibrators/test_refinement.py::"
         "test_refinement_is_the_least_nll_of_all_temperatures",
     ),
