@@ -8,8 +8,8 @@ from typing import Unpack
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import check_class_bins
 from keras_calib.formulas.equal_mass import sorted_mass_error
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
@@ -19,6 +19,7 @@ from keras_calib.inputs.checks import check_share
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
 from keras_calib.inputs.top_label import hard_labels
+from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 from keras_calib.numerics.softmax import logsumexp
 
 __all__ = [
@@ -60,6 +61,7 @@ def classwise_ece(
     threshold: float = 0.0,
     closed: str = "right",
     classes: str = "all",
+    convention: str = "mean",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """Mean over the classes of the calibration error of p_k, in float64.
@@ -75,17 +77,21 @@ def classwise_ece(
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins of each class, at least 1.
-        edges: `"width"` for bins (lo, hi] of equal width, which leave out
-            p_k = 0. `"mass"` for bins of equal mass, as in `adaptive_ece`.
-            `"rank"` for the edges of released code, for parity with published
-            tables. These are the p_k at the ranks i floor(N / num_bins). They
-            leave out the smallest p_k and take no weights.
+        edges: `"width"` for bins of equal width, as in `ece`. `"mass"` for
+            bins of equal mass, as in `adaptive_ece`. `"rank"` for the edges of
+            released code, for parity with published tables. These are the p_k
+            at the ranks i floor(N / num_bins). They leave out the smallest p_k
+            and take no weights.
         threshold: Smaller p_k are in no bin, in [0, 1]. N includes them. With
             `edges="rank"` they are ranked as zeros.
-        closed: `"right"` for bins (lo, hi]. `"left"` for [lo, hi), with 1 in
-            the last. Only for `edges="width"`.
+        closed: `"right"` for bins (lo, hi], with 0 in the first. `"left"` for
+            [lo, hi), with 1 in the last. Only for `edges="width"`.
         classes: `"all"`, or `"to_largest_label"` as in released code, where K
             is the largest id in `labels` plus one.
+        convention: `"mean"` is the formula above. It is the mean over the
+            classes of `ece(..., mode="binary")`, each against the rest.
+            `"positive"` leaves out p_k = 0, here below 1e-37, as released code
+            of the SCE does. Only for `edges="width"`.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -104,14 +110,12 @@ def classwise_ece(
     check_integer("num_bins", num_bins, 1)
     check_in("edges", edges, ("width", "mass", "rank"))
     check_share("threshold", threshold)
-    check_in("closed", closed, CLOSED)
     check_in("classes", classes, ("all", "to_largest_label"))
     if edges == "rank" and options.get("sample_weight") is not None:
         raise value_error(
             '`sample_weight` needs `edges="width"` or "mass"', edges=edges
         )
-    if edges != "width" and closed != "right":
-        raise value_error('`closed` needs `edges="width"`', edges=edges)
+    check_class_bins(edges, closed, convention)
     read = standardize_arrays(labels, probs, **options)
     truth = _truth_of(read)
     num_classes = read.outputs.shape[-1]
@@ -121,7 +125,14 @@ def classwise_ece(
     weight = np.ones(len(truth)) if read.weight is None else read.weight
     if edges == "width":
         blocks = _width_bins(
-            read, truth, weight, num_classes, num_bins, closed, threshold
+            read,
+            truth,
+            weight,
+            num_classes,
+            num_bins,
+            closed,
+            threshold,
+            convention == "positive",
         )
         total = sum(
             np.abs(binned(residual)).sum() for _, _, residual, binned in blocks
@@ -133,11 +144,13 @@ def classwise_ece(
             y_k = _of_classes(truth, k)[0]
             if edges == "rank":
                 total += _rank_error(p_k, y_k, num_bins, threshold)
-            elif (keep := p_k >= threshold).any():
+                continue
+            score = p_k.astype(read.outputs.dtype, copy=False)
+            if (keep := score >= threshold).any():
                 # The error is relative to the weight above the threshold.
                 w = weight[keep]
                 total += w.sum() * sorted_mass_error(
-                    p_k[keep], (p_k - y_k)[keep], num_bins, weight=w
+                    score[keep], (p_k - y_k)[keep], num_bins, weight=w
                 )
     return float(total / (num_classes * weight.sum()))
 
@@ -149,7 +162,7 @@ def classwise_bins(
     num_bins: int = 15,
     **options: Unpack[ArrayOptions],
 ) -> ClasswiseBins:
-    """Sums over the bins (lo, hi] of each class, as in `classwise_ece`."""
+    """Sums over the bins of each class, as in `classwise_ece`."""
     check_integer("num_bins", num_bins, 1)
     read = standardize_arrays(labels, probs, **options)
     truth = _truth_of(read)
@@ -211,20 +224,23 @@ def _width_bins(
     num_bins: int,
     closed: str,
     threshold: float = 0.0,
+    positive: bool = False,
 ) -> Iterator[tuple]:
     """Blocks of classes: p, mask, weight (p - y), and a function of bin sums.
 
-    The mask marks the p that are in a bin.
+    The mask marks the p that are in a bin. Edges are compared with p in the
+    precision of the outputs, as `ece` does.
     """
     for first, p in _by_class(read, num_classes):
         classes = np.arange(len(p))[:, None]
         residual = p - _of_classes(truth, first, len(p))
         residual *= weight
-        kept = p >= threshold
-        if closed == "right":
-            kept &= p > 0
+        given = p.astype(read.outputs.dtype, copy=False)
+        kept = given >= threshold
+        if positive:
+            kept &= given > PROBABILITY_FLOOR
         residual *= kept
-        index = bin_index(p, num_bins, closed)
+        index = bin_index(given, num_bins, closed)
         index += num_bins * classes
         keys, size = index.reshape(-1), num_bins * len(p)
 

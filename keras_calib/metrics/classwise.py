@@ -4,8 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_calib.backend.errors import value_error
-from keras_calib.formulas.bins import CLOSED
+from keras_calib.formulas.bins import check_class_bins
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_share
@@ -34,9 +33,11 @@ class ClasswiseECE(StreamingMetric):
         edges: `"width"` for bins of equal width, exact. `"mass"` for bins of
             equal mass, from a histogram of each class.
         threshold: Probabilities below it are left out. Defaults to `0`.
-        closed: `"right"` for bins (lo, hi], which leave out p_k = 0. `"left"`
-            for [lo, hi). Only for `edges="width"`.
+        closed: `"right"` for bins (lo, hi], with 0 in the first. `"left"` for
+            [lo, hi), with 1 in the last. Only for `edges="width"`.
         resolution: Number of bins of each histogram for `edges="mass"`.
+        convention: `"mean"`, or `"positive"` to leave out p_k = 0, as in the
+            function `classwise_ece`. Only for `edges="width"`.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
@@ -68,6 +69,7 @@ class ClasswiseECE(StreamingMetric):
         threshold: float = 0.0,
         closed: str = "right",
         resolution: int = 512,
+        convention: str = "mean",
         name: str = "classwise_ece",
         **kwargs: Any,
     ):
@@ -75,12 +77,12 @@ class ClasswiseECE(StreamingMetric):
         check_integer("num_bins", num_bins, 1)
         check_in("edges", edges, ("width", "mass"))
         check_share("threshold", threshold)
-        check_in("closed", closed, CLOSED)
+        check_class_bins(edges, closed, convention)
         check_integer("resolution", resolution, 64)
-        if edges == "mass" and closed != "right":
-            raise value_error('`closed` needs `edges="width"`', closed=closed)
         if edges == "width":
-            summary = ClassBinSummary(num_classes, num_bins, threshold, closed)
+            summary = ClassBinSummary(
+                num_classes, num_bins, threshold, closed, convention
+            )
         else:
             summary = ClassHistogramSummary(num_classes, resolution, threshold)
         super().__init__(summary, name=name, **kwargs)
@@ -92,6 +94,10 @@ class ClasswiseECE(StreamingMetric):
             closed=closed,
             resolution=resolution,
         )
+        self.convention = convention
+        if convention != "mean":
+            # States stored before there was a choice lack it.
+            self._keep(convention=convention)
 
     def _value(self, readings):
         if self.edges == "width":

@@ -17,8 +17,6 @@ from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["LOCK", "MergeableMetric", "nan_if_lost", "what_is_wrong"]
 
-# 2: the histogram keeps correct and wrong predictions apart.
-_SCHEMA = 2
 # Threads that update one metric take turns. One lock for all metrics: those
 # that hold one of their own cannot be copied or pickled.
 LOCK = threading.RLock()
@@ -63,7 +61,7 @@ class MergeableMetric(keras.metrics.Metric):
             equal `"config"`, and `"schema"`, the version of the layout.
         """
         return {
-            "schema": _SCHEMA,
+            "schema": self._schema,
             "config": self._comparable_config(),
             "sums": ops.convert_to_numpy(self.sums).astype("int64"),
             "flags": ops.convert_to_numpy(self.flags).astype("int64"),
@@ -74,6 +72,13 @@ class MergeableMetric(keras.metrics.Metric):
         state = self._checked(state)
         with LOCK:
             self._assign(state)
+
+    @property
+    def _schema(self) -> int:
+        """Version of the sums, of this metric or of the one in it."""
+        summary = getattr(getattr(self, "metric", self), "summary", None)
+        # 2: the histogram keeps correct and wrong predictions apart.
+        return getattr(summary, "schema", 2)
 
     def _comparable_config(self) -> dict[str, Any]:
         # How values are shown or compiled does not change the sums.
@@ -91,7 +96,7 @@ class MergeableMetric(keras.metrics.Metric):
             state = {**state, "flags": np.append(flags, 0)}
         own = {"sums": self.sums, "flags": self.flags}
         shapes = {key: tuple(x.shape) for key, x in own.items()}
-        _check_state(state, self._comparable_config(), shapes)
+        _check_state(state, self._schema, self._comparable_config(), shapes)
         return {key: np.asarray(state[key], "int64") for key in own}
 
     def _assign(self, state: dict[str, Any]) -> None:
@@ -102,13 +107,14 @@ class MergeableMetric(keras.metrics.Metric):
 
 def _check_state(
     state: dict[str, Any],
+    schema: int,
     config: dict[str, Any],
     shapes: dict[str, tuple[int, ...]],
 ) -> None:
     """Raise unless a state belongs to a metric of this configuration."""
-    if state["schema"] != _SCHEMA:
+    if state["schema"] != schema:
         raise value_error(
-            f"the state must be of schema {_SCHEMA}: make it anew with this "
+            f"the state must be of schema {schema}: make it anew with this "
             "version",
             schema=state["schema"],
         )

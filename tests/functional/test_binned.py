@@ -44,8 +44,11 @@ BINNED = {
     "oe": (overconfidence_error, {}),
     "aece": (adaptive_ece, {"edges": "interp"}),
     "aece_tu": (adaptive_ece, {"ties": "order"}),
-    "cece": (classwise_ece, {"classes": "to_largest_label"}),
-    "sce_mdca": (classwise_ece, {}),
+    "cece": (
+        classwise_ece,
+        {"classes": "to_largest_label", "convention": "positive"},
+    ),
+    "sce_mdca": (classwise_ece, {"convention": "positive"}),
     "tace0.01": (classwise_ece, {"edges": "rank", "threshold": 0.01}),
 }
 

@@ -16,13 +16,14 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.metrics.states.histogram import LOG_ODDS
+from keras_calib.metrics.states.histogram import ScoreMap
 from keras_calib.metrics.states.records import sums_by_key
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.row_blocks import probability_blocks
+from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import log_odds_of
 
@@ -30,6 +31,8 @@ __all__ = ["ClassBinSummary", "ClassForecastSummary", "ClassHistogramSummary"]
 
 # Rounding must not leave out what lies beyond the first edge.
 _BELOW_EDGE = 0.999
+# From -90 to 18: probabilities in float32 lie between 1e-37 and 1 - 6e-8.
+_LOG_ODDS = ScoreMap(1 / 7.4, 4.5 / 7.4, 2.0, 90.0)
 
 
 class ClassBinSummary:
@@ -41,12 +44,21 @@ class ClassBinSummary:
     max_rows = 2**18
 
     def __init__(
-        self, num_classes: int, num_bins: int, threshold: float, closed: str
+        self,
+        num_classes: int,
+        num_bins: int,
+        threshold: float,
+        closed: str,
+        convention: str,
     ):
         self.num_classes = num_classes
         self.num_bins = num_bins
         self.threshold = threshold
         self.closed = closed
+        # In schema 2, bins (lo, hi] left out p_k = 0.
+        self.schema = 3 if (closed, convention) == ("right", "mean") else 2
+        # 0 also stands for p below the threshold.
+        self._omits_0 = threshold > 0 or convention == "positive"
         self._num_keys = num_classes * num_bins
         self.shape = (exact_sums.NUM_LIMBS, 2 * self._num_keys + 1)
 
@@ -164,8 +176,8 @@ class ClassBinSummary:
         classes = xp.arange(self.num_classes, dtype="int32")
         keys = keys + classes * self.num_bins
         kept = xp.logical_and(mask[:, None], xp.ones_like(probs, dtype="bool"))
-        if self.threshold > 0 or self.closed == "right":
-            kept = xp.logical_and(kept, probs > 0)
+        if self._omits_0:
+            kept = xp.logical_and(kept, probs > PROBABILITY_FLOOR)
         keys = xp.where(kept, keys, xp.full_like(keys, self._num_keys))
         return exact_sums.digits_by_key(
             xp.reshape(shares, (-1,)), xp.reshape(keys, (-1,)), self._num_keys
@@ -177,9 +189,8 @@ class ClassBinSummary:
         keys = ids * self.num_bins
         keys = keys + bin_index(p, self.num_bins, self.closed)
         kept = records.mask
-        # 0 stands for p below the threshold, and is in no bin (lo, hi].
-        if self.threshold > 0 or self.closed == "right":
-            kept = xp.logical_and(kept, p > 0)
+        if self._omits_0:
+            kept = xp.logical_and(kept, p > PROBABILITY_FLOOR)
         keys = xp.where(kept, keys, xp.full_like(keys, self._num_keys))
         return _weights_by_key(records, keys, self._num_keys)
 
@@ -188,6 +199,8 @@ class ClassHistogramSummary:
     """A histogram of p_k for every class, for bins of equal mass."""
 
     needs_rows = True
+    # 3: cells reach from p = 1e-37, and not from 1e-7.
+    schema = 3
 
     def __init__(self, num_classes: int, resolution: int, threshold: float):
         self.num_classes = num_classes
@@ -234,9 +247,9 @@ class ClassHistogramSummary:
 
     def _cells(self, probs: Any) -> Any:
         """The cell of each probability."""
-        place = LOG_ODDS.position(log_odds_of(probs), self.resolution)
+        place = _LOG_ODDS.position(log_odds_of(probs), self.resolution)
         cell = ops.cast(ops.floor(place), "int32")
-        cell = cell + round(LOG_ODDS.zero * self.resolution)
+        cell = cell + round(_LOG_ODDS.zero * self.resolution)
         return ops.clip(cell, 0, self.resolution - 1)
 
     def error(self, limbs: Any, num_bins: int, frequency_weights: Any) -> Any:
@@ -265,6 +278,8 @@ class ClassHistogramSummary:
 
 class ClassForecastSummary(ClassHistogramSummary):
     """Mass, sums of p_k and labels in equal-width bins of every class."""
+
+    schema = 2
 
     def __init__(self, num_classes: int, num_bins: int):
         super().__init__(num_classes, num_bins, 0.0)
