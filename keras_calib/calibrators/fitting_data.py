@@ -226,6 +226,7 @@ def read_samples(
     logits: Any,
     sample_weight: Any = None,
     ignore_class: int | None = None,
+    refuse_probabilities: bool | None = True,
 ) -> FittingData:
     """Reads and checks the arguments of `fit`, without a copy if possible."""
     read = standardize_arrays(
@@ -236,7 +237,7 @@ def read_samples(
         ignore_class=ignore_class,
         name="logits",
         drop=False,
-        refuse_probabilities=True,
+        refuse_probabilities=refuse_probabilities,
     )
     if read.outputs.min() == -np.inf:
         raise value_error("`logits` must be finite", minimum=-np.inf)

@@ -23,6 +23,7 @@ from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.row_blocks import RowFacts
 
@@ -148,21 +149,25 @@ def usable_outputs(outputs: Any, from_logits: bool) -> Any:
 
 def resembles_probabilities(logits: Any) -> Any:
     """Whether logits `(n, num_classes)` are probabilities (array-agnostic)."""
-    xp = array_namespace(logits)
-    if logits.shape[-1] == 1:
+    xp, columns = array_namespace(logits), logits.shape[-1]
+    if columns == 1:
         return _resembles_one_output(logits)
-    rows = few_rows(logits)
+    rows = cast(few_rows(logits), "float32")
     if rows.shape[0] in (0, 1):
         return xp.zeros((), dtype="bool")
     inside = xp.all(xp.logical_and(rows >= 0.0, rows <= 1.0))
     near = xp.all(_distance_from_1(rows) <= SUM_TOLERANCE)
     broken = xp.any(xp.logical_and(rows > 0.0, rows < 1.0))
-    if rows.shape[-1] == 2:
-        broken = xp.logical_and(broken, xp.any(rows[:, 0] > 0.0))
     several = xp.sum(xp.ones_like(rows[:, 0])) > 1.0
-    return xp.logical_and(
+    found = xp.logical_and(
         xp.logical_and(inside, near), xp.logical_and(broken, several)
     )
+    if columns > 2:
+        return found
+    # Rows [0, z] stand for one output.
+    of_one = _resembles_one_output(logits[:, 1:])
+    first = logits[:, 0]
+    return xp.where(xp.any(first != 0.0), found, of_one)
 
 
 def _resembles_one_output(logits: Any) -> Any:
@@ -175,7 +180,11 @@ def _resembles_one_output(logits: Any) -> Any:
     inside = xp.logical_and(low >= 0.0, high <= 1.0)
     # Whole numbers may be logits, as above.
     broken = xp.any(xp.logical_and(logits > 0.0, logits < 1.0))
-    return xp.logical_and(xp.logical_and(inside, high >= low + spread), broken)
+    enough = xp.shape(logits)[0] >= count
+    return xp.logical_and(
+        xp.logical_and(inside, high >= low + spread),
+        xp.logical_and(broken, enough),
+    )
 
 
 def check_no_probabilities(logits: np.ndarray, name: str) -> None:
@@ -205,7 +214,8 @@ def warn_of_probabilities(logits: np.ndarray, name: str) -> None:
     """Warn if logits look like probabilities."""
     rows = logits.reshape(-1, logits.shape[-1])
     if resembles_probabilities(rows):
-        warn(as_logits_message(name, rows.shape[-1]))
+        columns = 1 if _is_one_output(rows) else rows.shape[-1]
+        warn(as_logits_message(name, columns))
 
 
 def check_call(
@@ -222,10 +232,7 @@ def check_call(
         return has_told or warn_by_operation(logits, name, from_logits=True)
     columns = 1 if several_labels else logits.shape[-1]
     rows = array_namespace(logits).reshape(logits, (-1, columns))
-    one_output = columns == 1
-    warn_of_probabilities(
-        to_numpy(rows if one_output else few_rows(rows)), name
-    )
+    warn_of_probabilities(to_numpy(_telling_rows(rows)), name)
     return has_told
 
 
@@ -233,13 +240,21 @@ def check_call(
 def check_logits(logits: Any, name: str, seen: Callable[[], None]) -> Rule:
     """Warn of probabilities; `seen` is called once values were conclusive."""
     xp = array_namespace(logits)
-    rows = few_rows(xp.reshape(logits, (-1, logits.shape[-1])))
+    rows = _telling_rows(xp.reshape(logits, (-1, logits.shape[-1])))
     # Whole numbers may be logits or one-hot rows.
     telling = xp.logical_and(xp.any(rows != xp.floor(rows)), rows.shape[0] != 1)
 
     def fail():
-        warn_of_probabilities(to_numpy(rows), name)
-        seen()
+        values = to_numpy(rows)
+        warn_of_probabilities(values, name)
+        # A few values of one output between 0 and 1 may be either.
+        outside = (values < 0).any() or (values > 1).any()
+        if (
+            outside
+            or len(values) >= _ONE_OUTPUT[0]
+            or not _is_one_output(values)
+        ):
+            seen()
 
     return Rule(xp.logical_not(telling), fail)
 
@@ -250,9 +265,21 @@ def as_logits_message(name: str, num_columns: int | None = None) -> str:
 
 
 def _looks_like(name: str, num_columns: int | None) -> str:
-    what = "rows in [0, 1] that sum to 1"
-    what = "one output in [0, 1]" if num_columns == 1 else what
+    one, several = "one output in [0, 1]", "rows in [0, 1] that sum to 1"
+    what = f"{several}, or {one}"
+    if num_columns is not None:
+        what = one if num_columns == 1 else several
     return f"`{name}` looks like probabilities ({what})"
+
+
+def _is_one_output(rows: np.ndarray) -> bool:
+    """Whether rows are `(n, 1)`, or the rows [0, z] that stand for them."""
+    return rows.shape[-1] == 1 or rows.shape[-1] == 2 and not rows[:, 0].any()
+
+
+def _telling_rows(rows: Any) -> Any:
+    """All rows of one output or of two classes, and few of others."""
+    return rows if rows.shape[-1] <= 2 else few_rows(rows)
 
 
 def warn_by_operation(outputs: Any, name: str, from_logits: bool) -> bool:

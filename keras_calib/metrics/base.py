@@ -55,9 +55,8 @@ class StreamingMetric(MergeableMetric):
 
     The state is one int32 array of fixed size that merges by addition. Any
     split, order and merge of the batches gives the same sums, on any number of
-    replicas, up to the rounding of losses and fractional weights to 2^-32 of
-    the largest of a batch. A value is that of the exact function of float32
-    predictions, or `bounds()` contain that.
+    replicas. Only rounding differs: of losses and fractional weights by batch,
+    to 2^-32 of the largest, and of a confidence at the edge of a bin.
 
     Labels are class ids `(batch, ...)` or `(batch, ..., 1)`, or one-hot or soft
     labels `(batch, ..., num_classes)`. The largest class of a soft label is the
