@@ -13,6 +13,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_keys
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
@@ -30,6 +31,11 @@ BOX_FORMATS = (*_FORMATS, *(f"rel_{name}" for name in _FORMATS))
 
 _LABELS = ("labels", "classes")
 _SCORES = ("confidence", "scores")
+# What else truth and detections hold.
+_KEYS = {
+    False: ("boxes", *_LABELS, "crowd"),
+    True: ("boxes", *_LABELS, *_SCORES, "num_detections"),
+}
 
 
 class Boxes(NamedTuple):
@@ -60,7 +66,7 @@ def read_boxes(
     Args:
         boxes: A dict of padded arrays, or a list of dicts, one per image.
             They hold `"boxes"`, `"labels"` (or `"classes"`) and, if `scored`,
-            `"confidence"` (or `"scores"`).
+            `"confidence"` (or `"scores"`), and nothing else that is not read.
         name: Name of the argument, for errors.
         box_format: One of `BOX_FORMATS`.
         scored: Whether these are detections.
@@ -167,20 +173,21 @@ def _key(
             f"`{name}` must hold a dict for each image",
             type=type(boxes).__name__,
         )
-    for key in keys:
-        if key in boxes:
-            given = isinstance(boxes[key], np.ndarray | list | tuple)
-            if keep_tensors and not given:
-                return boxes[key]
-            return as_array(boxes[key], f'{name}["{key}"]')
-    raise value_error(
-        f'`{name}` must have the {what} of the boxes as "{keys[0]}"',
-        keys=sorted(map(str, boxes)),
-    )
+    there = [key for key in keys if key in boxes]
+    if len(there) != 1:
+        raise value_error(
+            f'`{name}` must have the {what} of the boxes as "{keys[0]}", once',
+            keys=sorted(map(str, boxes)),
+        )
+    found = boxes[there[0]]
+    if keep_tensors and not isinstance(found, np.ndarray | list | tuple):
+        return found
+    return as_array(found, f'{name}["{there[0]}"]')
 
 
 def _of_padded(boxes: Mapping, name: str, scored: bool) -> tuple:
     """Arrays of a dict of padded arrays."""
+    check_keys(name, boxes, _KEYS[scored])
     given = _key(boxes, name, ("boxes",), "coordinates")
     if given.ndim != 3 or given.shape[-1] != 4:
         raise value_error(
@@ -218,6 +225,7 @@ def _of_list(boxes: Any, name: str, scored: bool) -> tuple:
     rows = []
     for image in boxes:
         given = _key(image, name, ("boxes",), "coordinates")
+        check_keys(name, image, {*_KEYS[scored]} - {"num_detections"})
         if given.size == 0:
             given = given.reshape(0, 4)
         if given.ndim != 2 or given.shape[-1] != 4:

@@ -12,6 +12,7 @@ from keras import ops
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import assign_sum
+from keras_calib.inputs.checks import check_keys
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 
@@ -20,6 +21,7 @@ __all__ = ["LOCK", "MergeableMetric", "nan_if_lost", "what_is_wrong"]
 # Threads that update one metric take turns. One lock for all metrics: those
 # that hold one of their own cannot be copied or pickled.
 LOCK = threading.RLock()
+_KEYS = ("schema", "config", "sums", "flags")
 # Upper limit of an entry, even in the sum of a million states.
 _LARGEST_ENTRY = 2**52
 
@@ -69,7 +71,7 @@ class MergeableMetric(keras.metrics.Metric):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace the state by a `state_dict()`, or by a sum of several."""
-        state = self._checked(state)
+        state = self._checked(_state_of(state, type(self)))
         with LOCK:
             self._assign(state)
 
@@ -148,6 +150,7 @@ def _check_state(
 def _state_of(metric: Any, cls: type[Any]) -> dict[str, Any]:
     """Return the state of a metric of class `cls`; states are returned too."""
     if isinstance(metric, dict):
+        check_keys("state", metric, _KEYS, _KEYS)
         return metric
     if type(metric) is not cls:
         raise type_error(
