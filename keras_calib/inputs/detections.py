@@ -175,8 +175,9 @@ def _key(
         )
     there = [key for key in keys if key in boxes]
     if len(there) != 1:
+        once = ", once" if there else ""
         raise value_error(
-            f'`{name}` must have the {what} of the boxes as "{keys[0]}", once',
+            f'`{name}` must have the {what} of the boxes as "{keys[0]}"{once}',
             keys=sorted(map(str, boxes)),
         )
     found = boxes[there[0]]

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.inputs.groups import as_groups
+from keras_calib.inputs.groups import names_of
 
 __all__ = ["Waiting"]
 
@@ -163,7 +165,10 @@ def _read(ids: Any, count: int) -> tuple[list[str], list[int]]:
     """Ids as texts, and their hashes."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         ids = [ids]
-    names = [x.decode() if isinstance(x, bytes) else str(x) for x in ids]
+    if not hasattr(ids, "shape"):
+        ids = list(ids)
+    listed = as_groups(ids).reshape(-1).tolist()
+    names = names_of(listed, "ids")
     if len(names) != count:
         raise value_error(
             "`ids` must have one id for each answer",

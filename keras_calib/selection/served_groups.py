@@ -8,7 +8,9 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.inputs.groups import as_groups
+from keras_calib.inputs.groups import is_number
+from keras_calib.inputs.groups import name_of
 
 __all__ = ["LARGEST_ID", "ids_of", "served_ids", "thresholds_of"]
 
@@ -29,7 +31,9 @@ def served_ids(groups: Any, group: tuple) -> Any:
         kind = str(getattr(groups, "dtype", ""))
         if "string" not in kind:
             return groups
-    array = to_numpy(groups)
+    array = as_groups(groups)
+    if array.dtype.kind == "O" and all(map(is_number, array.flat)):
+        array = np.asarray(array.tolist())
     if array.dtype.kind == "b":
         array = array.astype(str)
     if array.dtype.kind == "f" and np.all(array == np.rint(array)):
@@ -42,10 +46,7 @@ def served_ids(groups: Any, group: tuple) -> Any:
                 "`groups` must be integers, as in `fit`", dtype=array.dtype.name
             )
         place = {name: i for i, name in enumerate(group)}
-        flat = [
-            place.get(x.decode() if isinstance(x, bytes) else x, -1)
-            for x in array.reshape(-1).tolist()
-        ]
+        flat = [place.get(name_of(x), -1) for x in array.reshape(-1).tolist()]
         return np.asarray(flat, "int32").reshape(array.shape)
     if array.dtype.kind not in "iu":
         raise type_error(
