@@ -208,8 +208,8 @@ METRICS = [
     MetricCase(
         "ClasswiseECE-positive",
         kc.ClasswiseECE,
-        functools.partial(kc.classwise_ece, convention="positive"),
-        {"convention": "positive"},
+        functools.partial(kc.classwise_ece, threshold=1e-37),
+        {"threshold": 1e-37},
         has_exact_sums=True,
         needs_num_classes=True,
     ),

@@ -290,9 +290,8 @@ def read_batches(
             n=0,
         )
     data = FittingData(**{k: column[:count] for k, column in columns.items()})
-    if data.num_classes == 2 and not data.logits[:, 0].any():
-        # One output, of which a batch may be too few to look at.
-        check_no_probabilities(data.logits[:, 1:], "logits")
+    # A batch may have too few to look at.
+    check_no_probabilities(data.logits, "logits")
     return data
 
 

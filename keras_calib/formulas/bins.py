@@ -12,7 +12,6 @@ from typing import Self
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
@@ -24,7 +23,6 @@ __all__ = [
     "VoteBinSums",
     "bin_index",
     "bin_sums",
-    "check_class_bins",
     "shifted_midpoints",
 ]
 
@@ -125,19 +123,6 @@ def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
     past = confidence > edge if closed == "right" else confidence >= edge
     index = nearest - 1 + (past if xp is np else ops.cast(past, "int32"))
     return xp.clip(index, 0, num_bins - 1)
-
-
-def check_class_bins(edges: str, closed: str, convention: str) -> None:
-    """Raise unless the options of the bins of every class go together."""
-    check_in("closed", closed, CLOSED)
-    check_in("convention", convention, ("mean", "positive"))
-    if edges != "width" and (closed, convention) != ("right", "mean"):
-        raise value_error(
-            '`closed` and `convention` need `edges="width"`',
-            edges=edges,
-            closed=closed,
-            convention=convention,
-        )
 
 
 def shifted_midpoints(

@@ -8,8 +8,8 @@ from typing import Unpack
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import check_class_bins
 from keras_calib.formulas.equal_mass import sorted_mass_error
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
@@ -19,7 +19,6 @@ from keras_calib.inputs.checks import check_share
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 from keras_calib.numerics.softmax import logsumexp
 
 __all__ = [
@@ -61,7 +60,6 @@ def classwise_ece(
     threshold: float = 0.0,
     closed: str = "right",
     classes: str = "all",
-    convention: str = "mean",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """Mean over the classes of the calibration error of p_k, in float64.
@@ -71,8 +69,9 @@ def classwise_ece(
 
     (1 / K) sum_k sum_b (n_kb / N) |mean p_k in bin b - share of class k|
 
-    The bins b are those of p_k, for every sample. This error is also called
-    SCE, over bins of equal mass ACE, and with a threshold TACE.
+    The bins b are those of p_k, for every sample. It is the mean over the
+    classes of `ece(..., mode="binary")`, each against the rest. This error is
+    also called SCE, over bins of equal mass ACE, and with a threshold TACE.
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
@@ -83,15 +82,12 @@ def classwise_ece(
             at the ranks i floor(N / num_bins). They leave out the smallest p_k
             and take no weights.
         threshold: Smaller p_k are in no bin, in [0, 1]. N includes them. With
-            `edges="rank"` they are ranked as zeros.
+            `edges="rank"` they are ranked as zeros. 1e-37 leaves out p_k = 0,
+            as released code of the SCE does.
         closed: `"right"` for bins (lo, hi], with 0 in the first. `"left"` for
             [lo, hi), with 1 in the last. Only for `edges="width"`.
         classes: `"all"`, or `"to_largest_label"` as in released code, where K
             is the largest id in `labels` plus one.
-        convention: `"mean"` is the formula above. It is the mean over the
-            classes of `ece(..., mode="binary")`, each against the rest.
-            `"positive"` leaves out p_k = 0, here below 1e-37, as released code
-            of the SCE does. Only for `edges="width"`.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -110,12 +106,14 @@ def classwise_ece(
     check_integer("num_bins", num_bins, 1)
     check_in("edges", edges, ("width", "mass", "rank"))
     check_share("threshold", threshold)
+    check_in("closed", closed, CLOSED)
     check_in("classes", classes, ("all", "to_largest_label"))
     if edges == "rank" and options.get("sample_weight") is not None:
         raise value_error(
             '`sample_weight` needs `edges="width"` or "mass"', edges=edges
         )
-    check_class_bins(edges, closed, convention)
+    if edges != "width" and closed != "right":
+        raise value_error('`closed` needs `edges="width"`', edges=edges)
     read = standardize_arrays(labels, probs, **options)
     truth = _truth_of(read)
     num_classes = read.outputs.shape[-1]
@@ -125,14 +123,7 @@ def classwise_ece(
     weight = np.ones(len(truth)) if read.weight is None else read.weight
     if edges == "width":
         blocks = _width_bins(
-            read,
-            truth,
-            weight,
-            num_classes,
-            num_bins,
-            closed,
-            threshold,
-            convention == "positive",
+            read, truth, weight, num_classes, num_bins, closed, threshold
         )
         total = sum(
             np.abs(binned(residual)).sum() for _, _, residual, binned in blocks
@@ -224,7 +215,6 @@ def _width_bins(
     num_bins: int,
     closed: str,
     threshold: float = 0.0,
-    positive: bool = False,
 ) -> Iterator[tuple]:
     """Blocks of classes: p, mask, weight (p - y), and a function of bin sums.
 
@@ -237,8 +227,6 @@ def _width_bins(
         residual *= weight
         given = p.astype(read.outputs.dtype, copy=False)
         kept = given >= threshold
-        if positive:
-            kept &= given > PROBABILITY_FLOOR
         residual *= kept
         index = bin_index(given, num_bins, closed)
         index += num_bins * classes

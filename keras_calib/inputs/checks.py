@@ -112,8 +112,7 @@ def check_keys(
     unknown, missing = sorted(given - {*known}), sorted({*needed} - given)
     if unknown or missing:
         raise value_error(
-            f"`{name}` must have no other keys than {known}: rename or drop "
-            "those that are unknown, and give those that are missing",
+            f"`{name}` must have no other keys than {known}, and all it needs",
             unknown=unknown,
             missing=missing,
         )

@@ -77,17 +77,16 @@ def read_boxes(
             of range.
     """
     check_in("box_format", box_format, BOX_FORMATS)
-    if isinstance(boxes, Mapping):
-        parts = _of_padded(boxes, name, scored)
-    elif isinstance(boxes, list | tuple):
-        parts = _of_list(boxes, name, scored)
-    else:
+    by_image = isinstance(boxes, list | tuple)
+    if not by_image and not isinstance(boxes, Mapping):
         raise type_error(
             f"`{name}` must be a dict of padded arrays or a list of dicts, "
             "one for each image",
             type=type(boxes).__name__,
         )
-    given, labels, confidence, crowd, valid, most = parts
+    boxes = _padded(boxes, name, scored) if by_image else boxes
+    given, labels, confidence, crowd, valid = _of_padded(boxes, name, scored)
+    most = None if by_image else valid.shape[1]
     corners = _corners(given, box_format)
     _check_values(name, corners, labels, confidence, valid)
     return Boxes(corners, labels, confidence, crowd, valid, most)
@@ -218,12 +217,13 @@ def _of_padded(boxes: Mapping, name: str, scored: bool) -> tuple:
                 boxes=shape[1],
             )
         valid &= np.arange(shape[1]) < count[:, None]
-    return given, labels, confidence, crowd, valid, shape[1]
+    return given, labels, confidence, crowd, valid
 
 
-def _of_list(boxes: Any, name: str, scored: bool) -> tuple:
-    """Arrays of a list with a dict for each image."""
-    rows = []
+def _padded(boxes: Any, name: str, scored: bool) -> dict[str, np.ndarray]:
+    """A list with a dict for each image as one dict of padded arrays."""
+    beside = "confidence" if scored else "crowd"
+    columns: dict[str, list] = {"boxes": [], "labels": [], beside: []}
     for image in boxes:
         given = _key(image, name, ("boxes",), "coordinates")
         check_keys(name, image, {*_KEYS[scored]} - {"num_detections"})
@@ -235,35 +235,22 @@ def _of_list(boxes: Any, name: str, scored: bool) -> tuple:
                 shape=given.shape,
             )
         shape = given.shape[:1]
-        row = {
-            "boxes": given,
-            "labels": _fitting(
-                _key(image, name, _LABELS, "class ids"), shape, name
-            ),
-        }
+        labels, found = _key(image, name, _LABELS, "class ids"), np.zeros(shape)
         if scored:
             found = _key(image, name, _SCORES, "confidence")
-            row["confidence"] = _fitting(found, shape, name)
         elif "crowd" in image:
             found = as_array(image["crowd"], f'{name}["crowd"]')
-            row["crowd"] = _fitting(found, shape, name)
-        rows.append(row)
-    counts = np.array([len(row["boxes"]) for row in rows], int)
-    width = int(counts.max(initial=0))
-    valid = np.arange(width) < counts[:, None]
-
-    def padded(key: str, dtype: str, shape: tuple = ()) -> np.ndarray:
-        array = np.zeros((*valid.shape, *shape), dtype)
-        for i, row in enumerate(rows):
-            if key in row:
-                array[i, : counts[i]] = row[key]
-        return array
-
-    labels = padded("labels", "float64")
-    given = padded("boxes", "float64", (4,))
-    confidence = padded("confidence", "float64")
-    crowd = padded("crowd", "bool")
-    return given, labels, confidence, crowd, valid & (labels >= 0), None
+        columns["boxes"].append(given)
+        columns["labels"].append(_fitting(labels, shape, name))
+        columns[beside].append(_fitting(found, shape, name))
+    width = max(map(len, columns["labels"]), default=0)
+    tables = {key: np.zeros((len(boxes), width)) for key in columns}
+    tables["boxes"] = np.zeros((len(boxes), width, 4))
+    tables["labels"] -= 1.0
+    for key, rows in columns.items():
+        for table, row in zip(tables[key], rows, strict=True):
+            table[: len(row)] = row
+    return tables
 
 
 def _fitting(x: np.ndarray, shape: tuple, name: str) -> np.ndarray:

@@ -14,14 +14,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import check_numbers
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = [
-    "as_groups",
-    "is_number",
-    "joined_names",
-    "name_of",
-    "names_of",
-    "read_groups",
-]
+__all__ = ["as_groups", "joined_names", "name_of", "names_of", "read_groups"]
 
 
 def read_groups(
@@ -81,15 +74,16 @@ def joined_names(rows: list[tuple]) -> list[str]:
 
 def as_groups(groups: Any) -> np.ndarray:
     """Groups as an array, in which those of a list keep their types."""
-    if not isinstance(groups, list | tuple):
-        return to_numpy(groups)
     try:
-        values = np.asarray(groups)
+        values = to_numpy(groups)
     except ValueError:
         # Rows of several lengths.
         return np.empty((), object)
-    of_types = values.dtype.kind in "biufUS"
-    return np.array(groups, object) if of_types else values
+    if isinstance(groups, list | tuple) and values.dtype.kind in "biufUS":
+        values = np.array(groups, object)
+    if values.dtype.kind == "O" and all(map(_is_number, values.flat)):
+        values = np.array(values.tolist())
+    return values
 
 
 def name_of(value: Any) -> str:
@@ -97,7 +91,7 @@ def name_of(value: Any) -> str:
     known = value.decode("utf-8", "replace") if type(value) is bytes else value
     if value is None or str(known) == "<NA>" or value != value:
         return ""
-    is_whole = is_number(value) and value == value // 1
+    is_whole = _is_number(value) and value == value // 1
     return str(int(value) if is_whole else known)
 
 
@@ -114,14 +108,7 @@ def names_of(values: Iterable, name: str) -> list[str]:
     return names
 
 
-def _kind(value: Any) -> str:
-    """What tells values apart that have one name."""
-    if is_number(value):
-        return "number"
-    return "text" if isinstance(value, str) else type(value).__name__.strip("_")
-
-
-def is_number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
@@ -134,10 +121,8 @@ def _factorized(values: np.ndarray, name: str) -> tuple[tuple, np.ndarray]:
             known = known.astype(int)
         return tuple(known.tolist()), places
     listed = values.tolist()
-    if all(map(is_number, listed)):
-        return _factorized(np.array(listed), name)
     # True is 1 to a dict.
-    keys = [(_kind(x), x) for x in listed]
+    keys = [(_is_number(x) or type(x).__name__.strip("_"), x) for x in listed]
     texts = {key: name_of(key[1]) for key in dict.fromkeys(keys)}
     if "" in texts.values():
         names_of(listed, name)

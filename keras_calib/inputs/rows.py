@@ -59,6 +59,9 @@ _LARGE, _SURE = 1e30, 0.99
 # Entries that tell logits from probabilities.
 _FEW_ENTRIES = 10**5
 
+_LOOKS_LIKE = (
+    "looks like probabilities (one output in [0, 1], or rows that sum to 1)"
+)
 _AS_LOGITS = "is read as logits: pass `from_logits=False`, or the logits"
 
 
@@ -195,14 +198,14 @@ def check_no_probabilities(logits: np.ndarray, name: str) -> None:
     rows = logits.reshape(-1, logits.shape[-1])
     if not resembles_probabilities(rows):
         return
-    one_output = rows.shape[-1] == 1
+    one_output = _is_one_output(rows)
     logs = "log(p / (1 - p))" if one_output else "their logs"
     advice = (
         f"pass {logs}; `fit_on` and `export` take these of a model that "
         "returns probabilities"
     )
     if one_output:
-        warn(f"{_looks_like(name, 1)} and is read as logits: {advice}")
+        warn(f"`{name}` {_LOOKS_LIKE} and is read as logits: {advice}")
         return
     raise value_error(
         f"`{name}` must be logits, not probabilities: {advice}",
@@ -214,8 +217,7 @@ def warn_of_probabilities(logits: np.ndarray, name: str) -> None:
     """Warn if logits look like probabilities."""
     rows = logits.reshape(-1, logits.shape[-1])
     if resembles_probabilities(rows):
-        columns = 1 if _is_one_output(rows) else rows.shape[-1]
-        warn(as_logits_message(name, columns))
+        warn(as_logits_message(name))
 
 
 def check_call(
@@ -232,7 +234,7 @@ def check_call(
         return has_told or warn_by_operation(logits, name, from_logits=True)
     columns = 1 if several_labels else logits.shape[-1]
     rows = array_namespace(logits).reshape(logits, (-1, columns))
-    warn_of_probabilities(to_numpy(_telling_rows(rows)), name)
+    warn_of_probabilities(to_numpy(few_rows(rows)), name)
     return has_told
 
 
@@ -240,7 +242,7 @@ def check_call(
 def check_logits(logits: Any, name: str, seen: Callable[[], None]) -> Rule:
     """Warn of probabilities; `seen` is called once values were conclusive."""
     xp = array_namespace(logits)
-    rows = _telling_rows(xp.reshape(logits, (-1, logits.shape[-1])))
+    rows = few_rows(xp.reshape(logits, (-1, logits.shape[-1])))
     # Whole numbers may be logits or one-hot rows.
     telling = xp.logical_and(xp.any(rows != xp.floor(rows)), rows.shape[0] != 1)
 
@@ -248,38 +250,21 @@ def check_logits(logits: Any, name: str, seen: Callable[[], None]) -> Rule:
         values = to_numpy(rows)
         warn_of_probabilities(values, name)
         # A few values of one output between 0 and 1 may be either.
-        outside = (values < 0).any() or (values > 1).any()
-        if (
-            outside
-            or len(values) >= _ONE_OUTPUT[0]
-            or not _is_one_output(values)
-        ):
+        few = _is_one_output(values) and len(values) < _ONE_OUTPUT[0]
+        if not few or (values < 0).any() or (values > 1).any():
             seen()
 
     return Rule(xp.logical_not(telling), fail)
 
 
-def as_logits_message(name: str, num_columns: int | None = None) -> str:
+def as_logits_message(name: str) -> str:
     """The warning of probabilities that are given as logits."""
-    return f"{_looks_like(name, num_columns)} and {_AS_LOGITS}"
-
-
-def _looks_like(name: str, num_columns: int | None) -> str:
-    one, several = "one output in [0, 1]", "rows in [0, 1] that sum to 1"
-    what = f"{several}, or {one}"
-    if num_columns is not None:
-        what = one if num_columns == 1 else several
-    return f"`{name}` looks like probabilities ({what})"
+    return f"`{name}` {_LOOKS_LIKE} and {_AS_LOGITS}"
 
 
 def _is_one_output(rows: np.ndarray) -> bool:
     """Whether rows are `(n, 1)`, or the rows [0, z] that stand for them."""
     return rows.shape[-1] == 1 or rows.shape[-1] == 2 and not rows[:, 0].any()
-
-
-def _telling_rows(rows: Any) -> Any:
-    """All rows of one output or of two classes, and few of others."""
-    return rows if rows.shape[-1] <= 2 else few_rows(rows)
 
 
 def warn_by_operation(outputs: Any, name: str, from_logits: bool) -> bool:
@@ -324,8 +309,11 @@ def both_classes(rows: np.ndarray, from_logits: bool) -> np.ndarray:
 def few_rows(rows: Any) -> Any:
     """At most 100 rows from the whole batch, as edges of images may agree.
 
-    Fewer rows tell as much if they are as wide as a vocabulary.
+    Fewer rows tell as much if they are as wide as a vocabulary, and all are
+    needed of one output.
     """
+    if rows.shape[-1] <= 2:
+        return rows
     wanted = min(100, max(10, _FEW_ENTRIES // rows.shape[-1]))
     count = rows.shape[0]
     if count is None:

@@ -4,7 +4,8 @@ from typing import Any
 
 import keras
 
-from keras_calib.formulas.bins import check_class_bins
+from keras_calib.backend.errors import value_error
+from keras_calib.formulas.bins import CLOSED
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_share
@@ -32,12 +33,11 @@ class ClasswiseECE(StreamingMetric):
         num_bins: Number of bins of each class. Defaults to `15`.
         edges: `"width"` for bins of equal width, exact. `"mass"` for bins of
             equal mass, from a histogram of each class.
-        threshold: Probabilities below it are left out. Defaults to `0`.
+        threshold: Probabilities below it are left out; 1e-37 leaves out 0.
+            Defaults to `0`.
         closed: `"right"` for bins (lo, hi], with 0 in the first. `"left"` for
             [lo, hi), with 1 in the last. Only for `edges="width"`.
         resolution: Number of bins of each histogram for `edges="mass"`.
-        convention: `"mean"`, or `"positive"` to leave out p_k = 0, as in the
-            function `classwise_ece`. Only for `edges="width"`.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
@@ -69,7 +69,6 @@ class ClasswiseECE(StreamingMetric):
         threshold: float = 0.0,
         closed: str = "right",
         resolution: int = 512,
-        convention: str = "mean",
         name: str = "classwise_ece",
         **kwargs: Any,
     ):
@@ -77,12 +76,12 @@ class ClasswiseECE(StreamingMetric):
         check_integer("num_bins", num_bins, 1)
         check_in("edges", edges, ("width", "mass"))
         check_share("threshold", threshold)
-        check_class_bins(edges, closed, convention)
+        check_in("closed", closed, CLOSED)
         check_integer("resolution", resolution, 64)
+        if edges == "mass" and closed != "right":
+            raise value_error('`closed` needs `edges="width"`', closed=closed)
         if edges == "width":
-            summary = ClassBinSummary(
-                num_classes, num_bins, threshold, closed, convention
-            )
+            summary = ClassBinSummary(num_classes, num_bins, threshold, closed)
         else:
             summary = ClassHistogramSummary(num_classes, resolution, threshold)
         super().__init__(summary, name=name, **kwargs)
@@ -94,10 +93,6 @@ class ClasswiseECE(StreamingMetric):
             closed=closed,
             resolution=resolution,
         )
-        self.convention = convention
-        if convention != "mean":
-            # States stored before there was a choice lack it.
-            self._keep(convention=convention)
 
     def _value(self, readings):
         if self.edges == "width":

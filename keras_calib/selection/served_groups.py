@@ -9,7 +9,6 @@ from keras import ops
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.groups import as_groups
-from keras_calib.inputs.groups import is_number
 from keras_calib.inputs.groups import name_of
 
 __all__ = ["LARGEST_ID", "ids_of", "served_ids", "thresholds_of"]
@@ -32,15 +31,9 @@ def served_ids(groups: Any, group: tuple) -> Any:
         if "string" not in kind:
             return groups
     array = as_groups(groups)
-    if array.dtype.kind == "O" and all(map(is_number, array.flat)):
-        array = np.asarray(array.tolist())
-    if array.dtype.kind == "b":
-        array = array.astype(str)
     if array.dtype.kind == "f" and np.all(array == np.rint(array)):
         array = array.astype("int64")
-    if array.dtype.kind in "OUS":
-        if array.dtype.kind == "S":
-            array = np.char.decode(array, "utf-8")
+    if array.dtype.kind in "bOUS":
         if not named:
             raise type_error(
                 "`groups` must be integers, as in `fit`", dtype=array.dtype.name

@@ -46,9 +46,9 @@ BINNED = {
     "aece_tu": (adaptive_ece, {"ties": "order"}),
     "cece": (
         classwise_ece,
-        {"classes": "to_largest_label", "convention": "positive"},
+        {"classes": "to_largest_label", "threshold": 1e-37},
     ),
-    "sce_mdca": (classwise_ece, {"convention": "positive"}),
+    "sce_mdca": (classwise_ece, {"threshold": 1e-37}),
     "tace0.01": (classwise_ece, {"edges": "rank", "threshold": 0.01}),
 }
 

@@ -196,9 +196,7 @@ def test_wrong_arguments_are_told():
         ({"edges": "even"}, "`edges` must be one of"),
         ({"classes": "some"}, "`classes` must be one of"),
         ({"threshold": 1.5}, "`threshold` must be <= 1"),
-        ({"edges": "mass", "closed": "left"}, "`closed` and `convention` need"),
-        ({"edges": "rank", "convention": "positive"}, "`convention` need"),
-        ({"convention": "sce"}, "`convention` must be one of"),
+        ({"edges": "mass", "closed": "left"}, "`closed` needs `edges="),
         ({"edges": "rank", "sample_weight": weight}, "`sample_weight` needs"),
     ):
         with pytest.raises(ValueError, match=message):

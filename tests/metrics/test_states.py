@@ -185,7 +185,7 @@ def test_sums_of_classes_from_before_0_had_a_bin_are_refused():
     ):
         with pytest.raises(ValueError, match="must be of schema 3"):
             metric.merge_state({**metric.state_dict(), "schema": 2})
-    for options in ({"closed": "left"}, {"convention": "positive"}):
+    for options in ({"closed": "left"}, {"threshold": 1e-37}):
         metric = kc.ClasswiseECE(2, **options)
         assert metric.state_dict()["schema"] == 2
 

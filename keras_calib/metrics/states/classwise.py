@@ -23,7 +23,6 @@ from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.row_blocks import probability_blocks
-from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import log_odds_of
 
@@ -44,21 +43,14 @@ class ClassBinSummary:
     max_rows = 2**18
 
     def __init__(
-        self,
-        num_classes: int,
-        num_bins: int,
-        threshold: float,
-        closed: str,
-        convention: str,
+        self, num_classes: int, num_bins: int, threshold: float, closed: str
     ):
         self.num_classes = num_classes
         self.num_bins = num_bins
         self.threshold = threshold
         self.closed = closed
         # In schema 2, bins (lo, hi] left out p_k = 0.
-        self.schema = 3 if (closed, convention) == ("right", "mean") else 2
-        # 0 also stands for p below the threshold.
-        self._omits_0 = threshold > 0 or convention == "positive"
+        self.schema = 3 if closed == "right" and threshold == 0 else 2
         self._num_keys = num_classes * num_bins
         self.shape = (exact_sums.NUM_LIMBS, 2 * self._num_keys + 1)
 
@@ -176,8 +168,8 @@ class ClassBinSummary:
         classes = xp.arange(self.num_classes, dtype="int32")
         keys = keys + classes * self.num_bins
         kept = xp.logical_and(mask[:, None], xp.ones_like(probs, dtype="bool"))
-        if self._omits_0:
-            kept = xp.logical_and(kept, probs > PROBABILITY_FLOOR)
+        if self.threshold > 0:
+            kept = xp.logical_and(kept, probs > 0)
         keys = xp.where(kept, keys, xp.full_like(keys, self._num_keys))
         return exact_sums.digits_by_key(
             xp.reshape(shares, (-1,)), xp.reshape(keys, (-1,)), self._num_keys
@@ -189,8 +181,9 @@ class ClassBinSummary:
         keys = ids * self.num_bins
         keys = keys + bin_index(p, self.num_bins, self.closed)
         kept = records.mask
-        if self._omits_0:
-            kept = xp.logical_and(kept, p > PROBABILITY_FLOOR)
+        if self.threshold > 0:
+            # 0 stands for p below the threshold, and is in no bin.
+            kept = xp.logical_and(kept, p > 0)
         keys = xp.where(kept, keys, xp.full_like(keys, self._num_keys))
         return _weights_by_key(records, keys, self._num_keys)
 
@@ -235,15 +228,13 @@ class ClassHistogramSummary:
         truth, all_weight = _weights_by_key(records, of_label, size)
         return ops.concatenate([mass, total, truth, all_weight], axis=-1)
 
-    def by_class(self, limbs: Any) -> tuple[Any, Any, Any]:
-        """Mass, sum of p and labels, each `(num_classes, resolution)`."""
+    def by_class(self, limbs: Any) -> list[Any]:
+        """Mass, sum of p, labels, and sum less labels, by class and cell."""
         xp, size = array_namespace(limbs), self._num_keys
-        shape = (self.num_classes, self.resolution)
         parts = [limbs[:, i * size : i * size + size] for i in range(3)]
-        mass, total, truth = (
-            xp.reshape(exact_sums.to_float(part), shape) for part in parts
-        )
-        return mass, total, truth
+        parts.append(parts[1] - parts[2])
+        shape = (self.num_classes, self.resolution)
+        return [xp.reshape(exact_sums.to_float(x), shape) for x in parts]
 
     def _cells(self, probs: Any) -> Any:
         """The cell of each probability."""
@@ -254,17 +245,10 @@ class ClassHistogramSummary:
 
     def error(self, limbs: Any, num_bins: int, frequency_weights: Any) -> Any:
         """Mean over the classes of their equal-mass errors."""
-        xp, size = array_namespace(limbs), self._num_keys
-        shape = (self.num_classes, self.resolution)
-
-        def by_class(part):
-            return xp.reshape(exact_sums.to_float(part), shape)
-
-        mass, total, truth = (
-            limbs[:, i * size : i * size + size] for i in range(3)
+        xp, (mass, _, _, residual) = (
+            array_namespace(limbs),
+            self.by_class(limbs),
         )
-        residual = by_class(total - truth)
-        mass = by_class(mass)
         before = xp.cumsum(mass, axis=-1) - mass
         errors = equal_mass_error(
             before, mass, residual, num_bins, frequency_weights
@@ -278,8 +262,6 @@ class ClassHistogramSummary:
 
 class ClassForecastSummary(ClassHistogramSummary):
     """Mass, sums of p_k and labels in equal-width bins of every class."""
-
-    schema = 2
 
     def __init__(self, num_classes: int, num_bins: int):
         super().__init__(num_classes, num_bins, 0.0)
