@@ -21,6 +21,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_keys
 from keras_calib.inputs.rows import resembles_probabilities
 from keras_calib.inputs.rows import usable_outputs
+from keras_calib.inputs.values import are_allowed
 from keras_calib.inputs.votes import flat_votes
 from keras_calib.inputs.votes import shares_of_rows
 from keras_calib.metrics import table
@@ -326,6 +327,11 @@ class CalibrationMetrics(beam.CombineFn):
         else:
             truth, are_votes = shares_of_rows(truth)
             usable &= are_votes
+        if is_logits:
+            labels = truth
+            if not self.votes:
+                labels = np.where(usable, truth, 0.0).astype("int64")
+            usable &= are_allowed(labels, outputs)
         usable &= (weight >= 0) & (weight <= _LARGEST_WEIGHT)
         counted = weight != 0
         if self.ignore_class is not None and not self.top1:

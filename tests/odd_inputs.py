@@ -137,6 +137,32 @@ ODD_LABELS = {
     "no class": lambda y: np.zeros((*y.shape, 3)),
     "rows below 0": lambda y: np.eye(3)[y] * 3 - 2 / 3,
 }
+# Ids of no class: a cast to int32 or float32 would make classes of them.
+WIDE_IDS = {
+    "2^31": ("int64", 2**31),
+    "2^32": ("int64", 2**32),
+    "2^33 + 1": ("int64", 2**33 + 1),
+    "-2^32": ("int64", -(2**32)),
+    "2^32 without sign": ("uint64", 2**32),
+    "2^63": ("uint64", 2**63),
+    "2^32 as a float": ("float64", 2.0**32),
+    "almost 1": ("float64", 1.0000001),
+    "2^32 as an object": ("object", 2**32),
+    "2^32 as text": ("str", 2**32),
+}
+
+
+def with_wide_id(labels: np.ndarray, kind: str) -> np.ndarray:
+    """The same labels, but where they were as the last."""
+    dtype, value = WIDE_IDS[kind]
+    changed = labels == labels.flat[-1]
+    if dtype == "str":
+        return np.where(changed, value, labels).astype(str)
+    wide = labels.astype(dtype)
+    wide[changed] = value
+    return wide
+
+
 ODD_PREDICTIONS = {
     "NaN": lambda x: _first(x, NAN),
     "all NaN": lambda x: np.full_like(x, NAN),

@@ -76,7 +76,9 @@ def read(num_replicas):
         """Notes how many rows one replica is given."""
 
         def call(self, inputs):
-            seen.append(inputs.shape[0])
+            # Masks are read outside of the replicas, of all rows.
+            if not tf.distribute.in_cross_replica_context():
+                seen.append(inputs.shape[0])
             return inputs
 
     model = keras.Sequential(
@@ -90,10 +92,23 @@ def read(num_replicas):
     selector = kc.SelectiveClassifier().fit_on(model, (x, labels), **options)
     page = kc.report(model, (x, labels), verbose=0)
     diagram = kc.ReliabilityDisplay.from_model(model, (x, labels))
+    # Tokens, of which layers mask the padding 0.
+    inputs = keras.Input((None,), dtype="int32")
+    embedding = keras.layers.Embedding(9, 3, mask_zero=True)
+    words = keras.Model(inputs, embedding(inputs))
+    table = rng.normal(size=(9, 3))
+    words.set_weights([table])
+    ids = rng.integers(9, size=(count, 4))
+    kinds = (table + rng.normal(size=table.shape)).argmax(-1)[ids]
+    pair = kinds[ids > 0], table.astype("float32")[ids[ids > 0]]
+    data = ids, np.where(ids > 0, kinds, -100)
     found = {
         "outputs": np.concatenate([batch.outputs for batch in batches]),
         "temperature": kc.TemperatureScaling()
         .fit_on(model, (x, labels), verbose=0)
+        .temperature,
+        "masked": kc.TemperatureScaling()
+        .fit_on(words, data, from_logits=True, verbose=0)
         .temperature,
         "selector": selector.chosen.coverage,
         "report": page.results["model"]["metrics"]["nll"]["value"],
@@ -102,6 +117,7 @@ def read(num_replicas):
     expected = {
         "outputs": outputs,
         "temperature": kc.TemperatureScaling().fit(labels, outputs).temperature,
+        "masked": kc.TemperatureScaling().fit(*pair).temperature,
         "selector": kc.SelectiveClassifier()
         .fit(labels, outputs, risk=0.9)
         .chosen.coverage,

@@ -1,12 +1,16 @@
 """Class ids and logits that a classifier selects from."""
 
+import contextlib
+
 import numpy as np
+import pytest
+from cases import BACKEND
 from cases import array
 from cases import one_hot
 
 import keras_calib as kc
 
-__all__ = ["accepted", "noisy", "temperature"]
+__all__ = ["accepted", "noisy", "tells_of_compiled", "temperature"]
 
 
 def noisy(seed=0, n=1000, num_classes=4, signal=2.5):
@@ -24,6 +28,13 @@ def accepted(selector, labels, logits):
     accept = answer["accept"]
     wrong = answer["label"] != labels
     return accept.mean(), (wrong & accept).sum() / max(accept.sum(), 1)
+
+
+def tells_of_compiled():
+    """Where graphs hold a selector, who fits a part again is warned."""
+    if BACKEND != "tensorflow":
+        return contextlib.nullcontext()
+    return pytest.warns(RuntimeWarning, match="accept nothing from now on")
 
 
 def temperature(value=2.0):

@@ -11,53 +11,27 @@ evidence, /picture.png draws them. POST /restart forgets alarms after a repair,
 those of the hypotheses in `names`.
 
 A label gets 404 for an unknown id and 409 if the answer has one already; then
-none of the request is counted. What was answered with 200 survives a kill. Do
-not use it in production: it has no encryption and no authentication.
+none of the request is counted. What was answered with 200 survives a kill.
+Sizes, seconds and connections have limits, as those of `serve.py`. Do not use
+it in production: it has no encryption and no authentication.
 """
 
 import argparse
 import threading
-from http.server import BaseHTTPRequestHandler
-from http.server import ThreadingHTTPServer
 
+from bounded_server import BoundedServer
+from limits import Limits
 from watched_log import WatchedLog
-from watched_log import as_json
 
 __all__ = ["start"]
 
-_MOST_BYTES = 2**20
+# A request names some thousand answers.
+_LIMITS = Limits(bytes=2**20)
 
 
-def start(watched, host="127.0.0.1", port=8600):
+def start(watched, host="127.0.0.1", port=8600, limits=_LIMITS):
     """Serves a WatchedLog in the background; returns the server."""
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 30.0
-
-        def do_GET(self):  # noqa: N802, the base class's name
-            self.answer(*watched.get(self.path))
-
-        def do_POST(self):  # noqa: N802, the base class's name
-            length = self.headers.get("Content-Length", "")
-            if not length.isdecimal() or int(length) > _MOST_BYTES:
-                self.answer(*as_json(413, error=f"at most {_MOST_BYTES} bytes"))
-            else:
-                content = self.rfile.read(int(length))
-                self.answer(*watched.post(self.path, content))
-
-        def answer(self, status, kind, content):
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *arguments):
-            pass
-
-    server = ThreadingHTTPServer((host, port), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+    return BoundedServer((host, port), limits, watched.get, watched.post)
 
 
 def main():

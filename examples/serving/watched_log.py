@@ -1,16 +1,17 @@
 """A log that is watched: answers from a file, labels and alarms by requests."""
 
-import io
 import json
-import os
 import threading
 from pathlib import Path
 
 import numpy as np
+from bounded_server import as_json
 
 import keras_calib
+from keras_calib.backend.files import replacing
+from keras_calib.backend.npz import reading_npz
 
-__all__ = ["WatchedLog", "as_json"]
+__all__ = ["WatchedLog"]
 
 # Bytes of the log that are read at a time.
 _BLOCK = 2**22
@@ -33,11 +34,15 @@ class WatchedLog:
         self._lock = threading.Lock()
         # Bytes of the log that were read, and its lines that were refused.
         self._place, self._refused = 0, 0
+        # Drawing takes long, and one drawing at a time.
+        self._drawing = threading.Lock()
         if self._state.exists():
-            with np.load(self._state) as file:
-                kept = dict(file)
-            self._place, self._refused = kept.pop("of_the_log").tolist()
-            self.monitor.load_state_dict(kept)
+            rule = "`state` must be a file that this service wrote"
+            with reading_npz(self._state, rule) as file:
+                kept = {name: file.read(name) for name in file.names}
+                place, refused = kept.pop("of_the_log").tolist()
+                self.monitor.load_state_dict(kept)
+            self._place, self._refused = int(place), int(refused)
 
     def get(self, path):
         """Status, type and content for a path of a GET."""
@@ -46,10 +51,9 @@ class WatchedLog:
             found = self.monitor
             if path == "/picture.png":
                 display = keras_calib.MonitorDisplay.from_monitor(found)
-                return 200, "image/png", display.to_png()
-            if path == "/alarms":
+            elif path == "/alarms":
                 return as_json(200, alarms=[x._asdict() for x in found.alarms])
-            if path == "/metrics":
+            elif path == "/metrics":
                 return as_json(
                     200,
                     counts={**found.counts, "refused": self._refused},
@@ -57,7 +61,10 @@ class WatchedLog:
                     limits=found.limits,
                     alarms=[alarm.name for alarm in found.alarms],
                 )
-        return as_json(404, error=f"no {path}")
+            else:
+                return as_json(404, error=f"no {path}")
+        with self._drawing:
+            return 200, "image/png", display.to_png()
 
     def post(self, path, content):
         """The same for a path and the bytes of a POST."""
@@ -123,16 +130,5 @@ class WatchedLog:
 
     def _save(self):
         state = self.monitor.state_dict()
-        file = io.BytesIO()
-        np.savez(file, of_the_log=[self._place, self._refused], **state)
-        beside = self._state.with_suffix(".tmp")
-        with open(beside, "wb") as kept:
-            kept.write(file.getbuffer())
-            kept.flush()
-            os.fsync(kept.fileno())
-        beside.replace(self._state)
-
-
-def as_json(status, **facts):
-    """Status, type and content of an answer in JSON."""
-    return status, "application/json", json.dumps(facts).encode()
+        with replacing(self._state) as file:
+            np.savez(file, of_the_log=[self._place, self._refused], **state)

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import value_and_grad
+from keras_calib.inputs.batch import both
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_loss
@@ -193,6 +194,7 @@ def regularizer_histogram(
     *,
     num_bins: int = 20,
     limits: tuple[float, float] = (0.0, 0.1),
+    mask: Any = None,
 ) -> RegularizerHistogram:
     """Distribution over samples of what a loss adds to cross entropy.
 
@@ -207,6 +209,7 @@ def regularizer_histogram(
         num_bins: Number of bins of equal width.
         limits: The lowest and the highest edge, in nats, to which values are
             clipped.
+        mask: False for samples to leave out, of the shape of class ids.
 
     Returns:
         `RegularizerHistogram` of the valid labels; a NaN is in no bin.
@@ -231,7 +234,7 @@ def regularizer_histogram(
     low, high = limits
     check_number("limits[0]", low)
     check_above("limits[1]", high, low)
-    values, inactive = _regularizer(loss, labels, logits)
+    values, inactive = _regularizer(loss, labels, logits, mask)
     clipped = np.clip(values[~np.isnan(values)], low, high)
     counts, edges = np.histogram(clipped, bins=num_bins, range=(low, high))
     return RegularizerHistogram(counts, edges, int(inactive.sum()))
@@ -319,9 +322,9 @@ def flipped_share(before: np.ndarray, after: np.ndarray) -> float:
     return float(flips / count) if count else float("nan")
 
 
-def _regularizer(loss, labels, logits):
+def _regularizer(loss, labels, logits, mask=None):
     """Loss less cross entropy, and whether it is 0, `(n,)`, of valid labels."""
-    per_sample, logits, axis, hard, valid = _read(loss, labels, logits)
+    per_sample, logits, axis, hard, valid = _read(loss, labels, logits, mask)
     losses = per_sample(logits)
     if not setting_of(loss, "from_logits", True):
         # The loss sees no more than the probabilities tell.
@@ -333,7 +336,7 @@ def _regularizer(loss, labels, logits):
     return added[counts].reshape(-1), inactive[counts].reshape(-1)
 
 
-def _read(loss, labels, logits):
+def _read(loss, labels, logits, mask=None):
     """Function of logits to losses; logits, class axis, label rows, mask."""
     check_loss(loss)
     logits = at_least_float32(logits)
@@ -343,6 +346,8 @@ def _read(loss, labels, logits):
     axis = class_axis(logits, axis, "logits")
     check_not_empty("logits", logits)
     _check_classes("logits", logits, axis)
+    if mask is not None:
+        labels = _possible(labels, mask, axis, len(logits.shape))
     ids = labels
     if isinstance(loss, PerSampleLoss):
         ids, _ = loss.split_labels(labels)
@@ -353,12 +358,21 @@ def _read(loss, labels, logits):
         ignore_class=setting_of(loss, "ignore_class"),
         names=("labels", "logits"),
     )
+    valid = both(valid, mask)
     if (values := value_if_eager(ops.moveaxis(logits, axis, -1))) is not None:
         counted = Ellipsis if valid is None else to_numpy(valid)
         check_no_nan(values[counted], True, "logits")
         warn_of_probabilities(values, "logits")
     rows = soft_labels(hard, logits.shape[axis], logits.dtype)
     return _per_sample(loss, labels, rows, axis), logits, axis, rows, valid
+
+
+def _possible(labels: Any, mask: np.ndarray, axis: int, rank: int) -> Any:
+    """Labels, where those outside of the mask become one inside, if any is."""
+    labels = np.array(to_numpy(labels))
+    rows = np.moveaxis(labels, axis if labels.ndim == rank else -1, -1)
+    rows[~mask] = rows[mask][0] if mask.any() else 0
+    return labels
 
 
 def _per_sample(loss, labels, hard, axis):

@@ -1,19 +1,28 @@
 """Files that stay complete, even if a writer is killed."""
 
 import contextlib
+import csv
 import glob
 import os
+import re
 import time
 import uuid
+from collections.abc import Iterable
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 from typing import Any
 
-__all__ = ["replacing"]
+__all__ = ["replacing", "safe_cell", "write_csv"]
 
 # Age in seconds at which an unfinished file is taken to be abandoned.
 _ABANDONED = 3600.0
+# How a cell begins that a spreadsheet may run, also in the wide forms of East
+# Asian keyboards, and numbers, which begin so too.
+_FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")
+_NUMBER = re.compile(
+    r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.ASCII | re.I
+)
 
 
 @contextlib.contextmanager
@@ -45,10 +54,26 @@ def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-    except BaseException:
+    except BaseException as error:
         beside.unlink(missing_ok=True)
+        # That a disk is full does not say which.
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            error.filename = str(path)
         raise
     _sync_folder(path.parent)
+
+
+def write_csv(file: IO[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write rows of cells, of which none is a formula to a spreadsheet."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerows(map(safe_cell, row) for row in rows)
+
+
+def safe_cell(cell: Any) -> Any:
+    """A cell of CSV; text that a spreadsheet may run begins with a quote."""
+    if isinstance(cell, str) and _FORMULA.match(cell):
+        return cell if _NUMBER.fullmatch(cell) else f"'{cell}"
+    return cell
 
 
 def _sync_folder(folder: Any) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "callback_model",
     "compiled_metrics",
     "first_epoch",
+    "fit_arguments",
     "in_stateless_scope",
     "is_at_batch_end",
     "keras_mask",
@@ -76,15 +77,13 @@ def metrics_beside(
         For each metric, the given one included: the metric, the output whose
         name Keras puts before its name, and whether it gets sample weights.
     """
-    for caller in _callers():
+    kinds = ("_flat_metrics", "_flat_weighted_metrics")
+    for caller, _ in _callers():
         if type(caller).__name__ != "CompileMetrics":
             continue
         found = [
-            (each, getattr(group, "output_name", None), weighted)
-            for weighted, name in (
-                (False, "_flat_metrics"),
-                (True, "_flat_weighted_metrics"),
-            )
+            (each, getattr(group, "output_name", None), weighted == 1)
+            for weighted, name in enumerate(kinds)
             for group in getattr(caller, name, ())
             for each in getattr(group, "metrics", ())
         ]
@@ -128,7 +127,7 @@ def logged_name() -> str | None:
     `test_step`, and `_symbolic_build`, which only creates variables. Keras 3.12
     takes dicts of metrics apart at once, so before 3.15 it is None.
     """
-    if _version() < (3, 15):
+    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 15):
         return None
     steps = ("train_step", "test_step", "_symbolic_build")
     callers = list(_functions(inspect.currentframe()))
@@ -142,9 +141,9 @@ def logged_name() -> str | None:
     around = (x for x in packages[end:] if x in _LOOPS or x not in _PASSING)
     if not {*packages[:end], next(around, "")} <= _PASSING:
         return None
-    for frame in _frames(inspect.currentframe()) if end else ():
-        if type(frame.f_locals.get("self")).__name__ == "CompileMetrics":
-            return frame.f_locals.get("name")
+    for caller, values in _callers() if end else ():
+        if type(caller).__name__ == "CompileMetrics":
+            return values.get("name")
     return None
 
 
@@ -179,6 +178,17 @@ def first_epoch(model: keras.Model, initial_epoch: int) -> int:
     return _part(model, "_initial_epoch") or initial_epoch
 
 
+def fit_arguments(model: keras.Model) -> dict[str, Any]:
+    """Return the arguments of the `fit` of a model that now runs, or {}.
+
+    Callbacks are not told. Seen in Keras 3.15: `steps_per_epoch` in `fit`.
+    """
+    for caller, values in _callers():
+        if caller is model and "steps_per_epoch" in values:
+            return dict(values)
+    return {}
+
+
 def build_from_batch(model: keras.Model, batch: Any) -> None:
     """Create the variables of a compiled model, its loss and its metrics.
 
@@ -205,7 +215,7 @@ def neighbours(
 
     A callback does not know the others. Both are empty if no list calls it.
     """
-    for caller in _callers():
+    for caller, _ in _callers():
         if isinstance(caller, keras.callbacks.CallbackList):
             places = [x is callback for x in caller.callbacks]
             if True in places:
@@ -355,16 +365,11 @@ def set_keras_mask(tensor: Any, mask: Any) -> None:
         attach(tensor, mask)
 
 
-def _callers() -> Iterator[Any]:
-    """The objects whose methods are on the stack, innermost first."""
+def _callers() -> Iterator[tuple[Any, dict]]:
+    """Objects and variables of the methods on the stack, innermost first."""
     for frame in _frames(inspect.currentframe()):
         if "self" in frame.f_locals:
-            yield frame.f_locals["self"]
-
-
-def _version() -> tuple[int, ...]:
-    """Major and minor version of Keras."""
-    return tuple(map(int, keras.__version__.split(".")[:2]))
+            yield frame.f_locals["self"], frame.f_locals
 
 
 def _functions(frame: Any) -> Iterator[tuple[str, str]]:
@@ -382,9 +387,7 @@ def _frames(frame: Any) -> Iterator[Any]:
 
 def _part(thing: Any, name: str) -> Any:
     """Return an attribute of an object of Keras, or raise RuntimeError."""
-    missing = object()
-    part = getattr(thing, name, missing)
-    if part is missing:
+    if not hasattr(thing, name):
         kind = thing if isinstance(thing, type) else type(thing)
         raise RuntimeError(
             invalid(
@@ -394,4 +397,4 @@ def _part(thing: Any, name: str) -> Any:
                 **{"keras.__version__": keras.__version__},
             )
         )
-    return part
+    return getattr(thing, name)

@@ -1,23 +1,43 @@
-"""Locks of the operating system, for one writer of a file at a time."""
+"""Locks: one writer of a file at a time, one thread at a state."""
 
 import contextlib
+import functools
 import json
 import os
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from typing import TypeVar
+from typing import cast
 
 from keras_calib.backend.errors import invalid
 
-__all__ = ["PathLock", "check_not_locked"]
+__all__ = ["PathLock", "STATES", "check_not_locked", "in_turn"]
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 # Locks by process and lock file. A process that opens its lock file again would
 # lose the lock when it closes it.
 _HELD: dict[tuple[int, Path], "PathLock"] = {}
 _GUARD = threading.Lock()
+# Threads that read or change the state of a metric or monitor take turns. One
+# lock for all: what holds one of its own cannot be copied or pickled.
+STATES = threading.RLock()
+
+
+def in_turn(method: _Method) -> _Method:
+    """A method that reads or changes a state, by one thread at a time."""
+
+    @functools.wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        with STATES:
+            return method(*arguments, **options)
+
+    return cast(_Method, call)
 
 
 class PathLock:

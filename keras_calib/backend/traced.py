@@ -6,13 +6,23 @@ from typing import Any
 
 import numpy as np
 from keras import backend
+from keras import ops
 
 from keras_calib.backend.keras_internals import activation_behind
+from keras_calib.backend.keras_internals import in_stateless_scope
 
-__all__ = ["is_in_live_graph", "is_traced", "made_by", "note_graph"]
+__all__ = [
+    "forget_constants",
+    "is_in_live_graph",
+    "is_traced",
+    "made_by",
+    "note_graph",
+]
 
 # The graphs of TensorFlow that hold variables of an object.
 _GRAPHS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+# Objects whose variables are constants of functions that JAX compiled.
+_CONSTANT: weakref.WeakSet = weakref.WeakSet()
 
 # Operations that keep logits logits, and probabilities probabilities.
 _PASSING = {
@@ -56,9 +66,14 @@ def is_traced(x: Any) -> bool:
 def note_graph(holder: Any) -> None:
     """Remember that the graph traced now, if any, holds an object's variables.
 
-    Only graphs of TensorFlow do: JAX passes variables of a model as arguments
-    and traces anew for other shapes, and torch reads them at each call.
+    Graphs of TensorFlow do. Torch reads variables at each call. Keras passes
+    those of a model to JAX as arguments; a function that a user compiles holds
+    their values.
     """
+    if backend.backend() == "jax":
+        if not in_stateless_scope() and is_traced(ops.zeros(())):
+            _CONSTANT.add(holder)
+        return
     if backend.backend() != "tensorflow":
         return
     import tensorflow as tf
@@ -66,6 +81,13 @@ def note_graph(holder: Any) -> None:
     if not tf.executing_eagerly():
         graph = tf.compat.v1.get_default_graph()
         _GRAPHS.setdefault(holder, weakref.WeakSet()).add(graph)
+
+
+def forget_constants(holder: Any) -> bool:
+    """Whether functions of JAX held an object's values; asked once for each."""
+    held = holder in _CONSTANT
+    _CONSTANT.discard(holder)
+    return held
 
 
 def is_in_live_graph(holder: Any) -> bool:

@@ -11,6 +11,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.affine_coordinates import Ridge
 from keras_calib.calibrators.affine_coordinates import degrees_of_freedom
+from keras_calib.calibrators.affine_coordinates import without_ruled_out
 from keras_calib.calibrators.affine_solver import identity
 from keras_calib.calibrators.affine_solver import least_affine
 from keras_calib.calibrators.base import Calibrator
@@ -20,6 +21,7 @@ from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.numerics.softmax import logsumexp
 
 __all__ = [
@@ -50,8 +52,8 @@ class AffineCalibrator(Calibrator):
         self.needs_every_class = penalty is None
 
     def features(self, logits: Any) -> Any:
-        """What the matrix maps: the logits (array-agnostic)."""
-        return identity(logits)
+        """What the matrix maps: the logits, 0 for -inf (array-agnostic)."""
+        return without_ruled_out(logits, logits)
 
     def unit(self, samples: FittingData) -> float:
         """The factor of the features that is a temperature alone."""
@@ -61,14 +63,15 @@ class AffineCalibrator(Calibrator):
         """The ridge towards `unit` times the identity; None for none."""
         if self.penalty is None:
             return None
-        count = samples.num_classes
+        size, best = samples.num_classes, samples.logits.max(axis=0)
+        count = size - np.count_nonzero(is_ruled_out(best))
         usual = self.penalty * count / samples.effective_count()
         if self.diagonal:
-            strength, anchor = np.full((count, 1), usual), np.ones((count, 1))
+            strength, anchor = np.full((size, 1), usual), np.ones((size, 1))
         else:
-            strength, anchor = np.full((count, count), usual), np.eye(count)
+            strength, anchor = np.full((size, size), usual), np.eye(size)
             strength[anchor == 0.0] *= count - 1
-        bias = np.ones((count, 1))
+        bias = np.ones((size, 1))
         return Ridge(
             np.append(strength / unit**2, usual * bias, axis=1),
             np.append(anchor * unit, 0.0 * bias, axis=1),
@@ -302,4 +305,5 @@ class DirichletCalibration(MatrixScaling):
 
     def features(self, logits: Any) -> Any:
         """The features that the matrix maps: log p (array-agnostic)."""
-        return logits - logsumexp(logits, keepdims=True)
+        log_probs = logits - logsumexp(logits, keepdims=True)
+        return without_ruled_out(log_probs, logits)

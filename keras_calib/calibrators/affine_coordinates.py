@@ -1,11 +1,14 @@
 """Coordinates for fits of affine maps, in which the curvature is near 1."""
 
 from collections.abc import Callable
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = [
     "LARGE_BLOCK",
@@ -16,6 +19,7 @@ __all__ = [
     "probabilities",
     "products_of",
     "usual_coordinates",
+    "without_ruled_out",
 ]
 
 # Curvature of a direction without data, as a share of the largest.
@@ -26,6 +30,8 @@ LARGE_BLOCK = 2**18
 # a Hessian is taken from.
 _SMALL_BLOCK = 2**13
 _SAMPLE = 2**18
+# Stands for a logit of -inf.
+_RULED_OUT = -1e30
 
 
 class Ridge(NamedTuple):
@@ -54,7 +60,7 @@ def usual_coordinates(
         x, weight = features(block.logits), block.weights()[:, None]
         # In place, as blocks are large.
         both = (0.0, 0.0) if thin else ((x * weight).T @ x, x.T @ weight)
-        spread = probabilities(x, theta)
+        spread = probabilities(x, theta, block)
         spread -= np.square(spread)
         spread *= weight
         first = products_of(spread, x, thin)
@@ -108,7 +114,7 @@ def degrees_of_freedom(
 
     def moments(block):
         x, weight = features(block.logits), block.weights()[:, None]
-        spread = probabilities(x, theta)
+        spread = probabilities(x, theta, block)
         spread -= np.square(spread)
         spread *= weight
         second = products_of(spread, np.square(x), thin)
@@ -137,7 +143,7 @@ def exact_coordinates(
 
     def moments(block):
         x, weight = features(block.logits), block.weights()
-        p = probabilities(x, theta).T
+        p = probabilities(x, theta, block).T
         y = np.append(x.T, np.ones((1, len(x))), axis=0)
         factors = -p[k] * p[m]
         factors[k == m] += p
@@ -163,20 +169,29 @@ def exact_coordinates(
     )
 
 
-def probabilities(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """softmax(W x + b)."""
-    p = mapped(x, theta)
+def without_ruled_out(features: Any, logits: Any) -> Any:
+    """Features, 0 where the logits rule a class out (array-agnostic)."""
+    xp = array_namespace(features)
+    return xp.where(is_ruled_out(logits), xp.zeros_like(features), features)
+
+
+def probabilities(
+    x: np.ndarray, theta: np.ndarray, block: FittingData
+) -> np.ndarray:
+    """softmax(W x + b) of the features of a block."""
+    p = mapped(x, theta, block)
     p -= p.max(axis=-1, keepdims=True)
     np.exp(p, out=p)
     p /= p.sum(axis=-1, keepdims=True)
     return p
 
 
-def mapped(x: np.ndarray, theta: np.ndarray) -> np.ndarray:
+def mapped(x: np.ndarray, theta: np.ndarray, block: FittingData) -> np.ndarray:
     """W x + b; x in the order of memory in which sums are fast."""
     weights = theta[:, :-1]
     z = x * weights[:, 0] if weights.shape[1] == 1 else (weights @ x.T).T
     z += theta[:, -1]
+    z[is_ruled_out(block.logits)] = _RULED_OUT
     return z
 
 

@@ -19,8 +19,10 @@ from keras_calib.calibrators.affine_coordinates import exact_coordinates
 from keras_calib.calibrators.affine_coordinates import mapped
 from keras_calib.calibrators.affine_coordinates import products_of
 from keras_calib.calibrators.affine_coordinates import usual_coordinates
+from keras_calib.calibrators.affine_coordinates import without_ruled_out
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import is_separated
+from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = [
     "identity",
@@ -98,15 +100,21 @@ def _computed(
 
     In float32, as the layer computes them.
     """
+
+    def of_allowed(logits):
+        return without_ruled_out(features(logits), logits)
+
     if features is identity or samples.logits.size > _HELD:
-        return samples, features
+        return samples, of_allowed
     held = np.zeros(samples.logits.shape, "float32")
 
     def of_block(block, rows):
-        held[rows] = features(block.logits)
+        z = block.logits
+        held[rows] = np.where(is_ruled_out(z), z, features(z))
 
     samples.visit(of_block)
-    return samples._replace(logits=held), identity
+    samples, features = samples._replace(logits=held), identity
+    return samples, of_allowed
 
 
 def identity(logits: Any) -> Any:
@@ -172,7 +180,8 @@ def _least(
 
         def of_block(block):
             x = features(block.logits).astype(dtype, copy=False)
-            loss, residuals = nll_and_residuals(mapped(x, used), block)
+            z = mapped(x, used, block)
+            loss, residuals = nll_and_residuals(z, block)
             slope = products_of(residuals, x, thin), residuals.sum(axis=0)
             return loss, block.weights().sum(), np.column_stack(slope)
 

@@ -1,11 +1,9 @@
 """The base of every calibrator."""
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from typing import Any
 from typing import Self
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -23,9 +21,8 @@ from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
-from keras_calib.predictions.collect import predicted_batches
-from keras_calib.predictions.collect import takes_data_set
-from keras_calib.predictions.outputs import read_as
+from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = ["Calibrator", "fitted_array"]
@@ -36,14 +33,14 @@ def fitted_array(name: str, doc: str) -> property:
     return property(lambda self: self.fitted_value(name), doc=doc)
 
 
-class Calibrator(FittedLayer):
+class Calibrator(FittedLayer, FitsOnModel):
     """Abstract: a layer that maps logits to calibrated logits.
 
     Fit it after training, on held-out data that neither trained nor chose
     anything: `fit(labels, logits)`, or `fit_on(model, dataset)`. Then call it
-    on logits `(..., num_classes)`; it returns float32 logits of that shape.
-    Put it behind a model with `keras.Sequential`, save it, or export it. The
-    fitted values are part of its configuration, so copies are fitted too.
+    on logits `(..., num_classes)`; it returns float32 logits of that shape,
+    -inf where they were. Put it behind a model with `keras.Sequential`, save
+    it, or export it. Its configuration has the fitted values, and so do copies.
 
     A subclass implements `fit_samples`, which sets the fitted values with
     `set_fitted`, `calibrate`, which maps two or more logits, and
@@ -70,6 +67,7 @@ class Calibrator(FittedLayer):
     needs_every_class = True
     # Whether a fit cannot raise the NLL of its own samples.
     lowers_nll = False
+    keeps_ruled_out = False  # whether the map leaves -inf as it is
 
     def __init__(self, *, name: str | None = None, **kwargs: Any):
         # A half-precision policy would turn logits of 1e5 into infinity.
@@ -107,10 +105,10 @@ class Calibrator(FittedLayer):
                 that has no sample.
 
         Raises:
-            ValueError: If shapes do not fit, a logit is not finite, fewer than
-                two classes have samples, or a compiled function holds a fit of
-                another size. Without `force` also if samples are too few. The
-                layer then keeps its previous fit.
+            ValueError: If shapes do not fit, a logit is NaN or infinite, or
+                that of a label is -inf. If fewer than two classes have samples,
+                or a compiled function holds a fit of another size. Without
+                `force` also if samples are too few. The previous fit stays.
 
         Warns:
             RuntimeWarning: If the fit did not converge, or the folds find it
@@ -124,77 +122,6 @@ class Calibrator(FittedLayer):
             self.fit_samples(samples)
             warn_if_harmful(self, samples, num_folds)
         return self
-
-    @takes_data_set
-    def fit_on(
-        self,
-        model: keras.Model,
-        dataset: Iterable,
-        *,
-        from_logits: bool | None = None,
-        ignore_class: int | None = None,
-        output: str | int | None = None,
-        pixels_per_image: int | None = None,
-        seed: int = 0,
-        steps: int | None = None,
-        num_folds: int = 5,
-        force: bool = False,
-        verbose: str | int = "auto",
-    ) -> Self:
-        """Runs a model over held-out data, fits on its logits, returns self.
-
-        Use it when you have a model and data rather than logits. It keeps the
-        labels and logits of valid samples only. If the model returns
-        probabilities, it takes their logs; a single output becomes log-odds.
-        In use such a model needs the same step before the calibrator: call it
-        with `from_logits=False`. `export` adds the step by itself.
-
-        Args:
-            model: A Keras model that returns `(batch, ..., num_classes)` or
-                `(batch, ..., 1)`, on one device or under a strategy.
-            dataset: Arrays or lists as a tuple `(x, y)` or
-                `(x, y, sample_weight)`, or batches of such tuples: a
-                `tf.data.Dataset`, a `PyDataset`, a generator, a torch loader
-                or a list.
-            from_logits: Whether the model returns logits; None takes it from
-                the loss that the model was compiled with.
-            ignore_class: Class id to leave out, such as 255; None takes it
-                from that loss.
-            output: Name or position of the output to calibrate, for a model
-                that has several.
-            pixels_per_image: Number of pixels of each image to keep, chosen
-                by a hash, for dense outputs; None keeps all.
-            seed: Seed of that choice.
-            steps: Number of batches to use; None uses all.
-            num_folds: Folds of the check against harm, as in `fit`.
-            force: Fit even with fewer samples than parameters, or with a class
-                that has no sample.
-            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the
-                end, 0 for silence.
-
-        Raises:
-            TypeError: If the model has several outputs and `output` is None,
-                or `dataset` is no data set.
-            ValueError: If `fit` rejects the data, if the data set does not end
-                and `steps` is None, or if it is unknown whether the model
-                returns logits.
-        """
-        reading = read_as(model, from_logits, ignore_class, output)
-        batches = predicted_batches(
-            model,
-            dataset,
-            reading,
-            pixels_per_image=pixels_per_image,
-            seed=seed,
-            steps=steps,
-            verbose=verbose,
-        )
-        return self.fit(
-            batches,
-            ignore_class=reading.ignore_class,
-            num_folds=num_folds,
-            force=force,
-        )
 
     def fit_samples(self, samples: FittingData) -> None:
         """Fits on samples that are read and checked."""
@@ -241,6 +168,8 @@ class Calibrator(FittedLayer):
         """Outputs of a model, mapped by a function of two or more logits."""
         pair, one_output = self.model_logits(logits, from_logits)
         found = calibrate(pair)
+        if not self.keeps_ruled_out:
+            found = ops.where(is_ruled_out(pair), pair, found)
         return found[..., 1:] - found[..., :1] if one_output else found
 
     def model_logits(self, outputs: Any, from_logits: bool) -> tuple[Any, bool]:
@@ -324,10 +253,7 @@ class Calibrator(FittedLayer):
         for name, value in values.items():
             if not before:
                 variable = self.add_weight(
-                    shape=value.shape,
-                    initializer="zeros",
-                    trainable=False,
-                    name=name,
+                    value.shape, "zeros", trainable=False, name=name
                 )
                 setattr(self, "_" + name, variable)
             getattr(self, "_" + name).assign(ops.convert_to_tensor(value))

@@ -15,6 +15,7 @@ from keras_calib.calibrators.bayesian_scaling_sampler import Chains
 from keras_calib.calibrators.bayesian_scaling_sampler import Draws
 from keras_calib.calibrators.bayesian_scaling_sampler import sample_posterior
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.fitting_data import refuse_ruled_out
 from keras_calib.calibrators.posterior import PosteriorCalibrator
 from keras_calib.calibrators.posterior import ScaledSamples
 from keras_calib.calibrators.posterior import mean_over_draws
@@ -174,6 +175,8 @@ class BayesianScaling(PosteriorCalibrator):
         return None if self._diagnostics is None else self._diagnostics[1]
 
     def fit_samples(self, samples: FittingData) -> None:
+        if self.kind == "matrix":
+            refuse_ruled_out(samples, '`kind="vector"`')
         read = scaled_samples(samples)
         num_classes = samples.num_classes
         # Sampled in an order of their own, classes that change places get
@@ -213,7 +216,7 @@ class BayesianScaling(PosteriorCalibrator):
         return mean_over_draws(self.logits_of_draws(logits))
 
     @exact_products
-    def logits_of_draws(self, logits: Any) -> Any:
+    def map_of_draws(self, logits: Any) -> Any:
         u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         if self.kind == "matrix":
             # `(..., num_draws, num_classes)`

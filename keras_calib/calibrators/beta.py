@@ -21,6 +21,9 @@ from keras_calib.inputs.checks import check_at_most
 
 __all__ = ["BetaCalibration"]
 
+# Where all other classes are ruled out: 0 times infinity would be NaN.
+_LARGEST = 1e18
+
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class BetaCalibration(OneVsRest):
@@ -90,9 +93,9 @@ class BetaCalibration(OneVsRest):
     def features(self, logits: Any) -> Any:
         """log p_k / (1 - p_k), clipped."""
         log_odds = log_odds_of_classes(logits)
-        if self.clip == 0.0:
-            return log_odds
-        limit = math.log1p(-self.clip) - math.log(self.clip)
+        limit = _LARGEST
+        if self.clip > 0.0:
+            limit = math.log1p(-self.clip) - math.log(self.clip)
         return ops.clip(log_odds, -limit, limit)
 
     def both_log_probs(self, features: Any) -> tuple[Any, Any]:

@@ -46,7 +46,7 @@ from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.numerics.softmax import top1
 from keras_calib.predictions.collect import predicted_batches
-from keras_calib.predictions.collect import takes_data_set
+from keras_calib.predictions.fits_on_model import check_data_set
 from keras_calib.predictions.outputs import read_as
 
 __all__ = [
@@ -164,11 +164,10 @@ def choose_calibrator(
     return CalibratorChoice(calibrator, chosen, reason, scores, level)
 
 
-@takes_data_set
 def choose_calibrator_on(
     model: keras.Model,
     dataset: Iterable,
-    *,
+    *args: Any,
     candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None = None,
     num_folds: int = 5,
     from_logits: bool | None = None,
@@ -188,6 +187,7 @@ def choose_calibrator_on(
         model: A Keras model, as in `Calibrator.fit_on`.
         dataset: Data that trained and chose nothing, as in
             `Calibrator.fit_on`.
+        *args: Nothing; `x, y` are refused with a hint.
         candidates: As in `choose_calibrator`.
         num_folds: Number of folds, >= 2.
         from_logits: Whether the model returns logits; None takes it from the
@@ -214,13 +214,12 @@ def choose_calibrator_on(
         The rule of one standard error: Breiman et al., Classification and
         Regression Trees, 1984, section 3.4.3.
     """
+    check_data_set(model, dataset, args)
     reading = read_as(model, from_logits, ignore_class, output)
     batches = predicted_batches(
         model,
         dataset,
-        reading,
-        pixels_per_image=pixels_per_image,
-        seed=seed,
+        reading._replace(pixels_per_image=pixels_per_image, seed=seed),
         steps=steps,
         verbose=verbose,
     )

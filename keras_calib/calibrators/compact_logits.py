@@ -14,6 +14,9 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import replacing
+from keras_calib.backend.npz import Stored
+from keras_calib.backend.npz import reading_npz
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bins import bin_index
@@ -21,6 +24,7 @@ from keras_calib.formulas.bins import bin_sums
 from keras_calib.formulas.compact_logits import RANGE
 from keras_calib.formulas.compact_logits import interpolated
 from keras_calib.formulas.compact_logits import log_sums
+from keras_calib.formulas.compact_logits import nodes
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
@@ -142,7 +146,6 @@ class CompactLogits:
         weight = np.ones(count) if read.weight is None else read.weight
         keep = weight > 0 if read.mask is None else read.mask & (weight > 0)
         places = np.flatnonzero(keep)
-        _check_possible(read, places)
         # NumPy lets other threads run while it computes.
         with ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as threads:
             found = list(
@@ -180,22 +183,19 @@ class CompactLogits:
         arrays = map(np.concatenate, columns)
         named: dict[str, Any] = dict(zip(_Part._fields, arrays, strict=True))
         named["num_classes"] = np.asarray(self._num_classes)
-        with open(path, "wb") as file:
+        with replacing(path) as file:
             np.savez(file, **named)
 
     @classmethod
     def load(cls, path: Any) -> "CompactLogits":
-        """Reads what `save` wrote."""
+        """Reads what `save` wrote; ValueError for anything else."""
         found = cls()
-        with np.load(path, allow_pickle=False) as file:
-            missing = {"num_classes", *_Part._fields} - set(file.files)
-            if missing:
-                raise value_error(
-                    "`path` must name a file that `save` wrote",
-                    missing=sorted(missing),
-                )
-            found._parts = [_Part(*(file[k] for k in _Part._fields))]
-            found._num_classes = int(file["num_classes"])
+        rule = "`path` must name a file that `save` wrote"
+        with reading_npz(path, rule) as file:
+            size = file.read("num_classes", Stored("iu", (), _TOP + 1, 2**31))
+            stored = _stored(file.form("label")[1][0])
+            part = _Part(*(file.read(k, x) for k, x in stored.items()))
+        found._parts, found._num_classes = [part], int(size)
         return found
 
     def nll(self, temperature: float = 1.0) -> float:
@@ -282,17 +282,15 @@ class CompactLogits:
             )
 
 
-def _check_possible(read: Batch, places: np.ndarray) -> None:
-    """Raise if the label of a token is ruled out, or all classes are."""
-    logit = read.outputs[places, read.labels[places]]
-    ruled_out = np.flatnonzero(logit == -np.inf)
-    if len(ruled_out):
-        raise value_error(
-            "`logits` must be finite for the class of the label; leave out "
-            "such tokens with `ignore_class` or a weight of 0",
-            rows=len(ruled_out),
-            first=places[ruled_out[:5]].tolist(),
-        )
+def _stored(num_tokens: int) -> dict[str, Stored]:
+    """What the arrays of a file must be."""
+    return {
+        "top": Stored("f", (num_tokens, _TOP), float(_LOWEST), 0.0),
+        "rest": Stored("f", (num_tokens, len(nodes())), -1e30, 1e30),
+        "label": Stored("f", (num_tokens,), -1e38, 0.0),
+        "correct": Stored("b", (num_tokens,)),
+        "weight": Stored("f", (num_tokens,), 1e-45, 1e38),
+    }
 
 
 def _row_blocks(places: np.ndarray, num_classes: int) -> Iterator[Any]:

@@ -15,6 +15,8 @@ from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
+from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.softmax import num_allowed
 from keras_calib.numerics.softmax import to_logits
 
 __all__ = ["EnsembleTemperatureScaling"]
@@ -113,7 +115,7 @@ class EnsembleTemperatureScaling(Calibrator):
         shares = self._mixture
         scaled = ops.softmax(logits / self._temperature, axis=-1)
         mixed = shares[0] * scaled + shares[1] * ops.softmax(logits, axis=-1)
-        return to_logits(mixed + shares[2] / logits.shape[-1])
+        return to_logits(mixed + shares[2] / num_allowed(logits))
 
     def num_parameters(self, num_classes: int) -> int:
         """Three: a temperature and two free shares."""
@@ -123,7 +125,8 @@ class EnsembleTemperatureScaling(Calibrator):
 def _members(block: FittingData, temperature: float) -> list[np.ndarray]:
     """Probabilities that are mixed, three times `(n, num_classes)`."""
     z = block.logits - block.logits.max(axis=-1, keepdims=True)
-    members = [np.exp(z / temperature), np.exp(z), np.ones_like(z)]
+    even = np.where(is_ruled_out(block.logits), 0.0, 1.0)
+    members = [np.exp(z / temperature), np.exp(z), even]
     return [p / p.sum(axis=-1, keepdims=True) for p in members]
 
 

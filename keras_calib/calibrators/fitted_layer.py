@@ -1,18 +1,23 @@
-"""The base of layers that are fitted on held-out data."""
+"""The bases of layers that are fitted on held-out data."""
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import warn
+from keras_calib.backend.traced import forget_constants
+from keras_calib.backend.traced import is_in_live_graph
 from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import value_if_eager
 
-__all__ = ["FittedLayer"]
+__all__ = ["DependentLayer", "FittedLayer"]
 
 # Longer arrays are shown by their shape.
 _SHOWN = 4
@@ -54,15 +59,14 @@ class FittedLayer(keras.layers.Layer):
         """Notes a fit; whoever sets the fitted values calls it last."""
         self._fitted = True
         self.num_fits += 1
+        if forget_constants(self):
+            warn(
+                f"Functions of `{type(self).__name__}` that `jax.jit` compiled "
+                "go on with its earlier fit, which is a constant of theirs: "
+                "compile them anew"
+            )
         for layer in [*_DEPENDENTS.get(self, ())]:
             layer.part_was_fitted()
-
-    def tell(self, layer: "FittedLayer") -> None:
-        """Calls `layer.part_was_fitted` after each later fit of this one."""
-        _DEPENDENTS.setdefault(self, weakref.WeakSet()).add(layer)
-
-    def part_was_fitted(self) -> None:
-        """Called after a fit of a layer that was asked to `tell` this one."""
 
     def check_fitted(self) -> None:
         """Raises RuntimeError before `fit`."""
@@ -93,6 +97,58 @@ class FittedLayer(keras.layers.Layer):
             return f"{type(self).__name__}(not fitted)"
         parts = [_shown(k, v) for k, v in self.fitted_summary().items()]
         return f"{type(self).__name__}({', '.join(parts)})"
+
+
+class DependentLayer(FittedLayer):
+    """Abstract: a layer whose `_threshold` is for one fit of its parts."""
+
+    _threshold: Any = None
+    # Fits of the parts when the threshold was chosen.
+    _fits: list[int] | None = None
+
+    def parts(self) -> list[Any]:
+        """Layers and functions for whose scores the threshold is."""
+        raise NotImplementedError
+
+    def check_fitted(self) -> None:
+        """Raises RuntimeError before `fit`, and if a part was fitted later."""
+        super().check_fitted()
+        parts = self.parts()
+        pairs = zip(parts, _fits_of(parts), self._fits or (), strict=False)
+        again = [type(x).__name__ for x, now, then in pairs if now != then]
+        if again:
+            raise RuntimeError(
+                invalid(
+                    "`calibrator` and `score` must be those for which the "
+                    "threshold was chosen, and were fitted again: call `fit` "
+                    "of the selector, with data that they were not fitted on",
+                    fitted_again=again,
+                )
+            )
+
+    def note_fits(self) -> None:
+        """Notes for which fits of its parts the threshold was chosen."""
+        self._fits = _fits_of(self.parts())
+        for part in self.parts():
+            if isinstance(part, FittedLayer):
+                _DEPENDENTS.setdefault(part, weakref.WeakSet()).add(self)
+
+    def part_was_fitted(self) -> None:
+        """Rejects everything: compiled functions do not check the fits."""
+        shape = tuple(self._threshold.shape)
+        # Not even an infinite score reaches it.
+        self._threshold.assign(np.full(shape, np.nan, "float32"))
+        if is_in_live_graph(self):
+            warn(
+                f"Compiled functions with `{type(self).__name__}` accept "
+                "nothing from now on, as a part of it was fitted again: call "
+                "`fit` of the selector too, with other data"
+            )
+
+
+def _fits_of(parts: Iterable[Any]) -> list[int]:
+    """How often each part was fitted; 0 for what is not ours."""
+    return [getattr(part, "num_fits", 0) for part in parts]
 
 
 def _shown(name: str, value: Any) -> str:

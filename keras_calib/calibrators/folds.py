@@ -160,7 +160,8 @@ def calibrated(calibrator: Any, logits: np.ndarray) -> np.ndarray:
     for start in range(0, len(logits), rows):
         part = slice(start, start + rows)
         z = ops.convert_to_tensor(logits[part].astype("float32"))
-        found[part] = to_numpy(calibrator.calibrate(z))
+        mapped = calibrator.mapped(calibrator.calibrate, z, True)
+        found[part] = to_numpy(mapped)
     return found
 
 

@@ -175,7 +175,7 @@ class GaussianProcessCalibration(PosteriorCalibrator):
         return u + self._look_up(u, self._offsets)
 
     @exact_products
-    def logits_of_draws(self, logits: Any) -> Any:
+    def map_of_draws(self, logits: Any) -> Any:
         u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         rank = self._deviations.shape[0]
         noise = np.random.default_rng(self.seed).standard_normal(

@@ -52,7 +52,8 @@ def fit_curve(samples: ScaledSamples, num_inducing: int, name: str) -> Curve:
     _ = tfp.math
     bound = _bound(num_inducing)
     x = samples.log_probs
-    low, high = max(float(x.min()), _DEEPEST), float(x.max())
+    # Classes that are ruled out lie below all others.
+    low, high = float(x.min(where=x > _DEEPEST, initial=0.0)), float(x.max())
     inducing = np.linspace(low, max(high, low + 1.0), num_inducing)
     data = (x, samples.labels, samples.weight, inducing)
     with tf.device("CPU:0"):

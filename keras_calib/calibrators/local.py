@@ -1,6 +1,5 @@
 """Local temperature scaling."""
 
-from collections.abc import Iterable
 from typing import Any
 from typing import Self
 
@@ -13,6 +12,7 @@ from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import checked_batches
 from keras_calib.calibrators.fitting_data import read_samples
+from keras_calib.calibrators.fitting_data import refuse_ruled_out
 from keras_calib.calibrators.local_data import check_filters
 from keras_calib.calibrators.local_data import check_maps
 from keras_calib.calibrators.local_data import image_of
@@ -29,16 +29,14 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.predictions.batches import count_batches
-from keras_calib.predictions.batches import predict_batches
-from keras_calib.predictions.batches import with_progress
+from keras_calib.numerics.softmax import filled
+from keras_calib.predictions.batches import Batch
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.collect import logits_of
-from keras_calib.predictions.collect import takes_data_set
-from keras_calib.predictions.outputs import read_as
 
 __all__ = ["LocalTemperatureScaling"]
 
@@ -122,6 +120,7 @@ class LocalTemperatureScaling(Calibrator):
         "seed",
     )
     needs_every_class = False
+    keeps_ruled_out = True
     kernel = fitted_array("kernel", "Filters of the logits.")
     bias = fitted_array("bias", "Biases of these filters.")
     image_kernel = fitted_array("image_kernel", "Filter of the image.")
@@ -243,6 +242,7 @@ class LocalTemperatureScaling(Calibrator):
                 images=len(logits),
             )
         samples = read_samples(labels, logits, sample_weight, ignore_class)
+        refuse_ruled_out(samples, "`TemperatureScaling`")
         self.check_enough(samples, force)
         samples = supported_samples(samples)
         data = images_of(samples, logits.shape[:3], image)
@@ -260,53 +260,18 @@ class LocalTemperatureScaling(Calibrator):
             samples=len(samples.logits),
         )
 
-    @takes_data_set
-    def fit_on(
-        self,
-        model: keras.Model,
-        dataset: Iterable,
-        *,
-        from_logits: bool | None = None,
-        ignore_class: int | None = None,
-        output: str | int | None = None,
-        pixels_per_image: int | None = None,
-        seed: int = 0,
-        steps: int | None = None,
-        num_folds: int = 0,
-        force: bool = False,
-        verbose: str | int = "auto",
-    ) -> Self:
-        """Runs a segmenter over held-out images, fits, returns self.
-
-        Use it when you have a model and data rather than logits. The
-        arguments are those of `Calibrator.fit_on`. All pixels are kept in
-        memory, so `pixels_per_image` must be None. With `use_image` the image
-        is the input of the model.
-
-        Raises:
-            TypeError: If the model has several outputs and `output` is None,
-                or `dataset` is no data set.
-            ValueError: If `fit` rejects the data, the model has several
-                inputs and `use_image` is True, or `pixels_per_image` is given.
-        """
-        if pixels_per_image is not None:
+    def read_predicted(self, batch: Batch, reading: ReadOptions) -> tuple:
+        """Labels, whole maps of logits or also images, and weights."""
+        if reading.pixels_per_image is not None:
             raise value_error(
                 "`pixels_per_image` must be None, as filters need whole "
                 "images; `steps` limits the number of batches",
-                pixels_per_image=pixels_per_image,
+                pixels_per_image=reading.pixels_per_image,
             )
-        reading = read_as(model, from_logits, ignore_class, output)
-        total = count_batches(dataset, steps=steps)
-        batches = predict_batches(
-            model, dataset, steps=steps, output=reading.output
-        )
-        found = []
-        for batch in with_progress(batches, total, verbose):
-            logits = logits_of(batch, reading)
-            if self.use_image:
-                logits = (logits, image_of(batch.inputs))
-            found.append((labels_of(batch), logits, batch.sample_weight))
-        return self.fit(found, ignore_class=reading.ignore_class, force=force)
+        logits: Any = logits_of(batch, reading)
+        if self.use_image:
+            logits = logits, image_of(batch.inputs)
+        return labels_of(batch), logits, batch.sample_weight
 
     def call(self, inputs, *, from_logits=True):
         """Calibrates logits, or the logits of probabilities.
@@ -354,7 +319,8 @@ class LocalTemperatureScaling(Calibrator):
         if image is not None:
             image = ops.cast(image, "float32")
         weights = TreeWeights(*found[1:])
-        return found[0] * tree_temperature(logits, image, weights, self.tree)
+        share = tree_temperature(filled(logits), image, weights, self.tree)
+        return found[0] * share
 
     def read_inputs(self, inputs: Any) -> Any:
         is_pair = isinstance(inputs, list | tuple) and len(inputs) == 2

@@ -1,6 +1,5 @@
 """Calibration of several labels at once, each a problem of two classes."""
 
-from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 from typing import Self
@@ -33,17 +32,16 @@ from keras_calib.inputs.multi_label import read_columns
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.predictions.collect import takes_data_set
+from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.multi_label import joined_batches
 from keras_calib.predictions.multi_label import label_logits
-from keras_calib.predictions.multi_label import predicted_labels
-from keras_calib.predictions.outputs import read_as
 
 __all__ = ["MultiLabelCalibrator"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class MultiLabelCalibrator(FittedLayer):
+class MultiLabelCalibrator(FittedLayer, FitsOnModel):
     """Calibrates several labels at once, each by a fit of its own, or by one.
 
     Use it for a model whose outputs `(batch, labels)` are sigmoids or their
@@ -188,57 +186,6 @@ class MultiLabelCalibrator(FittedLayer):
         self._set(stacked(fitted, usable), usable)
         return self
 
-    @takes_data_set
-    def fit_on(
-        self,
-        model: keras.Model,
-        dataset: Iterable,
-        *,
-        from_logits: bool | None = None,
-        ignore_class: int | None = None,
-        output: str | int | None = None,
-        steps: int | None = None,
-        num_folds: int = 5,
-        force: bool = False,
-        verbose: str | int = "auto",
-    ) -> Self:
-        """Runs a model over held-out data, fits on its logits, returns self.
-
-        Use it when you have a model and data rather than logits.
-
-        Args:
-            model: A Keras model that returns `(batch, ..., labels)`.
-            dataset: Arrays as a tuple `(x, y)` or `(x, y, sample_weight)`, or
-                batches of such tuples.
-            from_logits: Whether the model returns logits; None takes it from
-                the loss that the model was compiled with.
-            ignore_class: Value that marks missing labels.
-            output: Name or position of the output, for a model of several.
-            steps: Number of batches to use; None uses all.
-            num_folds, force: As for `fit`.
-            verbose: 1 for a progress bar, 0 for silence.
-
-        Raises:
-            TypeError: If the model has several outputs and `output` is None.
-            ValueError: If `fit` rejects the data, it is unknown whether the
-                model returns logits, or its loss is of classes that exclude
-                each other.
-        """
-        reading = read_as(
-            model, from_logits, ignore_class, output, several_labels=True
-        )
-        labels, logits, weight = predicted_labels(
-            model, dataset, reading, steps=steps, verbose=verbose
-        )
-        return self.fit(
-            labels,
-            logits,
-            weight,
-            ignore_class=reading.ignore_class,
-            num_folds=num_folds,
-            force=force,
-        )
-
     @property
     def num_labels(self) -> int | None:
         """Number of labels of the fit; None if it fits any."""
@@ -277,7 +224,7 @@ class MultiLabelCalibrator(FittedLayer):
             found = self.calibrator.calibrate(logits)
         else:
             yes, no = self.calibrator.both_log_probs(self._features(logits))
-            found = yes - no
+            found = ops.where(is_ruled_out(logits), logits, yes - no)
         if self.shared:
             return found
         return ops.where(self._applies > 0.5, found, logits)
@@ -300,9 +247,8 @@ class MultiLabelCalibrator(FittedLayer):
             )
         logits = self._read(ops.convert_to_tensor(logits), from_logits)
         low, high = self.calibrator.ends(self._features(logits))
-        if self.shared:
-            return low, high
-        given, applies = ops.sigmoid(logits), self._applies > 0.5
+        given, applies = ops.sigmoid(logits), self.shared or self._applies > 0.5
+        applies = ops.logical_and(applies, ~is_ruled_out(logits))
         return ops.where(applies, low, given), ops.where(applies, high, given)
 
     def build(self, input_shape):

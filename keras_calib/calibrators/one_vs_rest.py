@@ -10,6 +10,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.numerics.softmax import top1
 
 __all__ = ["OneVsRest", "log_odds_of_classes"]
@@ -29,7 +30,10 @@ class OneVsRest(Calibrator):
     def columns(
         self, samples: FittingData
     ) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
-        """The values, labels and weights of each binary problem, `(n,)`."""
+        """The values, labels and weights of each binary problem, `(n,)`.
+
+        They leave out samples in which the class or all others are ruled out.
+        """
         count = samples.num_classes
         rows, weight = len(samples.logits), samples.weight
         if samples.valid is not None:
@@ -41,6 +45,7 @@ class OneVsRest(Calibrator):
             values = np.empty((len(classes), rows), "float32")
             soft = samples.labels.ndim == 2
             labels = np.empty(values.shape, "float64" if soft else "bool")
+            keep = np.empty(values.shape, bool)
             end = 0
             for block in samples.blocks(_BLOCK):
                 part = slice(end, end := end + len(block.logits))
@@ -50,8 +55,13 @@ class OneVsRest(Calibrator):
                     labels[:, part] = block.soft_labels()[:, classes].T
                 else:
                     labels[:, part] = classes[:, None] == block.labels
-            for value, label in zip(values, labels, strict=True):
-                yield value, label, weight
+                allowed = ~is_ruled_out(block.logits)
+                allowed &= allowed.sum(axis=-1, keepdims=True) > 1
+                keep[:, part] = allowed[:, classes].T
+            for value, label, kept in zip(values, labels, keep, strict=True):
+                kept |= not kept.any()
+                w = None if weight is None else weight[kept]
+                yield value[kept], label[kept], w
 
     def features(self, logits: Any) -> Any:
         """The inputs of the binary calibrators, `(..., num_classes)`."""

@@ -19,6 +19,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.softmax import filled
 
 __all__ = ["ParametrizedTemperatureScaling"]
 
@@ -83,6 +84,7 @@ class ParametrizedTemperatureScaling(Calibrator):
     fitted_values = ("temperature", *Network._fields)
     options = ("objective", "num_inputs", "units", "strength", "seed")
     needs_every_class = False
+    keeps_ruled_out = True
     kernel_1 = fitted_array("kernel_1", "Weights of the first layer.")
     bias_1 = fitted_array("bias_1", "Biases of the first layer.")
     kernel_2 = fitted_array("kernel_2", "Weights of the second layer.")
@@ -154,6 +156,7 @@ class ParametrizedTemperatureScaling(Calibrator):
                 **{"logits.shape": shape_of(logits)},
             )
         x, _ = ops.top_k(logits, inputs)
+        x = filled(x)
         x = ops.relu(ops.matmul(x, self._kernel_1) + self._bias_1)
         x = ops.relu(ops.matmul(x, self._kernel_2) + self._bias_2)
         x = ops.sum(x * self._kernel_3, axis=-1, keepdims=True) + self._bias_3

@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
+from keras_calib.numerics.softmax import filled
 
 __all__ = ["LEAST_SHARE", "Network", "fitted_network"]
 
@@ -149,14 +150,15 @@ def _moments(
     """Mean and spread of the inputs, and the sum of the weights."""
 
     def sums(block):
-        x, weight = block.logits[:, :inputs], block.weights()
+        x, weight = filled(block.logits[:, :inputs]), block.weights()
         return weight @ x, weight.sum()
 
     first, total = samples.sums(sums)
     mean = first / total
 
     def squares(block):
-        return (block.weights() @ np.square(block.logits[:, :inputs] - mean),)
+        x = filled(block.logits[:, :inputs])
+        return (block.weights() @ np.square(x - mean),)
 
     scale = np.sqrt(samples.sums(squares)[0] / total)
     # A constant input tells nothing.
@@ -180,7 +182,8 @@ def _value_and_slope(
     inputs = problem.shapes[0][0]
 
     def of_block(block):
-        x = (block.logits[:, :inputs] - problem.mean) / problem.scale
+        x = filled(block.logits[:, :inputs])
+        x = (x - problem.mean) / problem.scale
         first, second, output = _layers(x, network)
         share = np.maximum(np.abs(output), LEAST_SHARE)
         loss, slope = _losses(
@@ -254,7 +257,7 @@ def _loss(
     inputs = len(network.kernel_1)
 
     def of_block(block):
-        x = -np.sort(-block.logits, axis=-1)[:, :inputs]
+        x = filled(-np.sort(-block.logits, axis=-1)[:, :inputs])
         output = np.abs(_layers(x, network)[2])
         temperature = np.maximum(output, LEAST_SHARE * least)
         loss, _ = _losses(block, temperature, objective)

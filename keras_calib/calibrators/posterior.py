@@ -17,6 +17,7 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.numerics.softmax import logsumexp
 
 __all__ = [
@@ -28,6 +29,8 @@ __all__ = [
 
 # Logits of all draws that an interval holds at once.
 _BLOCK = 2**22
+# Stands for log 0 in fits, whose maps leave it far below.
+_RULED_OUT = -1e9
 
 
 class ScaledSamples(NamedTuple):
@@ -43,13 +46,19 @@ class ScaledSamples(NamedTuple):
 class PosteriorCalibrator(Calibrator):
     """Abstract: a calibrator with draws from the posterior of its map.
 
-    A subclass implements `logits_of_draws`.
+    A subclass implements `map_of_draws`.
     """
 
     needs_every_class = False
 
     def logits_of_draws(self, logits: Any) -> Any:
         """Logits of each draw `(..., num_draws, num_classes)`."""
+        found = self.map_of_draws(logits)
+        low = ops.expand_dims(is_ruled_out(logits), -2)
+        return ops.where(low, ops.full_like(found, _RULED_OUT), found)
+
+    def map_of_draws(self, logits: Any) -> Any:
+        """That, with any logits for classes that are ruled out."""
         raise NotImplementedError
 
     def credible_interval(
@@ -127,6 +136,7 @@ def scaled_samples(
     kept = kept.rows(kept.counts())
     logits = kept.logits.astype("float64")
     log_probs = smoothed_log_probs(logits, temperature, share)
+    log_probs[is_ruled_out(logits)] = _RULED_OUT
     weight = kept.weights() * (count / total)
     return ScaledSamples(
         temperature, share, log_probs, kept.soft_labels(), weight

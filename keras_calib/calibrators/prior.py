@@ -15,9 +15,6 @@ from keras_calib.formulas.prior import read_prior
 
 __all__ = ["PriorCorrection"]
 
-# Added to the logit of a class that the target rules out.
-_RULED_OUT = -1e9
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class PriorCorrection(Calibrator):
@@ -63,6 +60,8 @@ class PriorCorrection(Calibrator):
         Classifier to New a Priori Probabilities: A Simple Procedure, Neural
         Computation 2002, https://doi.org/10.1162/089976602753284446
     """
+
+    keeps_ruled_out = True
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class PriorCorrection(Calibrator):
         self._num_classes = len(source)
         some = target > 0
         ratio = np.where(some, target, 1.0) / np.where(some, source, 1.0)
-        shift = np.where(some, np.log(ratio), _RULED_OUT)
+        shift = np.where(some, np.log(ratio), -np.inf)
         self._shift = self.add_weight(
             shape=shift.shape,
             initializer="zeros",

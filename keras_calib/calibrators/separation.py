@@ -17,6 +17,7 @@ from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.inputs.top_label import hard_labels
 
 __all__ = [
+    "NO_OTHER",
     "has_error",
     "is_separated",
     "platt_targets",
@@ -27,6 +28,8 @@ __all__ = [
 # A class that is ruled out by a logit of -1e9 takes no part of a label: its
 # lead exceeds the median lead by this factor.
 _RULED_OUT = 1e4
+# The lead of a class that a logit of -inf for all others leaves alone.
+NO_OTHER = 1e18
 
 
 def supported_samples(
@@ -93,10 +96,11 @@ def _smoothed(samples: FittingData) -> FittingData:
 
     samples.visit(of_block)
     lead = leads[samples.counts()]
-    if not lead.any():
+    lead = lead[(lead > 0.0) & (lead < NO_OTHER)]
+    if not len(lead):
         # Every temperature gives the same answers.
         return samples
-    limit = _RULED_OUT * np.median(lead[lead > 0.0])
+    limit = _RULED_OUT * np.median(lead)
     row = np.flatnonzero(leads <= limit)
     labels[row] *= 1.0 - share
     labels[row, following[row]] += share

@@ -9,6 +9,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.affine import AffineCalibrator
 from keras_calib.calibrators.affine import check_square
+from keras_calib.calibrators.affine_coordinates import without_ruled_out
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
@@ -17,6 +18,7 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import logsumexp
+from keras_calib.numerics.softmax import num_allowed
 
 __all__ = [
     "StructuredMatrixScaling",
@@ -28,12 +30,16 @@ __all__ = [
 def smoothed_log_probs(
     logits: Any, temperature: Any, uniform_share: Any
 ) -> Any:
-    """log((1 - s) softmax(z / T) + s / K) for s = `uniform_share`."""
+    """log((1 - s) softmax(z / T) + s / K) for s = `uniform_share`.
+
+    K is the number of classes that are not ruled out. Others get 0.
+    """
     xp = array_namespace(logits)
     scaled = logits / temperature
     probs = xp.exp(scaled - logsumexp(scaled, keepdims=True))
-    uniform = uniform_share / logits.shape[-1]
-    return xp.log((1.0 - uniform_share) * probs + uniform)
+    uniform = uniform_share / num_allowed(logits)
+    log_probs = xp.log((1.0 - uniform_share) * probs + uniform)
+    return without_ruled_out(log_probs, logits)
 
 
 class _Structured(AffineCalibrator):

@@ -14,6 +14,7 @@ from keras_calib.backend.errors import warn
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.compact_logits import CompactLogits
 from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.separation import NO_OTHER
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import BinSums
@@ -24,6 +25,7 @@ from keras_calib.formulas.proper import log_losses
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.top_label import hard_labels
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.numerics.softmax import is_wrong
 
 __all__ = ["TemperatureScaling", "least_nll", "optimal_temperature"]
@@ -35,6 +37,7 @@ _ECE_BINS = 15
 # The search range exceeds that of the logits' differences by this factor.
 _RANGE = 1e4
 _TOLERANCE = 1e-8
+_ENDLESS = 1e12
 # A step of Newton's method leaves about its square as the error.
 _SMALL = 1e-4
 _NEWTON = 8
@@ -92,6 +95,7 @@ class TemperatureScaling(Calibrator):
     fitted_values = ("temperature",)
     options = ("objective", "grid")
     needs_every_class = False
+    keeps_ruled_out = True
 
     def __init__(
         self,
@@ -195,8 +199,10 @@ def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
 def least_nll(samples: FittingData) -> tuple[float, float]:
     """NLL as given, and the least of all temperatures, 1 and infinity too."""
     beta, _ = _optimum(samples, "nll")
-    before, after = map(float, _scores(samples, [1.0, 1.0 / beta], "nll"))
-    return before, min(before, after, math.log(samples.num_classes))
+    # Without end the classes that are left become equally likely.
+    found = map(float, _scores(samples, [1.0, 1.0 / beta, _ENDLESS], "nll"))
+    before, *others = found
+    return before, min(before, *others, math.log(samples.num_classes))
 
 
 def _optimum(
@@ -221,8 +227,8 @@ def _optimum(
 def _range(samples: FittingData) -> tuple[float, float]:
     """Range of 1/T to search; (1, 1) if all logits of each sample are equal.
 
-    The median lead of the first class over the second sets it. A class ruled
-    out by a logit of -1e9 therefore does not widen it.
+    The median lead of the first class over the second sets it. A class with a
+    logit of -1e9 therefore does not widen it.
     """
     leads = []
 
@@ -238,14 +244,15 @@ def _range(samples: FittingData) -> tuple[float, float]:
         else:
             second = z.min(axis=-1)
         leads.append(top - second)
-        spread = top - z.min(axis=-1)
+        allowed = ~is_ruled_out(z)
+        spread = top - z.min(axis=-1, where=allowed, initial=np.inf)
         return spread.sum(), len(spread)
 
     total, count = samples.sums(of_block)
     if total == 0.0:
         return 1.0, 1.0
     lead = np.concatenate(leads)
-    lead = lead[lead > 0.0]
+    lead = lead[(lead > 0.0) & (lead < NO_OTHER)]
     usual = float(np.median(lead)) if len(lead) else total / count
     return float(count / (total * _RANGE)), float(_RANGE / usual)
 

@@ -1,4 +1,4 @@
-"""Venn-Abers prediction: calibrated intervals of probabilities."""
+"""Venn-Abers prediction: two probabilities, one of which is calibrated."""
 
 import itertools
 from typing import Any
@@ -15,6 +15,8 @@ from keras_calib.calibrators.binning import take
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.calibrators.one_vs_rest import log_odds_of_classes
+from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.softmax import num_allowed
 
 __all__ = ["VennAbers"]
 
@@ -28,10 +30,10 @@ _ROUNDING = 2e-6
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class VennAbers(OneVsRest):
-    """Inductive Venn-Abers prediction: an interval of probabilities, and p.
+    """Inductive Venn-Abers prediction: a range of probabilities, and p.
 
     Use it for two classes with a thousand held-out samples or more, when you
-    want an interval for each prediction or no assumption on the form of the
+    want a range for each prediction or no assumption on the form of the
     miscalibration. Add the new sample to the held-out ones, first with label
     0, then with label 1. Isotonic regression of each gives its value there:
     p0 and p1. Then
@@ -39,9 +41,10 @@ class VennAbers(OneVsRest):
     p = p1 / (1 - p0 + p1), which lies in [p0, p1]
 
     If held-out and new samples are exchangeable, one of p0 and p1 is
-    perfectly calibrated: P(y = 1 | p_y) = p_y. `interval` returns both. p is
-    never 0 or 1, so no single sample can cost an infinite loss. Predictions of
-    equal p tie.
+    perfectly calibrated: P(y = 1 | p_y) = p_y. Which one is unknown, so the
+    range that `interval` returns is no confidence interval: it often misses
+    the true probability. As p is never 0 or 1, no single sample can cost an
+    infinite loss. Predictions of equal p tie.
 
     A fit takes O(n log n) steps and keeps at most 2 n + 1 entries, each
     exactly what two new regressions would give. More than two classes are
@@ -125,12 +128,17 @@ class VennAbers(OneVsRest):
         logits, one_output = self.logits_for_interval(logits, from_logits)
         features = self.features(logits)
         if logits.shape[-1] != 2:
-            return self.ends(features)
-        p1, rest = self._look_up(features[..., 1:])
-        if one_output:
-            return 1.0 - rest, p1
-        low = ops.concatenate([1.0 - p1, 1.0 - rest], axis=-1)
-        return low, ops.concatenate([rest, p1], axis=-1)
+            ends = self.ends(features)
+        else:
+            p1, rest = self._look_up(features[..., 1:])
+            low = ops.concatenate([1.0 - p1, 1.0 - rest], axis=-1)
+            ends = low, ops.concatenate([rest, p1], axis=-1)
+        # What logits alone decide is 0 or 1.
+        ruled_out = is_ruled_out(logits)
+        known = ops.logical_or(ruled_out, num_allowed(logits) == 1.0)
+        decided = ops.cast(~ruled_out, "float32")
+        low, high = (ops.where(known, decided, x) for x in ends)
+        return (low[..., 1:], high[..., 1:]) if one_output else (low, high)
 
     def ends(self, features: Any) -> tuple[Any, Any]:
         """p0 and p1 of log-odds."""
@@ -178,12 +186,22 @@ def _table(
     """
     scores = np.where(np.abs(scores) < _TINY, np.float32(0), scores)
     points, index = np.unique(scores, return_inverse=True)
+    last = points
+    if room:
+        # Rounding may have parted equal scores.
+        near = room * (1.0 + np.abs(points))
+        parted = np.r_[True, np.diff(points) > near[1:]]
+        start = np.maximum.accumulate(np.arange(len(points)) * parted)
+        cell = np.floor((points - points[start]) / near)
+        parted[1:] |= cell[1:] != cell[:-1]
+        index = (np.cumsum(parted) - 1)[index]
+        points, last = points[parted], points[np.r_[parted[1:], True]]
     label = labels if weight is None else labels * weight
     total = np.bincount(index, weight)
     label = np.bincount(index, label)
     # A score without weight changes nothing.
     some = total > 0
-    points, total, label = points[some], total[some], label[some]
+    points, last, total, label = (x[some] for x in (points, last, total, label))
     p1 = _values(total, label)
     # With classes and order exchanged, 1 - p0 is what p1 was.
     rest = _values(total[::-1], (total - label)[::-1])[::-1]
@@ -191,9 +209,9 @@ def _table(
     edges = np.empty(2 * len(points) + 1, "float32")
     edges[1::2], edges[:-1:2], edges[-1] = points, _before(points), _LARGEST
     if room:
-        middle = 0.5 * points[1:] + 0.5 * points[:-1]
+        middle = 0.5 * points[1:] + 0.5 * last[:-1]
         near = (room * (1.0 + np.abs(points))).astype("float32")
-        edges[1::2] = np.minimum(points + near, np.r_[middle, _LARGEST])
+        edges[1::2] = np.minimum(last + near, np.r_[middle, _LARGEST])
         edges[:-1:2] = np.maximum(points - near, np.r_[-_LARGEST, middle])
     # No float32 lies between neighbours.
     some = np.r_[True, edges[1:] > edges[:-1]]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import replacing
 from keras_calib.exporting.onnx_ops import HANDLERS
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.savedmodel import write_savedmodel
@@ -153,7 +154,9 @@ def write_litert(
         str(folder), signature_keys=["serving_default"]
     )
     converter.experimental_enable_resource_variables = True
-    path.write_bytes(converter.convert())
+    content = converter.convert()
+    with replacing(path) as file:
+        file.write(content)
 
 
 def _load_litert(path: Path) -> Signatures:

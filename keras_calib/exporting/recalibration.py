@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import replacing
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.exporting.answer_graph import answer_graph
 from keras_calib.exporting.answer_graph import check_kept
@@ -25,6 +25,7 @@ from keras_calib.exporting.formats import write_litert
 from keras_calib.exporting.formats import write_onnx
 from keras_calib.exporting.litert_graph import LiteRTGraph
 from keras_calib.exporting.onnx_graph import OnnxGraph
+from keras_calib.exporting.placing import scratch_of
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
@@ -164,10 +165,9 @@ def recalibrate_file(
     litert = name == "litert"
     graph = (LiteRTGraph if litert else OnnxGraph)(path.read_bytes())
     # Made first, as no run is needed to find that a folder cannot be written.
-    head = f".{written.name[:50]}."
-    with tempfile.TemporaryDirectory(".tmp", head, written.parent) as scratch:
+    with scratch_of(written) as scratch:
         load = partial(FileRunner, litert=litert, batch_size=batch_size)
-        made = Path(scratch) / ("model" + path.suffix)
+        made = scratch.with_suffix(path.suffix)
         found = _recalibrated(
             graph,
             load,
@@ -278,7 +278,8 @@ def _set_temperature(graph: Any, value: float) -> None:
 
 
 def _written(graph: Any, load: Any, path: Path, inputs: dict) -> dict:
-    path.write_bytes(graph.packed())
+    with replacing(path) as file:
+        file.write(graph.packed())
     return load(path).run(inputs)
 
 

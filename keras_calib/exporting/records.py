@@ -1,6 +1,5 @@
 """Records of the data that chose a threshold, for who checks its guarantee."""
 
-import csv
 import io
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
+from keras_calib.backend.files import safe_cell
+from keras_calib.backend.files import write_csv
 from keras_calib.selection import MixtureThreshold
 from keras_calib.selection import PriorThreshold
 from keras_calib.selection import SelectiveClassifier
@@ -41,7 +42,8 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
 
     Raises:
         ValueError: If the path has another ending, the samples have weights,
-            or a name of a group has a line break in a `.csv` file.
+            or a name of a group has a line break or begins as a formula in a
+            `.csv` file.
         RuntimeError: If the selector was loaded, or not fitted.
         ImportError: If pyarrow is missing, which parquet needs.
 
@@ -70,12 +72,13 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
         )
     check_like_fit(selector, "`save_records`")
     columns = _columns(selector)
-    breaks = [x for x in selector.groups if "\n" in str(x) or "\r" in str(x)]
-    if kind == ".csv" and breaks:
+    # The hash of the certificate is of the names as they are.
+    odd = [x for x in map(str, selector.groups) if not _is_plain(x)]
+    if kind == ".csv" and odd:
         raise value_error(
             "`path` must end in .npz or .parquet where names of groups have "
-            "line breaks",
-            group=breaks[0],
+            "line breaks, or begin as formulas of a spreadsheet do",
+            group=odd[0],
         )
     with replacing(path) as file:
         if kind == ".npz":
@@ -139,16 +142,19 @@ def _check_counts(counts: bool) -> None:
 
 def _write_csv(file: Any, columns: dict[str, np.ndarray]) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
     written = [
         map(_FORMATS[name].__mod__, values.tolist())
         if name in _FORMATS
         else values.tolist()
         for name, values in columns.items()
     ]
-    writer.writerows(zip(*written, strict=True))
+    write_csv(text, [columns, *zip(*written, strict=True)])
     text.detach()
+
+
+def _is_plain(name: str) -> bool:
+    """Whether CSV keeps a name as it is."""
+    return not {"\n", "\r"} & {*name} and safe_cell(name) == name
 
 
 def _write_parquet(file: Any, columns: dict[str, np.ndarray]) -> None:

@@ -13,6 +13,7 @@ import keras
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import replacing
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import DetectionScaling
 from keras_calib.calibrators import MultiLabelCalibrator
@@ -328,8 +329,8 @@ def _write_whole(
         beside = certificate_path(written)
         if certificate:
             text = text_of(certificate_of(served, written, made.name))
-            beside.parent.mkdir(exist_ok=True)
-            beside.write_text(text, encoding="ascii")
+            with replacing(beside, text=True) as file:
+                file.write(text)
         of_file = written.is_file()
         put(written, path, made.name, overwrite)
         # A crash here leaves a certificate of the earlier file, if any, which

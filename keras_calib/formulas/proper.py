@@ -161,8 +161,10 @@ def log_losses(
     if clip is not None:
         log_p = at_least(log_p, float(np.log(clip)))
     if not of_ids:
-        # A logit of -inf costs nothing if its class has no label mass.
-        log_p = xp.where(labels == 0, xp.zeros_like(log_p), log_p)
+        # A logit of -inf costs nothing: its class has no label mass, up to a
+        # tolerance.
+        nothing = xp.logical_or(labels == 0, log_p == -float("inf"))
+        log_p = xp.where(nothing, xp.zeros_like(log_p), log_p)
         return at_least(-xp.sum(labels * log_p, axis=-1), 0.0)
     # Impossible ids are reported elsewhere, and must not raise here.
     index = xp.clip(labels, 0, log_p.shape[-1] - 1)

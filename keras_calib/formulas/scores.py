@@ -1,6 +1,7 @@
 """Ranking scores: functions of logits to one value per sample.
 
-A higher score means a surer prediction. A constant added to all logits changes
+A higher score means a surer prediction. Classes that a logit of -inf rules out
+have no part in a score. A constant added to all logits changes
 `max_logit`, `neg_energy` and `p_norm(center=False)`, and no other score.
 """
 
@@ -16,8 +17,11 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_rank
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.softmax import num_allowed
 
 __all__ = [
     "SCORE_NAMES",
@@ -34,6 +38,8 @@ __all__ = [
 ]
 
 _SHAPE = "(..., num_classes)"
+# Finite, where a class that is ruled out would give infinity.
+_LARGEST = 1e18
 # Rounding error of an energy of 0 in float32, relative to the largest logit.
 _ENERGY_ROUNDING = 1e-6
 
@@ -95,7 +101,8 @@ def logit_margin(logits: Any) -> Any:
         ICML 2018, https://arxiv.org/abs/1802.07697
     """
     first, second = _two_largest(_tensor(logits))
-    return first - second
+    # A class that is left alone has a finite lead.
+    return first - at_least(second, -_LARGEST)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -136,7 +143,8 @@ def neg_entropy(logits: Any) -> Any:
         Belghazi and Lopez-Paz, What Classifiers Know What They Don't?, 2021,
         https://arxiv.org/abs/2107.06217
     """
-    log_p = ops.log_softmax(_tensor(logits), axis=-1)
+    # Finite, as 0 times infinity would be NaN.
+    log_p = at_least(ops.log_softmax(_tensor(logits), axis=-1), -_LARGEST)
     return ops.sum(ops.exp(log_p) * log_p, axis=-1)
 
 
@@ -221,9 +229,14 @@ def p_norm(logits: Any, *, p: float = 4.0, center: bool = True) -> Any:
     else:
         values = _tensor(logits)
     xp = array_namespace(values)
-    if center:
-        values = values - xp.mean(values, axis=-1, keepdims=True)
+    # Classes that are ruled out have no part in mean and norm.
+    low, count = is_ruled_out(values), num_allowed(values)
     largest = xp.max(values, axis=-1)
+    values = xp.where(low, xp.zeros_like(values), values)
+    if center:
+        mean = xp.sum(values, axis=-1, keepdims=True) / count
+        largest = largest - xp.squeeze(mean, axis=-1)
+        values = xp.where(low, values, values - mean)
     size = xp.abs(values)
     if p == 0:
         norm = xp.where(size > 0, xp.ones_like(size), xp.zeros_like(size))

@@ -14,6 +14,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rank
+from keras_calib.inputs.readers import narrowed_ids
 from keras_calib.inputs.values import read_mask
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
@@ -21,7 +22,9 @@ from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import tanh
 from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = ["choice_logits", "sequence_confidence", "token_log_probs"]
 
@@ -52,7 +55,8 @@ def token_log_probs(
 
     Returns:
         Log-probabilities <= 0, `(..., length)`, with `next_token`
-        `(..., length - 1)`. They keep their digits where p is near 1.
+        `(..., length - 1)`. They keep their digits where p is near 1, and are
+        -inf for a token that a logit of -inf rules out.
 
     Raises:
         ValueError: If shapes do not fit, or an id is outside the vocabulary.
@@ -73,8 +77,8 @@ def token_log_probs(
     check_flag("next_token", next_token)
     logits = at_least_float32(logits)
     check_rank("logits", logits, 2, "(..., length, vocabulary)")
-    ids = _ids(token_ids, "token_ids")
     shape = shape_of(logits)
+    ids = _ids(token_ids, "token_ids", shape[-1])
     if not fits(shape_of(ids), shape[:-1]):
         raise value_error(
             "`token_ids` must have the shape of `logits` without the "
@@ -83,7 +87,7 @@ def token_log_probs(
         )
     if next_token:
         logits, ids = logits[..., :-1, :], ids[..., 1:]
-    known = (ids >= 0) & (ids < shape[-1])
+    known = ids >= 0
     outside = value_if_eager(known)
     if outside is not None and not outside.all():
         raise value_error(
@@ -98,7 +102,9 @@ def token_log_probs(
     low = ops.cast(-float("inf"), logits.dtype)
     # Log-odds against the token: without it in the sum, no digit cancels.
     against = ops.logsumexp(ops.where(is_own, low, logits - own), axis=-1)
-    return ops.where(known, -ops.softplus(against), float("nan"))
+    ruled_out = is_ruled_out(ops.squeeze(own, axis=-1))
+    found = ops.where(ruled_out, low, -ops.softplus(against))
+    return ops.where(known, found, float("nan"))
 
 
 def sequence_confidence(
@@ -232,16 +238,16 @@ def _log_confidence(
 
 def _complement(log_p: Any) -> Any:
     """1 - p, to the last digits of p near 1; ONNX has no expm1."""
-    return -ops.tanh(0.5 * log_p) * (1.0 + ops.exp(log_p))
+    return -tanh(0.5 * log_p) * (1.0 + ops.exp(log_p))
 
 
-def _ids(values: Any, name: str) -> Any:
-    """Whole numbers as an int32 tensor."""
+def _ids(values: Any, name: str, vocabulary: int | None) -> Any:
+    """Whole numbers as an int32 tensor, -1 outside of the vocabulary."""
     values = as_numbers(values, name)
     kind = str(getattr(values.dtype, "name", values.dtype)).rpartition(".")[-1]
     if "int" not in kind:
         raise type_error(f"`{name}` must be whole numbers", dtype=kind)
-    return ops.cast(values, "int32")
+    return narrowed_ids(values, vocabulary)
 
 
 def _mask(mask: Any, log_p: Any) -> Any:

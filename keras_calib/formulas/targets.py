@@ -77,15 +77,20 @@ def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
     return (1.0 - alpha) * labels + alpha / num_classes
 
 
-def even_share(alpha: Any, num_classes: int, spread: str) -> Any:
-    """`alpha` of `smooth_labels`, checked, as a share spread over all."""
+def even_share(alpha: Any, num_classes: Any, spread: str) -> Any:
+    """`alpha` of `smooth_labels`, checked, as a share spread over all.
+
+    The number of classes may be a float tensor `(..., 1)`, of each row.
+    """
     check_in("spread", spread, ("all", "others"))
     if isinstance(alpha, numbers.Real):
         check_at_most("alpha", alpha, 1.0)
-    check_integer("labels.shape[-1]", num_classes, 2)
-    if spread == "others":
-        alpha = alpha * num_classes / (num_classes - 1)
-    return alpha
+    others = num_classes - 1
+    if hasattr(num_classes, "shape"):
+        others = at_least(others, 1.0)
+    else:
+        check_integer("labels.shape[-1]", num_classes, 2)
+    return alpha * num_classes / others if spread == "others" else alpha
 
 
 def objectness_targets(
@@ -177,7 +182,7 @@ def objectness_targets(
 
 def share_to_spread(
     objectness: Any,
-    num_classes: int,
+    num_classes: Any,
     beta: float,
     floor: str | None,
     context: Any,
@@ -185,9 +190,11 @@ def share_to_spread(
     """`alpha` of `smooth_labels`, `(..., 1)`, without checks."""
     xp = array_namespace(objectness)
     # At least the share that the floor asks for, at most all of the image.
-    least = 1.0 / num_classes if floor == "uniform" else 0.0
-    alpha = at_least(1.0 - at_least(objectness, least), 0.0)
-    moved = beta * xp.expand_dims(alpha, -1)
+    share = at_least(xp.expand_dims(objectness, -1), 0.0)
+    if floor == "uniform":
+        least = xp.zeros_like(share) + 1.0 / num_classes
+        share = xp.where(share < least, least, share)
+    moved = beta * at_least(1.0 - share, 0.0)
     moved = even_share(moved, num_classes, "others")
     if context is None:
         return moved

@@ -9,6 +9,7 @@ from keras_calib.formulas.cumulative import cumulative_error
 from keras_calib.formulas.cumulative import differences_of
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
+from keras_calib.inputs.top_label import counted
 from keras_calib.inputs.top_label import event_of
 
 __all__ = ["cumulative_differences", "ecce"]
@@ -49,7 +50,7 @@ def cumulative_differences(
         for Probabilistic Predictions, JMLR 2022,
         https://jmlr.org/papers/v23/22-0658.html
     """
-    top = event_of(labels, probs, mode, **options)
+    top = counted(event_of(labels, probs, mode, **options))
     return differences_of(top.score, top.confidence, top.correct, top.weight)
 
 

@@ -1,6 +1,5 @@
 """What `by_group` returns: a table of metrics by group."""
 
-import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.files import replacing
+from keras_calib.backend.files import write_csv
 from keras_calib.formulas.group_sums import Estimates
 from keras_calib.formulas.group_sums import GroupedSums
 from keras_calib.formulas.multiplicity import benjamini_hochberg
@@ -110,13 +111,14 @@ class GroupMetrics:
         }
 
     def to_csv(self, path: Any = None) -> str:
-        """The table as CSV text, which is also written to `path` if given."""
+        """The table as CSV text, which is also written to `path` if given.
+
+        A name that a spreadsheet would run, such as "=1", begins with a quote.
+        """
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.table)
-        writer.writerows(row.values() for row in self.rows)
+        write_csv(text, [self.table, *(row.values() for row in self.rows)])
         if path is not None:
-            with open(path, "w", encoding="utf-8", newline="") as file:
+            with replacing(path, text=True) as file:
                 file.write(text.getvalue())
         return text.getvalue()
 

@@ -12,6 +12,7 @@ from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.top_label import counted
 from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import shape_of
@@ -99,10 +100,10 @@ def top_scored(
     top, outputs = top_of_arrays(read), read.outputs
     if score == "msp":
         if not read.from_logits:
-            return top
+            return counted(top)
         # Probabilities near 1 still differ in their log-odds.
         facts = read_rows(outputs, from_logits=True, dtype="float64")
-        return top._replace(score=facts.log_odds)
+        return counted(top._replace(score=facts.log_odds))
     if not read.from_logits:
         outputs = to_logits(outputs)
     if callable(score):
@@ -122,7 +123,7 @@ def top_scored(
         raise value_error(
             "`score` must return finite values", **{"values that are not": bad}
         )
-    return top._replace(score=values)
+    return counted(top._replace(score=values))
 
 
 def _in_blocks(

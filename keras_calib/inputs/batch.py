@@ -14,21 +14,25 @@ from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
+from keras_calib.inputs.readers import possible_labels
 from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.readers import standardize_predictions
-from keras_calib.inputs.readers import valid_labels_mask
 from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import are_allowed
+from keras_calib.inputs.values import check_allowed
 from keras_calib.inputs.values import check_probabilities
 from keras_calib.inputs.values import has_values
 from keras_calib.inputs.values import is_integer
 from keras_calib.inputs.votes import standardize_votes
 from keras_calib.inputs.weights import broadcast_weight
+from keras_calib.inputs.weights import masked_weight
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.row_blocks import RowFacts
+from keras_calib.numerics.row_blocks import block_slices
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import to_logits
 
@@ -62,9 +66,7 @@ class Batch(NamedTuple):
         """
         logits = self.outputs
         num_classes = logits.shape[-1]
-        label_mask = valid_labels_mask(
-            self.labels, num_classes, hard=hard, rules=rules
-        )
+        label_mask = possible_labels(self, rules, counts=self.mask, hard=hard)
         if not self.from_logits:
             if not has_values(logits):
                 label_mask = ops.logical_and(label_mask, rows.sums_to_1(logits))
@@ -181,7 +183,8 @@ def standardize_arrays(
     Args:
         labels: Class ids `(n, ...)`, or one-hot or soft labels
             `(n, ..., num_classes)`.
-        outputs: Predictions `(n, ..., num_classes)`.
+        outputs: Predictions `(n, ..., num_classes)`. Rows that Keras' mask
+            leaves out weigh 0.
         from_logits: Whether `outputs` are logits.
         sample_weight: Weights `(n, ...)` or `(n,)`, or None.
         ignore_class: Class id of the rows to leave out, or None.
@@ -194,6 +197,7 @@ def standardize_arrays(
     """
     check_flag("votes", votes)
     check_reading(-1, ignore_class, from_logits)
+    mask = keras_mask(outputs, len(getattr(outputs, "shape", ())) - 1)
     labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
     class_axis(outputs, -1, name)
     if outputs.dtype not in (np.float32, np.float64):
@@ -201,6 +205,7 @@ def standardize_arrays(
     check_not_empty(name, outputs)
     weight = counts = None
     lead = outputs.shape[:-1]
+    sample_weight = masked_weight(sample_weight, mask, lead)
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, lead)
         counts = weight > 0
@@ -234,6 +239,15 @@ def standardize_arrays(
             rows.check_row_sums(given, name, counts)
         outputs = rows.both_classes(given, from_logits)
         facts = read_rows(outputs, from_logits=from_logits, log_odds=False)
+    if from_logits:
+        parts = block_slices(outputs)
+        allowed = [are_allowed(read[part], outputs[part]) for part in parts]
+        if not all(part.all() for part in allowed):
+            allowed = np.concatenate(allowed)
+            check_allowed(allowed, name, counts)
+            # Rows that do not count: -inf times 0 is NaN.
+            outputs = np.where(allowed[:, None], outputs, outputs.dtype.type(0))
+            facts = read_rows(outputs, from_logits=True, log_odds=False)
     if from_logits and refuse_probabilities:
         rows.check_no_probabilities(given, name)
     elif from_logits and refuse_probabilities is not None:

@@ -85,10 +85,12 @@ def read_boxes(
             type=type(boxes).__name__,
         )
     boxes = _padded(boxes, name, scored) if by_image else boxes
-    given, labels, confidence, crowd, valid = _of_padded(boxes, name, scored)
-    most = None if by_image else valid.shape[1]
+    given, labels, confidence, crowd, within = _of_padded(boxes, name, scored)
+    most = None if by_image else within.shape[1]
+    # Negative labels pad an image.
+    valid = within & (labels >= 0)
     corners = _corners(given, box_format)
-    _check_values(name, corners, labels, confidence, valid)
+    _check_values(name, corners, labels, confidence, within, valid)
     return Boxes(corners, labels, confidence, crowd, valid, most)
 
 
@@ -204,7 +206,7 @@ def _of_padded(boxes: Mapping, name: str, scored: bool) -> tuple:
     if not scored and "crowd" in boxes:
         crowd = as_array(boxes["crowd"], f'{name}["crowd"]')
         crowd = _fitting(crowd, shape, name).astype(bool)
-    valid = labels >= 0
+    within = np.ones(shape, bool)
     if scored and "num_detections" in boxes:
         count = as_array(boxes["num_detections"], f'{name}["num_detections"]')
         count = _fitting(count.reshape(-1), shape[:1], name)
@@ -216,8 +218,8 @@ def _of_padded(boxes: Mapping, name: str, scored: bool) -> tuple:
                 largest=int(count.max()),
                 boxes=shape[1],
             )
-        valid &= np.arange(shape[1]) < count[:, None]
-    return given, labels, confidence, crowd, valid
+        within = np.arange(shape[1]) < count[:, None]
+    return given, labels, confidence, crowd, within
 
 
 def _padded(boxes: Any, name: str, scored: bool) -> dict[str, np.ndarray]:
@@ -289,16 +291,22 @@ def _check_values(
     corners: np.ndarray,
     labels: np.ndarray,
     confidence: np.ndarray,
+    within: np.ndarray,
     valid: np.ndarray,
 ) -> None:
     """Raise ValueError unless the values of all boxes are possible."""
     good = np.isfinite(corners).all(axis=-1)
     good &= (corners[..., 2:] >= corners[..., :2]).all(axis=-1)
     whole = np.isfinite(labels) & (labels == np.floor(labels))
-    whole |= ~valid & ~np.isnan(labels.astype("float64"))
+    whole &= (labels >= -1) & (labels < 2**31)
+    whole |= ~within & ~np.isnan(labels.astype("float64"))
     inside = (confidence >= 0.0) & (confidence <= 1.0)
     rules = (
-        ("class ids must be whole numbers, -1 for padding", whole, labels),
+        (
+            "class ids must be whole numbers in [0, 2^31), or -1 for padding",
+            whole,
+            labels,
+        ),
         (
             "boxes must be finite, with right >= left and bottom >= top: "
             "give the `box_format` that they have",

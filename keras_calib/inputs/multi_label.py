@@ -24,11 +24,13 @@ from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import as_check
 from keras_calib.inputs.values import is_integer
+from keras_calib.inputs.weights import masked_weight
 from keras_calib.inputs.weights import standardize_weights
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import safe_divide
@@ -127,7 +129,7 @@ def as_entries(
     if sample_weight is not None:
         # Whoever reads the entries enforces the rules of weights.
         weight = standardize_weights(sample_weight, shape_of(y_pred), rules=[])
-        y_true = ops.convert_to_tensor(y_true)
+        y_true = at_least_float32(y_true, "y_true")
         y_true = ops.where(ops.equal(weight, 0), ops.zeros_like(y_true), y_true)
     y_pred = array_namespace(y_pred).expand_dims(y_pred, -1)
     if mask is not None:
@@ -160,9 +162,11 @@ def read_columns(
         num_labels: Number of labels that is expected, or None for any.
         name: Name of `outputs` in errors.
     """
+    mask = keras_mask(outputs, len(getattr(outputs, "shape", ())))
     labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
     labels = _fitting(labels, outputs, num_labels, ("labels", name))
     check_not_empty(name, outputs)
+    sample_weight = masked_weight(sample_weight, mask, outputs.shape)
     if ignore_class is not None:
         check_integer("ignore_class", ignore_class)
     size = outputs.shape[-1]

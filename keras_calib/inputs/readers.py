@@ -5,6 +5,7 @@ Losses, metrics, calibrators and exact functions all use them.
 
 from typing import Any
 
+import numpy as np
 from keras import backend
 from keras import ops
 
@@ -13,6 +14,8 @@ from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import Rule
+from keras_calib.inputs.values import are_allowed
+from keras_calib.inputs.values import check_allowed
 from keras_calib.inputs.values import check_ids
 from keras_calib.inputs.values import check_objectness
 from keras_calib.inputs.values import check_one_hot
@@ -21,6 +24,7 @@ from keras_calib.inputs.values import check_second_class
 from keras_calib.inputs.values import check_soft_labels
 from keras_calib.inputs.values import is_integer
 from keras_calib.inputs.values import pairs_hint
+from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import fits
@@ -28,6 +32,8 @@ from keras_calib.numerics.arrays import shape_of
 
 __all__ = [
     "CONTEXT",
+    "narrowed_ids",
+    "possible_labels",
     "soft_labels",
     "split_objectness",
     "standardize_labels",
@@ -45,7 +51,7 @@ def split_objectness(
     rules: list[Rule] | None = None,
 ) -> tuple[Any, Any, Any]:
     """Split pairs `(..., 2)` into ids, objectness, and a mask of `CONTEXT`."""
-    y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
+    y_true = as_numbers(y_true, "y_true")
     shape = shape_of(y_true)
     if len(shape) < 2 or shape[-1] != 2:
         raise value_error(
@@ -53,12 +59,13 @@ def split_objectness(
             "(batch, ..., 2)",
             **{"y_true.shape": shape},
         )
-    ids, objectness = y_true[..., 0], y_true[..., 1]
+    # Ids are judged in the dtype in which they came.
+    ids, objectness = y_true[..., 0], at_least_float32(y_true[..., 1])
     context = ops.equal(objectness, CONTEXT)
     objectness = ops.where(context, ops.zeros_like(objectness), objectness)
     shown = objectness
     if ignore_class is not None:
-        ignored = ops.equal(ids, ignore_class)
+        ignored = ops.convert_to_tensor(ids == ignore_class)
         shown = ops.where(ignored, ops.zeros_like(shown), shown)
     check_objectness(shown, rules=rules)
     return ids, objectness, context
@@ -121,16 +128,17 @@ def standardize_labels(
     Returns:
         Labels, and a mask that is False for the ignored class, or None.
     """
-    y_true = ops.convert_to_tensor(as_numbers(y_true, names[0]))
+    y_true = as_numbers(y_true, names[0])
+    xp = array_namespace(y_true)
     axis = class_axis(y_pred, axis, names[1])
     rank, given_shape = len(y_pred.shape), shape_of(y_true)
     lead = list(shape_of(y_pred))
     num_classes = lead.pop(axis)
     if len(given_shape) == rank:
         if axis != rank - 1:
-            y_true = ops.moveaxis(y_true, axis, -1)
+            y_true = xp.moveaxis(y_true, axis, -1)
         if y_true.shape[-1] == 1:
-            y_true = ops.squeeze(y_true, axis=-1)
+            y_true = xp.squeeze(y_true, axis=-1)
     soft = len(y_true.shape) == rank
     expected = (*lead, num_classes) if soft else tuple(lead)
     if not fits(shape_of(y_true), expected):
@@ -153,26 +161,71 @@ def standardize_labels(
         y_true = at_least_float32(y_true)
         check_soft_labels(y_true, names[0], mask, rules=rules)
         return y_true, None
-    if is_integer(y_true):
-        # uint8 cannot hold an id of -1.
-        y_true = ops.cast(y_true, "int32")
+    if xp is not np:
+        y_true = _signed(y_true)
     valid = None
     if ignore_class is not None:
-        valid = ops.not_equal(y_true, ops.cast(ignore_class, y_true.dtype))
-        y_true = ops.where(valid, y_true, ops.zeros_like(y_true))
-    if mask is not None:
-        y_true = ops.where(mask, y_true, ops.zeros_like(y_true))
+        valid = ops.convert_to_tensor(y_true != ignore_class)
+    counts = mask if valid is None else valid
+    if mask is not None and valid is not None:
+        counts = ops.logical_and(valid, mask)
     if num_classes == 1:
         y_true = at_least_float32(y_true)
+        if counts is not None:
+            y_true = ops.where(counts, y_true, ops.zeros_like(y_true))
         check_second_class(y_true, names[0], rules=rules)
         return ops.stack([1.0 - y_true, y_true], axis=-1), valid
     if num_classes is not None:
-        check_ids(y_true, num_classes, names[0], rules=rules)
-    if not is_integer(y_true):
-        # Compiled code cannot raise, so a fractional id becomes no class.
-        whole = ops.equal(y_true, ops.round(y_true))
-        y_true = ops.where(whole, y_true, -ops.ones_like(y_true))
-    return ops.cast(y_true, "int32"), valid
+        check_ids(y_true, num_classes, names[0], counts, rules=rules)
+    ids = narrowed_ids(y_true, num_classes)
+    if counts is not None:
+        ids = ops.where(counts, ids, ops.zeros_like(ids))
+    return ids, valid
+
+
+def _signed(ids: Any) -> Any:
+    """Integer tensors as int32, or int64 if int32 cannot hold them."""
+    if not is_integer(ids):
+        return ids
+    dtype = backend.standardize_dtype(ids.dtype)
+    wide = dtype in ("uint32", "int64", "uint64")
+    # JAX has no int64; its uint32 becomes negative, which no id is.
+    return ops.cast(ids, "int64" if wide else "int32")
+
+
+def narrowed_ids(ids: Any, num_classes: int | None) -> Any:
+    """Ids of arrays or tensors as int32, -1 for what is no id of a class.
+
+    Compiled code cannot raise, and a cast would make another id of one that
+    int32 cannot hold, or of a fraction.
+    """
+    xp = array_namespace(ids)
+    if xp is not np:
+        ids = _signed(ids)
+    limit = 2**31 if num_classes is None else num_classes
+    known = xp.logical_and(ids >= 0, ids < limit)
+    if not is_integer(ids):
+        known = xp.logical_and(known, xp.equal(ids, xp.round(ids)))
+    if xp is np:
+        ids = np.where(known, ids, -1).astype("int32")
+        return ops.convert_to_tensor(ids)
+    return ops.cast(ops.where(known, ids, -ops.ones_like(ids)), "int32")
+
+
+def possible_labels(
+    batch: Any, rules: list[Rule], *, counts: Any = None, hard: bool = False
+) -> Any:
+    """Mask of labels that can be, and that no logit of the batch rules out.
+
+    `counts` is False for samples that need no rule.
+    """
+    labels, outputs = batch.labels, batch.outputs
+    right = valid_labels_mask(labels, outputs.shape[-1], hard=hard, rules=rules)
+    if not batch.from_logits:
+        return right
+    allowed = are_allowed(labels, outputs)
+    check_allowed(allowed, "y_pred", counts, rules=rules)
+    return ops.logical_and(right, allowed)
 
 
 def valid_labels_mask(

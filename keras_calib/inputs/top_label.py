@@ -18,6 +18,7 @@ from keras_calib.numerics.softmax import sigmoid
 
 __all__ = [
     "check_two_classes",
+    "counted",
     "event_of",
     "hard_labels",
     "top_label",
@@ -44,6 +45,14 @@ def top_of_arrays(read: Batch) -> Top1:
     confidence = facts.confidence
     score = facts.log_odds if read.from_logits else confidence
     return Top1(confidence, score, correct, read.weight)
+
+
+def counted(top: Top1) -> Top1:
+    """The records `(n,)` of a weight above 0."""
+    if top.weight is None or (top.weight > 0).all():
+        return top
+    kept = top.weight > 0
+    return Top1(*(None if x is None else x[kept] for x in top[:4]))
 
 
 def event_of(

@@ -20,13 +20,16 @@ from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = [
     "PROBABILITY_TOLERANCE",
     "Rule",
     "SUM_TOLERANCE",
     "WEIGHT_SCALE",
+    "are_allowed",
     "as_check",
+    "check_allowed",
     "check_ids",
     "check_objectness",
     "check_one_hot",
@@ -69,7 +72,8 @@ def enforce(rules: list[Rule]) -> None:
     """Enforce all rules, with one transfer from the device."""
     if not rules:
         return
-    xp = array_namespace(rules[0].holds)
+    on_host = all(array_namespace(rule.holds) is np for rule in rules)
+    xp = np if on_host else ops
     kept = value_if_eager(xp.stack([rule.holds for rule in rules]))
     if kept is None or kept.all():
         return
@@ -92,15 +96,15 @@ def as_check(rule: Callable[..., Rule]) -> Callable[..., None]:
 
 
 @as_check
-def check_ids(ids: Any, num_classes: int, name: str) -> Rule:
-    """Class ids must be whole and in `[0, num_classes)`."""
+def check_ids(ids: Any, num_classes: int, name: str, mask: Any = None) -> Rule:
+    """Class ids in the mask must be whole and in `[0, num_classes)`."""
     xp = array_namespace(ids)
     right = xp.logical_and(ids >= 0, ids < num_classes)
     rule = f"`{name}` must hold class ids in [0, {num_classes})"
     if not is_integer(ids):
         right = xp.logical_and(right, xp.equal(ids, xp.round(ids)))
         rule += ", and ids must hold whole numbers"
-    return _told_by_extremes(rule, right, ids)
+    return _told_by_extremes(rule, right, ids, mask)
 
 
 @as_check
@@ -148,6 +152,38 @@ def check_one_hot(distance: Any) -> Rule:
         )
 
     return Rule(ops.all(distance <= SUM_TOLERANCE), fail)
+
+
+def are_allowed(labels: Any, logits: Any) -> Any:
+    """Mask of rows whose labels no logit rules out (array-agnostic).
+
+    Labels are ids, or soft rows, which may have a small share there.
+    """
+    xp = array_namespace(logits)
+    if len(labels.shape) < len(logits.shape):
+        places = xp.clip(labels, 0, logits.shape[-1] - 1)
+        own = xp.take_along_axis(logits, xp.expand_dims(places, -1), axis=-1)
+        return xp.logical_not(is_ruled_out(xp.squeeze(own, axis=-1)))
+    share = xp.where(is_ruled_out(logits), labels, xp.zeros_like(labels))
+    return xp.sum(share, axis=-1) <= SUM_TOLERANCE
+
+
+@as_check
+def check_allowed(allowed: Any, name: str, counts: Any = None) -> Rule:
+    """Labels in the mask must be `allowed` by the logits."""
+    xp = array_namespace(allowed)
+    if counts is not None:
+        allowed = xp.logical_or(allowed, xp.logical_not(counts))
+
+    def fail():
+        raise value_error(
+            f"`{name}` must not rule out the class of a label, nor all "
+            "classes, by logits of -inf; leave such samples out, as by "
+            "`ignore_class`",
+            **located(to_numpy(xp.logical_not(allowed)).reshape(-1)),
+        )
+
+    return Rule(xp.all(allowed), fail)
 
 
 @as_check
@@ -223,6 +259,8 @@ def check_weight_scale(weight: Any) -> Rule:
 
 def _told_by_extremes(rule: str, right: Any, x: Any, mask: Any = None) -> Rule:
     """`right` must hold in the mask; errors state the extremes of `x`."""
+    if mask is not None and array_namespace(mask) is not np:
+        right = ops.convert_to_tensor(right)
     xp = array_namespace(right)
 
     def fail():

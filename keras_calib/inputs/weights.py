@@ -12,10 +12,12 @@ from keras_calib.inputs.values import check_weights
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
     "are_frequency_weights",
     "broadcast_weight",
+    "masked_weight",
     "standardize_weights",
     "weight_of_rows",
 ]
@@ -68,6 +70,29 @@ def weight_of_rows(sample_weight: Any, lead_shape: tuple) -> np.ndarray:
     # The checks may round to float32, so the weights are kept in float64.
     shape = shape_of(standardize_weights(weight, lead_shape))
     return np.broadcast_to(weight.reshape(shape), lead_shape).reshape(-1)
+
+
+def masked_weight(sample_weight: Any, mask: Any, lead_shape: tuple) -> Any:
+    """Weights of arrays, 0 where Keras' mask is False; None for no weights.
+
+    `mask` is that of `keras_mask`, with the axes of `lead_shape`, or None.
+    Weights may have an axis more, that of several labels. Those who read the
+    weights check them.
+    """
+    if mask is None:
+        return sample_weight
+    mask = np.broadcast_to(to_numpy(mask), lead_shape)
+    if sample_weight is None:
+        return mask.astype("float32")
+    weight = as_array(sample_weight, "sample_weight")
+    for _ in range(mask.ndim - weight.ndim):
+        weight = weight[..., None]
+    if weight.ndim > mask.ndim:
+        mask = mask[..., None]
+    try:
+        return np.where(mask, weight, np.zeros_like(weight))
+    except ValueError:
+        return sample_weight
 
 
 def are_frequency_weights(weight: np.ndarray | None) -> bool:

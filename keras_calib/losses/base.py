@@ -24,6 +24,7 @@ from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import enforce
 from keras_calib.inputs.values import has_values
 from keras_calib.losses.label_forms import read_as
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["PerSampleLoss"]
@@ -44,10 +45,11 @@ class PerSampleLoss(keras.losses.Loss):
 
     Under a distribution strategy, means are over the batch of all replicas.
 
+    A logit of -inf rules a class out, as if it did not exist in that row.
     Invalid values raise an error in eager mode. Compiled code cannot raise:
-    there the loss is NaN where a label is impossible or probabilities do not
-    sum to 1 within 0.03. The usual cause is a model that returns logits; pass
-    `from_logits=True`. TensorFlow warns of it once where it can tell.
+    there the loss is NaN where a label is impossible or ruled out, or where
+    probabilities do not sum to 1 within 0.03. Then the model mostly returns
+    logits; pass `from_logits=True`. TensorFlow warns once where it can tell.
 
     Args:
         fn: `fn(labels, logits, **hyperparameters)`, which maps soft labels
@@ -202,7 +204,7 @@ class PerSampleLoss(keras.losses.Loss):
         if self.reduction == "sum":
             return ops.sum(losses)
         total, count = sum_over_replicas([ops.sum(losses), ops.sum(count)])
-        return ops.divide_no_nan(total, count) / num_replicas()
+        return safe_divide(total, count) / num_replicas()
 
     def split_labels(self, y_true, rules=None):
         """Split `y_true` into labels and further keyword arguments of `fn`."""

@@ -1,6 +1,5 @@
 """Correctness ranking (CRL), and its penalty under a margin."""
 
-import math
 from typing import Any
 
 import keras
@@ -18,12 +17,17 @@ from keras_calib.losses.closed_forms import top_probability
 from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.softmax import num_allowed
 
 __all__ = ["CRLMargin", "correctness_ranking", "crl_margin"]
 
 _SCORES = {
     "msp": top_probability,
-    "neg_entropy": lambda z: neg_entropy(z) / math.log(z.shape[-1]),
+    # One class that is left alone has an entropy of 0.
+    "neg_entropy": lambda z: safe_divide(
+        neg_entropy(z), ops.log(num_allowed(z)[..., 0])
+    ),
     "prob_margin": probability_margin,
 }
 

@@ -112,8 +112,7 @@ def confidence_penalty(
     """
 
     def closed_form(targets, parts):
-        num_classes = parts.probs.shape[-1]
-        scale = num_classes if class_reduction == "mean" else 1.0
+        scale = parts.num_allowed if class_reduction == "mean" else 1.0
         entropy = -ops.sum(
             parts.probs * parts.log_probs, axis=-1, keepdims=True
         )
@@ -121,7 +120,7 @@ def confidence_penalty(
         if threshold is not None:
             penalty = ops.relu(threshold * scale - entropy)
             rate = beta / scale * ops.sign(penalty)
-        penalty = beta / scale * ops.squeeze(penalty, axis=-1)
+        penalty = ops.squeeze(beta / scale * penalty, axis=-1)
 
         def gradient():
             # d entropy / d z_k = -p_k (log p_k + entropy)
@@ -161,7 +160,7 @@ def uniformity_penalty(
     """
 
     def closed_form(targets, parts):
-        excess = parts.probs - 1.0 / parts.probs.shape[-1]
+        excess = parts.probs - parts.allowed / parts.num_allowed
         distance = ops.sum(ops.abs(excess), axis=-1)
         value = targets.cross_entropy(parts) + strength * distance
 

@@ -9,9 +9,11 @@ from keras import ops
 
 from keras_calib.backend.compiled import subtract_at
 from keras_calib.inputs.readers import soft_labels
+from keras_calib.inputs.values import are_allowed
 from keras_calib.inputs.values import is_integer
 from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.softmax import SoftmaxParts
+from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = ["ClassIds", "Targets", "read_as", "reads_ids", "shown"]
 
@@ -56,11 +58,20 @@ def shown(logits: Any, mask: Any) -> Any:
     return ops.where(mask, logits, ops.zeros_like(logits))
 
 
+def _possible(labels: Any, logits: Any) -> Any:
+    rows = labels_like(labels, logits)
+    kept = ops.where(is_ruled_out(logits), ops.zeros_like(rows), rows)
+    allowed = ops.expand_dims(are_allowed(rows, logits), -1)
+    return ops.where(allowed, kept, float("nan"))
+
+
 class Targets:
     """Label rows t of a formula, or class ids, which take less memory.
 
     With `alpha`, a number or `(..., 1)`, t is smoothed: that share of each
-    label is spread evenly over the classes.
+    label is spread evenly over the classes that are not ruled out. It may be a
+    function of their number. A row with more than a tolerance on a class that
+    is ruled out becomes NaN.
     """
 
     def __init__(self, labels: Any, logits: Any, alpha: Any = None):
@@ -68,7 +79,7 @@ class Targets:
         if isinstance(labels, ClassIds):
             self._ids = labels.ids
         else:
-            self._rows = ops.stop_gradient(labels_like(labels, logits))
+            self._rows = ops.stop_gradient(_possible(labels, logits))
         self._num_classes = logits.shape[-1]
         self._dtype = backend.standardize_dtype(logits.dtype)
         self._alpha = alpha
@@ -108,19 +119,24 @@ class Targets:
             return value
         log_sum = ops.squeeze(parts.log_sum, axis=-1)
         # ops.mean rounds float64 to float32 on torch.
-        even = ops.sum(parts.shifted, axis=-1) / self._num_classes
-        even = log_sum - even
-        alpha = self._alpha
+        even = ops.sum(parts.allowed * parts.shifted, axis=-1)
+        even = log_sum - even / ops.squeeze(parts.num_allowed, axis=-1)
+        alpha = self._share(parts)
         if len(getattr(alpha, "shape", ())) > 0:
             alpha = ops.squeeze(alpha, axis=-1)
         return (1.0 - alpha) * value + alpha * even
 
-    def subtract_from(self, x: Any) -> Any:
-        """x - t, `(..., num_classes)`."""
+    def _share(self, parts: SoftmaxParts) -> Any:
+        alpha = self._alpha
+        return alpha(parts.num_allowed) if callable(alpha) else alpha
+
+    def subtract_from(self, x: Any, parts: SoftmaxParts | None = None) -> Any:
+        """x - t, `(..., num_classes)`; smoothed targets need the softmax."""
         share: Any = 1.0
-        if self._alpha is not None:
-            x = x - self._alpha / self._num_classes
-            share = 1.0 - self._alpha
+        if self._alpha is not None and parts is not None:
+            alpha = self._share(parts)
+            x = x - parts.allowed * (alpha / parts.num_allowed)
+            share = 1.0 - alpha
         if self._ids is not None:
             return subtract_at(x, self._ids, share)
         return x - share * self._rows

@@ -15,6 +15,7 @@ from keras_calib.losses.closed_forms import mark_first
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import shape_of
 
@@ -58,9 +59,9 @@ def mbls(
 
     def closed_form(targets, parts):
         mean = class_reduction == "mean"
-        rate = strength / parts.probs.shape[-1] if mean else strength
-        over = ops.relu(-margin - parts.shifted)
-        value = targets.cross_entropy(parts) + rate * ops.sum(over, axis=-1)
+        rate = strength / parts.num_allowed if mean else strength
+        over = parts.allowed * ops.relu(-margin - parts.shifted)
+        value = targets.cross_entropy(parts) + ops.sum(rate * over, axis=-1)
 
         def gradient():
             pull = rate * ops.sign(over)
@@ -126,11 +127,10 @@ def acls(
     penalty, rate = _penalty(smoothing, condition)
 
     def closed_form(targets, parts, factor=None):
-        dtype = parts.probs.dtype
-        share = lambda2 / (parts.probs.shape[-1] - 1)
+        dtype, counted = parts.probs.dtype, parts.allowed
+        share = lambda2 / at_least(parts.num_allowed - 1.0, 1.0)
         over = -margin - parts.shifted
         top = ops.equal(parts.shifted, 0.0)
-        counted = None
         if factor is not None:
             factor = ops.expand_dims(factor, -1)
         if through_min:
@@ -147,15 +147,15 @@ def acls(
         else:
             # Without the relu, the maximum would be penalised by its own
             # distance of -margin.
-            counted = ops.cast(ops.less(parts.shifted, 0.0), dtype)
-        negative = _times(penalty(over), counted)
+            counted = counted * ops.cast(ops.less(parts.shifted, 0.0), dtype)
+        negative = penalty(over) * counted
         negative = ops.sum(negative, axis=-1, keepdims=True)
         added = strength * penalty(positive) + share * negative
         added = ops.squeeze(_times(added, factor), axis=-1)
         value = targets.cross_entropy(parts) + added
 
         def gradient():
-            pull = _times(rate(over, share), counted)
+            pull = rate(over, share) * counted
             to_max = rate(positive, strength)
             pull, to_max = _times(pull, factor), _times(to_max, factor)
             slope = targets.subtract_from(parts.probs) - pull

@@ -9,6 +9,8 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.label_forms import reads_ids
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import tanh
 
 __all__ = ["CPC", "cpc"]
 
@@ -49,20 +51,20 @@ def cpc(
 
     def closed_form(targets, parts):
         labels = targets.rows()
-        num_others = labels.shape[-1] - 1
-        wrong = 1.0 - labels
+        wrong = (1.0 - labels) * parts.allowed
+        num_others = ops.sum(wrong, axis=-1, keepdims=True)
         true = ops.sum(labels * parts.shifted, axis=-1, keepdims=True)
         ahead = parts.shifted - true
         value = targets.cross_entropy(parts)
-        rate = lambda1 / num_others
-        value = value + rate * ops.sum(wrong * ops.softplus(ahead), axis=-1)
+        rate = lambda1 * safe_divide(wrong, num_others)
+        value = value + ops.sum(rate * ops.softplus(ahead), axis=-1)
         slope = None
-        if lambda2 and num_others > 1:
-            apart, slope = _exclusion(labels, parts.shifted)
+        if lambda2 and labels.shape[-1] > 2:
+            apart, slope = _exclusion(labels, parts)
             value = value + lambda2 * apart
 
         def gradient():
-            binary = rate * wrong * ops.sigmoid(ahead)
+            binary = rate * ops.sigmoid(ahead)
             total = ops.sum(binary, axis=-1, keepdims=True)
             result = parts.probs + binary - labels * (1.0 + total)
             return result if slope is None else result + lambda2 * slope
@@ -72,17 +74,23 @@ def cpc(
     return of_softmax(labels, logits, closed_form)
 
 
-def _exclusion(labels: Any, logits: Any) -> tuple[Any, Any]:
+def _exclusion(labels: Any, parts: Any) -> tuple[Any, Any]:
     """E of `cpc`, `(...)`, and its gradient `(..., num_classes)`."""
+    logits = parts.shifted
     num_others = logits.shape[-1] - 1
     shape = ops.shape(logits)
-    # The last class in the place of the true one: only wrong ones are left.
     true = labels[..., :-1] > 0.5
-    others = ops.where(true, logits[..., -1:], logits[..., :-1])
-    # Classes first, so that a shift by some classes is one piece of memory.
-    columns = ops.transpose(ops.reshape(others, (-1, num_others)))
-    values, slopes = _all_pairs(columns)
-    scale = 1.0 / (num_others * (num_others - 1))
+
+    def columns_of(x):
+        # The last class in the place of the true one: only wrong ones are
+        # left. Classes first, so that a shift by some is one piece of memory.
+        others = ops.where(true, x[..., -1:], x[..., :-1])
+        return ops.transpose(ops.reshape(others, (-1, num_others)))
+
+    allowed = columns_of(parts.allowed)
+    values, slopes = _all_pairs(columns_of(logits), allowed)
+    count = ops.sum(allowed, axis=0)
+    scale = safe_divide(ops.ones_like(count), count * (count - 1.0))
     values = ops.reshape(scale * values, shape[:-1])
     slopes = ops.transpose(scale * slopes)
     slopes = ops.reshape(slopes, (*shape[:-1], num_others))
@@ -99,24 +107,26 @@ def _exclusion(labels: Any, logits: Any) -> tuple[Any, Any]:
     return values, slopes
 
 
-def _all_pairs(columns: Any) -> tuple[Any, Any]:
-    """Sum over pairs of log(2 cosh(d / 2)), and its gradient."""
+def _all_pairs(columns: Any, allowed: Any) -> tuple[Any, Any]:
+    """Sum over allowed pairs of log(2 cosh(d / 2)), and its gradient."""
     count = columns.shape[0]
     twice = ops.concatenate([columns, columns], axis=0)
+    allowed_twice = ops.concatenate([allowed, allowed], axis=0)
     size = ops.shape(columns)
 
     def add(shift, sums):
         values, slopes = sums
         half = 0.5 * (columns - ops.slice(twice, (shift, 0), size))
-        tilt = ops.tanh(half)
+        tilt = tanh(half)
         pair = ops.abs(half) - ops.log(0.5 + 0.5 * ops.abs(tilt))
         # Half way round, each pair comes twice.
         share = ops.where(ops.equal(2 * shift, count), 0.5, 1.0)
-        share = ops.cast(share, columns.dtype)
+        share = ops.cast(share, columns.dtype) * allowed
+        share = share * ops.slice(allowed_twice, (shift, 0), size)
         pull = (0.5 * share) * tilt
         back = ops.concatenate([pull, pull], axis=0)
         back = ops.slice(back, (count - shift, 0), size)
-        return values + share * ops.sum(pair, axis=0), slopes + pull - back
+        return values + ops.sum(share * pair, axis=0), slopes + pull - back
 
     start = (ops.zeros_like(columns[0]), ops.zeros_like(columns))
     return ops.fori_loop(1, count // 2 + 1, add, start)

@@ -1,6 +1,7 @@
 """Cross entropy with hard, smoothed and calibrated labels."""
 
 import math
+from functools import partial
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.checks import check_rows
 from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_predictions
+from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.label_forms import reads_ids
@@ -25,6 +27,7 @@ from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import logsumexp
+from keras_calib.numerics.softmax import num_allowed
 
 __all__ = [
     "AdaptiveLabelSmoothing",
@@ -48,7 +51,7 @@ def cross_entropy(labels: Any, logits: Any, alpha: Any = None) -> Any:
 
     def closed_form(targets, parts):
         value = targets.cross_entropy(parts)
-        return value, lambda: targets.subtract_from(parts.probs)
+        return value, lambda: targets.subtract_from(parts.probs, parts)
 
     return of_softmax(labels, logits, closed_form, alpha)
 
@@ -85,8 +88,10 @@ def label_smoothing(
     """
     logits = at_least_float32(logits)
     check_rank("logits", logits, 1, "(..., num_classes)")
-    alpha = even_share(alpha, logits.shape[-1], spread)
-    return cross_entropy(labels, logits, alpha or None)
+    share = even_share(alpha, logits.shape[-1], spread)
+    if spread == "others":
+        share = partial(even_share, alpha, spread=spread)
+    return cross_entropy(labels, logits, share if alpha else None)
 
 
 def adaptive_label_smoothing(
@@ -128,15 +133,12 @@ def adaptive_label_smoothing(
         https://arxiv.org/abs/2009.06432
     """
     logits = at_least_float32(logits)
-    targets = objectness_targets(
-        labels_like(labels, logits),
-        ops.cast(as_numbers(objectness, "objectness"), logits.dtype),
-        logits.shape[-1],
-        beta=beta,
-        floor=floor,
-        context=context,
-    )
-    return cross_entropy(targets, logits)
+    labels = labels_like(labels, logits)
+    objectness = ops.cast(as_numbers(objectness, "objectness"), logits.dtype)
+    how = {"beta": beta, "floor": floor, "context": context}
+    # It checks all of them.
+    objectness_targets(labels, objectness, logits.shape[-1], **how)
+    return _of_rows(labels, logits, objectness=objectness, **how)
 
 
 def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
@@ -193,8 +195,12 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
         # log(1 - p_c) is a sum over the other classes: 1 - p_c would round to
         # 0 for a sure prediction.
         rest = ops.where(rows > 0.0, -math.inf, parts.log_probs)
-        right = targets * events.cross_entropy(parts)
+        # A share of what is ruled out has no loss.
+        alone = ops.sum((1.0 - rows) * parts.allowed, axis=-1) == 0.0
+        alone = ops.logical_and(alone, 1.0 - targets > SUM_TOLERANCE)
+        right = events.cross_entropy(parts)
         value = right - (1.0 - targets) * logsumexp(rest)
+        value = ops.where(alone, float("nan"), value)
 
         def gradient():
             others = ops.softmax(rest, axis=-1)
@@ -202,7 +208,7 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
 
         return value, gradient
 
-    return of_softmax(rows, logits, closed_form)
+    return of_softmax(share * rows, logits, closed_form)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -255,8 +261,8 @@ class LabelSmoothing(PerSampleLoss):
 def _of_rows(labels, logits, *, objectness, context, beta, floor):
     """`adaptive_label_smoothing` without the checks, which the loss makes."""
     objectness = ops.cast(objectness, logits.dtype)
-    num_classes = logits.shape[-1]
-    alpha = share_to_spread(objectness, num_classes, beta, floor, context)
+    count = ops.stop_gradient(num_allowed(logits))
+    alpha = share_to_spread(objectness, count, beta, floor, context)
     return cross_entropy(labels, logits, alpha)
 
 

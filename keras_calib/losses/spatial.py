@@ -20,6 +20,8 @@ from keras_calib.losses.neighbors import box_shares
 from keras_calib.losses.neighbors import check_kernel
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = ["NACL", "SVLS", "nacl", "svls"]
 
@@ -68,6 +70,9 @@ def svls(
     rows = Targets(labels, logits).rows()
     logits = shown(logits, mask_of(labels))
     targets = blurred_labels(rows, mask, sigma, kernel_size)
+    # Neighbours give nothing to classes that are ruled out.
+    kept = ops.where(is_ruled_out(logits), ops.zeros_like(targets), targets)
+    targets = safe_divide(kept, ops.sum(kept, axis=-1, keepdims=True))
     return cross_entropy(targets, logits)
 
 
@@ -130,10 +135,10 @@ def nacl(
     shares = ops.stop_gradient(shares)
 
     def closed_form(targets, parts, shares):
-        gap = parts.logits - shares
-        rate = strength / parts.probs.shape[-1]
+        gap = ops.where(parts.allowed > 0.0, parts.logits - shares, 0.0)
+        rate = strength / parts.num_allowed
         cost = ops.abs(gap) if distance == "l1" else ops.square(gap)
-        value = targets.cross_entropy(parts) + rate * ops.sum(cost, axis=-1)
+        value = targets.cross_entropy(parts) + ops.sum(rate * cost, axis=-1)
 
         def gradient():
             pull = ops.sign(gap) if distance == "l1" else 2.0 * gap

@@ -12,6 +12,7 @@ from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.keras_internals import set_direction
+from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.traced import is_traced
@@ -32,7 +33,6 @@ from keras_calib.metrics.reading import read_scores
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.registry import lost_order
 from keras_calib.metrics.registry import mode_of
-from keras_calib.metrics.state_dicts import LOCK
 from keras_calib.metrics.state_dicts import MergeableMetric
 from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.state_dicts import what_is_wrong
@@ -66,10 +66,10 @@ class StreamingMetric(MergeableMetric):
 
     Invalid samples raise an error in eager mode. In compiled code, which cannot
     raise, they are skipped and counted in `num_invalid`, and `result()` warns
-    of them. A sample is invalid if its prediction is NaN, infinite or not a
-    probability, its row does not sum to 1, its label is impossible or its
-    weight negative. The value is NaN if all samples were invalid. `result()`
-    also warns if logits look like probabilities.
+    of them, and if logits look like probabilities. The value is NaN if all
+    were invalid. A sample is so if its prediction is NaN, infinite or not a
+    probability, or its row does not sum to 1. It also is if its weight is
+    negative, its label impossible, or the logit of its label -inf.
 
     Args:
         summary: Object with the attributes `shape` and `needs_rows`, and a
@@ -372,7 +372,7 @@ class StreamingMetric(MergeableMetric):
         )
         # Replicas have a state each.
         alone = num_replicas() > 1 or self._is_traced()
-        with contextlib.nullcontext() if alone else LOCK:
+        with contextlib.nullcontext() if alone else STATES:
             sums = self.sums.value
             for limbs in added:
                 sums = exact_sums.add(sums, limbs)

@@ -11,6 +11,7 @@ from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import set_direction
+from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.traced import is_traced
 from keras_calib.formulas.bins import CLOSED
@@ -29,7 +30,6 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_share
 from keras_calib.inputs.detections import BOX_FORMATS
-from keras_calib.metrics.state_dicts import LOCK
 from keras_calib.metrics.state_dicts import MergeableMetric
 from keras_calib.numerics import exact_sums
 
@@ -166,7 +166,7 @@ class _DetectionMetric(MergeableMetric):
             added += np.rint(flat * UNITS).astype("int64")
         mask = 2**24 - 1
         limbs = np.stack([added & mask, (added >> 24) & mask, added >> 48])
-        with LOCK:
+        with STATES:
             state = ops.convert_to_numpy(self.sums).astype("int64")
             assign_sum(self.sums, exact_sums.normalize_limbs(state + limbs))
 

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_calib.backend.host import host_array
 from keras_calib.backend.keras_internals import keras_mask
+from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.inputs.batch import Batch
@@ -23,8 +24,8 @@ from keras_calib.inputs.rows import without_harm
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import WEIGHT_SCALE
+from keras_calib.inputs.values import are_allowed
 from keras_calib.inputs.votes import shares_of_rows
-from keras_calib.metrics.state_dicts import LOCK
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import as_numbers
@@ -95,7 +96,7 @@ def read_on_host(
 
 def add_limbs(metric: Any, added: list[np.ndarray], found: np.ndarray) -> None:
     """Add limbs and flags to the state of a metric."""
-    with LOCK:
+    with STATES:
         sums, flags = (
             on_host(ops.convert_to_tensor(variable))
             for variable in (metric.sums, metric.flags)
@@ -156,6 +157,8 @@ def _read(
         facts = read_rows(outputs, **reading)
         if not is_sound(facts, options.from_logits):
             return None
+    if options.from_logits and not are_allowed(labels, outputs).all():
+        return None
     mask = np.ones(len(ids), "bool") if mask is None else mask
     if weight is not None:
         weight = np.where(mask, weight, 0.0).astype("float32")
@@ -231,19 +234,18 @@ def _labels(
         return labels, facts.predicted, None
     if labels.shape != tuple(lead):
         return None
-    labels = labels.reshape(-1)
-    with np.errstate(invalid="ignore"):
-        ids = labels.astype("int32", copy=False)
-    if labels.dtype.kind not in "biu" and not (ids == labels).all():
-        return None
+    ids = labels.reshape(-1)
     mask = None if ignore_class is None else ids != ignore_class
     counts = both(mask, counts)
     if counts is not None:
         # Samples to leave out may have any label.
         ids = np.where(counts, ids, 0)
-    if ids.min() < 0 or ids.max() >= max(2, num_classes):
+    if not (ids.min() >= 0 and ids.max() < max(2, num_classes)):
         return None
-    return ids, ids, mask
+    whole = ids.astype("int32", copy=False)
+    if ids.dtype.kind not in "biu" and not (whole == ids).all():
+        return None
+    return whole, whole, mask
 
 
 def _votes(

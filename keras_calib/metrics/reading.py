@@ -14,7 +14,7 @@ from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import both
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.readers import valid_labels_mask
+from keras_calib.inputs.readers import possible_labels
 from keras_calib.inputs.rows import check_row_sums
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.values import Rule
@@ -57,7 +57,7 @@ def read_batch(
         batch.mask,
         batch.weight,
         _usable(outputs, options),
-        valid_labels_mask(batch.labels, outputs.shape[-1]),
+        possible_labels(batch, rules, counts=_counted(batch)),
         rules,
         lambda invalid_mask: _judge(invalid_mask, batch),
     )
@@ -123,6 +123,13 @@ def read_scores(
         rows=None,
     )
     return records, num_invalid
+
+
+def _counted(batch: Batch) -> Any:
+    """Mask of samples that are neither ignored nor of weight 0, or None."""
+    if batch.weight is None:
+        return batch.mask
+    return both(batch.mask, ops.not_equal(batch.weight, 0))
 
 
 def _usable(outputs: Any, options: ReadOptions) -> Any:
@@ -194,10 +201,7 @@ def _whole_examples(
 
     `batch` has the mask and the weights that were given.
     """
-    given = batch.mask
-    if batch.weight is not None:
-        given = both(given, ops.not_equal(batch.weight, 0))
-    invalid = both(ops.logical_not(mask), given)
+    invalid = both(ops.logical_not(mask), _counted(batch))
     invalid = ops.reshape(invalid, (-1, columns))
     lost = ops.broadcast_to(
         ops.any(invalid, axis=-1, keepdims=True), ops.shape(invalid)

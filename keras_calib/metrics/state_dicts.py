@@ -1,6 +1,5 @@
 """States of metrics that are stored, sent, added and merged."""
 
-import threading
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
@@ -11,16 +10,14 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.inputs.checks import check_keys
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 
-__all__ = ["LOCK", "MergeableMetric", "nan_if_lost", "what_is_wrong"]
+__all__ = ["MergeableMetric", "nan_if_lost", "what_is_wrong"]
 
-# Threads that update one metric take turns. One lock for all metrics: those
-# that hold one of their own cannot be copied or pickled.
-LOCK = threading.RLock()
 _KEYS = ("schema", "config", "sums", "flags")
 # Upper limit of an entry, even in the sum of a million states.
 _LARGEST_ENTRY = 2**52
@@ -48,7 +45,7 @@ class MergeableMetric(keras.metrics.Metric):
         given = [_state_of(x, type(self)) for x in metrics]
         self._check_together(given)
         states = [self._checked(state) for state in given]
-        with LOCK:
+        with STATES:
             own = self.state_dict()
             for state in states:
                 own["sums"] += state["sums"]
@@ -72,7 +69,7 @@ class MergeableMetric(keras.metrics.Metric):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace the state by a `state_dict()`, or by a sum of several."""
         state = self._checked(_state_of(state, type(self)))
-        with LOCK:
+        with STATES:
             self._assign(state)
 
     @property
@@ -81,6 +78,10 @@ class MergeableMetric(keras.metrics.Metric):
         summary = getattr(getattr(self, "metric", self), "summary", None)
         # 2: the histogram keeps correct and wrong predictions apart.
         return getattr(summary, "schema", 2)
+
+    def __reduce__(self) -> tuple:
+        # Copies and pickles of Keras have no state.
+        return _restored, (type(self), self.get_config(), self.state_dict())
 
     def _comparable_config(self) -> dict[str, Any]:
         # How values are shown or compiled does not change the sums.
@@ -105,6 +106,14 @@ class MergeableMetric(keras.metrics.Metric):
         assign_sum(self.sums, exact_sums.normalize_limbs(state["sums"]))
         flags = np.minimum(state["flags"], 2**31 - 1)
         assign_sum(self.flags, flags.astype("int32"))
+
+
+def _restored(
+    cls: type[MergeableMetric], config: dict[str, Any], state: dict[str, Any]
+) -> MergeableMetric:
+    made = cls.from_config(config)
+    made.load_state_dict(state)
+    return made
 
 
 def _check_state(

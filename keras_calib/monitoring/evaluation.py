@@ -21,7 +21,6 @@ from keras_calib.calibrators.refinement import split_nll
 from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.losses import BatchCoupledLoss
 from keras_calib.losses import PerSampleLoss
@@ -31,6 +30,7 @@ from keras_calib.numerics.softmax import to_logits
 from keras_calib.predictions.batches import Batch
 from keras_calib.predictions.batches import predict_batches
 from keras_calib.predictions.collect import labels_of
+from keras_calib.predictions.collect import rows_that_count
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [
@@ -155,7 +155,8 @@ class DatasetEvaluator:
             sample_weight=None if weight is None else to_numpy(weight),
         )
         class_axis(batch.outputs, axis, "outputs")
-        valid = self._valid(batch)
+        counts = rows_that_count(batch, self.options)
+        valid = Ellipsis if counts is None else counts
         # False for NaN too; -inf is allowed, as it rules a class out.
         if not (batch.outputs < np.inf).all(axis=axis)[valid].all():
             raise _NotFiniteError
@@ -219,15 +220,19 @@ class DatasetEvaluator:
             return
         options, labels, outputs = self.options, batch.labels, batch.outputs
         axis = options.axis
+        counts = rows_that_count(batch, options)
         if outputs.shape[axis] == 1 and options.ignore_class is None:
             # One-channel labels may be probabilities, which become two classes.
-            labels, _ = standardize_labels(labels, outputs, axis=axis)
+            labels, _ = standardize_labels(
+                labels, outputs, axis=axis, mask=counts
+            )
             labels = np.moveaxis(to_numpy(labels), -1, axis)
         outputs = np.moveaxis(outputs, axis, -1)
-        logits = to_numpy(to_model_logits(outputs, options.from_logits))
+        logits = to_model_logits(outputs, options.from_logits, counts)
+        logits = to_numpy(logits)
         logits = np.moveaxis(logits, -1, axis)
         found = regularizer_histogram(
-            self.loss, labels, logits, **self.histogram
+            self.loss, labels, logits, mask=counts, **self.histogram
         )
         if (before := self._regularizer) is not None:
             found = RegularizerHistogram(
@@ -236,21 +241,6 @@ class DatasetEvaluator:
                 found.num_inactive + before.num_inactive,
             )
         self._regularizer = found
-
-    def _valid(self, batch: Batch) -> Any:
-        """Mask of valid labels, bool `(batch, ...)`; or Ellipsis for all."""
-        options, labels = self.options, batch.labels
-        if options.ignore_class is None:
-            return Ellipsis
-        if options.objectness:
-            labels, _, _ = split_objectness(labels, options.ignore_class)
-        _, valid = standardize_labels(
-            labels,
-            batch.outputs,
-            axis=options.axis,
-            ignore_class=options.ignore_class,
-        )
-        return to_numpy(valid)
 
     def _remember(self, batch: Batch, valid: Any) -> None:
         outputs, axis = batch.outputs, self.options.axis

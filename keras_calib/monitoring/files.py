@@ -16,6 +16,8 @@ import numpy as np
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
+from keras_calib.backend.files import safe_cell
+from keras_calib.backend.files import write_csv
 from keras_calib.backend.locks import PathLock
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.monitoring.evaluation import LoggedEpoch
@@ -112,7 +114,7 @@ class EpochTable:
 
     def __init__(self, path: Any, columns: list[str]):
         self.path = Path(path)
-        self.columns = ["epoch", *columns]
+        self.columns = ["epoch", *map(safe_cell, columns)]
         self._lock = PathLock("csv_path", path)
         self._lock.acquire()
         try:
@@ -130,7 +132,8 @@ class EpochTable:
     def put(self, epoch: int, values: dict[str, float]) -> None:
         """Adds the row of an epoch, and removes rows from that epoch on."""
         self.rows = [x for x in self.rows if int(x["epoch"]) < epoch]
-        self.rows.append({"epoch": epoch, **values})
+        named = {safe_cell(name): value for name, value in values.items()}
+        self.rows.append({"epoch": epoch, **named})
         self._write()
 
     def _read(self) -> list[dict[str, Any]]:
@@ -151,9 +154,8 @@ class EpochTable:
 
     def _write(self) -> None:
         with replacing(self.path, text=True) as file:
-            writer = csv.DictWriter(file, self.columns, restval="")
-            writer.writeheader()
-            writer.writerows(self.rows)
+            rows = ([row.get(x, "") for x in self.columns] for row in self.rows)
+            write_csv(file, [self.columns, *rows])
 
 
 class _EventFile:

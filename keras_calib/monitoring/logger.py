@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
@@ -22,6 +23,7 @@ from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.monitoring.evaluation import PARTS
 from keras_calib.monitoring.evaluation import DatasetEvaluator
 from keras_calib.monitoring.evaluation import LoggedEpoch
+from keras_calib.monitoring.evaluation import Predicted
 from keras_calib.monitoring.evaluation import flips
 from keras_calib.monitoring.files import EpochFiles
 from keras_calib.monitoring.trackers import check_tracker
@@ -48,22 +50,25 @@ class CalibrationLogger(keras.callbacks.Callback):
     see its values like `val_loss`. `"cal_refinement_nll"` does not choose an
     early epoch because it is underconfident. It does not affect training.
 
-    Two values come from the ACLS paper, and both ignore weights.
+    Two values come from the ACLS paper. Both leave out samples of weight 0
+    and count others alike.
     `inactive_share` is the share of labels on which the loss equals cross
     entropy. `prediction_flips` is the share of samples whose predicted class
     has changed since the last logged epoch. Samples are matched by their
     index, or without one by their place; if these change, the share is NaN,
     with a warning.
 
-    The first batch is measured before training begins, to find errors early.
+    A `ResumableBackup` with the logger among its `callbacks` lets the first
+    epoch after a crash count flips too. The first batch is measured before
+    training begins, to find errors early.
     If the model predicts NaN, the values are NaN, with a warning. Later
     failures to draw or write are warnings.
 
     Args:
         data: Arrays `(x, y)` or `(x, y, sample_weight)`, or a data set of
             such batches that can be read again each epoch. `y` may be labels
-            or `{"label", "index"}`. Keras' masks have no effect: for padded
-            steps use weights or `ignore_class`.
+            or `{"label", "index"}`. Rows that layers mask, such as padded
+            steps, weigh 0.
         metrics: Names of values of `CalibrationMetrics`, and Keras metrics,
             whose own state does not change; None for `accuracy`,
             `mean_confidence`, `nll`, `brier`, `ece`, `aece` and `aurc`. Two
@@ -140,8 +145,8 @@ class CalibrationLogger(keras.callbacks.Callback):
         between the ends of two logged epochs.
     """
 
-    # A backup need not save it, as its table is a file of its own.
-    state_attributes = ()
+    # Its table is a file of its own; flips need the classes of the last epoch.
+    state_attributes = ("last_predicted",)
 
     def __init__(
         self,
@@ -269,6 +274,19 @@ class CalibrationLogger(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         """Closes the files."""
         self._files.close()
+
+    @property
+    def last_predicted(self) -> list[np.ndarray] | None:
+        """Classes of the last logged epoch, and what tells their samples."""
+        before = self._before
+        return before and [x for x in before if x is not None]
+
+    @last_predicted.setter
+    def last_predicted(self, arrays: list[np.ndarray] | None) -> None:
+        self._before = None
+        if arrays and self.count_flips:
+            samples = arrays[1] if len(arrays) > 1 else None
+            self._before = Predicted(arrays[0], samples)
 
     def _read(self, model: keras.Model) -> tuple[ReadOptions, Any]:
         """Options for reading the model, and the loss to follow."""

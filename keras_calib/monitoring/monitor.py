@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.locks import in_turn
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring.alarm import Alarm
 from keras_calib.monitoring.monitor_record import MOST_LOG
@@ -26,6 +27,7 @@ from keras_calib.monitoring.outcomes import by_hypothesis
 from keras_calib.monitoring.outcomes import read_answers
 from keras_calib.monitoring.outcomes import read_labels
 from keras_calib.monitoring.outcomes import read_sums
+from keras_calib.monitoring.outcomes import sums_of
 from keras_calib.monitoring.waiting import Waiting
 from keras_calib.monitoring.watch import Watch
 from keras_calib.selection import ChosenThreshold
@@ -62,7 +64,8 @@ class Monitor:
     Args:
         selector: A fitted `SelectiveClassifier`, or its `chosen`. It gives
             `risk`, its certified risk, and `coverage`, the shares that its
-            data allow. None to give them yourself.
+            data allow. Without `delta` its fit has certified no risk, and a
+            warning says that none is watched. None to give them yourself.
         risk: Largest share of wrong answers among the accepted, in (0, 1).
             None takes that of the selector; without both it is not watched.
         coverage: Least and largest accepted share that are as expected. None
@@ -121,6 +124,7 @@ class Monitor:
         }
         self._record = Record(self._holds)
 
+    @in_turn
     def update(
         self,
         confidence: Any,
@@ -151,12 +155,10 @@ class Monitor:
             hashes = self._waiting.check_new(ids, len(confidence))
             left = np.where(known, np.nan, confidence)
             self._waiting.add(hashes, left, accepted)
-        for i in range(0, len(confidence), PIECE):
-            part = slice(i, i + PIECE)
-            keep = known[part]
-            self._add(accepted[part], *(x[part][keep] for x in outcomes))
+        self._add(accepted, known, outcomes)
         return self
 
+    @in_turn
     def update_labels(
         self, ids: Any, correct: Any, *, unknown: str = "raise"
     ) -> int:
@@ -185,9 +187,7 @@ class Monitor:
         value, correct = found[keep], correct[keep]
         # The confidence of a rejected answer has a minus.
         outcomes = np.abs(value), ~np.signbit(value), correct
-        for i in range(0, len(value), PIECE):
-            part = slice(i, i + PIECE)
-            self._add(np.zeros(0, bool), *(x[part] for x in outcomes))
+        self._add(np.zeros(0, bool), np.ones(len(value), bool), outcomes)
         return left_out
 
     def sums(
@@ -199,16 +199,9 @@ class Monitor:
         arrays, and give the total to `add_sums`. Arguments as in `update`.
         """
         outcomes = self._read(confidence, accepted, correct)
-        known = ~np.isnan(outcomes[2])
-        labelled = [x[known] for x in outcomes]
-        values = by_hypothesis(outcomes[1], *labelled)
-        found: list[Any] = []
-        for name, holds in self._holds.items():
-            found.append(holds.log_factors(*values[name]).sum(axis=0))
-            found.append([len(values[name][0])])
-            found.append(holds.facts(*values[name]).sum(axis=0))
-        return np.concatenate([*found, totals_of(outcomes[1], *labelled)])
+        return sums_of(outcomes, self._holds, self._setup.marks())
 
+    @in_turn
     def add_sums(self, sums: Any) -> Self:
         """Adds the sums of a window of outcomes; returns self.
 
@@ -222,15 +215,17 @@ class Monitor:
                 the same arguments.
 
         Raises:
-            ValueError: If it has another shape, or is not finite.
+            ValueError: If it is of other arguments, or no sum of counts.
+                Nothing is added then.
         """
-        parts = self._check_sums(sums)
-        for watch, part in zip(self._watches.values(), parts, strict=False):
-            watch.add_sum(part[:-3], round(part[-3]), part[-2:])
-        self._record.note(parts[-1], self._logs())
+        parts, totals = self._check_sums(sums)
+        for name, part in parts.items():
+            self._watches[name].add_sum(*part)
+        self._record.note(totals, self._logs())
         return self
 
     @property
+    @in_turn
     def alarms(self) -> list[Alarm]:
         """Alarms since the last `restart`, the risk first."""
         return [
@@ -246,6 +241,7 @@ class Monitor:
         ]
 
     @property
+    @in_turn
     def evidence(self) -> dict[str, float]:
         """Evidence now against each hypothesis, 1 at the start."""
         return {
@@ -259,6 +255,7 @@ class Monitor:
         return {name: 1.0 / part for name, part in self._setup.parts.items()}
 
     @property
+    @in_turn
     def counts(self) -> dict[str, float]:
         """Sums since the start.
 
@@ -273,6 +270,7 @@ class Monitor:
         return found
 
     @property
+    @in_turn
     def history(self) -> dict[str, np.ndarray]:
         """Past `counts` and evidence `(num_points,)`, at most 513 points.
 
@@ -280,6 +278,7 @@ class Monitor:
         """
         return self._record.history(self._logs())
 
+    @in_turn
     def restart(self, *names: str) -> None:
         """Starts anew after a repair: alarms and evidence are forgotten.
 
@@ -295,6 +294,7 @@ class Monitor:
             self._watches[name].reset()
 
     @classmethod
+    @in_turn
     def merge(cls, monitors: Sequence["Monitor"]) -> Self:
         """A new monitor with the mean evidence of several, which are unchanged.
 
@@ -315,8 +315,7 @@ class Monitor:
             raise value_error("`monitors` must not be empty", monitors=monitors)
         made = cls._of(monitors[0]._setup)
         for monitor in monitors:
-            setup = state_of(monitor._setup.config(), {})
-            check_same(made._setup.config(), setup)
+            check_same(made._setup.config(), monitor.state_dict())
         for name in made._watches:
             parts = [monitor._watches[name] for monitor in monitors]
             made._watches[name] = Watch.mean(parts)
@@ -325,16 +324,19 @@ class Monitor:
         made._waiting.merge([m._waiting for m in monitors])
         return made
 
+    @in_turn
     def state_dict(self) -> dict[str, Any]:
         """The whole state as arrays by name, below 2 MB by default."""
         return state_of(self._setup.config(), self._parts())
 
+    @in_turn
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replaces the state.
 
         Raises:
-            ValueError: If it is of another configuration or version, or not
-                complete. Nothing is replaced then.
+            ValueError: If it is of another configuration or version, not
+                complete, or has values that no state has. Nothing is replaced
+                then.
         """
         check_same(self._setup.config(), state)
         load_parts(self._parts(), state)
@@ -348,12 +350,15 @@ class Monitor:
         """The monitor of a file of `save`, with its arguments.
 
         Raises:
-            ValueError: If the file is none, or of another version.
+            ValueError: If the file is damaged or another one, or of another
+                version.
         """
-        config, state = read_state(path)
-        made = cls._of(Setup.of_config(config))
-        made.load_state_dict(state)
-        return made
+        return read_state(path, lambda x: cls._of(Setup.of_config(x)))
+
+    def __repr__(self) -> str:
+        alarms = ", ".join(alarm.name for alarm in self.alarms) or "none"
+        answers = f"{self.counts['answers']:,.0f}"
+        return f"Monitor({self._setup.told()}; {answers=!s}, {alarms=!s})"
 
     @classmethod
     def _of(cls, setup: Setup) -> Self:
@@ -374,16 +379,20 @@ class Monitor:
         needed = "calibration" in self._holds
         return read_answers(confidence, accepted, correct, calibration=needed)
 
-    def _check_sums(self, sums: Any) -> list[np.ndarray]:
+    def _check_sums(self, sums: Any) -> tuple[dict[str, tuple], np.ndarray]:
         """Parts of the hypotheses, and the totals; raises as `add_sums`."""
-        sizes = [len(holds.prior) + 3 for holds in self._holds.values()]
-        return read_sums(sums, [*sizes, len(TOTALS)])
+        return read_sums(sums, self._holds, self._setup.marks())
 
-    def _add(self, *answers: np.ndarray) -> None:
-        """Adds few answers: `accepted` of all, and three of the labelled."""
-        found = by_hypothesis(*answers)
-        for name, holds in self._holds.items():
-            outcomes = found[name]
-            factors = holds.log_factors(*outcomes)
-            self._watches[name].add(factors, holds.facts(*outcomes))
-        self._record.note(totals_of(*answers), self._logs())
+    def _add(
+        self, accepted: np.ndarray, known: np.ndarray, outcomes: tuple
+    ) -> None:
+        """Adds answers: `accepted` of all, and outcomes that are `known`."""
+        for i in range(0, len(known), PIECE):
+            part = slice(i, i + PIECE)
+            labelled = [x[part][known[part]] for x in outcomes]
+            found = by_hypothesis(accepted[part], *labelled)
+            for name, holds in self._holds.items():
+                factors = holds.log_factors(*found[name])
+                self._watches[name].add(factors, holds.facts(*found[name]))
+            totals = totals_of(accepted[part], *labelled)
+            self._record.note(totals, self._logs())

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.npz import Stored
+
 __all__ = ["MOST_LOG", "PIECE", "Record", "TOTALS", "totals_of"]
 
 # Answers between two points of the history, at first, and most points.
@@ -70,6 +72,15 @@ class Record:
             "totals": self.totals.copy(),
             "rows": np.array(self._rows).reshape(-1, columns),
             "piece": np.array(self._piece),
+        }
+
+    def stored(self) -> dict[str, Stored]:
+        """What the arrays of a state must be, by name."""
+        columns = len(TOTALS) + len(self._names)
+        return {
+            "totals": Stored("f", (len(TOTALS),), 0.0, 1e300),
+            "rows": Stored("f", (-_MOST_POINTS, columns), high=1e300),
+            "piece": Stored("iu", (), PIECE, 2**62),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,13 +1,18 @@
 """What a monitor watches, and the share of alpha of each hypothesis."""
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 from typing import Self
 
+import numpy as np
+
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import warn
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_integer
@@ -55,6 +60,12 @@ class Setup(NamedTuple):
         if risk is None and chosen is not None:
             # None without a guarantee, and with costs, which certify another.
             risk = chosen.certified_risk
+            if risk is None:
+                warn(
+                    "`Monitor` does not watch the risk, as the selector has no "
+                    "certified one: fit it with `risk` and `delta`, or give "
+                    "`risk`"
+                )
         if risk is not None:
             risk = _inside("risk", risk)
         if tolerance is not None:
@@ -81,7 +92,7 @@ class Setup(NamedTuple):
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> Self:
-        """That of a `config`, for a file."""
+        """That of a `config`, for a file; checked as arguments are."""
         if config.keys() - {"version"} != {*cls._fields}:
             raise value_error(
                 "`path` must be a file that `Monitor.save` wrote, with all "
@@ -89,9 +100,17 @@ class Setup(NamedTuple):
                 names=sorted(config),
             )
         found = {name: config[name] for name in cls._fields}
-        if found["coverage"] is not None:
-            found["coverage"] = tuple(found["coverage"])
-        return cls(**found)
+        given = found.pop("parts")
+        made = cls.of(None, **found)
+        # Half of it was spent if the data of a selector gave the interval.
+        for share in (1.0, 0.5):
+            parts = {
+                name: part * (share if name == "coverage" else 1.0)
+                for name, part in made.parts.items()
+            }
+            if parts == given:
+                return made._replace(parts=parts)
+        raise value_error("`parts` must be those of `alpha`", parts=given)
 
     def config(self) -> dict[str, Any]:
         """The arguments as JSON can hold them."""
@@ -99,6 +118,22 @@ class Setup(NamedTuple):
         if self.coverage is not None:
             found["coverage"] = [*self.coverage]
         return {"version": VERSION, **found}
+
+    def marks(self) -> np.ndarray:
+        """Three numbers that tell these arguments from others, float64."""
+        text = json.dumps(self.config(), sort_keys=True)
+        digest = hashlib.sha256(text.encode()).digest()
+        return np.frombuffer(digest[:6], "<u2").astype("float64")
+
+    def told(self) -> str:
+        """What is watched, in words."""
+        ends = [f"{x:.3g}" for x in self.coverage or ()]
+        told = {
+            "risk": f"risk <= {self.risk:.3g}" if self.risk else "",
+            "calibration": f"calibration within {self.tolerance}",
+            "coverage": f"coverage in [{', '.join(ends)}]",
+        }
+        return ", ".join(told[name] for name in self.parts)
 
     def hypotheses(self) -> dict[str, Any]:
         """Hypotheses by name, the risk first."""

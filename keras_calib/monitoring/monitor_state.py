@@ -1,7 +1,8 @@
 """Files of a monitor's state."""
 
 import json
-import zipfile
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,9 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
+from keras_calib.backend.npz import Stored
+from keras_calib.backend.npz import reading_npz
+from keras_calib.numerics.arrays import as_array
 
 __all__ = [
     "VERSION",
@@ -20,6 +24,8 @@ __all__ = [
 ]
 
 VERSION = 1
+# A file is compressed; ids are random numbers, which stay as they are.
+_TIMES = 16
 # Name of the configuration in a state: JSON.
 _CONFIG = "config"
 
@@ -30,30 +36,22 @@ def write_state(path: Any, state: Mapping[str, Any]) -> None:
         np.savez_compressed(file, **state)
 
 
-def read_state(path: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Configuration and state of a file; ValueError if it is not one."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            state = dict(arrays)
-        config = _config_of(state)
-    except (
-        EOFError,
-        KeyError,
-        TypeError,
-        ValueError,
-        zipfile.BadZipFile,
-    ) as error:
-        raise value_error(
-            "`path` must be a file that `Monitor.save` wrote", path=str(path)
-        ) from error
-    if config.get("version") != VERSION:
-        raise value_error(
-            "`path` must be of a version that this one knows: use the version "
-            "of keras-calib that wrote it",
-            version=config.get("version"),
-            known=VERSION,
-        )
-    return config, state
+def read_state(path: Any, make: Callable[[dict[str, Any]], Any]) -> Any:
+    """The monitor of a file, which `make` makes of a configuration."""
+    rule = "`path` must be a file that `Monitor.save` wrote"
+    with reading_npz(path, rule, times=_TIMES) as file:
+        config = _config_of({_CONFIG: file.read(_CONFIG, Stored("U", ()))})
+        if known := config.get("version") == VERSION:
+            made = make(config)
+            _load(made._parts(), file.names, file.read)
+    if known:
+        return made
+    raise value_error(
+        "`path` must be of a version that this one knows: use the version "
+        "of keras-calib that wrote it",
+        version=config.get("version"),
+        known=VERSION,
+    )
 
 
 def check_same(config: Mapping[str, Any], state: Mapping[str, Any]) -> None:
@@ -90,16 +88,30 @@ def state_of(
 
 
 def load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Replaces the states of parts, or none if a name is not there."""
-    wanted = {_CONFIG, *state_of({}, parts)}
-    if missing := sorted(wanted - state.keys()):
+    """Replaces the states of parts, or none if an array is not as it must."""
+    _load(parts, state, lambda k, x: x.check(k, as_array(state[k], k).copy()))
+
+
+def _load(
+    parts: Mapping[str, Any], names: Iterable[str], read: Callable[..., Any]
+) -> None:
+    stored = {
+        f"{name}.{key}": each
+        for name, part in parts.items()
+        for key, each in part.stored().items()
+    }
+    wanted, there = {*stored}, {*names} - {_CONFIG}
+    if wanted != there:
         raise value_error(
-            "`state` must have the arrays of a monitor with these arguments",
-            missing=missing,
+            "`state` must have the arrays of a monitor with these arguments, "
+            "and no others",
+            missing=sorted(wanted - there),
+            unknown=sorted(there - wanted),
         )
+    found = {key: read(key, each) for key, each in stored.items()}
     for name, part in parts.items():
-        keys = part.state_dict()
-        part.load_state_dict({key: state[f"{name}.{key}"] for key in keys})
+        keys = part.stored()
+        part.load_state_dict({key: found[f"{name}.{key}"] for key in keys})
 
 
 def _config_of(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Answers and labels that come into a monitor, checked."""
 
+import math
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,9 +9,20 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.values import located
+from keras_calib.monitoring.monitor_record import TOTALS
+from keras_calib.monitoring.monitor_record import totals_of
 from keras_calib.numerics.arrays import as_array
 
-__all__ = ["by_hypothesis", "read_answers", "read_labels", "read_sums"]
+__all__ = [
+    "by_hypothesis",
+    "read_answers",
+    "read_labels",
+    "read_sums",
+    "sums_of",
+]
+
+# Bits of the hash of an answer that are summed.
+_BITS = 16
 
 
 def read_answers(
@@ -65,17 +78,68 @@ def read_labels(correct: Any) -> np.ndarray:
     return correct
 
 
-def read_sums(sums: Any, sizes: Sequence[int]) -> list[np.ndarray]:
-    """The parts of an array of `Monitor.sums`, of these sizes."""
+def sums_of(
+    outcomes: Sequence[np.ndarray], holds: Mapping[str, Any], marks: np.ndarray
+) -> np.ndarray:
+    """The array of `Monitor.sums`, of what `read_answers` returns.
+
+    It ends with `marks`, which tell the arguments of a monitor, once for each
+    answer. Before them are bits of a hash, as a half of sums has halves there.
+    """
+    confidence, accepted, correct = outcomes
+    labelled = [x[~np.isnan(correct)] for x in outcomes]
+    values = by_hypothesis(accepted, *labelled)
+    factors = [x.log_factors(*values[name]) for name, x in holds.items()]
+    hashed = confidence.view("uint64") * np.uint64(0x9E3779B97F4A7C15)
+    bits = hashed[:, None] >> np.arange(64 - _BITS, 64, dtype="uint64") & 1
+    rows = [x.sum(axis=0) for x in (*factors, bits)]
+    rows.insert(-1, totals_of(accepted, *labelled))
+    return np.concatenate([*rows, len(confidence) * marks])
+
+
+def read_sums(
+    sums: Any, holds: Mapping[str, Any], marks: np.ndarray
+) -> tuple[dict[str, tuple], np.ndarray]:
+    """What `sums_of` was given: by hypothesis the sum of the factors, number
+    of outcomes and sums of their facts; and the totals.
+    """
     sums = as_array(sums, "sums", "float64")
-    shape = (sum(sizes),)
+    lengths = [*(len(x.prior) for x in holds.values()), len(TOTALS), _BITS]
+    shape = (sum(lengths) + len(marks),)
     if sums.shape != shape or not np.isfinite(sums).all():
         raise value_error(
             f"`sums` must be finite and have shape {shape}, of `sums` of a "
             "monitor with the same arguments",
             **{"sums.shape": sums.shape},
         )
-    return np.split(sums, np.cumsum(sizes[:-1]))
+    *factors, totals, bits, found = np.split(sums, np.cumsum(lengths))
+    answers, accepted, known_accepted, wrong, known, right, confidence = totals
+    if (found != answers * marks).any():
+        raise value_error(
+            "`sums` must be of monitors with the same arguments as this one",
+            answers=answers,
+        )
+    unknown = accepted - known_accepted
+    # Accepted and rejected answers: right, wrong, and without a label.
+    cells = [known_accepted - wrong, wrong, right - known_accepted + wrong]
+    cells += [known - right - wrong, unknown, answers - known - unknown, *bits]
+    counts = all(x >= 0.0 and x == math.floor(x) for x in cells)
+    if not counts or not 0.0 <= confidence <= known * (1.0 + 1e-9):
+        raise value_error(
+            "`sums` must be counts of answers, as `sums` returns them, or a "
+            "sum of such arrays",
+            **dict(zip(TOTALS, totals.tolist(), strict=True)),
+        )
+    facts = {
+        "risk": (known_accepted, [wrong, 0.0]),
+        "calibration": (known, [right, confidence]),
+        "coverage": (answers, [accepted, 0.0]),
+    }
+    parts = {
+        name: (factor, int(facts[name][0]), np.array(facts[name][1]))
+        for name, factor in zip(holds, factors, strict=True)
+    }
+    return parts, totals
 
 
 def by_hypothesis(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.npz import Stored
 from keras_calib.inputs.groups import as_groups
 from keras_calib.inputs.groups import names_of
 
@@ -141,12 +142,24 @@ class Waiting:
             "num_expired": self.num_expired,
         }
 
+    def stored(self) -> dict[str, Stored]:
+        """What the arrays of a state must be, by name."""
+        return {
+            "hashes": Stored("u", (-self._most,)),
+            "answers": Stored("f", (-self._most,), -1.0, 1.0, nan=True),
+            "num_expired": Stored("iu", (), 0, 2**62),
+        }
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replaces the answers."""
-        pairs = zip(
-            state["hashes"].tolist(), state["answers"].tolist(), strict=True
-        )
-        self._answers = dict(pairs)
+        hashes, answers = (state[x].tolist() for x in ("hashes", "answers"))
+        if len({*hashes}) != len(answers) or len(hashes) != len(answers):
+            raise value_error(
+                "`state` must have an answer for each id, and each id once",
+                ids=len({*hashes}),
+                answers=len(answers),
+            )
+        self._answers = dict(zip(hashes, answers, strict=True))
         self.num_expired = int(state["num_expired"])
         self._recount()
 

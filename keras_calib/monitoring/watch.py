@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.npz import Stored
 from keras_calib.formulas.evidence import log_evidence
 from keras_calib.formulas.evidence import start_mass
 from keras_calib.formulas.evidence import with_block
@@ -18,22 +19,24 @@ BLOCK = 50
 # counts of outcomes to the second.
 SCALE = 1_000.0
 HORIZON = 1_000_000.0
-_STATE = (
-    "_wealth",
-    "_settled",
-    "_spent",
-    "_planned",
-    "_mass",
-    "_open",
-    "_open_count",
-    "_open_facts",
-    "_best",
-    "_since",
-    "_facts",
-    "highest",
-    "alarm_at",
-    "_alarm",
-)
+# Least and largest value of each part of the state.
+_COUNT, _LOG = (0.0, 1e300), (-np.inf, 1e300)
+_STATE = {
+    "_wealth": _LOG,
+    "_settled": _COUNT,
+    "_spent": (0.0, 1.0 + 1e-9),
+    "_planned": _COUNT,
+    "_mass": (0.0, 1.0),
+    "_open": (-1e300, 1e300),
+    "_open_count": _COUNT,
+    "_open_facts": _COUNT,
+    "_best": _LOG,
+    "_since": _COUNT,
+    "_facts": _COUNT,
+    "highest": _COUNT,
+    "alarm_at": (-1.0, 1e300),
+    "_alarm": _COUNT,
+}
 
 
 class Watch:
@@ -203,6 +206,16 @@ class Watch:
     def state_dict(self) -> dict[str, np.ndarray]:
         """The state as arrays, by name."""
         return {n.strip("_"): np.array(getattr(self, n)) for n in _STATE}
+
+    def stored(self) -> dict[str, Stored]:
+        """What the arrays of a state must be, by name."""
+        now = self.state_dict()
+        return {
+            key: Stored("iu" if x.dtype.kind == "i" else "f", x.shape, *limits)
+            for (key, x), limits in zip(
+                now.items(), _STATE.values(), strict=True
+            )
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replaces the state."""

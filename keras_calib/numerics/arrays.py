@@ -33,6 +33,7 @@ __all__ = [
     "shape_of",
     "sum_products",
     "sum_slices",
+    "tanh",
     "to_numpy",
     "value_if_eager",
 ]
@@ -120,8 +121,12 @@ def at_least_float32(x: Any, name: str = "logits") -> Any:
     """Convert to a float32 or float64 tensor; lists get Keras' floatx."""
     listed = isinstance(x, list | tuple)
     x = as_numbers(x, name)
-    if listed and array_namespace(x) is np:
-        x = x.astype(backend.floatx())
+    if array_namespace(x) is np:
+        # JAX would wrap integers that int32 cannot hold.
+        if listed:
+            x = x.astype(backend.floatx())
+        elif x.dtype.kind in "biu":
+            x = x.astype("float32")
     x = ops.convert_to_tensor(x)
     dtype = backend.standardize_dtype(x.dtype)
     return x if dtype in ("float32", "float64") else ops.cast(x, "float32")
@@ -203,6 +208,16 @@ def sum_slices(x: Any, ends: np.ndarray) -> Any:
         inside = ops.convert_to_tensor(inside, dtype=x.dtype)
         return sum_products(inside, x)
     return xp.stack([xp.sum(x[a:b]) for a, b in itertools.pairwise(ends)])
+
+
+def tanh(x: Any) -> Any:
+    """Hyperbolic tangent of a tensor, in its dtype."""
+    is_wide = backend.standardize_dtype(x.dtype) == "float64"
+    if backend.backend() != "jax" or not is_wide:
+        return ops.tanh(x)
+    # ops.tanh rounds float64 to float32 on JAX.
+    e = ops.expm1(-2.0 * ops.abs(x))
+    return ops.sign(x) * -e / (2.0 + e)
 
 
 def safe_divide(numerator: Any, denominator: Any) -> Any:

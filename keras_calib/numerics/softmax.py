@@ -8,14 +8,18 @@ import numpy as np
 from keras_calib.backend.late import keras_module
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.arrays import cast
 
 __all__ = [
     "PROBABILITY_FLOOR",
     "SoftmaxParts",
     "Top1",
+    "filled",
+    "is_ruled_out",
     "is_wrong",
     "log_odds_of",
     "logsumexp",
+    "num_allowed",
     "predicted_class",
     "sigmoid",
     "softmax_parts",
@@ -27,7 +31,10 @@ ops = keras_module("keras.ops")
 
 # log and 1/p stay finite in float32.
 PROBABILITY_FLOOR = 1e-37
-# Stands for a logit of -inf minus the largest; half its square is finite.
+# Classes with such logits are ruled out: -inf, -1e30 and the least float32 are
+# in use for it, also divided by a temperature. Logits of -1e9 are ordinary.
+_RULED_OUT = -1e24
+# Stands for their distance from the largest; half its square is finite.
 _LOWEST = -1e18
 
 
@@ -54,10 +61,20 @@ class SoftmaxParts(NamedTuple):
     probs: Any
 
     @property
+    def allowed(self) -> Any:
+        """1 for classes that are not ruled out, else 0."""
+        return ops.cast(self.logits > _RULED_OUT, self.shifted.dtype)
+
+    @property
+    def num_allowed(self) -> Any:
+        """How many classes are not ruled out, `(..., 1)`."""
+        return num_allowed(self.logits)
+
+    @property
     def lowest(self) -> Any:
-        """The smallest of `shifted`, `(..., 1)`, from the logits."""
-        lowest = ops.min(self.logits, axis=-1, keepdims=True)
-        return at_least(lowest - self.largest, _LOWEST)
+        """The smallest of `shifted` that is not ruled out, `(..., 1)`."""
+        kept = self.shifted * self.allowed
+        return ops.min(kept, axis=-1, keepdims=True)
 
     @property
     def log_probs(self) -> Any:
@@ -87,6 +104,29 @@ def softmax_parts(logits: Any) -> SoftmaxParts:
     total = ops.sum(powers, axis=-1, keepdims=True)
     probs = powers / total
     return SoftmaxParts(logits, largest, shifted, ops.log(total), probs)
+
+
+def is_ruled_out(logits: Any) -> Any:
+    """Mask of classes whose probability is exactly 0 (array-agnostic)."""
+    # NumPy would warn of the bound in half precision, where it is -inf.
+    with np.errstate(over="ignore"):
+        return logits <= _RULED_OUT
+
+
+def filled(logits: Any) -> Any:
+    """The lowest other logit for those that are ruled out (array-agnostic)."""
+    xp, low = array_namespace(logits), is_ruled_out(logits)
+    if xp is np and not low.any():
+        return logits
+    largest = xp.max(logits, axis=-1, keepdims=True)
+    lowest = xp.min(xp.where(low, largest, logits), axis=-1, keepdims=True)
+    return xp.where(low, lowest, logits)
+
+
+def num_allowed(logits: Any) -> Any:
+    """How many classes are not ruled out, `(..., 1)` (array-agnostic)."""
+    allowed = cast(logits > _RULED_OUT, logits.dtype)
+    return array_namespace(logits).sum(allowed, axis=-1, keepdims=True)
 
 
 def sigmoid(log_odds: Any) -> Any:

@@ -25,7 +25,7 @@ from keras_calib.plots.display import show
 from keras_calib.plots.display import titled
 from keras_calib.plots.reliability import ReliabilityDisplay
 from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.batches import predict_batch
+from keras_calib.predictions.batches import Predictor
 from keras_calib.predictions.outputs import read_as
 
 __all__ = ["SegmentationDisplay"]
@@ -183,7 +183,7 @@ class SegmentationDisplay(Display):
         """
         reading = read_as(model, from_logits, ignore_class)
         image = to_numpy(image)
-        batch = predict_batch(model, Batch(image[None], None, None, None))
+        batch = Predictor(model)(Batch(image[None], None, None, None))
         return cls.from_predictions(
             labels,
             batch.outputs[0],

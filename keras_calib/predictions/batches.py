@@ -1,7 +1,6 @@
 """Batches of a data set in any form, with a model's predictions."""
 
 import itertools
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
@@ -12,23 +11,26 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.keras_internals import keras_mask
+from keras_calib.backend.output_masks import mask_reader
 from keras_calib.backend.raw_inputs import preparation
 from keras_calib.backend.replicas import shared_by_replicas
 from keras_calib.backend.replicas import warn_of_differences
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.weights import masked_weight
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.outputs import ChosenOutput
 from keras_calib.predictions.outputs import choose_output
+from keras_calib.predictions.row_order import checked_order
 
 __all__ = [
     "Batch",
+    "Predictor",
     "batches_of",
     "check_reread",
     "count_batches",
     "has_end",
-    "predict_batch",
     "predict_batches",
-    "ready",
     "split_index",
     "with_progress",
 ]
@@ -45,7 +47,7 @@ class Batch(NamedTuple):
         inputs: Inputs as the model takes them.
         labels: Labels without the index; None if the data set has none.
         index: Numbers of the examples, NumPy `(batch,)`, or None.
-        sample_weight: Weights, or None.
+        sample_weight: Weights, or None. With outputs, 0 for masked rows.
         outputs: Outputs of the model, NumPy `(batch, ...)`, or None.
     """
 
@@ -94,6 +96,7 @@ def batches_of(
     batch_size: int = 32,
     steps: int | None = None,
     output: ChosenOutput | None = None,
+    in_order: bool = False,
 ) -> Iterator[Batch]:
     """The batches of a data set, read once, without empty ones.
 
@@ -107,9 +110,15 @@ def batches_of(
         batch_size: Batch size for arrays.
         steps: Largest number of batches; None for all.
         output: The output, of several, whose labels and weights are taken.
+        in_order: Whether the order of the rows must be fixed, as something is
+            given beside them; the data are then read twice.
     """
     count_batches(data, batch_size, steps)
-    for batch in itertools.islice(_each_batch(data, batch_size), steps):
+
+    def read():
+        return itertools.islice(_each_batch(data, batch_size), steps)
+
+    for batch in checked_order(read, data) if in_order else read():
         if isinstance(batch, list):
             # Torch's loaders return lists.
             batch = tuple(batch)
@@ -140,63 +149,92 @@ def predict_batches(
     batch_size: int = 32,
     steps: int | None = None,
     output: str | int | ChosenOutput | None = None,
+    in_order: bool = False,
 ) -> Iterator[Batch]:
     """The batches of a data set with predictions of a model.
 
-    Each example is predicted once, in order, in inference mode. Under
-    `MirroredStrategy` the replicas share the examples of a batch. A
+    Each example is predicted once, in order, in inference mode. Rows that
+    layers mask, such as padded steps, have a weight of 0, as in `evaluate`.
+    Under `MirroredStrategy` the replicas share the examples of a batch. A
     RuntimeWarning says if they would predict different things.
 
     Arguments are those of `batches_of`; `output` is the name or position of
     the output to read, for a model that has several.
     """
     chosen = choose_output(model, output)
-    prepare = ready(model)
-    for batch in batches_of(data, batch_size, steps, chosen):
-        yield predict_batch(model, batch, chosen, prepare)
+    predictor = Predictor(model, chosen)
+    batches = batches_of(data, batch_size, steps, chosen, in_order)
+    yield from map(predictor, batches)
 
 
-def ready(model: keras.Model) -> Callable[[Any], Any] | None:
-    """A model's `preparation`, after a warning if its replicas differ."""
-    warn_of_differences(model)
-    return preparation(model)
+class Predictor:
+    """A model in inference mode, which predicts batch by batch.
 
+    Args:
+        model: A Keras model.
+        output: The output to read, of several.
 
-def predict_batch(
-    model: keras.Model,
-    batch: Batch,
-    output: ChosenOutput | None = None,
-    prepare: Callable[[Any], Any] | None = None,
-) -> Batch:
-    """A batch with predictions of a model in inference mode.
-
-    `prepare` is the model's `preparation`, which takes time to make.
+    Warns:
+        RuntimeWarning: If replicas would predict different things.
     """
-    count, inputs = _length(batch.inputs), batch.inputs
-    prepare = prepare or preparation(model)
-    predict = type(model).predict_on_batch
-    if prepare is not None:
-        inputs, predict = prepare(inputs), keras.Model.predict_on_batch
-    if predict is keras.Model.predict_on_batch:
+
+    def __init__(self, model: keras.Model, output: ChosenOutput | None = None):
+        warn_of_differences(model)
+        self._model = model
+        self._output = output
+        self._prepare = preparation(model)
+        # These functions hold no model, which the reader would keep alive.
+        if output is None:
+            self._read_mask = mask_reader(model, None, _only)
+        else:
+            self._read_mask = mask_reader(model, output.name, output.of)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch with predictions; rows that layers mask weigh 0."""
+        count, inputs = _length(batch.inputs), batch.inputs
+        model = self._model
+        predict = type(model).predict_on_batch
+        by_keras = predict is keras.Model.predict_on_batch
+        if self._prepare is not None:
+            inputs, by_keras = self._prepare(inputs), True
+            predict = keras.Model.predict_on_batch
         # A model with its own method may prepare its inputs, so it gets them
         # as they are, and every replica predicts all.
-        inputs = shared_by_replicas(model, inputs, count)
-    outputs = predict(model, inputs)
-    if output is not None:
-        outputs = output.of(outputs, "outputs")
-    elif isinstance(outputs, dict | list | tuple):
-        # Some models do not say how many outputs they have before they run.
-        choose_output(model, None, outputs)
-        (outputs,) = keras.tree.flatten(outputs)
-    outputs = to_numpy(outputs)
-    if outputs.ndim == 0 or len(outputs) < count:
-        raise value_error(
-            "the model must return a row of outputs for each example",
-            examples=count,
-            **{"outputs.shape": outputs.shape},
+        shared = (
+            shared_by_replicas(model, inputs, count) if by_keras else inputs
         )
-    # If each replica has predicted the whole batch, the first result is kept.
-    return batch._replace(outputs=outputs[:count])
+        outputs = predict(model, shared)
+        outputs = self._chosen(outputs)
+        mask = keras_mask(outputs, len(outputs.shape) - 1)
+        if by_keras and self._read_mask is not None:
+            mask = self._read_mask(inputs)
+        outputs = to_numpy(outputs)
+        if outputs.ndim == 0 or len(outputs) < count:
+            raise value_error(
+                "the model must return a row of outputs for each example",
+                examples=count,
+                **{"outputs.shape": outputs.shape},
+            )
+        # If each replica has predicted the whole batch, the first result is
+        # kept.
+        outputs = outputs[:count]
+        weight = masked_weight(batch.sample_weight, mask, outputs.shape[:-1])
+        return batch._replace(outputs=outputs, sample_weight=weight)
+
+    def _chosen(self, outputs: Any) -> Any:
+        """The output to read, of all that the model returned."""
+        if self._output is not None:
+            return self._output.of(outputs, "outputs")
+        if isinstance(outputs, dict | list | tuple):
+            # Some models do not say how many outputs they have before they
+            # run.
+            choose_output(self._model, None, outputs)
+        return _only(outputs)
+
+
+def _only(outputs: Any) -> Any:
+    (output,) = keras.tree.flatten(outputs)
+    return output
 
 
 def count_batches(

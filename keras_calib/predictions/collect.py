@@ -1,22 +1,22 @@
 """Predictions of a model on a data set, for fits and for displays."""
 
-import functools
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
-from typing import TypeVar
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_labels
+from keras_calib.inputs.weights import masked_weight
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.hashing import sample_pixels
@@ -29,16 +29,14 @@ from keras_calib.predictions.outputs import to_model_logits
 __all__ = [
     "Predicted",
     "joined",
+    "labels_and_logits",
     "labels_of",
     "logits_of",
     "predicted",
-    "predicted_arrays",
     "predicted_batches",
+    "rows_that_count",
     "seen",
-    "takes_data_set",
 ]
-
-_R = TypeVar("_R")
 
 
 class Predicted(NamedTuple):
@@ -49,53 +47,33 @@ class Predicted(NamedTuple):
     sample_weight: np.ndarray | None
 
 
-def takes_data_set(fit_on: Callable[..., _R]) -> Callable[..., _R]:
-    """Make a method of `model, dataset` say what to do with `model, x, y`."""
-
-    @functools.wraps(fit_on)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> _R:
-        if len(args) > 2:
-            raise type_error(
-                "`dataset` must hold inputs and labels together: pass the "
-                "tuple `(x, y)`",
-                arguments=[type(x).__name__ for x in args],
-            )
-        return fit_on(self, *args, **kwargs)
-
-    return checked
-
-
 def predicted_batches(
     model: keras.Model,
     dataset: Iterable,
     reading: ReadOptions,
+    read: Callable[[Batch, ReadOptions], tuple] | None = None,
     *,
-    pixels_per_image: int | None = None,
-    seed: int = 0,
     batch_size: int = 32,
     steps: int | None = None,
     verbose: str | int = "auto",
+    in_order: bool = False,
 ) -> Iterator[tuple]:
-    """Tuples of labels, logits and weights (if any), batch by batch.
+    """What `read` makes of each batch: labels, logits and weights, if any.
 
-    `pixels_per_image` pixels of each image are kept, drawn by `seed`; None
-    keeps all. Other options are those of `batches_of` and `with_progress`.
+    Options are those of `batches_of` and `with_progress`; `reading` may keep
+    some pixels of each image.
     """
-    if pixels_per_image is not None:
-        check_integer("pixels_per_image", pixels_per_image, 1)
+    pixels = reading.pixels_per_image
+    if pixels is not None:
+        check_integer("pixels_per_image", pixels, 1)
     total = count_batches(dataset, batch_size, steps)
-    batches = predict_batches(model, dataset, batch_size, steps, reading.output)
-    return (
-        _chosen(batch, reading, pixels_per_image, seed)
-        for batch in with_progress(batches, total, verbose)
+    batches = predict_batches(
+        model, dataset, batch_size, steps, reading.output, in_order
     )
-
-
-def predicted_arrays(
-    model: keras.Model, dataset: Iterable, reading: ReadOptions, **options: Any
-) -> Predicted:
-    """`predicted_batches` of all data, in memory."""
-    return joined(predicted_batches(model, dataset, reading, **options))
+    read = read or labels_and_logits
+    return (
+        read(batch, reading) for batch in with_progress(batches, total, verbose)
+    )
 
 
 def predicted(
@@ -140,10 +118,13 @@ def labels_of(batch: Batch) -> Any:
 
 
 def joined(batches: Iterable[tuple]) -> Predicted:
+    """One array of each column; shorter sequences end in rows of weight 0."""
     rows = [
         tuple(to_numpy(part) for part in batch if part is not None)
         for batch in batches
     ]
+    if len({row[1].shape[1:-1] for row in rows if len(row) > 1}) > 1:
+        rows = _padded(rows)
     shapes = {tuple(part.shape[1:] for part in row) for row in rows}
     if len(shapes) != 1:
         raise value_error(
@@ -156,11 +137,33 @@ def joined(batches: Iterable[tuple]) -> Predicted:
     return Predicted(*columns, *[None] * (3 - len(columns)))
 
 
+def _padded(rows: list[tuple]) -> list[tuple]:
+    """Batches of sequences or images, padded to one size by weights of 0."""
+    leads = [logits.shape[:-1] for _, logits, *_ in rows]
+    if len({len(lead) for lead in leads}) > 1:
+        return rows
+    sizes = np.max([lead[1:] for lead in leads], axis=0)
+
+    def padded(x, rank):
+        ends = [
+            (0, size - n) for n, size in zip(x.shape[1:], sizes, strict=False)
+        ]
+        return np.pad(x, [(0, 0), *ends, *[(0, 0)] * (x.ndim - rank)])
+
+    found = []
+    for (labels, logits, *weight), lead in zip(rows, leads, strict=True):
+        counts = np.ones(lead, "float32")
+        each = masked_weight(weight[0], counts, lead) if weight else counts
+        parts = labels, logits, each
+        found.append(tuple(padded(x, len(lead)) for x in parts))
+    return found
+
+
 def logits_of(batch: Batch, reading: ReadOptions) -> np.ndarray:
     """The logits of a batch of predictions, one channel for two classes."""
     outputs, counts = batch.outputs, None
     if not reading.from_logits:
-        counts = _where_it_counts(batch, reading.ignore_class)
+        counts = rows_that_count(batch, reading)
     logits = to_numpy(to_model_logits(outputs, reading.from_logits, counts))
     if outputs.shape[-1] == 1:
         # One-channel labels can be probabilities of the second class.
@@ -168,44 +171,53 @@ def logits_of(batch: Batch, reading: ReadOptions) -> np.ndarray:
     return logits
 
 
-def _where_it_counts(batch: Batch, ignore_class: int | None) -> Any:
-    """Mask of valid samples of a batch, bool `(batch, ...)`; None for all."""
-    counts, lead = None, batch.outputs.shape[:-1]
+def rows_that_count(batch: Batch, reading: ReadOptions) -> np.ndarray | None:
+    """Mask of the samples that count, bool `(batch, ...)`; None for all.
+
+    Those of weight 0, such as masked ones, and of the ignored class do not.
+    """
+    axis = class_axis(batch.outputs, reading.axis, "outputs")
+    shape, counts = batch.outputs.shape, None
+    lead = shape[:axis] + shape[axis + 1 :]
     if batch.sample_weight is not None:
         weight = weight_of_rows(batch.sample_weight, lead)
         counts = weight.reshape(lead) > 0
-    if ignore_class is not None:
-        _, valid = standardize_labels(
-            batch.labels,
-            batch.outputs,
-            ignore_class=ignore_class,
-            names=("labels", "y_pred"),
-            mask=counts,
-        )
-        valid = to_numpy(valid)
-        counts = valid if counts is None else counts & valid
-    return counts
+    if reading.ignore_class is None:
+        return counts
+    labels = batch.labels
+    if reading.objectness:
+        labels, _, _ = split_objectness(labels, reading.ignore_class)
+    _, valid = standardize_labels(
+        labels,
+        batch.outputs,
+        axis=reading.axis,
+        ignore_class=reading.ignore_class,
+        names=("labels", "y_pred"),
+        mask=counts,
+    )
+    valid = to_numpy(valid)
+    return valid if counts is None else counts & valid
 
 
-def _chosen(
-    batch: Batch, reading: ReadOptions, pixels_per_image: int | None, seed: int
-) -> tuple:
+def labels_and_logits(batch: Batch, reading: ReadOptions) -> tuple:
     """Labels, logits and weights of a batch, or of pixels of its images."""
     labels, logits = to_numpy(labels_of(batch)), logits_of(batch, reading)
     weight = batch.sample_weight
-    if pixels_per_image is not None and logits.ndim > 2:
+    if reading.pixels_per_image is not None and logits.ndim > 2:
         images, num_classes = len(logits), logits.shape[-1]
+        valid = rows_that_count(batch, reading)
+        if valid is not None:
+            valid = ops.convert_to_tensor(valid.reshape(images, -1))
         logits = logits.reshape(images, -1, num_classes)
         soft = num_classes > 1 and labels.size == logits.size
         labels = labels.reshape(images, logits.shape[1], -1)
         ids = labels.argmax(-1) if soft else labels[..., 0]
         labels = labels if soft else ids
         ids = ops.convert_to_tensor(ids.astype("int32"))
-        valid = None
-        if reading.ignore_class is not None:
-            valid = ops.not_equal(ids, reading.ignore_class)
-        places = to_numpy(sample_pixels(ids, valid, pixels_per_image, seed))
-        rows = np.arange(images)[:, None]
+        places = sample_pixels(
+            ids, valid, reading.pixels_per_image, reading.seed
+        )
+        rows, places = np.arange(images)[:, None], to_numpy(places)
         if weight is not None:
             weight = to_numpy(weight)
             if weight.size == images * logits.shape[1]:

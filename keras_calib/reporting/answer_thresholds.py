@@ -7,12 +7,18 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_number
+from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.softmax import log_odds_of
 from keras_calib.numerics.softmax import sigmoid
 
 __all__ = [
     "AnswerThreshold",
+    "KEY",
+    "SCHEMA",
     "bounded_log_odds",
     "calibrated_confidence",
     "load_threshold",
@@ -21,8 +27,8 @@ __all__ = [
 # Of a confidence of 0 or 1, whose log-odds are infinite.
 _LARGEST = 87.0
 # Number of the form of the file.
-_SCHEMA = 1
-_KEY = "answer_threshold"
+SCHEMA = 1
+KEY = "answer_threshold"
 
 
 class AnswerThreshold:
@@ -51,6 +57,7 @@ class AnswerThreshold:
     """
 
     def __init__(self, facts: dict[str, Any]):
+        _check_facts(facts)
         self.facts = facts
         self.column = facts["column"]
         self._thresholds = None
@@ -76,16 +83,16 @@ class AnswerThreshold:
             `score`, and `accept`.
 
         Raises:
-            ValueError: If a value is NaN or no confidence, or groups are
-                missing or not asked for.
+            ValueError: If a value is not finite or no confidence, or groups
+                are missing or not asked for.
         """
         values = as_array(confidence, self.column, "float64")
         is_score = self.column == "score"
-        wrong = np.isnan(values)
+        wrong = ~np.isfinite(values)
         if not is_score:
             wrong = ~((values >= 0.0) & (values <= 1.0))
         if wrong.any():
-            rule = "not be NaN" if is_score else "be in [0, 1]"
+            rule = "be finite" if is_score else "be in [0, 1]"
             raise value_error(
                 f"`{self.column}` must {rule}",
                 **{self.column: values[wrong][:4].tolist()},
@@ -142,7 +149,9 @@ def load_threshold(path: Any) -> AnswerThreshold:
         the calibrated `confidence` and `accept`.
 
     Raises:
-        ValueError: If the file is no threshold that this version knows.
+        ValueError: If the file is no threshold that this version knows, or
+            has a name twice, a number that is none, or a calibrator that does
+            not rise.
 
     Example:
 
@@ -160,32 +169,63 @@ def load_threshold(path: Any) -> AnswerThreshold:
         Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
     """
     try:
-        facts = json.loads(Path(path).read_text(encoding="utf-8"))
+        facts = json.loads(
+            Path(path).read_text(encoding="utf-8"),
+            parse_constant=_no_number,
+            object_pairs_hook=_once,
+        )
     except (OSError, ValueError, RecursionError) as error:
         raise value_error(
             "`path` must be a .json file of `keras-calib threshold --out`",
             path=str(path),
             error=repr(error),
         ) from error
-    if not isinstance(facts, dict) or facts.get(_KEY) != _SCHEMA:
+    if not isinstance(facts, dict) or facts.get(KEY) != SCHEMA:
         raise value_error(
             "`path` must be a threshold of a form that this version knows: use "
             "the version of keras-calib that made it",
             path=str(path),
-            known=_SCHEMA,
+            known=SCHEMA,
         )
     try:
-        found = AnswerThreshold(facts)
-        if facts.get("groups") is None:
-            float(facts["threshold"])
-        calibrated_confidence(facts.get("calibrator"), np.array([0.5]))
+        return AnswerThreshold(facts)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise value_error(
             "`path` must be as `keras-calib threshold` writes it",
             path=str(path),
             error=repr(error),
         ) from error
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a name is there twice: {[k for k, _ in pairs]}")
     return found
+
+
+def _check_facts(facts: dict[str, Any]) -> None:
+    """Raises unless facts are numbers in their ranges, and order is kept."""
+    for name in ("coverage", "risk", "certified_risk", "delta"):
+        if facts.get(name) is not None:
+            check_share(name, facts[name])
+    every = [facts] if facts.get("groups") is None else facts["groups"]
+    for one in every:
+        # JSON has no infinity, which is a text.
+        if one["threshold"] not in ("inf", "-inf"):
+            check_number("threshold", one["threshold"])
+    if (calibrator := facts.get("calibrator")) is not None:
+        affine = calibrator["name"] == "affine"
+        *rising, free = ("slope", "intercept") if affine else ("a", "b", "c0")
+        check_number(free, calibrator[free])
+        for name in rising:
+            check_at_least(name, calibrator[name], 0.0)
+        check_above(name, max(calibrator[x] for x in rising), 0.0)
+    calibrated_confidence(calibrator, np.array([0.5]))
 
 
 def bounded_log_odds(confidence: np.ndarray) -> np.ndarray:

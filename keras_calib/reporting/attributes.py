@@ -11,8 +11,10 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.group_sums import GroupedSums
 from keras_calib.functional.group_table import group_metrics
 from keras_calib.functional.groupings import Grouping
+from keras_calib.functional.groupings import grouping
 from keras_calib.functional.groupings import groupings
 from keras_calib.numerics.row_blocks import RowFacts
+from keras_calib.predictions.row_order import Told
 from keras_calib.reporting.annotators import wrong_of
 
 __all__ = ["AttributeGroups", "with_groups", "worst_first"]
@@ -97,15 +99,24 @@ def with_groups(batches: Iterable[tuple], groups: Any) -> Iterator[tuple]:
         yield from batches
         return
     given = groups if isinstance(groups, Mapping) else {"group": groups}
-    grouped = groupings(given, (len(next(iter(given.values()), ())),))
-    start, total = 0, min(len(x.code) for x in grouped.values())
+    told = {str(k): x for k, x in given.items() if isinstance(x, Told)}
+    given = {k: x for k, x in given.items() if not isinstance(x, Told)}
+    grouped: dict[str, Grouping] = {}
+    start, total = 0, 0
+    if given:
+        grouped = groupings(given, (len(next(iter(given.values()))),))
+        total = min(len(x.code) for x in grouped.values())
     for batch in batches:
         rows = slice(start, start := start + len(batch[0]))
-        own = {k: x.part(rows, (total,)) for k, x in grouped.items()}
-        if start > total:
+        if given and start > total:
             break
+        own = {k: x.part(rows, (total,)) for k, x in grouped.items()}
+        for name, values in told.items():
+            count = len(batch[0])
+            label = f"groups[{name!r}]"
+            own[name] = grouping(values.take(count), (count,), label)
         yield (*batch, own)
-    if start != total:
+    if given and start != total:
         raise value_error(
             "`groups` must have a group for each sample of the data",
             groups=total,

@@ -1,6 +1,7 @@
 """Make a report of models or of predictions: from data to the page."""
 
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,13 +15,15 @@ from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
 from keras_calib.numerics.arrays import as_array
+from keras_calib.predictions.batches import Batch
+from keras_calib.predictions.batches import Predictor
 from keras_calib.predictions.batches import batches_of
 from keras_calib.predictions.batches import count_batches
-from keras_calib.predictions.batches import predict_batch
-from keras_calib.predictions.batches import ready
 from keras_calib.predictions.batches import with_progress
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
+from keras_calib.predictions.row_order import Told
+from keras_calib.predictions.row_order import told_by_batches
 from keras_calib.reporting.attributes import with_groups
 from keras_calib.reporting.blocks import merged
 from keras_calib.reporting.evaluation import EXPLAINED
@@ -100,9 +103,11 @@ def report(
         num_bins: Number of bins of the calibration errors, at most 1000.
         num_mistakes: How many of the surest mistakes to show, with the
             images if the inputs are images.
-        groups: Groups to compare, one for each sample in the order of the
-            data, or a dict of such by the name of the attribute, as in
-            `by_group`; or None.
+        groups: Groups to compare, or a dict of them by the name of the
+            attribute, as in `by_group`. A function gives those of a batch
+            from its inputs, such as `lambda x: x["site"]`. Groups that are
+            given for all samples need data in a fixed order, which are then
+            read twice.
         batch_size: Size of the batches of arrays.
         steps: How many batches, at most; None for all.
         title: Title of the page.
@@ -154,18 +159,14 @@ def report(
     first = _of_labels(next(iter(options.values())), votes)
     # Before a model is asked, as it checks the data too.
     num_batches = count_batches(data, batch_size, steps)
-    how = {k: (options[k].output, ready(m)) for k, m in models.items()}
+    predictors = [Predictor(m, options[k].output) for k, m in models.items()]
+    groups = told_by_batches(groups)
+    given = groups.values() if isinstance(groups, Mapping) else [groups]
+    told = [x for x in given if isinstance(x, Told)]
+    in_order = groups is not None and len(told) < len(given)
     batches = (
-        (
-            labels_of(batch),
-            [
-                predict_batch(model, batch, *how[name]).outputs
-                for name, model in models.items()
-            ],
-            batch.sample_weight,
-            batch.inputs if hasattr(batch.inputs, "shape") else None,
-        )
-        for batch in batches_of(data, batch_size, steps, first.output)
+        _predicted(batch, predictors, told)
+        for batch in batches_of(data, batch_size, steps, first.output, in_order)
     )
     batches = merged(with_progress(batches, num_batches, verbose))
     shared: dict[str, Any] = {
@@ -359,6 +360,27 @@ def report_of_batches(
         notes=notes or {},
     )
     return Report(html, results)
+
+
+def _predicted(
+    batch: Batch, predictors: list[Predictor], told: list[Told]
+) -> tuple:
+    """Labels, outputs of each model, weights and inputs of one batch."""
+    labels = labels_of(batch)
+    for groups in told:
+        groups.note(batch.inputs, len(labels))
+    each = [predictor(batch) for predictor in predictors]
+    weight, *others = (x.sample_weight for x in each)
+    if not all(np.array_equal(weight, x) for x in others):
+        raise value_error(
+            "`models` must mask the same rows: report on each alone",
+            masked=[
+                None if x is None else int(np.size(x) - np.count_nonzero(x))
+                for x in (weight, *others)
+            ],
+        )
+    inputs = batch.inputs if hasattr(batch.inputs, "shape") else None
+    return labels, [x.outputs for x in each], weight, inputs
 
 
 def _of_labels(options: ReadOptions, votes: Any) -> ReadOptions:

@@ -4,7 +4,9 @@ from typing import Any
 
 from keras import ops
 
-__all__ = ["answers_of", "interval_of_label"]
+from keras_calib.numerics.softmax import is_ruled_out
+
+__all__ = ["accepted", "answers_of", "has_confidence", "interval_of_label"]
 
 
 def answers_of(logits: Any, score: Any, threshold: Any) -> dict[str, Any]:
@@ -15,18 +17,44 @@ def answers_of(logits: Any, score: Any, threshold: Any) -> dict[str, Any]:
     probabilities = ops.softmax(logits, axis=-1)
     # Among ties the first class wins, as in `fit`; ops.top_k may take another.
     # Neither ONNX nor LiteRT can run ops.argmax.
-    classes = ops.arange(logits.shape[-1], dtype="float32")
+    size = logits.shape[-1]
+    if size is None:
+        size = ops.shape(logits)[-1]
+    classes = ops.arange(size, dtype="float32")
     largest = ops.max(logits, axis=-1, keepdims=True)
-    last = ops.full_like(logits, logits.shape[-1] - 1)
+    last = ops.full_like(logits, size - 1)
     label = ops.min(ops.where(logits >= largest, classes, last), axis=-1)
     return {
         "logits": logits,
         "probabilities": probabilities,
         "confidence": ops.max(probabilities, axis=-1),
         "score": score,
-        "accept": score >= threshold,
+        "accept": accepted(score, threshold, logits),
         "label": ops.cast(label, "int32"),
     }
+
+
+def accepted(score: Any, threshold: Any, logits: Any) -> Any:
+    """Where scores `(...)` reach the threshold, and there is a confidence."""
+    return ops.logical_and(score >= threshold, has_confidence(logits))
+
+
+def has_confidence(logits: Any) -> Any:
+    """Whether logits `(..., num_classes)` have a softmax, bool `(...)`.
+
+    A network that overflows gives NaN or infinity. Some classes may be ruled
+    out, but not all.
+    """
+    # A sum keeps NaN, which a maximum may drop.
+    total = ops.sum(logits, axis=-1)
+    found = ops.logical_and(
+        total < float("inf"),
+        ops.logical_not(is_ruled_out(ops.max(logits, axis=-1))),
+    )
+    if logits.shape[-1] is None:
+        # One output that is not known to be alone is read as one class.
+        found = ops.logical_and(found, ops.shape(logits)[-1] > 1)
+    return found
 
 
 def interval_of_label(label: Any, ends: tuple[Any, Any]) -> dict[str, Any]:

@@ -78,12 +78,6 @@ def candidates(
             scores=scores.shape,
             correct=correct.shape,
         )
-    bad = np.isnan(scores)
-    if bad.any():
-        raise value_error("`scores` must not be NaN", **located(bad))
-    bad = (correct != 0.0) & (correct != 1.0)
-    if bad.any():
-        raise value_error("`correct` must be 0 or 1", **located(bad))
     weight = np.ones(scores.shape)
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, scores.shape)
@@ -93,21 +87,25 @@ def candidates(
                 "`sample_weight` must not be 0 everywhere", sum=0.0
             )
         check_equal_weights(weight, delta)
-        counted = weight > 0
-        scores, correct = scores[counted], correct[counted]
-        weight = weight[counted]
+    counted = weight > 0
+    bad = np.isnan(scores) & counted
+    if bad.any():
+        raise value_error("`scores` must not be NaN", **located(bad))
+    bad = (correct != 0.0) & (correct != 1.0) & counted
+    if bad.any():
+        raise value_error("`correct` must be 0 or 1", **located(bad))
     found = ranked_candidates(
-        scores.reshape(-1), 1.0 - correct.reshape(-1), weight.reshape(-1)
+        scores[counted], 1.0 - correct[counted], weight[counted]
     )
     return found._replace(wrong=np.minimum(found.wrong, found.accepted))
 
 
 def check_equal_weights(weight: np.ndarray, delta: float | None) -> None:
     """Raises ValueError for a guarantee on samples that count unequally."""
-    if delta is not None and not np.all(weight == 1.0):
+    if delta is not None and not np.all((weight == 1.0) | (weight == 0.0)):
         raise value_error(
-            "`sample_weight` must be 1 everywhere with `delta`: the "
-            "guarantee counts samples",
+            "`sample_weight` must be 1 with `delta`, or 0 for samples to "
+            "leave out: the guarantee counts samples",
             minimum=float(weight.min()),
             maximum=float(weight.max()),
         )

@@ -1,13 +1,13 @@
 """A classifier that may abstain."""
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 from typing import Self
 from typing import cast
 
 import keras
+from keras import ops
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
@@ -18,10 +18,9 @@ from keras_calib.formulas import scores
 from keras_calib.inputs.checks import class_axis
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.predictions.collect import predicted_arrays
-from keras_calib.predictions.collect import takes_data_set
-from keras_calib.predictions.outputs import read_as
+from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.selection.answers import has_confidence
 from keras_calib.selection.answers import interval_of_label
 from keras_calib.selection.candidates import check_units
 from keras_calib.selection.cost_targets import CostTarget
@@ -46,7 +45,7 @@ __all__ = ["SelectiveClassifier"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SelectiveClassifier(StoredLayer):
+class SelectiveClassifier(StoredLayer, FitsOnModel):
     """A classifier that abstains when its score is below a threshold.
 
     Use it to let a model answer only when it is sure enough. It calibrates
@@ -89,6 +88,8 @@ class SelectiveClassifier(StoredLayer):
         Geifman and El-Yaniv, Selective Classification for Deep Neural
         Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
     """
+
+    fits_batches = False
 
     def __init__(
         self,
@@ -202,7 +203,8 @@ class SelectiveClassifier(StoredLayer):
                 The rest chooses the threshold.
             seed: Seed of this split, and of the rows that fix or test
                 thresholds for shifted data.
-            sample_weight: Weights `(n, ...)` or `(n,)`; 1 with `delta`.
+            sample_weight: Weights `(n, ...)` or `(n,)`; with `delta` 1, or 0
+                for samples to leave out.
             ignore_class: Class id to leave out.
             groups: Group of each sample, integers or strings `(n,)`: one
                 threshold for each, as `choose_group_thresholds` says.
@@ -252,40 +254,6 @@ class SelectiveClassifier(StoredLayer):
                 self.take_records(target, records, names, places, log_odds)
                 self._place = place
         return self
-
-    @takes_data_set
-    def fit_on(
-        self,
-        model: keras.Model,
-        dataset: Iterable,
-        *,
-        from_logits: bool | None = None,
-        ignore_class: int | None = None,
-        output: str | int | None = None,
-        steps: int | None = None,
-        verbose: str | int = "auto",
-        **target: Any,
-    ) -> Self:
-        """Runs a model over held-out data, fits on its logits, returns self.
-
-        Use it when you have a model and data rather than logits. `model`,
-        `dataset` and the arguments about reading them are those of
-        `Calibrator.fit_on`. `risk`, `coverage`, `delta`, `method`,
-        `costs`, `reject_cost`, `mean_cost`, `tune_fraction`, `seed`,
-        `one_threshold`, `target_prior`, and `groups`, in the order of the data
-        set, are those of `fit`. Raises as both.
-        """
-        reading = read_as(model, from_logits, ignore_class, output)
-        labels, logits, weight = predicted_arrays(
-            model, dataset, reading, steps=steps, verbose=verbose
-        )
-        return self.fit(
-            labels,
-            logits,
-            sample_weight=weight,
-            ignore_class=reading.ignore_class,
-            **target,
-        )
 
     def fit_scores(
         self,
@@ -390,6 +358,10 @@ class SelectiveClassifier(StoredLayer):
             logits = at_least_float32(self.calibrator(given))
         threshold = self.threshold_for(groups, tuple(logits.shape)[:-1])
         answers = self.answers(logits, threshold)
+        if self.calibrator is not None:
+            # A calibrator may turn what is no logit into one.
+            sound = ops.logical_and(answers["accept"], has_confidence(given))
+            answers["accept"] = sound
         interval = getattr(self.calibrator, "interval", None)
         if interval is not None:
             answers |= interval_of_label(answers["label"], interval(given))

@@ -43,8 +43,8 @@ def choose_threshold_by_cost(
             `SelectiveClassifier.fit` with costs.
         method: As there. None takes `"empirical"` with `reject_cost` alone,
             and `"betting"` with `delta`.
-        sample_weight: Weights >= 0, of the shape of the scores or `(n,)`; 1
-            everywhere with `delta`.
+        sample_weight: Weights >= 0, of the shape of the scores or `(n,)`;
+            with `delta` 1, or 0 for samples to leave out.
 
     Returns:
         ChosenThreshold. Its `risk` is the share of the accepted that cost
@@ -83,7 +83,13 @@ def choose_threshold_by_cost(
     # The scores and weights are checked as those of errors are.
     given = as_array(cost, "cost", "float64")
     candidates(scores, np.ones(given.shape), sample_weight, delta)
-    bad = ~((given >= 0.0) & (given <= largest_cost))
+    kept = np.ones(given.size, bool)
+    weight = np.ones(given.size)
+    if sample_weight is not None:
+        weight = weight_of_rows(sample_weight, given.shape)
+        kept = weight > 0
+    given = given.reshape(-1)
+    bad = ~((given >= 0.0) & (given <= largest_cost)) & kept
     if bad.any():
         raise value_error(
             "`cost` must lie between 0 and `largest_cost`",
@@ -93,9 +99,5 @@ def choose_threshold_by_cost(
     score = as_array(scores, "scores").reshape(-1)
     if score.dtype not in (np.float32, np.float64):
         score = score.astype("float64")
-    weight = np.ones(len(score))
-    if sample_weight is not None:
-        weight = weight_of_rows(sample_weight, given.shape)
-    kept = weight > 0
-    rows = score, given.reshape(-1), given.reshape(-1) > 0, weight
+    rows = score, given, given > 0, weight
     return target.choose(*(x[kept] for x in rows))[1]

@@ -14,6 +14,7 @@ from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import Top1
+from keras_calib.selection.answers import accepted
 from keras_calib.selection.answers import answers_of
 from keras_calib.selection.data_hash import cost_facts
 from keras_calib.selection.data_hash import cost_hashes
@@ -57,7 +58,7 @@ class CostRule:
             "probabilities": probabilities,
             "confidence": ops.sum(shown, axis=-1),
             "score": -expected,
-            "accept": -expected >= threshold,
+            "accept": accepted(-expected, threshold, logits),
             "label": label,
             "expected_cost": expected,
         }

@@ -138,7 +138,10 @@ class DetectionSelector(keras.layers.Layer):
         found[label_name] = labels
         found[score_name] = ops.cast(found[score_name], "float32")
         places = ops.arange(labels.shape[-1], dtype="int32")
-        valid = labels >= 0
+        # NaN and infinity are no confidence.
+        valid = ops.logical_and(
+            labels >= 0, ops.abs(found[score_name]) < float("inf")
+        )
         if "num_detections" in found:
             count = ops.cast(found.pop("num_detections"), "int32")
             valid = ops.logical_and(valid, places < count[..., None])

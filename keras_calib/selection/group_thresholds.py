@@ -153,8 +153,8 @@ def choose_group_thresholds(
             them. None bounds the risk on these samples only.
         method: With `delta`, `"ltt"` for Learn then Test, or `"sgr"`, with
             which certified groups pass nothing on.
-        sample_weight: Weights >= 0, of the shape of the scores or `(n,)`; 1
-            everywhere with `delta`.
+        sample_weight: Weights >= 0, of the shape of the scores or `(n,)`;
+            with `delta` 1, or 0 for samples to leave out.
 
     Returns:
         GroupThresholds.

@@ -8,17 +8,15 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import is_in_live_graph
-from keras_calib.calibrators.fitted_layer import FittedLayer
+from keras_calib.calibrators.fitted_layer import DependentLayer
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.label_thresholds import LabelThresholds
 from keras_calib.selection.thresholds import ChosenThreshold
-from keras_calib.selection.tuning import check_same_fits
-from keras_calib.selection.tuning import fits_of
 
 __all__ = ["LabelThresholdLayer"]
 
 
-class LabelThresholdLayer(FittedLayer):
+class LabelThresholdLayer(DependentLayer):
     """Abstract: a layer with a threshold by label or example, and its facts."""
 
     by: str
@@ -26,9 +24,6 @@ class LabelThresholdLayer(FittedLayer):
     calibrator: Any
     label_names: tuple[str, ...] | None
     reads_labels = True
-    # Fits of the calibrator when the threshold was chosen.
-    _fits: list[int] | None = None
-    _threshold: Any = None
     _chosen: Any = None
 
     @property
@@ -46,16 +41,9 @@ class LabelThresholdLayer(FittedLayer):
         """
         return self._chosen
 
-    def check_fitted(self) -> None:
-        """Raises RuntimeError before `fit`, or if the calibrator changed."""
-        super().check_fitted()
-        if self._fits is not None:
-            check_same_fits([self.calibrator], self._fits)
-
-    def part_was_fitted(self) -> None:
-        """Rejects everything: compiled functions do not check the fits."""
-        shape = tuple(self._threshold.shape)
-        self._threshold.assign(np.full(shape, np.inf, "float32"))
+    def parts(self) -> list[Any]:
+        """The calibrator."""
+        return [self.calibrator]
 
     def build(self, input_shape):
         self.check_fitted()
@@ -107,9 +95,7 @@ class LabelThresholdLayer(FittedLayer):
         """Takes the threshold of facts, and notes the calibrator's fit."""
         self.set_threshold(np.asarray(chosen.threshold, "float32"))
         self._chosen = chosen
-        self._fits = fits_of([self.calibrator])
-        if self.calibrator is not None:
-            self.calibrator.tell(self)
+        self.note_fits()
 
     def set_threshold(self, threshold: np.ndarray) -> None:
         """Makes the variable if need be, and sets it."""

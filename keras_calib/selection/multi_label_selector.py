@@ -1,6 +1,5 @@
 """A selector for several labels at once."""
 
-from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 from typing import Self
@@ -21,10 +20,8 @@ from keras_calib.inputs.multi_label import check_label_names
 from keras_calib.inputs.multi_label import read_columns
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.numerics.arrays import as_array
-from keras_calib.predictions.collect import takes_data_set
+from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.multi_label import label_logits
-from keras_calib.predictions.multi_label import predicted_labels
-from keras_calib.predictions.outputs import read_as
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_equal_weights
 from keras_calib.selection.candidates import check_units
@@ -46,7 +43,7 @@ __all__ = ["MultiLabelSelector", "selector_of"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class MultiLabelSelector(LabelThresholdLayer):
+class MultiLabelSelector(LabelThresholdLayer, FitsOnModel):
     """Abstains from answers to single labels, or to whole examples.
 
     Use it to let a model of several labels answer only where it is sure
@@ -94,6 +91,8 @@ class MultiLabelSelector(LabelThresholdLayer):
         inequality, by which each has an equal share of `delta`
     """
 
+    fits_batches = False
+
     def __init__(
         self,
         *,
@@ -128,6 +127,8 @@ class MultiLabelSelector(LabelThresholdLayer):
         self._chosen = chosen
         if threshold is not None:
             self.set_threshold(as_array(threshold, "threshold", "float32"))
+            if chosen is not None:
+                self.note_fits()
 
     def fit(
         self,
@@ -212,39 +213,6 @@ class MultiLabelSelector(LabelThresholdLayer):
         self._take(columns._replace(outputs=scored), target, at_once)
         return self
 
-    @takes_data_set
-    def fit_on(
-        self,
-        model: keras.Model,
-        dataset: Iterable,
-        *,
-        from_logits: bool | None = None,
-        ignore_class: int | None = None,
-        output: str | int | None = None,
-        steps: int | None = None,
-        verbose: str | int = "auto",
-        **target: Any,
-    ) -> Self:
-        """Runs a model over held-out data, fits on its logits, returns self.
-
-        Use it when you have a model and data rather than logits. `model`,
-        `dataset` and the arguments about reading them are those of
-        `MultiLabelCalibrator.fit_on`, the others those of `fit`.
-        """
-        reading = read_as(
-            model, from_logits, ignore_class, output, several_labels=True
-        )
-        labels, logits, weight = predicted_labels(
-            model, dataset, reading, steps=steps, verbose=verbose
-        )
-        return self.fit(
-            labels,
-            logits,
-            sample_weight=weight,
-            ignore_class=reading.ignore_class,
-            **target,
-        )
-
     def call(self, logits, *, from_logits=True):
         """Answers as the served model does.
 
@@ -264,14 +232,19 @@ class MultiLabelSelector(LabelThresholdLayer):
 
     def answers(self, logits: Any) -> dict[str, Any]:
         """Named answers to logits before calibration."""
-        logits = self._calibrated(logits)
+        given, logits = logits, self._calibrated(logits)
         score = self._score(logits)
+        # What overflows has no confidence, also where a calibrator makes one.
+        bound = float("inf")
+        sound = ops.logical_and(ops.abs(given) < bound, ops.abs(logits) < bound)
+        if self.by == "example":
+            sound = ops.all(sound, axis=-1)
         return {
             "logits": logits,
             "probabilities": ops.sigmoid(logits),
             "confidence": ops.sigmoid(ops.abs(logits)),
             "score": score,
-            "accept": score >= self._threshold,
+            "accept": ops.logical_and(score >= self._threshold, sound),
             "labels": ops.cast(logits > 0.0, "int32"),
         }
 
@@ -350,7 +323,8 @@ def selector_of(part: SelectiveClassifier, **options: Any) -> Any:
 def _check_usable(columns: LabelColumns) -> None:
     """Raise unless labels are right or wrong, and logits can be ranked."""
     shown = columns.pooled()[1]
-    bad = ~np.isfinite(shown[:, 0])
+    # The layer computes in float32.
+    bad = ~(np.abs(shown[:, 0]) <= np.finfo("float32").max)
     if bad.any():
         raise value_error(
             "`logits` must be finite: clip probabilities of 0 or 1 before you "

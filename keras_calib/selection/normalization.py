@@ -4,9 +4,7 @@ from typing import Any
 from typing import Self
 
 import keras
-import numpy as np
 
-from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.formulas.scores import p_norm
 from keras_calib.inputs.batch import standardize_arrays
@@ -115,7 +113,7 @@ class LogitNormalization(FittedLayer):
 
         Raises:
             ValueError: If shapes do not fit, there is no sample, a logit is
-                not finite, or `logits` are probabilities.
+                NaN or infinite, or `logits` are probabilities.
         """
         read = standardize_arrays(
             labels,
@@ -126,9 +124,6 @@ class LogitNormalization(FittedLayer):
             name="logits",
             refuse_probabilities=True,
         )
-        if read.outputs.min() == -np.inf:
-            raise value_error("`logits` must be finite", minimum=-np.inf)
-
         # Normalised logits tie in float32.
         outputs = read.outputs.astype("float64", copy=False)
         top = top_label(

@@ -3,7 +3,9 @@
 from typing import Any
 
 import keras
+import numpy as np
 
+from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.costs import CostLayer
 from keras_calib.selection.group_thresholds import facts_of
@@ -68,6 +70,11 @@ class StoredLayer(CostLayer):
         if isinstance(target, Target):
             self.take(found, target, log_odds)
             return
+        if weight is not None:
+            counted = weight_of_rows(weight, np.shape(scores)) > 0
+            scores, correct, kind = (
+                np.asarray(x)[counted] for x in (scores, correct, kind)
+            )
         found, chosen, certified = target.choose(
             scores, correct, kind, log_odds
         )

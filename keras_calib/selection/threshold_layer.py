@@ -10,7 +10,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import is_in_live_graph
 from keras_calib.backend.traced import note_graph
-from keras_calib.calibrators.fitted_layer import FittedLayer
+from keras_calib.calibrators.fitted_layer import DependentLayer
 from keras_calib.inputs.checks import check_number
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.data_hash import with_group_hashes
@@ -28,20 +28,17 @@ from keras_calib.selection.thresholds import Target
 from keras_calib.selection.thresholds import ThresholdTable
 from keras_calib.selection.thresholds import choose
 from keras_calib.selection.thresholds import table_of
-from keras_calib.selection.tuning import check_same_fits
-from keras_calib.selection.tuning import fits_of
 
 __all__ = ["ThresholdLayer"]
 
 
-class ThresholdLayer(FittedLayer):
+class ThresholdLayer(DependentLayer):
     """Abstract: a layer with a threshold, and the facts of its choice."""
 
     # Candidate thresholds of the last fit, which are certified, delta, and the
     # largest cost of an answer; None for errors.
     _table: tuple[Candidates, Any, float | None, float | None] | None = None
 
-    _threshold: Any = None
     # Names of the groups, their ids, and candidates by group.
     _group: tuple = ()
     _ids: Any = None
@@ -53,10 +50,6 @@ class ThresholdLayer(FittedLayer):
         if kwargs.get("groups") is not None:
             kwargs["groups"] = served_ids(kwargs["groups"], self._group)
         return super().__call__(logits, *args, **kwargs)
-
-    def parts(self) -> list[Any]:
-        """Layers and functions for whose scores the threshold is."""
-        raise NotImplementedError
 
     def set_threshold(
         self,
@@ -74,10 +67,8 @@ class ThresholdLayer(FittedLayer):
         self._make_threshold(group)
         self._fitted = threshold is not None
         self._chosen = chosen
-        # Fits of the parts when the threshold was chosen.
-        self._fits: list[int] | None = None
         if chosen:
-            self._note_fits()
+            self.note_fits()
         if threshold is None:
             return
         if group:
@@ -178,12 +169,6 @@ class ThresholdLayer(FittedLayer):
         """
         return self._chosen
 
-    def check_fitted(self) -> None:
-        """Raises RuntimeError before `fit`, and if a part was fitted later."""
-        super().check_fitted()
-        if self._fits is not None:
-            check_same_fits(self.parts(), self._fits)
-
     def table(self, group: Any = None) -> ThresholdTable:
         """Coverage and risk of each threshold, on the data of the last fit.
 
@@ -238,7 +223,7 @@ class ThresholdLayer(FittedLayer):
         self._group_table = self._cost_records = None
         self._chosen = chosen
         self._table = (found, certified, delta, largest_cost)
-        self._note_fits()
+        self.note_fits()
         self._threshold.assign(chosen.threshold)
         self.mark_fitted()
 
@@ -271,17 +256,6 @@ class ThresholdLayer(FittedLayer):
             },
             target.delta,
         )
-        self._note_fits()
+        self.note_fits()
         self._threshold.assign(np.asarray(chosen.threshold, "float32"))
         self.mark_fitted()
-
-    def part_was_fitted(self) -> None:
-        """Rejects everything: compiled functions do not check the fits."""
-        shape = tuple(self._threshold.shape)
-        self._threshold.assign(np.full(shape, np.inf, "float32"))
-
-    def _note_fits(self) -> None:
-        self._fits = fits_of(self.parts())
-        for part in self.parts():
-            if isinstance(part, FittedLayer):
-                part.tell(self)

@@ -183,8 +183,8 @@ def choose_threshold(
             on these samples only.
         method: With `delta`, `"ltt"` for Learn then Test, or `"sgr"` for a
             binary search over coverage, which mostly accepts less.
-        sample_weight: Weights >= 0, of the shape of the scores or `(n,)`; 1
-            everywhere with `delta`.
+        sample_weight: Weights >= 0, of the shape of the scores or `(n,)`;
+            with `delta` 1, or 0 for samples to leave out.
 
     Returns:
         ChosenThreshold.

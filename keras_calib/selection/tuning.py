@@ -16,6 +16,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import Batch
+from keras_calib.inputs.batch import both
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.top_label import hard_labels
@@ -31,8 +32,6 @@ __all__ = [
     "area",
     "by_blocks",
     "check_nothing_to_tune",
-    "check_same_fits",
-    "fits_of",
     "tuned",
 ]
 
@@ -68,7 +67,7 @@ class HeldOut(NamedTuple):
         if tune_fraction is not None:
             _, rest = self.split(tune_fraction, seed)
         places = np.reshape(np.asarray(rest.places), -1)
-        if self.ignore_class is None:
+        if self.ignore_class is None and self.weight is None:
             return places
         read = standardize_arrays(
             rest.labels,
@@ -79,7 +78,7 @@ class HeldOut(NamedTuple):
             name="logits",
             drop=False,
         )
-        return places if read.mask is None else places[read.mask]
+        return places[_counted(read)]
 
     def split(self, fraction: float, seed: int) -> list["HeldOut"]:
         """A random share of the rows for tuning, and the rest."""
@@ -109,7 +108,9 @@ class HeldOut(NamedTuple):
 
     def calibrated(self, calibrator: Any) -> Batch:
         """Calibrated logits, labels and weights, read and checked."""
-        logits = self.logits.astype("float32", copy=False)
+        with np.errstate(over="ignore"):
+            # What becomes infinite is refused below.
+            logits = self.logits.astype("float32", copy=False)
         read = standardize_arrays(
             self.labels,
             logits,
@@ -117,16 +118,15 @@ class HeldOut(NamedTuple):
             sample_weight=self.weight,
             ignore_class=self.ignore_class,
             name="logits",
-            drop=calibrator is None,
+            drop=False,
             refuse_probabilities=True,
         )
-        if calibrator is None:
-            return read
-        # One output becomes two classes, as when served. The calibrator gets
-        # the shape of the logits, as it may look at neighbours.
-        every = read.outputs.reshape(*logits.shape[:-1], -1)
-        outputs = by_blocks(calibrator, every).reshape(read.outputs.shape)
-        rows = slice(None) if read.mask is None else read.mask
+        outputs, rows = read.outputs, _counted(read)
+        if calibrator is not None:
+            # One output becomes two classes, as when served. The calibrator
+            # gets the shape of the logits, as it may look at neighbours.
+            every = outputs.reshape(*logits.shape[:-1], -1)
+            outputs = by_blocks(calibrator, every).reshape(outputs.shape)
         return standardize_arrays(
             read.labels[rows],
             outputs[rows],
@@ -192,26 +192,6 @@ def check_nothing_to_tune(parts: Sequence[Any], delta: float | None) -> None:
         )
 
 
-def fits_of(parts: Iterable[Any]) -> list[int]:
-    """How often each part was fitted; 0 for what is not ours."""
-    return [getattr(part, "num_fits", 0) for part in parts]
-
-
-def check_same_fits(parts: Sequence[Any], before: list[int]) -> None:
-    """Raises RuntimeError for parts fitted since a threshold was chosen."""
-    pairs = zip(parts, fits_of(parts), before, strict=True)
-    again = [type(part).__name__ for part, now, then in pairs if now != then]
-    if again:
-        raise RuntimeError(
-            invalid(
-                "`calibrator` and `score` must be those for which the "
-                "threshold was chosen, and were fitted again: call `fit` of "
-                "the selector, with data that they were not fitted on",
-                fitted_again=again,
-            )
-        )
-
-
 def apply_score(function: Any, logits: Any) -> Any:
     """Scores `(...)` of logits; for `"msp"` log-odds, which never saturate."""
     if shape_of(logits)[-1] == 1:
@@ -242,6 +222,14 @@ def by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
 def _unfitted(parts: Iterable[Any]) -> list[Any]:
     """The parts that still need a fit."""
     return [part for part in parts if getattr(part, "fitted", True) is False]
+
+
+def _counted(read: Batch) -> Any:
+    """Rows that count: not of the ignored class, and of a weight above 0."""
+    counted = read.mask
+    if read.weight is not None:
+        counted = both(counted, read.weight > 0)
+    return slice(None) if counted is None or counted.all() else counted
 
 
 def _scored(read: Batch, function: Any) -> Top1:

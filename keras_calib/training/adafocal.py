@@ -14,10 +14,12 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_number
+from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.batches import check_reread
 from keras_calib.predictions.batches import predict_batches
+from keras_calib.predictions.collect import rows_that_count
 from keras_calib.training.scheduled_focal import FocalBinsModel
 
 __all__ = ["AdaptiveFocalModel", "next_gammas"]
@@ -154,21 +156,28 @@ class AdaptiveFocalModel(FocalBinsModel):
         confidence, correct = [], []
         batches = predict_batches(self, data, batch_size, steps=steps)
         for batch in batches:
-            _check_no_weight(batch.sample_weight)
+            weight = batch.sample_weight
+            # The weights of a mask are 0 and 1.
+            if weight is not None and not np.isin(weight, (0.0, 1.0)).all():
+                _check_no_weight(weight)
             outputs = np.moveaxis(batch.outputs, self.axis, -1)
             labels = to_numpy(batch.labels)
-            if self.ignore_class is not None and np.all(
-                labels == self.ignore_class
-            ):
+            reading = ReadOptions(
+                axis=self.axis, ignore_class=self.ignore_class
+            )
+            counts = rows_that_count(batch, reading)
+            if counts is not None and not counts.any():
                 continue
             top = top_label(
                 labels,
                 outputs,
                 from_logits=self.from_logits,
+                sample_weight=counts,
                 ignore_class=self.ignore_class,
             )
-            confidence.append(top.confidence)
-            correct.append(top.correct)
+            kept = slice(None) if top.weight is None else top.weight > 0
+            confidence.append(top.confidence[kept])
+            correct.append(top.correct[kept])
         if not confidence:
             raise value_error(
                 "`validation_data` must have a sample that is not ignored", n=0

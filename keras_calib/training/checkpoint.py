@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from keras import backend
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import check_not_locked
+from keras_calib.backend.npz import NpzFile
+from keras_calib.backend.npz import reading_npz
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.training.callback_state import callback_state
 from keras_calib.training.callback_state import check_state
@@ -265,15 +266,9 @@ def _signature(name: str, value: Any) -> tuple:
 
 def _read(path: Path, *, with_arrays: bool = False) -> dict:
     """Reads and checks a file, without unpickling."""
-    with open(path, "rb") as file:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                state = _state(archive, with_arrays)
-        # Another file may raise anything.
-        except Exception as error:
-            raise value_error(
-                "`path` must be a file of `ResumableBackup`", path=str(path)
-            ) from error
+    rule = "`path` must be a file of `ResumableBackup`"
+    with reading_npz(path, rule) as file:
+        state = _state(file, with_arrays)
     if state["version"] != _VERSION:
         raise value_error(
             f"the backup must be of version {_VERSION}: train anew",
@@ -283,25 +278,11 @@ def _read(path: Path, *, with_arrays: bool = False) -> dict:
     return state
 
 
-def _state(archive: zipfile.ZipFile, with_arrays: bool) -> dict:
-    # Each entry is read once and none may be compressed, so that a small file
-    # cannot fill the memory.
-    left = {entry.filename: entry for entry in archive.infolist()}
-
-    def read(name):
-        entry = left.pop(f"{name}.npy")
-        if entry.compress_type != zipfile.ZIP_STORED:
-            raise zipfile.BadZipFile("compressed")
-        with archive.open(entry) as file:
-            array = np.lib.format.read_array(file, allow_pickle=False)
-            # Read to the end, where the checksum is compared.
-            file.read()
-        return array
-
+def _state(file: NpzFile, with_arrays: bool) -> dict:
     def value(found):
-        return read(f"arr_{found[_ARRAY]}") if _ARRAY in found else found
+        return file.read(f"arr_{found[_ARRAY]}") if _ARRAY in found else found
 
-    text = read("meta").tobytes()
+    text = file.read("meta").tobytes()
     state = json.loads(text, object_hook=value if with_arrays else None)
     if state["version"] != _VERSION:
         return state

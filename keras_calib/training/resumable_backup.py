@@ -9,6 +9,7 @@ import keras
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import begin_at_epoch
 from keras_calib.backend.keras_internals import callback_model
+from keras_calib.backend.keras_internals import fit_arguments
 from keras_calib.backend.locks import PathLock
 from keras_calib.inputs.checks import check_integer
 from keras_calib.training.callback_state import plain_number
@@ -31,7 +32,8 @@ class ResumableBackup(keras.callbacks.Callback):
     replaced atomically, so a kill leaves a complete backup, of the last epoch
     or of the one before.
 
-    To train in the order of an uninterrupted run, use `EpochBatches`, or give
+    To train in the order of an uninterrupted run, use `EpochBatches`, which
+    this callback tells the epoch, or give `array_pipeline`,
     `training_pipeline` and `shuffled_epochs`
     `first_epoch=finished_epochs(path)`. Arrays that `fit` itself shuffles
     come in a new order. Layers that draw random numbers without a
@@ -60,9 +62,10 @@ class ResumableBackup(keras.callbacks.Callback):
         RuntimeError: When training begins, if another process or thread
             trains with this path.
         TypeError: If one of `callbacks` has no `state_attributes`.
-        ValueError: When training begins, if the model is not built, or one of
-            `callbacks` comes after the backup. Also if the backup is of
-            another model, optimizer or other callbacks.
+        ValueError: When training begins, if the model is not built, one of
+            `callbacks` comes after the backup, or `steps_per_epoch` breaks up
+            the passes of `EpochBatches`. Also if the backup is of another
+            model, optimizer or other callbacks.
 
     Example:
 
@@ -98,6 +101,8 @@ class ResumableBackup(keras.callbacks.Callback):
         self.epoch_logs: list[dict] = []
         self._pending: list | None = None
         self._late: list = []
+        # Data that take the number of the epoch, or None.
+        self._data: Any = None
         # Whether training was stopped within an epoch.
         self._broken_off = False
         self._lock = PathLock("path", path)
@@ -117,6 +122,15 @@ class ResumableBackup(keras.callbacks.Callback):
         self.epoch_logs = []
         self._pending = None
         self._broken_off = False
+        arguments = fit_arguments(self.model)
+        follows = hasattr(arguments.get("x"), "set_epoch")
+        if follows and arguments["steps_per_epoch"] is not None:
+            raise value_error(
+                "`steps_per_epoch` must be None for data that have an epoch "
+                "of their own, which is a whole pass",
+                steps_per_epoch=arguments["steps_per_epoch"],
+            )
+        self._data = arguments["x"] if follows else None
         if not self.model.built:
             # Even without a file: better an error now than after a crash.
             raise value_error(
@@ -145,6 +159,8 @@ class ResumableBackup(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         # Keras has read the first epoch; another `fit` must not inherit it.
         begin_at_epoch(self.model, None)
+        if self._data is not None:
+            self._data.set_epoch(epoch)
         if self._pending is not None:
             restore(self.callbacks, self._pending)
             self._pending = None
@@ -176,6 +192,7 @@ class ResumableBackup(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         # `on_epoch_begin` did not run if all epochs were finished before.
         begin_at_epoch(self.model, None)
+        self._data = None
         if self.delete_at_end and not self._broken_off and self._writes():
             self.path.unlink(missing_ok=True)
         self._lock.release()

@@ -8,6 +8,8 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import in_stateless_scope
 from keras_calib.backend.replicas import num_replicas
+from keras_calib.inputs.readers import narrowed_ids
+from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import value_if_eager
 
 __all__ = ["add_at", "checked_index", "read_at", "set_at", "unless_unknown"]
@@ -18,10 +20,10 @@ def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
 
     Raises ValueError in eager mode if one is out of range.
     """
-    index = ops.reshape(ops.convert_to_tensor(index), (-1,))
-    index = ops.cast(index, "int32")
-    known = ops.logical_and(index >= 0, index < num_samples)
-    values = value_if_eager(index)
+    given = as_numbers(index, "index")
+    index = ops.reshape(narrowed_ids(given, num_samples), (-1,))
+    known = index >= 0
+    values = value_if_eager(given)
     if values is not None and not value_if_eager(ops.all(known)):
         raise value_error(
             "`index` must hold numbers in [0, num_samples)",

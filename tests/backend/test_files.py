@@ -1,12 +1,25 @@
 """Files are whole, whoever is killed."""
 
 import errno
+import io
 import os
+import random
+import resource
+import signal
+import time
+import warnings
+import zipfile
 
 import pytest
+from cases import BACKEND
 from file_writers import writer
+from kinds_of_files import KINDS
+from kinds_of_files import writers
 
 from keras_calib.backend.files import replacing
+from keras_calib.backend.files import write_csv
+
+FSIZE = resource.RLIMIT_FSIZE
 
 
 def names(folder):
@@ -87,3 +100,82 @@ def test_leftovers_go_when_they_are_old(tmp_path):
     with replacing(long):
         pass
     assert long.exists()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_full_disk_leaves_the_old_file_and_says_which(name, tmp_path):
+    path, (soft, hard) = tmp_path / name, resource.getrlimit(FSIZE)
+    made, write = writers(), KINDS[name]
+    write(made, path)
+    old, there = path.read_bytes(), names(tmp_path)
+    assert len(old) > 200
+    resource.setrlimit(FSIZE, (200, hard))
+    try:
+        with pytest.raises(OSError) as raised:
+            write(made, path)
+    finally:
+        resource.setrlimit(FSIZE, (soft, hard))
+    assert raised.value.errno == errno.EFBIG
+    assert name in str(raised.value)
+    assert path.read_bytes() == old and names(tmp_path) == there
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="one backend shows it")
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kill_leaves_a_whole_file(name, tmp_path):
+    path, made = tmp_path / name, writers()
+    KINDS[name](made, path)
+    size, rng, within = path.stat().st_size, random.Random(0), 0
+    for _ in range(20):
+        with warnings.catch_warnings():
+            # Of threads, which the child has not.
+            warnings.simplefilter("ignore")
+            child = os.fork()
+        if not child:
+            while True:
+                KINDS[name](made, path)
+        time.sleep(rng.uniform(0.02, 0.06))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if path.suffix == ".npz":
+            with zipfile.ZipFile(path) as archive:
+                assert archive.testzip() is None
+        else:
+            assert path.stat().st_size == size
+        left = [x for x in names(tmp_path) if x.endswith(".tmp")]
+        within += bool(left)
+        for other in left:
+            (tmp_path / other).unlink()
+    assert within
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+a", "'+a"),
+        ("-a", "'-a"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t=1"),
+        (" =1", "' =1"),
+        ("\uff1d1", "'\uff1d1"),
+        ("-1+1", "'-1+1"),
+        ("-0.5\n=1", '"\'-0.5\n=1"'),
+        ("-1_0", "'-1_0"),
+        ("=a,b", '"\'=a,b"'),
+        ("-0.5", "-0.5"),
+        ("+1e-3", "+1e-3"),
+        ("-inf", "-inf"),
+        (-0.5, "-0.5"),
+        (-3, "-3"),
+        (None, ""),
+        ("a=b", "a=b"),
+        ("a-b", "a-b"),
+        ("", ""),
+    ],
+)
+def test_no_cell_is_a_formula_and_numbers_stay(cell, written):
+    file = io.StringIO()
+    write_csv(file, [["name", cell]])
+    assert file.getvalue() == f"name,{written}\n"

@@ -176,11 +176,15 @@ def test_sure_and_impossible_classes(clip):
         [[0.0, -np.inf, 1.0], [3e4, 0.0, 0.0], [1.0, -np.inf, -np.inf]],
         "float32",
     )
-    labels = np.array([1, 1, 0])
+    labels = np.array([2, 1, 0])
     kwargs = {"from_logits": True, "clip": clip}
     fn = CalibrationMetrics(**kwargs)
     values = fn.extract_output(accumulate(fn, [(labels, logits)]))
     assert_same(values, keras_metric(labels, logits, **kwargs))
+    # A label whose class is ruled out counts as invalid.
+    rows = [(labels, logits), (np.array([1]), logits[:1])]
+    others = fn.extract_output(accumulate(fn, rows))
+    assert others == {**values, "num_invalid": 1.0}
 
 
 def test_top_one_records_have_the_sums_of_update_scores():

@@ -111,7 +111,7 @@ def test_wrong_use_is_refused(tokens, compact):
         CompactLogits().nll()
     with pytest.raises(ValueError, match="more than 32 classes"):
         CompactLogits().update(labels % 10, logits[:, :10])
-    with pytest.raises(ValueError, match="class of the label"):
+    with pytest.raises(ValueError, match="class of a label"):
         hidden = np.where(np.arange(2000) == labels[0], -np.inf, logits)
         CompactLogits().update(labels, hidden)
     with pytest.raises(ValueError, match="NaN or infinity"):

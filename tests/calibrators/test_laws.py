@@ -339,13 +339,13 @@ def test_a_failed_fit_leaves_what_was_fitted():
 
     def spoiled(value):
         other = logits.copy()
-        other[3, 1] = value
+        other[3, labels[3]] = value
         return labels, other
 
     rows = (
         (spoiled(np.nan), {}, "NaN"),
         (spoiled(np.inf), {}, "inf"),
-        (spoiled(-np.inf), {}, "finite"),
+        (spoiled(-np.inf), {}, "rule out the class of a label"),
         ((labels[:0], logits[:0]), {}, "must not be empty"),
         ((np.zeros_like(labels), logits), {}, "two classes or more"),
         ((labels[1:], logits), {}, "`labels` must be class ids"),

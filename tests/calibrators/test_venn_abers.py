@@ -151,6 +151,18 @@ def test_one_end_of_the_interval_is_calibrated():
     assert error < 0.01
 
 
+def test_the_range_contains_less_than_half_of_the_true_probabilities():
+    # So it is no confidence interval, though the model is calibrated.
+    rng = np.random.default_rng(0)
+    logits = 2.0 * rng.normal(size=(3000, 1)).astype("float32")
+    true = sigmoid(logits)
+    labels = (rng.uniform(size=true.shape) < true).astype(int)[:, 0]
+    venn = kc.VennAbers().fit(labels[:1000], logits[:1000])
+    low, high = map(array, venn.interval(logits[1000:]))
+    inside = (low <= true[1000:]) & (true[1000:] <= high)
+    assert 0.1 < inside.mean() < 0.5
+
+
 def test_it_needs_a_fit_and_its_classes():
     with pytest.raises(RuntimeError, match="must be fitted before use"):
         kc.VennAbers().interval([[0.0, 1.0]])

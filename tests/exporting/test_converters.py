@@ -62,6 +62,39 @@ def test_every_score_survives(tmp_path):
         )
 
 
+@each_format
+def test_classes_that_are_ruled_out_stay_so_in_every_file(tmp_path, made):
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.normal(size=(600, 4)).astype("float32")
+    labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=-1)
+    low = rng.random(logits.shape) < 0.4
+    low[np.arange(600), labels] = False
+    others = np.where(low, -np.inf, 0.9 * logits).astype("float32")[:50]
+    logits = np.where(low, -np.inf, logits).astype("float32")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Identity()])
+    kinds = [] if made == "savedmodel" else [kc.VectorScaling, kc.VennAbers]
+    kinds = CALIBRATORS if made == "onnx" else kinds
+    cases = [selector(0.0, score=score) for score in SCORE_NAMES]
+    for kind in kinds:
+        calibrator = unfitted(kind).fit(labels, logits, num_folds=0)
+        cases.append(SelectiveClassifier(calibrator=calibrator, threshold=0.0))
+    suffix = {"savedmodel": "", "onnx": ".onnx", "litert": ".tflite"}[made]
+    for i, chosen in enumerate(cases):
+        path = tmp_path / f"{i}{suffix}"
+        kc.export(model, path, selector=chosen, from_logits=True)
+        given, wanted = answers(path, made, x=others), chosen(others)
+        assert (given["probabilities"][low[:50]] == 0.0).all(), chosen
+        for name in ("probabilities", "score", "accept"):
+            # LiteRT has no infinite score of a class that is left alone.
+            np.testing.assert_allclose(
+                np.nan_to_num(given[name].astype("float32")),
+                np.nan_to_num(array(wanted[name]).astype("float32")),
+                rtol=1e-4,
+                atol=1e-4,
+                err_msg=f"{chosen} {name}",
+            )
+
+
 @pytest.mark.parametrize("made", ["onnx", "litert"])
 def test_every_calibrator_survives(tmp_path, made):
     rng = np.random.default_rng(0)

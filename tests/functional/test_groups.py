@@ -197,6 +197,10 @@ def test_the_result_prints_and_travels(data, tmp_path):
     assert lines == written.splitlines()
     assert len(lines) == len(found) + 1
     assert "nan" not in written
+    odd = {"=1": ["@cmd"] * 4 + ["-1"] * 4}
+    written = kc.by_group([0, 1] * 4, [[0.6, 0.4]] * 8, odd, min_size=2)
+    cells = [line.split(",")[:2] for line in written.to_csv().splitlines()]
+    assert cells[1:] == [["'=1", "-1"], ["'=1", "'@cmd"]]
 
 
 BAD = {

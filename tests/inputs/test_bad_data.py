@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from cases import CALIBRATORS
 from refusals import _SOME
 from refusals import ALL
 from refusals import FIT
@@ -30,6 +31,7 @@ from refusals import same
 from refusals import seen
 from refusals import state
 
+import keras_calib as kc
 from keras_calib import ECE
 
 
@@ -298,3 +300,26 @@ def test_a_refused_update_leaves_the_state_as_it_was():
         with pytest.raises(ValueError, match=data.rule):
             metric.update_state(data.labels, data.predictions, weight)
         assert same(before, state(metric)), data.id
+
+
+def test_logits_that_float32_cannot_hold_are_refused():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(40, 3))
+    labels = logits.argmax(-1) ^ (np.arange(40) % 3 == 0)
+    labels = np.minimum(labels, 2)
+    for large in (1e300, 1e39):
+        logits[5] = 0, 0, large
+        for case in CALIBRATORS:
+            with pytest.raises(ValueError, match="infinity in float32"):
+                case.make().fit(labels, logits, num_folds=0, force=True)
+        for call in (
+            lambda: kc.ece(labels, logits, from_logits=True),
+            lambda: kc.nll(labels, logits, from_logits=True),
+            lambda: kc.SelectiveClassifier().fit(labels, logits, risk=0.5),
+            lambda: kc.ECE(from_logits=True).update_state(labels, logits),
+            lambda: kc.MultiLabelSelector().fit(
+                labels[:, None] == np.arange(3), logits, risk=0.5
+            ),
+        ):
+            with pytest.raises(ValueError, match=r"infinity|must be finite"):
+                call()

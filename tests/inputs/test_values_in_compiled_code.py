@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from cases import BACKEND
 from keras import ops
 from refusals import HARD_LOSSES
 from refusals import IDS
@@ -37,6 +38,8 @@ IMPOSSIBLE = {
     "no class": np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]),
     "NaN": np.array([[1.0, 0.0, 0.0], [NAN, 1.0, 0.0]]),
 }
+if BACKEND != "jax":  # It has no int64.
+    IMPOSSIBLE["class id of 33 bits"] = np.array([0, 2**32])
 
 
 # Of soft labels, of hard ones, and of the batch.
@@ -56,7 +59,7 @@ def test_an_impossible_label_makes_a_compiled_loss_nan(losses):
         loss = cls(from_logits=True, reduction=None)
         run = compiled(loss)
         # One class shows all the forms, the others that ids are looked at.
-        forms = [*IMPOSSIBLE.values()][: 6 if cls is MbLS else 1]
+        forms = [*IMPOSSIBLE.values()][: None if cls is MbLS else 1]
         for labels in forms:
             values = ops.convert_to_numpy(run(labels, logits))
             assert np.isnan(values[1]), cls

@@ -11,20 +11,24 @@ import numpy as np
 import odd_inputs
 import pytest
 from battery import NAMES
+from battery import NUM
 from battery import base_of
 from battery import entry_of
 from cases import BACKEND
 from cases import CALIBRATORS
+from cases import LOSSES
 from cases import METRICS
 from odd_inputs import ODD_ARRAYS
 from odd_inputs import ODD_LABELS
 from odd_inputs import ODD_PREDICTIONS
 from odd_inputs import ODD_PROBS
 from odd_inputs import ODD_WEIGHTS
+from odd_inputs import WIDE_IDS
 from odd_inputs import is_error
 from odd_inputs import of_house
 from odd_inputs import outcome
 from odd_inputs import shown
+from odd_inputs import with_wide_id
 
 # Fits that need a package which this environment lacks.
 OUT_OF_REACH = {x.cls.__name__ for x in CALIBRATORS if not x.can_fit}
@@ -43,6 +47,8 @@ CALLED = [
 # Streams and fits read their arrays as one of them does, which tries all.
 HALVED = {x.cls.__name__ for x in (*CALIBRATORS, *METRICS)}
 HALVED -= {"AffineScaling", "ECE"}
+STREAMS = {x.cls.__name__ for x in METRICS}
+LOSS_NAMES = {x.cls.__name__ for x in LOSSES} | {"SVLS", "NACL", "L1ACE"}
 # One of each kind: NumPy reads arrays, whatever the backend.
 KINDS = (
     "AffineScaling",
@@ -198,6 +204,32 @@ def test_what_is_odd_is_refused_in_the_words_of_the_house(name):
     assert not wrong, "\n".join(wrong)
 
 
+@named(CALLED)
+def test_ids_that_a_cast_would_wrap_are_refused(name):
+    entry = entry_of(name)
+    if not entry.labels or entry.takes == "rows" or entry.classes != 3:
+        return
+    labels, outputs, _, weight = base_of(name)
+    kinds, place = list(WIDE_IDS), CALLED.index(name)
+    if entry.every > 2 or name in HALVED:  # Read as others are.
+        kinds = kinds[place % len(kinds) :: len(kinds) // 2]
+    wrong = []
+    for kind in kinds:
+        wide = with_wide_id(labels, kind)
+        found, _ = outcome(lambda y=wide: entry.call(y, outputs, weight))
+        if not of_house(found):
+            wrong.append(f"{kind}: {shown(found)}")
+        if name not in STREAMS or kind != kinds[place % len(kinds)]:
+            continue
+        # Where a metric counts nothing, any id may stand.
+        none = np.where(labels == labels[-1], 0, weight)
+        found, _ = outcome(lambda y=wide, w=none: entry.call(y, outputs, w))
+        fine = wide.dtype.kind in "iuf"
+        if is_error(found) == fine:
+            wrong.append(f"{kind} of weight 0: {shown(found)}")
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.slow
 @named(battery.BY_MODEL)
 def test_what_is_odd_is_refused_by_way_of_a_model(name):
@@ -231,6 +263,30 @@ def test_what_is_odd_is_refused_by_way_of_a_model(name):
     if not (is_told if probs else of_house(found)):
         wrong.append(f"probabilities as logits: {shown(found)}")
     assert not wrong, "\n".join(wrong)
+
+
+@named(CALLED)
+def test_rows_of_weight_0_are_as_if_they_were_not_there(name):
+    entry = entry_of(name)
+    labels, outputs, _, weight = base_of(name)
+    is_loss = name in LOSS_NAMES  # A mean over the batch counts them.
+    has_more = not entry.labels or "objectness" in battery._REQUIRED.get(
+        name, {}
+    )
+    if weight is None or entry.takes == "rows" or is_loss or has_more:
+        return
+    if name in HALVED and CALLED.index(name) % 3:  # Read as others are.
+        return
+    kept = np.arange(NUM) % 5 != 2
+    expected, _ = outcome(
+        lambda: entry.call(labels[kept], outputs[kept], weight[kept])
+    )
+    odd = np.where(kept, labels, -100)
+    bad = np.where(kept.reshape(-1, 1), outputs, np.nan).astype("float32")
+    found, told = outcome(
+        lambda: entry.call(odd, bad, np.where(kept, weight, 0))
+    )
+    assert not told and close(found, expected), shown(found)
 
 
 @named(CALLED)

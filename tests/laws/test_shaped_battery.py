@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import shaped
 from cases import BACKEND
+from odd_inputs import WIDE_IDS
 from odd_inputs import is_error
 from odd_inputs import of_house
 from odd_inputs import outcome
 from odd_inputs import shown
+from odd_inputs import with_wide_id
 from shaped import SHAPED
 
 import keras_calib as kc
@@ -53,6 +55,21 @@ def test_what_is_odd_is_refused_in_the_words_of_the_house(name):
         ):
             continue
         wrong.append(f"{kind}: {shown(found)}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_that_a_cast_would_wrap_are_refused(name):
+    case, wrong = SHAPED[name], []
+    for place, array in case.arrays.items():
+        dtype = getattr(array, "dtype", np.dtype(float))
+        if dtype.kind not in "iu" or place == "groups":
+            continue
+        for kind in list(WIDE_IDS)[:: case.every]:
+            given = {**case.arrays, place: with_wide_id(array, kind)}
+            found, _ = outcome(lambda given=given: case.call(**given))
+            if not of_house(found):
+                wrong.append(f"{place} {kind}: {shown(found)}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -124,6 +124,18 @@ def test_images_follow_the_exact_function(cls, exact, options, tolerance):
 @pytest.mark.slow
 @pytest.mark.portable
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
+def test_the_ece_of_images_is_no_smaller_than_that_of_their_pixels():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        logits = rng.normal(size=(4, 6, 3)) * rng.uniform(0.1, 4.0)
+        labels = rng.integers(3, size=(4, 6))
+        labels[rng.random(labels.shape) < 0.3] = 255
+        options = {"from_logits": True, "ignore_class": 255}
+        pixels = kc.ece(labels, logits, **options)
+        images = kc.per_image(kc.ece, labels, logits, **options)
+        assert pixels <= images + 1e-12
+
+
 def test_images_in_compiled_code():
     labels, logits = images()
     labels[2] = 255

@@ -1,6 +1,7 @@
 """Prediction flips, and what the model predicts where nothing counts."""
 
 import importlib.util
+import warnings
 
 import keras
 import matplotlib as mpl
@@ -71,6 +72,28 @@ def test_flips_are_counted_between_logged_epochs():
         name = f"{log.prefix}prediction_flips"
         assert name not in log.logged[0].values
         assert history[name] == flips_by_hand()
+
+
+@portable
+def test_flips_are_counted_across_a_crash(tmp_path):
+    for data, wanted in (
+        (Shuffled(True), flips_by_hand()[:2]),
+        # Numbers that repeat tell nothing, before the crash and after it.
+        ((X, {"label": Y, "index": Y}), [np.nan, np.nan]),
+    ):
+        found = []
+        for epochs in (1, 3):
+            log = logger(data, csv_path=tmp_path / "log.csv")
+            backup = kc.ResumableBackup(tmp_path / "b", callbacks=[log])
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "No prediction flips")
+                fit(network(), Step(KERNELS), log, backup, epochs=epochs)
+            found += [x.values.get("cal_prediction_flips") for x in log.logged]
+        assert found[0] is None
+        np.testing.assert_array_equal(found[1:], wanted)
+        rows = (tmp_path / "log.csv").read_text().splitlines()
+        assert [x.endswith(",") for x in rows] == [False, True, False, False]
+        (tmp_path / "b").unlink()
 
 
 def test_flips_of_samples_that_cannot_be_matched_are_nan():

@@ -2,37 +2,14 @@
 
 import numpy as np
 import pytest
+from monitored import answers
+from monitored import monitor
+from monitored import names
+from monitored import same
 
 import keras_calib as kc
 from keras_calib import Monitor
 from keras_calib.monitoring.monitor_record import Record
-
-RISK, COVERAGE = 0.025, (0.6, 0.8)
-
-
-def answers(n, *, seed=0, drift=1.0, accept=0.75):
-    """Answers of a calibrated model, or of one whose errors multiply."""
-    rng = np.random.default_rng(seed)
-    confidence = 1.0 - 10.0 ** -rng.uniform(0.4, 3.0, n)
-    order = np.argsort(np.argsort(confidence))
-    accepted = order >= (1.0 - accept) * n
-    correct = rng.random(n) >= drift * (1.0 - confidence)
-    return confidence, accepted, correct.astype("float64")
-
-
-def monitor(**options):
-    return Monitor(**{"risk": RISK, "coverage": COVERAGE, **options})
-
-
-def names(watching):
-    return [alarm.name for alarm in watching.alarms]
-
-
-def same(one, other):
-    assert one.counts == pytest.approx(other.counts)
-    for name, value in one.evidence.items():
-        assert value == pytest.approx(other.evidence[name])
-    assert names(one) == names(other)
 
 
 def test_what_holds_raises_no_alarm():
@@ -195,9 +172,11 @@ def test_a_selector_with_costs_has_no_risk_to_watch():
     selector = kc.SelectiveClassifier(costs=[[0.0, 1.0], [0.5, 0.0]])
     selector.fit(logits.argmax(-1), logits, mean_cost=0.2, delta=0.05)
     assert selector.chosen.certified_cost == 0.2
-    watching = Monitor(selector)
+    with pytest.warns(RuntimeWarning, match="does not watch the risk"):
+        watching = Monitor(selector)
     assert watching.risk is None
     assert [*watching.evidence] == ["calibration", "coverage"]
+    assert "risk" not in repr(watching)
 
 
 @pytest.mark.parametrize("part", ["selector", "chosen"])

@@ -3,10 +3,17 @@
 from mutants.mutant import Mutant
 
 MUTANTS = {
+    "infinite_scores_pass_a_refit": Mutant(
+        "calibrators/fitted_layer.py",
+        "np.full(shape, np.nan, ",
+        "np.full(shape, np.inf, ",
+        "selection/test_tuning.py::"
+        "test_after_a_part_is_fitted_again_not_even_infinite_scores_are_accepted",
+    ),
     "accept_above": Mutant(
         "selection/answers.py",
-        '"accept": score >= threshold',
-        '"accept": score > threshold',
+        "score >= threshold, has_confidence",
+        "score > threshold, has_confidence",
         "selection/test_classifier.py::test_a_score_of_exactly_the_threshold_is_accepted",
     ),
     "slope_without_weights": Mutant(

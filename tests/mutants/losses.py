@@ -39,8 +39,8 @@ MUTANTS = {
     ),
     "acls_mean_over_all_classes": Mutant(
         "losses/margin.py",
-        "share = lambda2 / (parts.probs.shape[-1] - 1)",
-        "share = lambda2 / parts.probs.shape[-1]",
+        "share = lambda2 / at_least(parts.num_allowed - 1.0, 1.0)",
+        "share = lambda2 / at_least(parts.num_allowed, 1.0)",
         _AUTHORS,
     ),
     "tied_logits_all_pulled": Mutant(
@@ -133,14 +133,14 @@ MUTANTS = {
     ),
     "smoothing_over_one_class_too_many": Mutant(
         "formulas/targets.py",
-        "alpha = alpha * num_classes / (num_classes - 1)",
-        "alpha = alpha",
+        'alpha * num_classes / others if spread == "others" else alpha',
+        "alpha",
         _TARGETS + "test_smoothing_moves_a_share_of_each_label",
     ),
     "no_floor": Mutant(
         "formulas/targets.py",
-        'least = 1.0 / num_classes if floor == "uniform" else 0.0',
-        "least = 0.0",
+        "least = xp.zeros_like(share) + 1.0 / num_classes",
+        "least = xp.zeros_like(share)",
         _TARGETS + "test_a_floor_stops_at_the_uniform_target",
     ),
     "context_less_than_uniform": Mutant(

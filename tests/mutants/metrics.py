@@ -3,6 +3,12 @@
 from mutants.mutant import Mutant
 
 MUTANTS = {
+    "copies_are_empty": Mutant(
+        "metrics/state_dicts.py",
+        "    made.load_state_dict(state)\n",
+        "",
+        "metrics/test_copies.py::test_copies_and_pickles_have_the_state",
+    ),
     "slope_unclipped": Mutant(
         "metrics/states/histogram.py",
         "slope = xp.clip(slope, -1 / 3, 1 / 3)",
@@ -46,14 +52,14 @@ MUTANTS = {
     ),
     "updates_without_a_turn": Mutant(
         "metrics/host.py",
-        "    with LOCK:\n",
+        "    with STATES:\n",
         "    if True:\n",
         "metrics/test_states.py::"
         "test_threads_that_share_a_metric_lose_no_sample",
     ),
     "scores_without_a_turn": Mutant(
         "metrics/base.py",
-        "contextlib.nullcontext() if alone else LOCK:",
+        "contextlib.nullcontext() if alone else STATES:",
         "contextlib.nullcontext():",
         "metrics/test_states.py::"
         "test_threads_that_share_a_metric_lose_no_sample",
@@ -133,8 +139,8 @@ MUTANTS = {
     ),
     "refinement_at_the_given_temperature": Mutant(
         "calibrators/temperature.py",
-        '_scores(samples, [1.0, 1.0 / beta], "nll")',
-        '_scores(samples, [1.0, 1.0], "nll")',
+        '_scores(samples, [1.0, 1.0 / beta, _ENDLESS], "nll")',
+        '_scores(samples, [1.0, 1.0, _ENDLESS], "nll")',
         "calibrators/test_refinement.py::"
         "test_refinement_is_the_least_nll_of_all_temperatures",
     ),

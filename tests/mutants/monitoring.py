@@ -14,6 +14,27 @@ MUTANTS = {
         "monitoring/test_watch.py::"
         "test_evidence_never_grows_in_the_mean_given_the_past",
     ),
+    "sums_of_other_arguments_add": Mutant(
+        "monitoring/outcomes.py",
+        "if (found != answers * marks).any():",
+        "if False:",
+        "monitoring/test_monitor_states.py::"
+        "test_sums_of_other_arguments_are_refused",
+    ),
+    "halves_of_sums_add": Mutant(
+        "monitoring/outcomes.py",
+        "x == math.floor(x) for x in cells",
+        "True for x in cells",
+        "monitoring/test_monitor_states.py::"
+        "test_halves_of_even_sums_are_refused",
+    ),
+    "threads_take_no_turns": Mutant(
+        "backend/locks.py",
+        "        with STATES:\n",
+        "        if True:\n",
+        "monitoring/test_monitor_states.py::"
+        "test_threads_that_share_a_monitor_lose_no_answer",
+    ),
     "merge_adds_evidence": Mutant(
         "monitoring/watch.py",
         "np.logaddexp.reduce(wealth) - np.log(len(parts))",

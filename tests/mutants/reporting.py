@@ -75,12 +75,11 @@ MUTANTS = {
         "if gap.high > 0.0:",
         "reporting/test_report.py::test_verdict_names_the_side",
     ),
-    "pickles_are_read": Mutant(
-        "reporting/prediction_files/columns.py",
-        "allow_pickle=False",
-        "allow_pickle=True",
-        "reporting/prediction_files/test_reader.py::"
-        "test_bad_arrays_in_files_are_refused",
+    "sizes_of_arrays_are_believed": Mutant(
+        "backend/npz.py",
+        "size != entry.file_size - file.tell():",
+        "size < 0:",
+        "backend/test_npz.py::test_a_damaged_file_is_one_error_that_names_it",
     ),
     "copies_are_let_through": Mutant(
         "reporting/prediction_files/repeated_samples.py",

@@ -45,8 +45,8 @@ MUTANTS = {
     ),
     "index_of_the_count": Mutant(
         "training/sample_record.py",
-        "ops.logical_and(index >= 0, index < num_samples)",
-        "ops.logical_and(index >= 0, index <= num_samples)",
+        "narrowed_ids(given, num_samples)",
+        "narrowed_ids(given, num_samples + 1)",
         "training/test_records.py::"
         "test_an_unknown_sample_is_refused_or_makes_the_loss_nan",
     ),
@@ -163,9 +163,9 @@ MUTANTS = {
         "backend/test_files.py::test_a_name_is_safe_before_what_it_names",
     ),
     "an_array_is_read_many_times": Mutant(
-        "training/checkpoint.py",
-        'left.pop(f"{name}.npy")',
-        'left[f"{name}.npy"]',
+        "backend/npz.py",
+        "        self._unread.remove(name)\n",
+        "",
         "training/test_backup_files.py::test_a_forged_backup_changes_nothing",
     ),
     "replicas_begin_one_row_late": Mutant(

@@ -1,7 +1,9 @@
 """Data of the papers: read, split, moved, and refused by name."""
 
+import importlib
 import json
 import lzma
+import sys
 import types
 
 import keras
@@ -15,6 +17,7 @@ from data import images as image_sets
 from data import large_images
 from data import texts as text_sets
 from PIL import Image
+from runs import images as image_tasks
 
 import keras_calib
 
@@ -245,3 +248,25 @@ def test_data_that_are_not_there_are_refused_by_name(tmp_path):
     with pytest.raises(app.UsageError, match="'digits' or the name of a TFDS"):
         datasets.tfds_builder("no_such_data", folder)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_needs_tensorflow_says_how_to_install_it(monkeypatch):
+    # Trained on JAX, where nothing else needs it.
+    for name in ("tensorflow", "tensorflow_datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("data.detection", "data.scenes", "data.boxed_digits"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.delattr(sys.modules["data"], name[5:], raising=False)
+        importlib.import_module(name)
+    images = np.zeros((2, 4, 4, 3), "float32")
+    method = types.SimpleNamespace(mix="cutmix", mix_share=1)
+    boxed_digits = sys.modules["data.boxed_digits"].boxed_digits
+    for needs, extra in (
+        (lambda: image_tasks._mixed(method, 3, images, [0, 1], None), "tensor"),
+        (boxed_digits, "tensorflow"),
+        (lambda: datasets.tfds_builder("cifar10"), "tfds"),
+    ):
+        with pytest.raises(
+            ImportError, match=rf"install 'keras-calib\[{extra}"
+        ):
+            needs()

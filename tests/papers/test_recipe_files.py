@@ -1,11 +1,15 @@
 """The flag files of recipes say what their names say, and go together."""
 
 import ast
+import functools
 import re
 
 import keras
+import numpy as np
 import pytest
 from absl import flags
+from cases import array
+from config import losses
 from config import recipe_flags
 from nets import catalogue
 from nets.detector import DETECTORS
@@ -16,6 +20,7 @@ from recipe_cases import SWEEPS
 from recipe_cases import comment
 
 import keras_calib
+from keras_calib.backend.gradients import value_and_grad
 
 DATA = {
     "classification": {
@@ -164,6 +169,25 @@ def test_losses_are_made_of_public_classes():
         config = loss.get_config()
         for name, value in method.loss_option.items():
             assert _same(config[name], value), (path.stem, name)
+
+
+def test_losses_with_a_margin_leave_the_sum_of_the_logits_alone():
+    # A gradient that does not is not that of probabilities, and logits grow.
+    released = {"acls_released"}  # its penalty is of logits, as published
+    setup = read(RECIPES / "setups" / "cifar10_resnet50.flags")[0]
+    setup = setup._replace(margin=2.0)
+    logits = np.array([[4.0, 3.5, 1.0, 0.0], [0.0, 5.0, 2.0, 4.5]], "float32")
+    sums = {}
+    for path in LOSSES:
+        method = read(path)[1]
+        if losses.has_margin(method) and method.train_model is None:
+            loss = losses.build_loss(method, setup)
+            _, slope = value_and_grad(
+                functools.partial(loss, np.array([0, 3])), logits
+            )
+            sums[path.stem] = np.abs(array(slope).sum(axis=-1)).max()
+    assert len(sums) >= 6
+    assert {name for name, most in sums.items() if most > 1e-6} == released
 
 
 def test_models_are_made_of_public_classes():

@@ -7,22 +7,17 @@ import keras
 import matplotlib as mpl
 import pytest
 from given import GIVEN
+from pages import PAGES
+from pages import blocks
 from paths import ROOT
+from promised import PROMISED
+from promised import TO_THE_END
 
 from keras_calib.reporting.command_line import COMMANDS
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(
-    r"(?:<!-- not run: (?P<reason>[^>]+) -->\s*)?"
-    r"^```(?P<kind>python|sh)\n(?P<code>.*?)^```",
-    re.DOTALL | re.MULTILINE,
-)
 
-
-def blocks(page, kind):
-    text = page.read_text(encoding="utf-8")
-    found = [m for m in BLOCK.finditer(text) if m["kind"] == kind]
-    return [m["code"] for m in found if not m["reason"]]
+def code_of(page, kind):
+    return blocks(page.read_text(encoding="utf-8"), kind)
 
 
 def name(page):
@@ -30,8 +25,9 @@ def name(page):
 
 
 def test_what_is_given_is_given_to_a_page():
-    with_code = {page.name for page in PAGES if blocks(page, "python")}
+    with_code = {page.name for page in PAGES if code_of(page, "python")}
     assert set(GIVEN) <= with_code
+    assert {*PROMISED, *TO_THE_END} <= {name(page) for page in PAGES}
 
 
 # What a newcomer runs first, here as it stands.
@@ -45,11 +41,13 @@ FIRST = ("README.md",)
             page, marks=() if name(page) in FIRST else pytest.mark.slow
         )
         for page in PAGES
-        if blocks(page, "python")
+        if code_of(page, "python")
     ],
     ids=name,
 )
-def test_python_code_runs(page, tmp_path, monkeypatch):
+def test_python_code_runs_and_gives_what_its_page_says(
+    page, tmp_path, monkeypatch
+):
     if "import keras_hub" in page.read_text(encoding="utf-8"):
         pytest.importorskip("keras_hub")
     monkeypatch.chdir(tmp_path)
@@ -58,11 +56,13 @@ def test_python_code_runs(page, tmp_path, monkeypatch):
         on_one_device(monkeypatch)
     space = {"__name__": "page"}
     exec(compile(GIVEN.get(page.name, ""), "given", "exec"), space)
-    for number, code in enumerate(blocks(page, "python"), 1):
+    for number, code in enumerate(code_of(page, "python"), 1):
         # Elsewhere what is shown is how, not how long.
-        if name(page) not in FIRST:
+        if name(page) not in TO_THE_END:
             code = re.sub(r"\bepochs=\d+", "epochs=2", code)
         exec(compile(code, f"{name(page)}, block {number}", "exec"), space)
+    promised = PROMISED.get(name(page), "")
+    exec(compile(promised, f"promised by {name(page)}", "exec"), space)
     keras.backend.clear_session()
 
 
@@ -79,7 +79,7 @@ def on_one_device(monkeypatch):
 
 def commands():
     for page in PAGES:
-        for code in blocks(page, "sh"):
+        for code in code_of(page, "sh"):
             for line in code.replace("\\\n", " ").splitlines():
                 words = shlex.split(line, comments=True)
                 if words:

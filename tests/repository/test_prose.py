@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pages import END
+from pages import paragraphs
 from paths import ROOT
 from repository_files import parse
 
@@ -22,22 +24,7 @@ RIDDLE = re.compile(
     r"|makes? a difference of|settles?)\b"
 )
 
-CODE = re.compile(r"(```|~~~).*?\1|<!--.*?-->|\$\$.*?\$\$", re.DOTALL)
-MARKUP = [
-    (re.compile(r"``.+?``|`[^`]*`|\$[^$\n]+\$|\\\(.*?\\\)", re.DOTALL), "X"),
-    (re.compile(r"!\[[^\]]*\]\([^)]*\)|</?\w[^>]*>"), ""),
-    (re.compile(r"\[([^\]]*)\](\([^)]*\)|\[[^\]]*\])"), r"\1"),
-    (re.compile(r"https?://\S+"), "X"),
-]
-# Table, heading, list item, admonition and tab: each begins something new.
-NOT_PROSE = re.compile(r"\s*(\||#|---|!!!|\?\?\?|===)")
-ITEM = re.compile(r"\s*([-*+]|\d+\.|>) ")
 EXPLAINED = re.compile(r" {4}(\*{0,2}\w+(, \*{0,2}\w+)*|`[^`]+`)( \(.*?\))?:")
-END = re.compile(
-    r"(?<!\be\.g)(?<!\bi\.e)(?<!\bal)(?<!\bvs)(?<!\bEq)(?<!\bSec)(?<!\bFig)"
-    r"[.!?][\"')*_]*\s+(?=[\"'(*_]*[A-Z`\d])"
-)
-
 # Pages that record: what was run, printed, tested or proved.
 RECORDS = {"results.md", "papers.md", "versions.md", "derivations.md"}
 NUMBER = re.compile(r"(?<![\w.^-])\d[\d,]*(\.\d+)?(e-?\d+)?(?![\w-])")
@@ -47,22 +34,6 @@ NAMED = re.compile(
     r"|\b([Ss]ections?|[Tt]ables?|[Ee]qs?\.|[Ee]quations?|[Ff]igures?|Keras"
     r"|Python) \d[\d.]*( (and|to) \d[\d.]*)?"
 )
-
-
-def paragraphs(text: str) -> Iterator[str]:
-    """Paragraphs and list items of Markdown, without what is not prose."""
-    text = CODE.sub("\n\n", text)
-    for pattern, instead in MARKUP:
-        text = pattern.sub(instead, text)
-    lines: list[str] = []
-    for line in [*text.splitlines(), ""]:
-        begins = ITEM.match(line)
-        if begins or not line.strip() or NOT_PROSE.match(line):
-            if lines:
-                yield " ".join(lines)
-            lines = []
-        if line.strip() and not NOT_PROSE.match(line):
-            lines.append(line[begins.end() if begins else 0 :].strip())
 
 
 def prose(docstring: str) -> str:

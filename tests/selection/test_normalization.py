@@ -185,7 +185,7 @@ def test_an_unfitted_layer_refuses_to_score():
 def test_bad_logits_leave_the_layer_as_it_was():
     labels, logits = smoothed(n=100)
     score = kc.LogitNormalization(p=3)
-    for bad, word in ((np.nan, "NaN"), (-np.inf, "finite"), (np.inf, "inf")):
+    for bad, word in ((np.nan, "NaN"), (-np.inf, "rule out"), (np.inf, "inf")):
         with pytest.raises(ValueError, match=word):
             score.fit(labels, np.where(logits > 2, bad, logits))
     assert score.p == 3.0

@@ -3,8 +3,10 @@
 import keras
 import numpy as np
 import pytest
+from cases import BACKEND
 from cases import array
 from selection_data import noisy
+from selection_data import tells_of_compiled
 from selection_data import temperature
 
 import keras_calib as kc
@@ -64,7 +66,8 @@ def test_a_part_that_is_fitted_again_ends_the_guarantee():
         known = kc.SelectiveClassifier(**part, threshold=selector.threshold)
         copied = kc.SelectiveClassifier.from_config(selector.get_config())
         assert accepts(i)
-        fitted.fit(labels, logits)
+        with tells_of_compiled():
+            fitted.fit(labels, logits)
         if keras.backend.backend() != "torch":  # There nothing is compiled.
             assert not accepts(i)
         for use in (lambda s: s(logits), lambda s: s.get_config()):
@@ -74,6 +77,48 @@ def test_a_part_that_is_fitted_again_ends_the_guarantee():
             use(copied)
         selector.fit(labels, logits, risk=0.2)(logits)
         assert accepts(i)
+
+
+@pytest.mark.portable
+def test_after_a_part_is_fitted_again_not_even_infinite_scores_are_accepted():
+    labels, logits = noisy()
+    selector = kc.SelectiveClassifier(
+        calibrator=temperature(), score="logit_margin"
+    )
+    selector.fit(labels, logits, risk=0.2)
+    model = keras.Sequential([keras.Input((4,)), selector])
+    # A margin to a class that is ruled out is infinite.
+    sure = np.array([[0.0, -np.inf, -np.inf, -np.inf]], "float32")
+    assert model.predict_on_batch(sure)["accept"].all()
+    with tells_of_compiled():
+        selector.calibrator.fit(labels, logits)
+    if BACKEND != "torch":  # There nothing is compiled.
+        assert not model.predict_on_batch(sure)["accept"].any()
+    with pytest.raises(RuntimeError, match="were fitted again"):
+        selector(sure)
+
+
+@pytest.mark.portable
+@pytest.mark.skipif(BACKEND != "jax", reason="as JAX compiles")
+def test_functions_that_jax_compiled_go_on_and_who_fits_again_is_told():
+    import jax
+
+    labels, logits = noisy()
+    calibrator = temperature()
+    selector = kc.SelectiveClassifier(calibrator=calibrator)
+    selector.fit(labels, logits, risk=0.2)
+    selector(logits)
+    # Nothing is compiled yet, and a model passes its variables.
+    keras.Sequential([keras.Input((4,)), selector]).predict_on_batch(logits)
+    calibrator.fit(labels, logits)
+    selector.fit(labels, logits, risk=0.2)
+    function = jax.jit(lambda x: selector(x)["accept"])
+    before = array(function(logits))
+    with pytest.warns(RuntimeWarning, match="of `TemperatureScaling` that `j"):
+        calibrator.fit(labels, logits)
+    assert np.array_equal(array(function(logits)), before)
+    with pytest.warns(match="of `SelectiveClassifier` that `j"):
+        selector.fit(labels, logits, coverage=0.1)
 
 
 def test_a_guarantee_needs_parts_that_other_data_fitted():

@@ -5,17 +5,23 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from limits import Limits
 from monitor_service import start
 from serving_cases import post
+from serving_cases import until
 from watched_log import WatchedLog
 
 from keras_calib import Monitor
+from keras_calib import MonitorDisplay
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,11 +61,9 @@ def write(path, ids, confidence, accepted=True):
 
 
 @contextlib.contextmanager
-def serving(folder, **kwargs):
-    watched = WatchedLog(
-        folder / "log.jsonl", folder / "state.npz", risk=0.1, **kwargs
-    )
-    server = start(watched, port=0)
+def serving(folder, **options):
+    watched = WatchedLog(folder / "log.jsonl", folder / "state.npz", risk=0.1)
+    server = start(watched, port=0, **options)
     try:
         yield f"127.0.0.1:{server.server_address[1]}"
     finally:
@@ -166,11 +170,49 @@ def test_labels_that_were_not_kept_may_be_sent_again(tmp_path):
     write(log, "a", [0.9])
     assert watched.get("/alarms")[0] == 200
     folder.rename(tmp_path / "away")
+    folder.touch()
     labels = json.dumps({"ids": ["a"], "correct": [1]})
     assert watched.post("/labels", labels)[0] == 500
+    folder.unlink()
     (tmp_path / "away").rename(folder)
     assert watched.post("/labels", labels)[0] == 200
     assert watched.post("/labels", labels)[0] == 409
+
+
+def test_half_sent_requests_hold_few_threads_and_not_for_long(tmp_path):
+    limits = Limits(connections=3, seconds=0.2)
+    with serving(tmp_path, limits=limits) as address:
+        host, port = address.split(":")
+        before = threading.active_count()
+        half = b"POST /labels HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"
+        held = [socket.create_connection((host, port)) for _ in range(40)]
+        for connection in held:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(half)
+        # Those that are told so leave within a second.
+        assert threading.active_count() - before <= 3 + 32
+        until(lambda: get(address, "/metrics")[0] == 200)
+        for connection in held:
+            connection.close()
+
+
+def test_a_drawing_stops_nobody(tmp_path, monkeypatch):
+    begun, let = threading.Event(), threading.Event()
+
+    def draws(display):
+        begun.set()
+        assert let.wait(60)
+        return b"picture"
+
+    monkeypatch.setattr(MonitorDisplay, "to_png", draws)
+    write(tmp_path / "log.jsonl", "a", [0.9])
+    with serving(tmp_path) as address, ThreadPoolExecutor() as pool:
+        picture = pool.submit(get, address, "/picture.png")
+        assert begun.wait(60)
+        assert label(address, ["a"], [1])[0] == 200
+        assert get(address, "/metrics")[1]["counts"]["labelled"] == 1
+        let.set()
+        assert picture.result() == (200, b"picture")
 
 
 @pytest.mark.slow

@@ -111,6 +111,27 @@ def test_epoch_batches_count_epochs_told_or_not(told):
         assert len(orders) == epochs
 
 
+def test_a_plain_model_goes_on_from_the_epoch_that_was_set():
+    batches = Shown(np.zeros((10, 6), "float32"), np.zeros(10, int))
+    batches.firsts = []
+    model = dense(OwnLoss)
+    model.compile("sgd", loss=CROSS_ENTROPY, **EAGER)
+    batches.set_epoch(4)
+    model.fit(batches, epochs=2, shuffle=False, verbose=0)
+    orders = [np.random.default_rng((0, e)).permutation(10) for e in (4, 5)]
+    assert batches.firsts[-2:] == [tuple(order) for order in orders]
+
+
+def test_an_epoch_that_is_told_is_a_whole_pass(tmp_path):
+    x, _, labels, _ = data_of("sam", 10)
+    batches = kc.EpochBatches(x, labels, batch_size=4, with_index=False)
+    backup = kc.ResumableBackup(tmp_path / "backup.npz")
+    model = dense(keras.Model)
+    model.compile("sgd", loss=CROSS_ENTROPY, **EAGER)
+    with pytest.raises(ValueError, match="`steps_per_epoch` must be None"):
+        model.fit(batches, steps_per_epoch=2, verbose=0, callbacks=[backup])
+
+
 def test_a_plain_model_trains_on_epoch_batches_without_the_index():
     x, _, labels, _ = data_of("sam", 10)
     options = {"batch_size": 5, "sample_weight": np.ones(10), "seed": 3}

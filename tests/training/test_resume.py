@@ -1,6 +1,8 @@
 """Training that is killed goes on as if nothing had been."""
 
 import errno
+import functools
+import itertools
 import json
 import os
 import signal
@@ -13,6 +15,8 @@ import pytest
 from cases import BACKEND
 from cases import array
 from file_writers import writer
+from pages import blocks
+from pages import section
 from paths import ROOT
 from paths import TESTS
 from small_trainings import COUNT
@@ -24,7 +28,7 @@ from small_trainings import eager
 import keras_calib as kc
 from keras_calib.backend import files
 
-NAMES = ["crl", "adafocal", "pruning"]
+NAMES = ["crl", "adafocal", "pruning", "guide"]
 ONE_STEP = {"batch_size": COUNT, "verbose": 0}
 needs_tensorflow = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="one backend is enough to be killed"
@@ -84,8 +88,9 @@ def test_killed_at_three_points_it_ends_as_uninterrupted(name, trained):
         np.testing.assert_array_equal(ends[0][key], ends[1][key], err_msg=key)
     assert len(ends[0]["losses"]) == 40
     # No lock of a killed process.
-    left = [x for x in os.listdir(folder / "broken") if x[-4:] != ".tmp"]
-    assert sorted(left) == ["backup.npz", "end.npz"]
+    left = {x.name for x in (folder / "broken").rglob("*.*")}
+    left = {x for x in left if x[-4:] != ".tmp"}
+    assert left == {"backup.npz", "end.npz"}
 
 
 class Killed(Exception):
@@ -187,6 +192,69 @@ def plain():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, **EAGER)
     return model
+
+
+def weights(model):
+    return np.concatenate([array(v).ravel() for v in model.variables])
+
+
+def killing(callback, step):
+    """The callback, which breaks training off before a step."""
+    steps = itertools.count()
+
+    def begins(batch, logs=None):
+        if next(steps) == step:
+            raise Killed
+
+    callback.on_train_batch_begin = begins
+    return callback
+
+
+@pytest.mark.portable
+def test_code_of_the_guide_resumes_in_the_order_of_the_epoch(
+    tmp_path, monkeypatch
+):
+    x, _, labels, _ = data_of("sam", COUNT)
+    (code,) = blocks(section("training.md", "Resume after a crash"), "python")
+    code = code.replace("epochs=200", "epochs=2")
+
+    def run(folder, early_stopping):
+        folder.mkdir(exist_ok=True)
+        monkeypatch.chdir(folder)
+        model = plain()
+        given = {"keras_calib": kc, "model": model, "val": None}
+        given |= {"x": x, "labels": labels, "early_stopping": early_stopping}
+        exec(code, given)
+        return weights(model)
+
+    stop = functools.partial(keras.callbacks.EarlyStopping, "loss")
+    whole = run(tmp_path / "whole", stop())
+    with pytest.raises(Killed):
+        run(tmp_path / "broken", killing(stop(), 4))
+    assert kc.finished_epochs("run/backup.npz") == 1
+    again = run(tmp_path / "broken", stop())
+    np.testing.assert_array_equal(again, whole)
+
+
+@pytest.mark.slow
+@needs_tensorflow
+def test_a_pipeline_resumes_at_the_first_epoch_that_is_not_finished(tmp_path):
+    x, _, labels, _ = data_of("crl", COUNT)
+
+    def run(path, *callbacks):
+        model = eager("crl")
+        batches = kc.array_pipeline(
+            x, labels, batch_size=32, first_epoch=kc.finished_epochs(path)
+        )
+        callbacks = [*callbacks, kc.ResumableBackup(path)]
+        options = {"epochs": 3, "steps_per_epoch": 3, "verbose": 0}
+        model.fit(batches, callbacks=callbacks, **options)
+        return weights(model)
+
+    whole = run(tmp_path / "whole.npz")
+    with pytest.raises(Killed):
+        run(tmp_path / "broken.npz", killing(keras.callbacks.Callback(), 7))
+    np.testing.assert_array_equal(run(tmp_path / "broken.npz"), whole)
 
 
 class StopsAt(keras.callbacks.Callback):

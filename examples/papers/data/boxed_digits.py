@@ -1,9 +1,9 @@
 """Digits with boxes on backgrounds that give them away: data for a look."""
 
 import numpy as np
-import tensorflow as tf
 
 from data.datasets import load_digits
+from keras_calib.backend.optional import tensorflow as tf
 
 __all__ = ["boxed_digits"]
 

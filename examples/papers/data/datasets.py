@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 from absl import app
 
+from keras_calib.backend.optional import tensorflow_datasets as tfds
+
 __all__ = [
     "load_digits",
     "load_tfds",
@@ -59,8 +61,6 @@ def tfds_builder(name, data_dir=None, *, download=False):
         app.UsageError: If there is no such data set, or it is not in
             `data_dir` and `download` is False.
     """
-    import tensorflow_datasets as tfds
-
     try:
         builder = tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
@@ -87,8 +87,6 @@ def tfds_arrays(builder, split):
     Rows with an `id` that ends in a number, as those of CIFAR have, are in
     the order of these numbers: that of the files before TFDS shuffled them.
     """
-    import tensorflow_datasets as tfds
-
     data = builder.as_dataset(split=split, batch_size=1000, shuffle_files=False)
     parts = list(tfds.as_numpy(data))
     images, labels = (

@@ -4,13 +4,14 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 from absl import app
 
 import keras_calib
 from data.canvases import make_canvases
 from data.datasets import tfds_builder
 from data.large_images import split_names
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.optional import tensorflow_datasets as tfds
 
 __all__ = ["Detections", "evaluation_batches", "load_boxes", "training_batches"]
 
@@ -170,8 +171,6 @@ def _objects(builder, name):
 
 
 def _read(builder, split):
-    import tensorflow_datasets as tfds
-
     data = builder.as_dataset(
         split=split,
         shuffle_files=False,

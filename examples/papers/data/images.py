@@ -15,6 +15,7 @@ import keras_calib
 from data.datasets import load_digits
 from data.datasets import tfds_arrays
 from data.datasets import tfds_builder
+from keras_calib.backend.optional import tensorflow as tf
 
 __all__ = [
     "ImageSets",
@@ -191,8 +192,6 @@ def _augmented(augment, mix, images, labels, random):
 
 def _augmented_in_graph(augment, mix, images, labels, key):
     """What `_augmented` does, by operations of TensorFlow."""
-    import tensorflow as tf
-
     keys = tf.random.stateless_uniform(
         [4, 2], key, minval=None, maxval=None, dtype="int32"
     )
@@ -234,8 +233,6 @@ def _augmented_in_graph(augment, mix, images, labels, key):
 
 def _with_edges(images, edges):
     """Padded with the values at the border."""
-    import tensorflow as tf
-
     for axis, (before, after) in enumerate(edges, 1):
         size = images.shape[axis]
         low, high = (

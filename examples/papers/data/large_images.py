@@ -14,6 +14,7 @@ from config.losses import remembers
 import keras_calib
 from data.class_maps import read_class_map
 from data.datasets import tfds_builder
+from keras_calib.backend.optional import tensorflow as tf
 
 __all__ = [
     "context_batches",
@@ -282,8 +283,6 @@ def _resizing(setup):
 
 def _clipper(setup):
     """Bicubic interpolation overshoots, and Pillow cuts that off."""
-    import tensorflow as tf
-
     if setup.interpolation == "bilinear":
         return None
     return partial(tf.clip_by_value, clip_value_min=0.0, clip_value_max=255.0)
@@ -291,8 +290,6 @@ def _clipper(setup):
 
 def _resized(side, resizing, example):
     """The image as a square; boxes are shares of it."""
-    import tensorflow as tf
-
     image = example["image"]
     if image.dtype == tf.string:
         image = tf.io.decode_image(image, channels=3, expand_animations=False)

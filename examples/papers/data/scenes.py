@@ -6,12 +6,12 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 from absl import app
 
 import keras_calib
 from data.datasets import tfds_builder
 from data.large_images import split_names
+from keras_calib.backend.optional import tensorflow as tf
 
 __all__ = ["Scenes", "evaluation_batches", "load_scenes", "training_batches"]
 

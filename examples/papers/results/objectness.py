@@ -3,6 +3,7 @@
 import numpy as np
 
 import keras_calib
+from keras_calib.backend.optional import tensorflow as tf
 from results.runs import measures
 from results.runs import predict
 from results.runs import read_predictions
@@ -170,8 +171,6 @@ def draw_crops(examples, path, *, size, scale, names, fill):
 
 
 def _alone(example):
-    import tensorflow as tf
-
     return tf.data.Dataset.from_tensors(example)
 
 

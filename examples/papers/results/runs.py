@@ -83,6 +83,8 @@ def predict(
     for batch in predict_batches(model, data):
         labels = np.asarray(batch.labels)
         logits = np.asarray(batch.outputs, "float32")
+        if batch.sample_weight is not None:
+            raise ValueError("`data` must have neither weights nor masks")
         if meter is not None:
             meter.update(labels, enlarged(logits, labels.shape[1:3]))
         if logits.ndim > 2:

@@ -4,7 +4,6 @@ import shutil
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import app
 from absl import flags
 from config import recipe_flags
@@ -20,6 +19,7 @@ from results.runs import read_flags
 from results.runs import run_folder
 from results.runs import write_row
 
+from keras_calib.backend.optional import tensorflow as tf
 from runs.training import Task
 from runs.training import fit
 from runs.training import own_folder

@@ -16,6 +16,7 @@ from data.large_images import large_parts
 from nets.catalogue import NETS
 
 import keras_calib
+from keras_calib.backend.optional import tensorflow as tf
 from runs.training import Task
 
 __all__ = ["array_task", "image_task", "network", "normalizer"]
@@ -167,8 +168,6 @@ def normalizer(setup, images):
 
 
 def _mixed(method, num_classes, images, labels, key):
-    import tensorflow as tf
-
     images, targets = (
         tf.convert_to_tensor(images),
         tf.one_hot(labels, num_classes),

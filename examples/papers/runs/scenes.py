@@ -4,7 +4,6 @@ from functools import partial
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import app
 from config.losses import label_kind
 from config.losses import remembers
@@ -14,6 +13,7 @@ from nets.catalogue import SEGMENTERS
 from nets.deeplab import before_interpolation
 from results.pixels import PixelMeter
 
+from keras_calib.backend.optional import tensorflow as tf
 from runs.images import normalizer
 from runs.training import Task
 

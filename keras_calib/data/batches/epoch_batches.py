@@ -20,13 +20,12 @@ class EpochBatches(keras.utils.PyDataset):
     """Batches of arrays with an index, shuffled by seed and epoch.
 
     Use it for models that record their training samples, on every backend.
-    The order depends on seed and epoch only, also after a resume. The models
-    of this library tell it the epoch in `fit`.
+    The order depends on seed and epoch only. `ResumableBackup` and the models
+    of this library tell it the epoch in `fit`; without them it counts whole
+    passes, from 0 or from the last `set_epoch`.
 
     For a plain `keras.Model` pass `with_index=False`, and `shuffle=False` to
-    its `fit`. To resume its training, also pass the callback
-    `LambdaCallback(on_epoch_begin=lambda epoch, logs:
-    batches.set_epoch(epoch))`; without it, whole passes are counted from 0.
+    its `fit`.
 
     Args:
         x: Inputs `(n, ...)`, an array or a structure of arrays.
@@ -87,7 +86,6 @@ class EpochBatches(keras.utils.PyDataset):
             self._weight = np.asarray(sample_weight)
         self._seed = seed
         self._epoch = 0
-        self._told = False
         # Batches read in the current pass, None outside of one, and whether a
         # pass has ended. Keras also starts a pass to inspect the data.
         self._shown: int | None = None
@@ -130,7 +128,6 @@ class EpochBatches(keras.utils.PyDataset):
     def set_epoch(self, epoch: int) -> None:
         """Sets the order of an epoch, counted from 0."""
         check_integer("epoch", epoch, 0)
-        self._told = True
         self._epoch = epoch
         self._order = _order(len(self._y), self._seed, epoch)
 
@@ -143,9 +140,8 @@ class EpochBatches(keras.utils.PyDataset):
         whole = self._shown is not None and self._shown >= len(self)
         whole = whole and self._looked
         self._shown, self._looked = None, True
-        if whole and not self._told:
+        if whole:
             self.set_epoch(self._epoch + 1)
-            self._told = False
 
 
 def array_pipeline(

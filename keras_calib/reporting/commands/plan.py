@@ -1,12 +1,14 @@
 """The arguments of `keras-calib plan`, read and checked without Keras."""
 
 import argparse
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
+from keras_calib.backend.files import write_csv
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import load_keras
 from keras_calib.reporting.commands.terminal import picture_of
@@ -181,9 +183,9 @@ def _write(found: Any, path: Path) -> None:
         content = f"{text}\n".encode()
     elif kind == ".csv":
         table = found.by_samples
-        rows = [",".join(table._fields)]
-        rows += [",".join(map(str, x)) for x in zip(*table, strict=True)]
-        content = "".join(f"{row}\n" for row in rows).encode()
+        text = io.StringIO()
+        write_csv(text, [table._fields, *zip(*table, strict=True)])
+        content = text.getvalue().encode()
     else:
         from keras_calib.plots import PlanDisplay
 

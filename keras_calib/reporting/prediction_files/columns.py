@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import importlib
+import math
 import re
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.npz import NpzFile
+from keras_calib.backend.npz import reading_npz
 
 __all__ = ["ColumnFile"]
 
@@ -70,7 +73,12 @@ class ColumnFile:
 
     def array(self, name: str) -> np.ndarray | None:
         """A whole array of an `.npz` file, or None."""
-        return self._arrays.get(name)
+        if self.is_table or name not in self.names:
+            return None
+        if name not in self._arrays:
+            with self._readable(), self._npz() as file:
+                self._arrays[name] = file.read(name)
+        return self._arrays[name]
 
     def parts(
         self,
@@ -117,8 +125,6 @@ class ColumnFile:
     @contextlib.contextmanager
     def _readable(self, numbers: Sequence[str] = ()) -> Iterator[None]:
         """Says what is wrong with a file, and in a table with which cell."""
-        form = f"a readable {self._kind} file"
-        form += " of plain arrays" * (not self.is_table)
         try:
             yield
         except ImportError:
@@ -131,9 +137,16 @@ class ColumnFile:
                 error=str(error),
             ) from error
         except Exception as error:
+            if not self.is_table and isinstance(error, ValueError):
+                raise
             raise self._bad_cell(numbers) or value_error(
-                f"{self.path.name} must be {form}", error=str(error)
+                self._form, error=str(error)
             ) from error
+
+    @property
+    def _form(self) -> str:
+        form = f"{self.path.name} must be a readable {self._kind} file"
+        return form + " of plain arrays" * (not self.is_table)
 
     def _open(self) -> list[str]:
         """The names of the columns."""
@@ -150,13 +163,12 @@ class ColumnFile:
                 self._separator = max(_SEPARATORS, key=head.count)
             with self._open_csv({}, []) as reader:
                 return reader.schema.names
-        # Opened here, as NumPy leaves a file open that is cut off.
-        with (
-            open(self.path, "rb") as opened,
-            np.load(opened, allow_pickle=False) as file,
-        ):
-            self._arrays = {name: file[name] for name in file.files}
-        return list(self._arrays)
+        with self._npz() as file:
+            return file.names
+
+    def _npz(self) -> contextlib.AbstractContextManager[NpzFile]:
+        # Masks and labels may be much smaller compressed.
+        return reading_npz(self.path, self._form, times=math.inf)
 
     def _open_csv(self, types: dict[str, str], names: Sequence[str]) -> Any:
         module = _pyarrow("csv")
@@ -174,7 +186,7 @@ class ColumnFile:
         self, texts: Sequence[str], numbers: Sequence[str], names: Sequence[str]
     ) -> Iterator[Any]:
         if not self.is_table:
-            arrays = {name: self._arrays[name] for name in names}
+            arrays: dict[str, Any] = {name: self.array(name) for name in names}
             # At least one part, so that the reader can refuse an empty file.
             size = max(len(np.atleast_1d(x)) for x in arrays.values())
             for i in range(0, max(1, size), _ROWS):
@@ -272,7 +284,8 @@ class ColumnFile:
     def _type(self, name: str) -> str:
         """What a column holds, in the words of its format."""
         if not self.is_table:
-            return str(self._arrays[name].dtype)
+            with self._npz() as file:
+                return str(file.form(name)[0])
         if self._kind == ".parquet":
             with _pyarrow("parquet").ParquetFile(self.path) as file:
                 return str(file.schema_arrow.field(name).type)

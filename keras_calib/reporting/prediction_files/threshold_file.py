@@ -10,6 +10,9 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
 from keras_calib.exporting.certificate_file import digest_of
+from keras_calib.reporting.answer_thresholds import KEY
+from keras_calib.reporting.answer_thresholds import SCHEMA
+from keras_calib.reporting.answer_thresholds import load_threshold
 from keras_calib.selection import ChosenThreshold
 from keras_calib.selection import GroupThresholds
 from keras_calib.version import __version__
@@ -22,9 +25,6 @@ __all__ = [
     "write_threshold",
 ]
 
-# Number of the form of the file.
-_SCHEMA = 1
-_KEY = "answer_threshold"
 _FACTS = "coverage", "risk", "certified_risk", "delta", "method"
 
 
@@ -46,7 +46,7 @@ def threshold_facts(
         data: Columns and hash of the log.
     """
     facts: dict[str, Any] = {
-        _KEY: _SCHEMA,
+        KEY: SCHEMA,
         "keras_calib": __version__,
         "column": column,
         "calibrator": calibrator,
@@ -108,19 +108,16 @@ def rows_sha256(
 
 def is_threshold_file(path: Any) -> bool:
     """Whether a file is one that `write_threshold` made."""
-    return _KEY in (_read(path) or {})
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and KEY in found
 
 
 def read_threshold(path: Any) -> ChosenThreshold:
     """The threshold of a file; ValueError for thresholds by group."""
-    facts = _read(path) or {}
-    if facts.get(_KEY) != _SCHEMA:
-        raise value_error(
-            "The threshold must be of a form that this version knows: use the "
-            "version of keras-calib that made it",
-            answer_threshold=facts.get(_KEY),
-            known=_SCHEMA,
-        )
+    facts = load_threshold(path).facts
     if facts.get("threshold") is None:
         raise value_error(
             "The file must have one threshold, not one for each group: watch "
@@ -128,15 +125,8 @@ def read_threshold(path: Any) -> ChosenThreshold:
             groups=[one["group"] for one in facts.get("groups", ())][:20],
         )
     try:
-        return ChosenThreshold(
-            threshold=float(facts["threshold"]),
-            coverage=float(facts["coverage"]),
-            risk=float(facts["risk"]),
-            num_samples=int(facts["num_samples"]),
-            certified_risk=facts["certified_risk"],
-            delta=facts["delta"],
-            method=facts["method"],
-        )
+        found = {name: facts[name] for name in ("num_samples", *_FACTS)}
+        return ChosenThreshold(float(facts["threshold"]), **found)
     except (KeyError, TypeError, ValueError) as error:
         raise value_error(
             "The file of a threshold must be as `keras-calib threshold` "
@@ -144,15 +134,6 @@ def read_threshold(path: Any) -> ChosenThreshold:
             file=str(path),
             error=repr(error),
         ) from error
-
-
-def _read(path: Any) -> dict[str, Any] | None:
-    """The facts of a file of JSON; None if it holds something else."""
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _plain(threshold: float, column: str) -> float | str:

@@ -1,0 +1,86 @@
+"""Masks that layers attach to a model's outputs, which `predict` drops."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import backend
+
+from keras_calib.backend.keras_internals import keras_mask
+from keras_calib.backend.keras_internals import nested_layers
+
+__all__ = ["mask_reader"]
+
+_Reader = Callable[[Any], Any]
+# Readers by model and name of the output: making one traces the model.
+_READERS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def mask_reader(
+    model: keras.Model, output: str | None, chosen: _Reader
+) -> _Reader | None:
+    """A function from inputs to the mask of the output, or to None.
+
+    It is None for a model that cannot mask: one of layers of Keras, none of
+    which makes a mask. The function computes no more than the mask needs.
+
+    Args:
+        model: A Keras model.
+        output: Name of the output, or None for the only one.
+        chosen: A function from all outputs to this one.
+    """
+    if not isinstance(model, keras.Model):
+        return None
+    if not any(map(_may_mask, nested_layers(model))):
+        return None
+    readers = _READERS.setdefault(model, {})
+    if output not in readers:
+        readers[output] = _reader(weakref.ref(model), chosen)
+    return readers[output]
+
+
+def _may_mask(layer: keras.layers.Layer) -> bool:
+    makers = keras.layers.Masking, keras.layers.Lambda
+    known = type(layer).__module__.startswith(("keras.", "keras_calib."))
+    return (
+        not known
+        or isinstance(layer, makers)
+        or bool(getattr(layer, "mask_zero", False))
+    )
+
+
+def _reader(reference: Callable[[], Any], chosen: _Reader) -> _Reader:
+    def mask_of(outputs):
+        outputs = chosen(outputs)
+        return keras_mask(outputs, len(outputs.shape) - 1)
+
+    def stateless(state, inputs):
+        return mask_of(reference().predict_step(state, (inputs,))[0])
+
+    def stateful(inputs):
+        return mask_of(reference().predict_step((inputs,)))
+
+    if backend.backend() == "torch":
+        import torch
+
+        return torch.no_grad()(stateful)
+    model = reference()
+    if backend.backend() == "tensorflow":
+        if model.run_eagerly:
+            return stateful
+        import tensorflow as tf
+
+        return tf.function(stateful, autograph=False, reduce_retracing=True)
+    if not model.run_eagerly:
+        import jax
+
+        stateless = jax.jit(stateless)
+
+    def read(inputs):
+        model = reference()
+        variables = model.trainable_variables, model.non_trainable_variables
+        state = tuple([x.value for x in part] for part in variables)
+        return stateless(state, inputs)
+
+    return read

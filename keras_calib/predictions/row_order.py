@@ -1,0 +1,112 @@
+"""What comes beside a data set: it belongs to rows, whose order must hold."""
+
+import hashlib
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+from keras_calib.numerics.arrays import to_numpy
+
+__all__ = ["Told", "checked_order", "told_by_batches"]
+
+_ADVICE = (
+    "give a function of the inputs of a batch, such as "
+    '`groups=lambda x: x["site"]`, or data in a fixed order'
+)
+
+
+class Told:
+    """Values of the rows of each batch that was read, by a function."""
+
+    def __init__(self, function: Callable[[Any], Any], name: str):
+        self._function, self._name = function, name
+        self._waiting: list[np.ndarray] = []
+
+    def note(self, inputs: Any, count: int) -> None:
+        """Adds the values of the rows of a batch with these inputs."""
+        values = np.asarray(to_numpy(self._function(inputs)))
+        if values.shape != (count,):
+            raise value_error(
+                f"`{self._name}` must return a group for each row of a batch",
+                shape=values.shape,
+                rows=count,
+            )
+        self._waiting.append(values)
+
+    def take(self, count: int | None = None) -> np.ndarray:
+        """The next values, or all that wait."""
+        waiting = np.concatenate(self._waiting)
+        if count is None:
+            count = len(waiting)
+        self._waiting = [waiting[count:]]
+        return waiting[:count]
+
+
+def told_by_batches(groups: Any) -> Any:
+    """Groups as given, with `Told` for functions; alone or by attribute."""
+    if isinstance(groups, Mapping):
+        return {
+            k: Told(x, f"groups[{k!r}]") if callable(x) else x
+            for k, x in groups.items()
+        }
+    return Told(groups, "groups") if callable(groups) else groups
+
+
+def checked_order(
+    read: Callable[[], Iterable[Any]], data: Any
+) -> Iterator[Any]:
+    """The batches of `read`, which must have one order in two passes.
+
+    The first pass keeps a hash of each batch. Arrays and lists of batches
+    have one order.
+
+    Raises:
+        ValueError: At the first batch that is another one, and before the
+            first for data that are shuffled or that can be read only once.
+    """
+    if isinstance(data, tuple | list):
+        yield from read()
+        return
+    rule = "`groups` must belong to rows in a fixed order"
+    if isinstance(data, Iterator) or _is_shuffled(data):
+        how = "shuffled" if _is_shuffled(data) else "read once"
+        raise value_error(f"{rule}: {_ADVICE}", data=how)
+    before = list(map(_digest, read()))
+    count = 0
+    for count, batch in enumerate(read(), start=1):
+        if count > len(before) or _digest(batch) != before[count - 1]:
+            raise value_error(
+                f"{rule}, and two passes over the data differ: {_ADVICE}",
+                batch=count - 1,
+            )
+        yield batch
+
+
+def _digest(batch: Any) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for part in keras.tree.flatten(batch):
+        if part is not None:
+            array = np.asarray(to_numpy(part))
+            if array.dtype.hasobject:
+                array = array.astype(str)
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.digest()
+
+
+def _is_shuffled(data: Any) -> bool:
+    """Whether a `tf.data.Dataset` has a step that shuffles.
+
+    False if unknown. Seen in TensorFlow 2.21: `_inputs` and the classes' names.
+    """
+    if "shuffle" in type(data).__name__.lower():
+        return True
+    try:
+        return any(map(_is_shuffled, data._inputs()))
+    except (AttributeError, TypeError):
+        return False

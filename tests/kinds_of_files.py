@@ -1,0 +1,75 @@
+"""Each kind of file that the package writes, by who writes it."""
+
+import functools
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+import keras_calib as kc
+from keras_calib.monitoring.files import EpochTable
+from keras_calib.reporting.commands import plan
+from keras_calib.reporting.html import Report
+from keras_calib.reporting.prediction_files.threshold_file import (
+    write_threshold,
+)
+
+__all__ = ["KINDS", "writers"]
+
+KINDS = {
+    "tokens.npz": lambda made, path: made["tokens"].save(path),
+    "groups.csv": lambda made, path: made["groups"].to_csv(path),
+    "monitor.npz": lambda made, path: made["monitor"].save(path),
+    "report.html": lambda made, path: made["report"].save(path),
+    "threshold.json": lambda made, path: write_threshold(path, made["facts"]),
+    "records.csv": lambda made, path: kc.save_records(made["selector"], path),
+    "records.npz": lambda made, path: kc.save_records(made["selector"], path),
+    "backup.npz": lambda made, path: kc.save_training_state(
+        path, made["model"], 1
+    ),
+    "epochs.csv": lambda made, path: made["table"](path),
+    "plan.csv": lambda made, path: plan._write(made["plan"], path),
+}
+
+
+class Table(NamedTuple):
+    samples: np.ndarray
+    coverage: np.ndarray
+
+
+@functools.cache
+def writers():
+    """What is written; each file has more than 200 bytes."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(500, 40)).astype("float32")
+    labels = rng.integers(40, size=500)
+    names = rng.permutation(np.repeat([f"group {i}" for i in range(50)], 10))
+    confidence = rng.uniform(size=500)
+    probs = np.stack([confidence, 1.0 - confidence], axis=-1)
+    selector = kc.SelectiveClassifier(score="logit_margin")
+    selector.fit(labels, logits + 9 * np.eye(40)[labels], risk=0.1)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(50)])
+    model.compile("adam", "mse")
+    values = {f"value {i}": float(i) for i in range(50)}
+
+    def table(path):
+        with_rows = EpochTable(path, [*values])
+        try:
+            with_rows.put(1, values)
+        finally:
+            with_rows.close()
+
+    return {
+        "tokens": kc.CompactLogits().update(labels, logits),
+        "groups": kc.by_group(np.zeros(500, int), probs, names, min_size=2),
+        "monitor": kc.Monitor(risk=0.1).update(
+            confidence, True, ids=range(500)
+        ),
+        "report": Report("<p>" + "text " * 1000, {}),
+        "facts": {"answer_threshold": 1, "texts": ["text"] * 1000},
+        "selector": selector,
+        "model": model,
+        "table": table,
+        "plan": SimpleNamespace(by_samples=Table(*rng.random((2, 99)))),
+    }

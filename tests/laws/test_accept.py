@@ -1,0 +1,194 @@
+"""What is accepted has a finite confidence, and logits that are logits."""
+
+import keras
+import numpy as np
+import pytest
+from cases import BACKEND
+from cases import CALIBRATORS
+from cases import array
+from exported import answers
+from keras import ops
+from refusals import compiled
+
+import keras_calib as kc
+from keras_calib.formulas.scores import SCORE_NAMES
+from keras_calib.reporting.answer_thresholds import AnswerThreshold
+
+INF, NAN, LARGE = np.inf, np.nan, 3e38
+ROWS = np.array(
+    [
+        [2.0, 1.0, 0.0],
+        [LARGE, 0.0, 0.0],
+        [-LARGE, 0.0, 0.0],
+        [-INF, 1.0, 0.0],
+        [NAN, 0.0, 0.0],
+        [NAN, NAN, NAN],
+        [INF, 0.0, 0.0],
+        [INF, INF, 0.0],
+        [INF, -INF, 0.0],
+        [NAN, INF, -INF],
+        [-INF, -INF, -INF],
+        [-LARGE, -1e30, -INF],
+    ],
+    "float32",
+)
+SOUND = np.arange(len(ROWS)) < 4
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(150, 3)).astype("float32") * 2
+LABELS = np.where(
+    RNG.random(150) < 0.3, RNG.integers(3, size=150), LOGITS.argmax(-1)
+)
+
+
+def check(answers, sound=SOUND):
+    """An ordinary row is accepted, and nothing that has no confidence."""
+    accept = array(answers["accept"])
+    assert accept[0].all()
+    confidence = array(answers["confidence"])
+    assert np.isfinite(confidence[accept]).all()
+    assert not accept[~sound].any()
+
+
+SLOW = (
+    kc.BayesianScaling,
+    kc.GaussianProcessCalibration,
+)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            x, id=str(x), marks=pytest.mark.slow if x.cls in SLOW else ()
+        )
+        for x in CALIBRATORS
+    ],
+)
+def test_no_calibrator_lets_a_row_without_confidence_pass(case):
+    if not case.can_fit:
+        pytest.skip(f"needs {case.needs}")
+    calibrator = case.make().fit(LABELS, LOGITS, num_folds=0, force=True)
+    # Eager intervals refuse NaN.
+    rows = ~np.isnan(ROWS).any(-1) if case.cls is kc.VennAbers else slice(None)
+    for score in ("msp", "neg_energy"):
+        selector = kc.SelectiveClassifier(
+            calibrator=calibrator, score=score, threshold=-INF
+        )
+        check(selector(ROWS[rows]), SOUND[rows])
+
+
+@pytest.mark.portable
+def test_no_score_lets_a_row_without_confidence_pass():
+    scores = *SCORE_NAMES, kc.LogitNormalization().fit(LABELS, LOGITS)
+    scaling = kc.TemperatureScaling(temperature=2.0)
+    for score in scores:
+        for calibrator in (None, scaling):
+            selector = kc.SelectiveClassifier(
+                score=score, calibrator=calibrator, threshold=-INF
+            )
+            check(selector(ROWS))
+    selector = kc.SelectiveClassifier(
+        costs=1.0 - np.eye(3, dtype="float32"), threshold=-INF
+    )
+    check(selector(ROWS))
+    # Of a fit, whose threshold is finite.
+    selector = kc.SelectiveClassifier().fit(LABELS, LOGITS, risk=0.4)
+    check(selector(ROWS))
+
+
+def test_probabilities_that_are_no_numbers_are_not_accepted():
+    probs = np.array([[0.9, 0.1, 0.0], [NAN, 0.5, 0.5], [NAN] * 3], "float32")
+    selector = kc.SelectiveClassifier(threshold=-INF)
+    # In compiled code, nothing is refused.
+    run = compiled(lambda x: selector.call(x, from_logits=False))
+    answers = run(ops.convert_to_tensor(probs))
+    check(answers, np.array([True, False, False]))
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="sizes are known")
+def test_a_graph_need_not_know_the_number_of_classes():
+    import tensorflow as tf
+
+    scaling = kc.TemperatureScaling(temperature=2.0)
+    selector = kc.SelectiveClassifier(calibrator=scaling, threshold=0.1)
+    unknown = tf.TensorSpec([None, None])
+    run = tf.function(selector.call, input_signature=[unknown], autograph=False)
+    for name, value in selector(LOGITS).items():
+        np.testing.assert_allclose(run(LOGITS)[name], value, atol=1e-6)
+    assert not array(run(LOGITS[:, :1] + 9)["accept"]).any()
+
+
+def test_no_group_takes_a_row_without_confidence():
+    groups = np.arange(150) % 2
+    selector = kc.SelectiveClassifier()
+    selector.fit(LABELS, LOGITS, risk=0.5, groups=groups)
+    for group in (0, 1):
+        check(selector(ROWS, groups=np.full(len(ROWS), group)))
+
+
+@pytest.mark.portable
+def test_no_label_without_confidence_is_accepted():
+    labels = (LOGITS > 0).astype(int)
+    calibrator = kc.MultiLabelCalibrator(kc.IsotonicCalibration())
+    calibrator.fit(labels, LOGITS, num_folds=0, force=True)
+    for by in ("label", "example"):
+        for part in (None, calibrator):
+            selector = kc.MultiLabelSelector(calibrator=part, by=by)
+            selector.fit(labels, LOGITS, coverage=1.0)
+            answers = selector(ROWS)
+            accept = array(answers["accept"])
+            finite = np.isfinite(ROWS)
+            if by == "example":
+                finite = finite.all(-1)
+            assert accept[0].all() and not accept[~finite].any()
+
+
+def test_no_box_without_confidence_is_kept():
+    confidence = np.array([[0.9, NAN, INF, -INF, NAN, 0.8]], "float32")
+    boxes = {
+        "boxes": np.zeros((1, 6, 4), "float32"),
+        "labels": np.zeros((1, 6), "int32"),
+        "confidence": confidence,
+    }
+    found = kc.DetectionSelector(threshold=0.5, max_boxes=2)(boxes)
+    kept = array(found["confidence"])[0, :2]
+    np.testing.assert_allclose(kept, [0.9, 0.8])
+
+
+def test_an_answer_without_confidence_is_refused():
+    facts = {"answer_threshold": 1, "threshold": 0.5}
+    for column, values in (
+        ("confidence", (NAN, INF, -INF, LARGE, 1.5)),
+        ("score", (NAN, INF, -INF)),
+    ):
+        answer = AnswerThreshold({**facts, "column": column})
+        for value in values:
+            with pytest.raises(ValueError, match="must be"):
+                answer([0.9, value])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="export needs TensorFlow")
+@pytest.mark.parametrize("made", ["savedmodel", "onnx", "litert"])
+def test_no_file_accepts_a_row_without_confidence(tmp_path, made):
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, keras.layers.Identity()(inputs))
+    options = {"from_logits": True, "format": made}
+    parts = [
+        {"score": name, "calibrator": kc.TemperatureScaling(temperature=2.0)}
+        for name in SCORE_NAMES
+    ]
+    for case in CALIBRATORS:
+        if case.cls not in {type(x["calibrator"]) for x in parts}:
+            made_one = case.make()
+            made_one.fit(LABELS, LOGITS, num_folds=0, force=True)
+            parts.append({"score": "msp", "calibrator": made_one})
+    for place, part in enumerate(parts):
+        selector = kc.SelectiveClassifier(threshold=-1e30, **part)
+        path = tmp_path / str(place)
+        kc.export(model, path, selector=selector, **options)
+        given = answers(path, made, x=ROWS)
+        try:
+            check(given)
+        except AssertionError as error:
+            raise AssertionError(part) from error
