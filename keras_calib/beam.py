@@ -18,6 +18,7 @@ from keras_calib.formulas.proper import brier_losses
 from keras_calib.formulas.proper import log_losses
 from keras_calib.formulas.proper import summable_losses
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_keys
 from keras_calib.inputs.rows import resembles_probabilities
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.values import are_allowed
@@ -91,7 +92,7 @@ class CalibrationMetrics(beam.CombineFn):
     *   a batch of them, the fastest: `(n,)`, `(n, num_classes)` and `(n,)`, or
     *   with `top1=True` `(confidence, correct)` or `(confidence, correct,
         weight)`, each a number or `(n,)`, or
-    *   a dict of these by name.
+    *   a dict of these by name, and of nothing else.
 
     With `labels="votes"`, rows of votes `(num_classes,)`, counts or shares,
     take the place of class ids, and a share that of `correct`. One output
@@ -246,6 +247,7 @@ class CalibrationMetrics(beam.CombineFn):
         if self.top1:
             names = ("correct", "confidence")
         if isinstance(element, dict):
+            check_keys("element", element, (*names, "weight"), names)
             truth, outputs = (element[name] for name in names)
             weight = element.get("weight", 1.0)
         else:

@@ -110,6 +110,8 @@ def cumulative_error(
     if from_logits:
         gaps = outputs.astype("float64") - confidence[:, None]
         confidence = 1.0 / np.exp(gaps).sum(axis=-1)
+    # Rows may sum to a little more than 1.
+    confidence = np.minimum(confidence, 1.0)
     predicted = outputs.argmax(axis=-1)
     if votes:
         share = labels / labels.sum(axis=-1, keepdims=True)
@@ -200,6 +202,14 @@ METRICS = [
         "ClasswiseECE",
         kc.ClasswiseECE,
         kc.classwise_ece,
+        has_exact_sums=True,
+        needs_num_classes=True,
+    ),
+    MetricCase(
+        "ClasswiseECE-positive",
+        kc.ClasswiseECE,
+        functools.partial(kc.classwise_ece, threshold=1e-37),
+        {"threshold": 1e-37},
         has_exact_sums=True,
         needs_num_classes=True,
     ),

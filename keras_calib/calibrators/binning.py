@@ -164,7 +164,11 @@ class HistogramBinning(_Table):
         mass = np.ones(len(probs)) if weight is None else weight[order]
         mass = np.cumsum(mass)
         last = np.searchsorted(mass, shares * mass[-1] * (1.0 - 1e-12))
-        return np.unique(probs[order][last])
+        probs, inner = probs[order], np.unique(probs[order][last])
+        # Other backends round these p to others within 2e-6.
+        after = np.searchsorted(probs, inner, side="right")
+        after = np.append(probs, 1.0)[after]
+        return np.minimum(inner * (1.0 + 2e-6), 0.5 * (inner + after))
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

@@ -233,6 +233,7 @@ def read_samples(
     logits: Any,
     sample_weight: Any = None,
     ignore_class: int | None = None,
+    refuse_probabilities: bool | None = True,
 ) -> FittingData:
     """Reads and checks the arguments of `fit`, without a copy if possible."""
     read = standardize_arrays(
@@ -243,7 +244,7 @@ def read_samples(
         ignore_class=ignore_class,
         name="logits",
         drop=False,
-        refuse_probabilities=True,
+        refuse_probabilities=refuse_probabilities,
     )
     labels, outputs = read.labels, read.outputs
     if is_ruled_out(outputs.min()):
@@ -310,9 +311,8 @@ def read_batches(
             n=0,
         )
     data = FittingData(**{k: column[:count] for k, column in columns.items()})
-    if data.num_classes == 2 and not data.logits[:, 0].any():
-        # One output, of which a batch may be too few to look at.
-        check_no_probabilities(data.logits[:, 1:], "logits")
+    # A batch may have too few to look at.
+    check_no_probabilities(data.logits, "logits")
     return data
 
 

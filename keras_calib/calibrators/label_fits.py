@@ -17,6 +17,7 @@ from keras_calib.calibrators.fitting_data import read_samples
 from keras_calib.calibrators.folds import unfitted_copy
 from keras_calib.calibrators.folds import warn_if_harmful
 from keras_calib.inputs.multi_label import LabelColumns
+from keras_calib.inputs.rows import check_no_probabilities
 
 __all__ = ["fit_each", "parts_of", "row_of", "stacked", "usable_labels"]
 
@@ -28,9 +29,14 @@ def parts_of(
     columns: LabelColumns, logits: np.ndarray, shared: bool
 ) -> list[FittingData | None]:
     """The samples of each label, None if it has none; with `shared` all."""
+    # All entries are judged at once, as losses and metrics do.
+    check_no_probabilities(columns.pooled()[1], "logits")
     every = range(columns.num_labels)
     given = [columns.pooled()] if shared else map(columns.column, every)
-    parts = [read_samples(*x) if len(x[0]) else None for x in given]
+    parts = [
+        read_samples(*x, refuse_probabilities=None) if len(x[0]) else None
+        for x in given
+    ]
     # Labels of an example, and of the places of an image, are alike.
     each = int(np.prod(logits.shape[1:-1]))
     size = each * columns.num_labels if shared else each

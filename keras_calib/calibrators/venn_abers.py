@@ -23,6 +23,9 @@ __all__ = ["VennAbers"]
 # Smaller floats count as 0, as compiled code may round them.
 _TINY = np.finfo("float32").tiny
 _LARGEST = np.finfo("float32").max
+# Backends round log-odds of three classes or more differently by so much,
+# times 1 plus the log-odds. Those of two classes are a difference.
+_ROUNDING = 2e-6
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -97,7 +100,8 @@ class VennAbers(OneVsRest):
             total = samples.weight[samples.counts()].sum(dtype="float64")
             scale = samples.effective_count() / total
             samples = samples._replace(weight=samples.weight * scale)
-        tables = [_table(*column) for column in self.columns(samples)]
+        room = _ROUNDING if samples.num_classes > 2 else 0.0
+        tables = [_table(*column, room) for column in self.columns(samples)]
         edges, p1, p0_complement = map(list, zip(*tables, strict=True))
         self.set_fitted(
             samples.num_classes,
@@ -170,27 +174,45 @@ class VennAbers(OneVsRest):
 
 
 def _table(
-    scores: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
+    scores: np.ndarray,
+    labels: np.ndarray,
+    weight: np.ndarray | None,
+    room: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Upper edges, p1 and 1 - p0 of the entries of one class.
 
     A new score is in one of 2 k + 1 places: before, between or after the k
-    distinct scores, or equal to one of them.
+    distinct scores, or equal to one of them up to `room`.
     """
     scores = np.where(np.abs(scores) < _TINY, np.float32(0), scores)
     points, index = np.unique(scores, return_inverse=True)
+    last = points
+    if room:
+        # Rounding may have parted equal scores.
+        near = room * (1.0 + np.abs(points))
+        parted = np.r_[True, np.diff(points) > near[1:]]
+        start = np.maximum.accumulate(np.arange(len(points)) * parted)
+        cell = np.floor((points - points[start]) / near)
+        parted[1:] |= cell[1:] != cell[:-1]
+        index = (np.cumsum(parted) - 1)[index]
+        points, last = points[parted], points[np.r_[parted[1:], True]]
     label = labels if weight is None else labels * weight
     total = np.bincount(index, weight)
     label = np.bincount(index, label)
     # A score without weight changes nothing.
     some = total > 0
-    points, total, label = points[some], total[some], label[some]
+    points, last, total, label = (x[some] for x in (points, last, total, label))
     p1 = _values(total, label)
     # With classes and order exchanged, 1 - p0 is what p1 was.
     rest = _values(total[::-1], (total - label)[::-1])[::-1]
     # A place ends at its score, or before the next one.
     edges = np.empty(2 * len(points) + 1, "float32")
     edges[1::2], edges[:-1:2], edges[-1] = points, _before(points), _LARGEST
+    if room:
+        middle = 0.5 * points[1:] + 0.5 * last[:-1]
+        near = (room * (1.0 + np.abs(points))).astype("float32")
+        edges[1::2] = np.minimum(last + near, np.r_[middle, _LARGEST])
+        edges[:-1:2] = np.maximum(points - near, np.r_[-_LARGEST, middle])
     # No float32 lies between neighbours.
     some = np.r_[True, edges[1:] > edges[:-1]]
     edges, p1, rest = edges[some], p1[some], rest[some]

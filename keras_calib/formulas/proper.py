@@ -148,7 +148,8 @@ def log_losses(
 ) -> Any:
     """-log p_y of each sample in nats, or cross entropy of soft labels.
 
-    `clip` is a lower bound on probabilities, or None.
+    `clip` is a lower bound on probabilities, or None. Losses are at least 0,
+    because rows may sum to a little more than 1.
     """
     xp, of_ids = array_namespace(outputs), len(labels.shape) == 1
     if of_ids and not from_logits and xp is np:
@@ -164,11 +165,11 @@ def log_losses(
         # tolerance.
         nothing = xp.logical_or(labels == 0, log_p == -float("inf"))
         log_p = xp.where(nothing, xp.zeros_like(log_p), log_p)
-        return -xp.sum(labels * log_p, axis=-1)
+        return at_least(-xp.sum(labels * log_p, axis=-1), 0.0)
     # Impossible ids are reported elsewhere, and must not raise here.
     index = xp.clip(labels, 0, log_p.shape[-1] - 1)
     chosen = xp.take_along_axis(log_p, xp.expand_dims(index, -1), axis=-1)
-    return -xp.squeeze(chosen, axis=-1)
+    return at_least(-xp.squeeze(chosen, axis=-1), 0.0)
 
 
 def losses_of_rows(
@@ -227,14 +228,10 @@ def _log_softmax(logits: Any) -> Any:
 
 
 def summable_losses(losses: Any) -> Any:
-    """Make log losses summable: 85.2 nats where infinite, at least 0.
-
-    Rounding can leave a loss of -1e-8, and no sum may fall below 0.
-    """
+    """Make log losses summable: 85.2 nats where infinite."""
     xp = array_namespace(losses)
     infinite = xp.logical_not(losses < float("inf"))
-    losses = xp.where(infinite, xp.full_like(losses, LARGEST_LOSS), losses)
-    return at_least(losses, 0.0)
+    return xp.where(infinite, xp.full_like(losses, LARGEST_LOSS), losses)
 
 
 def brier_losses(labels: Any, outputs: Any, *, from_logits: bool) -> Any:

@@ -15,6 +15,7 @@ from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.readers import narrowed_ids
+from keras_calib.inputs.values import read_mask
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least
@@ -127,8 +128,8 @@ def sequence_confidence(
 
     Args:
         log_probs: Log-probabilities of the tokens `(..., length)`, <= 0.
-        mask: True for tokens of the answer `(..., length)`; False for those of
-            the prompt and for padding. None takes all.
+        mask: True or 1 for tokens of the answer `(..., length)`; False or 0
+            for those of the prompt and for padding. None takes all.
         reduction: One of the names above. The product falls with the length,
             the others do not need to.
         log_odds: Whether to return log(c / (1 - c)) of the confidence c, which
@@ -253,7 +254,7 @@ def _mask(mask: Any, log_p: Any) -> Any:
     """Which tokens count, a bool tensor of the shape of `log_p`."""
     if mask is None:
         return ops.ones_like(log_p, dtype="bool")
-    mask = ops.cast(as_numbers(mask, "mask"), "bool")
+    mask = read_mask(mask)
     if not fits(shape_of(mask), shape_of(log_p)):
         raise value_error(
             "`mask` must have the shape of `log_probs`; with `next_token` "

@@ -71,7 +71,7 @@ def canonical_calibration_error(
     p = read.outputs.astype("float64")
     p = softmax(p, axis=-1) if read.from_logits else p
     if edges == "width":
-        cells = bin_index(p, num_bins)
+        cells = bin_index(p.astype(read.outputs.dtype, copy=False), num_bins)
         _, index = np.unique(cells, axis=0, return_inverse=True)
         index = index.reshape(-1)
     else:

@@ -69,21 +69,23 @@ def classwise_ece(
 
     (1 / K) sum_k sum_b (n_kb / N) |mean p_k in bin b - share of class k|
 
-    The bins b are those of p_k, for every sample. This error is also called
-    SCE, over bins of equal mass ACE, and with a threshold TACE.
+    The bins b are those of p_k, for every sample. It is the mean over the
+    classes of `ece(..., mode="binary")`, each against the rest. This error is
+    also called SCE, over bins of equal mass ACE, and with a threshold TACE.
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins of each class, at least 1.
-        edges: `"width"` for bins (lo, hi] of equal width, which leave out
-            p_k = 0. `"mass"` for bins of equal mass, as in `adaptive_ece`.
-            `"rank"` for the edges of released code, for parity with published
-            tables. These are the p_k at the ranks i floor(N / num_bins). They
-            leave out the smallest p_k and take no weights.
+        edges: `"width"` for bins of equal width, as in `ece`. `"mass"` for
+            bins of equal mass, as in `adaptive_ece`. `"rank"` for the edges of
+            released code, for parity with published tables. These are the p_k
+            at the ranks i floor(N / num_bins). They leave out the smallest p_k
+            and take no weights.
         threshold: Smaller p_k are in no bin, in [0, 1]. N includes them. With
-            `edges="rank"` they are ranked as zeros.
-        closed: `"right"` for bins (lo, hi]. `"left"` for [lo, hi), with 1 in
-            the last. Only for `edges="width"`.
+            `edges="rank"` they are ranked as zeros. 1e-37 leaves out p_k = 0,
+            as released code of the SCE does.
+        closed: `"right"` for bins (lo, hi], with 0 in the first. `"left"` for
+            [lo, hi), with 1 in the last. Only for `edges="width"`.
         classes: `"all"`, or `"to_largest_label"` as in released code, where K
             is the largest id in `labels` plus one.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
@@ -133,11 +135,13 @@ def classwise_ece(
             y_k = _of_classes(truth, k)[0]
             if edges == "rank":
                 total += _rank_error(p_k, y_k, num_bins, threshold)
-            elif (keep := p_k >= threshold).any():
+                continue
+            score = p_k.astype(read.outputs.dtype, copy=False)
+            if (keep := score >= threshold).any():
                 # The error is relative to the weight above the threshold.
                 w = weight[keep]
                 total += w.sum() * sorted_mass_error(
-                    p_k[keep], (p_k - y_k)[keep], num_bins, weight=w
+                    score[keep], (p_k - y_k)[keep], num_bins, weight=w
                 )
     return float(total / (num_classes * weight.sum()))
 
@@ -149,7 +153,7 @@ def classwise_bins(
     num_bins: int = 15,
     **options: Unpack[ArrayOptions],
 ) -> ClasswiseBins:
-    """Sums over the bins (lo, hi] of each class, as in `classwise_ece`."""
+    """Sums over the bins of each class, as in `classwise_ece`."""
     check_integer("num_bins", num_bins, 1)
     read = standardize_arrays(labels, probs, **options)
     truth = _truth_of(read)
@@ -214,17 +218,17 @@ def _width_bins(
 ) -> Iterator[tuple]:
     """Blocks of classes: p, mask, weight (p - y), and a function of bin sums.
 
-    The mask marks the p that are in a bin.
+    The mask marks the p that are in a bin. Edges are compared with p in the
+    precision of the outputs, as `ece` does.
     """
     for first, p in _by_class(read, num_classes):
         classes = np.arange(len(p))[:, None]
         residual = p - _of_classes(truth, first, len(p))
         residual *= weight
-        kept = p >= threshold
-        if closed == "right":
-            kept &= p > 0
+        given = p.astype(read.outputs.dtype, copy=False)
+        kept = given >= threshold
         residual *= kept
-        index = bin_index(p, num_bins, closed)
+        index = bin_index(given, num_bins, closed)
         index += num_bins * classes
         keys, size = index.reshape(-1), num_bins * len(p)
 

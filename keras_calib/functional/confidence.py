@@ -10,6 +10,7 @@ from keras_calib.formulas import binned_errors
 from keras_calib.functional.binned import equal_width_bins
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
+from keras_calib.inputs.readers import CONTEXT
 from keras_calib.inputs.top_label import top_label
 from keras_calib.inputs.values import check_objectness
 from keras_calib.numerics.arrays import as_array
@@ -162,8 +163,8 @@ def objectness_deviation(
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         objectness: Share of the image that the object covers, in [0, 1], of
-            the shape of the class ids. Its value does not matter where the
-            class is ignored.
+            the shape of the class ids; -1 where all objects are painted out,
+            which is 0. Its value does not matter where the class is ignored.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -194,6 +195,7 @@ def objectness_deviation(
     ignored = options.get("ignore_class")
     if ignored is not None and labels.size == objectness.size:
         objectness = objectness[labels.reshape(-1) != ignored]
+    objectness = np.where(objectness == CONTEXT, 0.0, objectness)
     check_objectness(objectness)
     distance = np.abs(top.confidence - objectness)
     return float(np.average(distance, weights=top.weight))

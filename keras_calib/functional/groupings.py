@@ -39,6 +39,10 @@ def groupings(
     given = dict(groups) if several else {"group": groups}
     if not given:
         raise value_error("`groups` must have an attribute", groups=groups)
+    if len({*map(str, given)}) < len(given):
+        raise value_error(
+            "`groups` must name its attributes differently", names=[*given]
+        )
     found = {
         str(name): grouping(
             x, lead, f"groups[{name!r}]" if several else "groups"

@@ -237,7 +237,8 @@ def brier_decomposition(
             rows = np.exp(rows - logsumexp(rows)[:, None])
         ids = read.labels[part]
         truth = ids if is_soft else ids[:, None] == np.arange(num_classes)
-        keys = bin_index(rows, num_bins, closed)
+        given = rows.astype(read.outputs.dtype, copy=False)
+        keys = bin_index(given, num_bins, closed)
         keys = (keys + num_bins * np.arange(num_classes)).reshape(-1)
         each = np.broadcast_to(weight[part][:, None], rows.shape)
         for total, values in zip(sums, (1.0, rows, truth), strict=True):

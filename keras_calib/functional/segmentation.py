@@ -37,7 +37,8 @@ def per_image(
     Args:
         function: Exact metric, called with labels `(n_i,)`, predictions
             `(n_i, num_classes)` and `options`. It returns a number.
-        labels: Class ids `(batch, ...)`.
+        labels: Labels of any form that `function` takes: class ids
+            `(batch, ...)`, or one-hot or soft labels, or rows of votes.
         probs: Predictions for `function`, `(batch, ..., num_classes)`.
         background: Class id whose pixels are left out, or None.
         ignore_class: Class id of further pixels to leave out, or None.
@@ -67,11 +68,20 @@ def per_image(
     labels, probs = as_array(labels, "labels"), as_array(probs, "probs")
     check_rank("probs", probs, 3, "(batch, ..., num_classes)")
     check_not_empty("probs", probs)
-    if labels.shape != probs.shape[:-1]:
+    if labels.ndim == probs.ndim and labels.shape[-1] == 1:
+        labels = labels[..., 0]
+    soft = labels.shape == probs.shape
+    if not soft and labels.shape != probs.shape[:-1]:
         raise value_error(
-            "`labels` must be class ids of the shape of `probs` without "
-            "the classes",
+            "`labels` must be class ids or one-hot or soft labels that fit "
+            "`probs`",
             **{"labels.shape": labels.shape, "probs.shape": probs.shape},
+        )
+    if soft and ignore_class is not None:
+        raise value_error(
+            "`ignore_class` needs class ids as labels, not one-hot or soft "
+            "labels",
+            ignore_class=ignore_class,
         )
     if "sample_weight" in options:
         raise type_error(
@@ -79,13 +89,17 @@ def per_image(
             "weight",
             options=sorted(options),
         )
-    valid = np.ones(labels.shape, "bool")
+    ids = labels.argmax(axis=-1) if soft else labels
+    if probs.shape[-1] == 1:
+        # A share above a half is of the second class.
+        ids = np.ceil(labels.astype("float64") - 0.5)
+    valid = np.ones(ids.shape, "bool")
     dropped = {"background": background, "ignore_class": ignore_class}
     for name, index in dropped.items():
         if index is not None:
             check_integer(name, index)
-            valid &= labels != index
-    counts = valid.reshape(len(labels), -1).sum(axis=1)
+            valid &= ids != index
+    counts = valid.reshape(len(ids), -1).sum(axis=1)
     if not counts.any():
         raise value_error(
             "`labels` must hold a class that is neither ignored nor background",

@@ -173,7 +173,7 @@ def standardize_arrays(
     ignore_class: int | None = None,
     name: str = "probs",
     drop: bool = True,
-    refuse_probabilities: bool = False,
+    refuse_probabilities: bool | None = False,
     votes: bool = False,
 ) -> Batch:
     """Read a whole data set as flat NumPy rows, in its own precision.
@@ -192,7 +192,7 @@ def standardize_arrays(
         drop: Whether to remove rows of the ignored class, which copies the
             others. If not, `mask` marks them.
         refuse_probabilities: Whether logits that look like probabilities
-            raise an error instead of a warning.
+            raise an error instead of a warning. None looks for none.
         votes: Whether labels are rows of votes, which become shares.
     """
     check_flag("votes", votes)
@@ -250,7 +250,7 @@ def standardize_arrays(
             facts = read_rows(outputs, from_logits=True, log_odds=False)
     if from_logits and refuse_probabilities:
         rows.check_no_probabilities(given, name)
-    elif from_logits:
+    elif from_logits and refuse_probabilities is not None:
         rows.warn_of_probabilities(given, name)
     if valid is not None and not valid.any():
         raise value_error(

@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ __all__ = [
     "check_flag",
     "check_in",
     "check_integer",
+    "check_keys",
     "check_loss",
     "check_not_empty",
     "check_number",
@@ -100,6 +102,20 @@ def check_in(name: str, value: Any, allowed: Sequence) -> None:
     """Raise ValueError unless `value` is one of `allowed`."""
     if value not in allowed:
         raise value_error(f"`{name}` must be one of {allowed}", **{name: value})
+
+
+def check_keys(
+    name: str, given: Iterable, known: Iterable[str], needed: Iterable = ()
+) -> None:
+    """Raise ValueError if a dict has keys that nobody reads, or lacks some."""
+    given, known = {*map(str, given)}, sorted(known)
+    unknown, missing = sorted(given - {*known}), sorted({*needed} - given)
+    if unknown or missing:
+        raise value_error(
+            f"`{name}` must have no other keys than {known}, and all it needs",
+            unknown=unknown,
+            missing=missing,
+        )
 
 
 def check_rank(name: str, x: Any, minimum: int, meaning: str) -> None:

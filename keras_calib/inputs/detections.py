@@ -13,6 +13,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_keys
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
@@ -30,6 +31,11 @@ BOX_FORMATS = (*_FORMATS, *(f"rel_{name}" for name in _FORMATS))
 
 _LABELS = ("labels", "classes")
 _SCORES = ("confidence", "scores")
+# What else truth and detections hold.
+_KEYS = {
+    False: ("boxes", *_LABELS, "crowd"),
+    True: ("boxes", *_LABELS, *_SCORES, "num_detections"),
+}
 
 
 class Boxes(NamedTuple):
@@ -60,7 +66,7 @@ def read_boxes(
     Args:
         boxes: A dict of padded arrays, or a list of dicts, one per image.
             They hold `"boxes"`, `"labels"` (or `"classes"`) and, if `scored`,
-            `"confidence"` (or `"scores"`).
+            `"confidence"` (or `"scores"`), and nothing else that is not read.
         name: Name of the argument, for errors.
         box_format: One of `BOX_FORMATS`.
         scored: Whether these are detections.
@@ -71,17 +77,16 @@ def read_boxes(
             of range.
     """
     check_in("box_format", box_format, BOX_FORMATS)
-    if isinstance(boxes, Mapping):
-        parts = _of_padded(boxes, name, scored)
-    elif isinstance(boxes, list | tuple):
-        parts = _of_list(boxes, name, scored)
-    else:
+    by_image = isinstance(boxes, list | tuple)
+    if not by_image and not isinstance(boxes, Mapping):
         raise type_error(
             f"`{name}` must be a dict of padded arrays or a list of dicts, "
             "one for each image",
             type=type(boxes).__name__,
         )
-    given, labels, confidence, crowd, within, most = parts
+    boxes = _padded(boxes, name, scored) if by_image else boxes
+    given, labels, confidence, crowd, within = _of_padded(boxes, name, scored)
+    most = None if by_image else within.shape[1]
     # Negative labels pad an image.
     valid = within & (labels >= 0)
     corners = _corners(given, box_format)
@@ -169,20 +174,22 @@ def _key(
             f"`{name}` must hold a dict for each image",
             type=type(boxes).__name__,
         )
-    for key in keys:
-        if key in boxes:
-            given = isinstance(boxes[key], np.ndarray | list | tuple)
-            if keep_tensors and not given:
-                return boxes[key]
-            return as_array(boxes[key], f'{name}["{key}"]')
-    raise value_error(
-        f'`{name}` must have the {what} of the boxes as "{keys[0]}"',
-        keys=sorted(map(str, boxes)),
-    )
+    there = [key for key in keys if key in boxes]
+    if len(there) != 1:
+        once = ", once" if there else ""
+        raise value_error(
+            f'`{name}` must have the {what} of the boxes as "{keys[0]}"{once}',
+            keys=sorted(map(str, boxes)),
+        )
+    found = boxes[there[0]]
+    if keep_tensors and not isinstance(found, np.ndarray | list | tuple):
+        return found
+    return as_array(found, f'{name}["{there[0]}"]')
 
 
 def _of_padded(boxes: Mapping, name: str, scored: bool) -> tuple:
     """Arrays of a dict of padded arrays."""
+    check_keys(name, boxes, _KEYS[scored])
     given = _key(boxes, name, ("boxes",), "coordinates")
     if given.ndim != 3 or given.shape[-1] != 4:
         raise value_error(
@@ -212,14 +219,16 @@ def _of_padded(boxes: Mapping, name: str, scored: bool) -> tuple:
                 boxes=shape[1],
             )
         within = np.arange(shape[1]) < count[:, None]
-    return given, labels, confidence, crowd, within, shape[1]
+    return given, labels, confidence, crowd, within
 
 
-def _of_list(boxes: Any, name: str, scored: bool) -> tuple:
-    """Arrays of a list with a dict for each image."""
-    rows = []
+def _padded(boxes: Any, name: str, scored: bool) -> dict[str, np.ndarray]:
+    """A list with a dict for each image as one dict of padded arrays."""
+    beside = "confidence" if scored else "crowd"
+    columns: dict[str, list] = {"boxes": [], "labels": [], beside: []}
     for image in boxes:
         given = _key(image, name, ("boxes",), "coordinates")
+        check_keys(name, image, {*_KEYS[scored]} - {"num_detections"})
         if given.size == 0:
             given = given.reshape(0, 4)
         if given.ndim != 2 or given.shape[-1] != 4:
@@ -228,35 +237,22 @@ def _of_list(boxes: Any, name: str, scored: bool) -> tuple:
                 shape=given.shape,
             )
         shape = given.shape[:1]
-        row = {
-            "boxes": given,
-            "labels": _fitting(
-                _key(image, name, _LABELS, "class ids"), shape, name
-            ),
-        }
+        labels, found = _key(image, name, _LABELS, "class ids"), np.zeros(shape)
         if scored:
             found = _key(image, name, _SCORES, "confidence")
-            row["confidence"] = _fitting(found, shape, name)
         elif "crowd" in image:
             found = as_array(image["crowd"], f'{name}["crowd"]')
-            row["crowd"] = _fitting(found, shape, name)
-        rows.append(row)
-    counts = np.array([len(row["boxes"]) for row in rows], int)
-    width = int(counts.max(initial=0))
-    within = np.arange(width) < counts[:, None]
-
-    def padded(key: str, dtype: str, shape: tuple = ()) -> np.ndarray:
-        array = np.zeros((*within.shape, *shape), dtype)
-        for i, row in enumerate(rows):
-            if key in row:
-                array[i, : counts[i]] = row[key]
-        return array
-
-    labels = padded("labels", "float64")
-    given = padded("boxes", "float64", (4,))
-    confidence = padded("confidence", "float64")
-    crowd = padded("crowd", "bool")
-    return given, labels, confidence, crowd, within, None
+        columns["boxes"].append(given)
+        columns["labels"].append(_fitting(labels, shape, name))
+        columns[beside].append(_fitting(found, shape, name))
+    width = max(map(len, columns["labels"]), default=0)
+    tables = {key: np.zeros((len(boxes), width)) for key in columns}
+    tables["boxes"] = np.zeros((len(boxes), width, 4))
+    tables["labels"] -= 1.0
+    for key, rows in columns.items():
+        for table, row in zip(tables[key], rows, strict=True):
+            table[: len(row)] = row
+    return tables
 
 
 def _fitting(x: np.ndarray, shape: tuple, name: str) -> np.ndarray:

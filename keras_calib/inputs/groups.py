@@ -1,5 +1,10 @@
-"""Groups of samples come in: names or whole numbers, one for each sample."""
+"""Groups of samples come in: names or whole numbers, one for each sample.
 
+Ids of answers follow the same rule: 1 and 1.0 are one name, and None is none.
+"""
+
+import numbers
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +14,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import check_numbers
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = ["joined_names", "read_groups"]
+__all__ = ["as_groups", "joined_names", "name_of", "names_of", "read_groups"]
 
 
 def read_groups(
@@ -35,14 +40,7 @@ def read_groups(
         TypeError: If groups are neither names nor numbers.
     """
     check_numbers(name, groups, of_part=True)
-    try:
-        values = to_numpy(groups)
-    except ValueError:
-        # Rows of several lengths.
-        values = np.empty((), object)
-    if values.dtype.kind == "U" and isinstance(groups, list | tuple):
-        # Of names and a NaN, NumPy makes names.
-        values = np.array(groups, object)
+    values = as_groups(groups)
     if values.shape not in (lead, lead[:1]):
         raise value_error(
             f"`{name}` must have a group for each sample, or for each "
@@ -74,6 +72,46 @@ def joined_names(rows: list[tuple]) -> list[str]:
     return names
 
 
+def as_groups(groups: Any) -> np.ndarray:
+    """Groups as an array, in which those of a list keep their types."""
+    try:
+        values = to_numpy(groups)
+    except ValueError:
+        # Rows of several lengths.
+        return np.empty((), object)
+    if isinstance(groups, list | tuple) and values.dtype.kind in "biufUS":
+        values = np.array(groups, object)
+    if values.dtype.kind == "O" and all(map(_is_number, values.flat)):
+        values = np.array(values.tolist())
+    return values
+
+
+def name_of(value: Any) -> str:
+    """A value as a name, where 1.0 is "1"; "" if it is missing."""
+    known = value.decode("utf-8", "replace") if type(value) is bytes else value
+    if value is None or str(known) == "<NA>" or value != value:
+        return ""
+    is_whole = _is_number(value) and value == value // 1
+    return str(int(value) if is_whole else known)
+
+
+def names_of(values: Iterable, name: str) -> list[str]:
+    """Names of values; raises ValueError if one is missing."""
+    names = [*map(name_of, listed := [*values])]
+    if "" in names:
+        row = names.index("")
+        raise value_error(
+            f"`{name}` must have a value in every row: name what is missing",
+            row=row,
+            value=listed[row],
+        )
+    return names
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def _factorized(values: np.ndarray, name: str) -> tuple[tuple, np.ndarray]:
     """Groups in order, and the place of each value among them."""
     if values.dtype.kind in "iuf":
@@ -83,26 +121,29 @@ def _factorized(values: np.ndarray, name: str) -> tuple[tuple, np.ndarray]:
             known = known.astype(int)
         return tuple(known.tolist()), places
     listed = values.tolist()
-    different = dict.fromkeys(listed)
-    for value in different:
-        if value is None or value != value or str(value) in ("", "<NA>"):
-            same = (i for i, x in enumerate(listed) if x is value or x == value)
-            raise _missing(name, next(same), value)
-    if all(type(x) is int for x in different):
-        return _factorized(np.array(listed), name)
-    texts = {x: _text(x) for x in different}
+    # True is 1 to a dict.
+    keys = [(_is_number(x) or type(x).__name__.strip("_"), x) for x in listed]
+    texts = {key: name_of(key[1]) for key in dict.fromkeys(keys)}
+    if "" in texts.values():
+        names_of(listed, name)
     known = sorted({*texts.values()})
+    if len(known) < len(texts):
+        every = [*texts.values()]
+        raise value_error(
+            f"`{name}` must not have groups that differ in type alone: make "
+            "all of them names, or numbers",
+            groups=[x for (_, x), y in texts.items() if every.count(y) > 1],
+        )
     if all(map(str.isdecimal, known)):
         known.sort(key=lambda x: (len(x), x))
     place = {text: k for k, text in enumerate(known)}
-    codes = {x: place[text] for x, text in texts.items()}
-    found = np.fromiter((codes[x] for x in listed), int, len(listed))
-    return tuple(known), found
+    codes = {key: place[text] for key, text in texts.items()}
+    return tuple(known), np.fromiter((codes[x] for x in keys), int, len(keys))
 
 
 def _check_whole(values: np.ndarray, name: str) -> None:
     if np.isnan(values).any():
-        raise _missing(name, int(np.argmax(np.isnan(values))), np.nan)
+        names_of(values.tolist(), name)
     measured = (values != np.rint(values)) | np.isinf(values)
     if measured.any():
         row = int(np.argmax(measured))
@@ -112,18 +153,3 @@ def _check_whole(values: np.ndarray, name: str) -> None:
             row=row,
             value=float(values[row]),
         )
-
-
-def _missing(name: str, row: int, value: Any) -> ValueError:
-    return value_error(
-        f"`{name}` must have a group in every row: name what is missing",
-        row=row,
-        value=value,
-    )
-
-
-def _text(value: Any) -> str:
-    """A value as the name of its group."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    return str(value)

@@ -23,6 +23,7 @@ from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.values import is_made_up
 from keras_calib.inputs.values import located
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.row_blocks import RowFacts
 
@@ -60,6 +61,9 @@ _LARGE, _SURE = 1e30, 0.99
 # Entries that tell logits from probabilities.
 _FEW_ENTRIES = 10**5
 
+_LOOKS_LIKE = (
+    "looks like probabilities (one output in [0, 1], or rows that sum to 1)"
+)
 _AS_LOGITS = "is read as logits: pass `from_logits=False`, or the logits"
 
 
@@ -153,21 +157,25 @@ def usable_outputs(outputs: Any, from_logits: bool) -> Any:
 
 def resembles_probabilities(logits: Any) -> Any:
     """Whether logits `(n, num_classes)` are probabilities (array-agnostic)."""
-    xp = array_namespace(logits)
-    if logits.shape[-1] == 1:
+    xp, columns = array_namespace(logits), logits.shape[-1]
+    if columns == 1:
         return _resembles_one_output(logits)
-    rows = few_rows(logits)
+    rows = cast(few_rows(logits), "float32")
     if rows.shape[0] in (0, 1):
         return xp.zeros((), dtype="bool")
     inside = xp.all(xp.logical_and(rows >= 0.0, rows <= 1.0))
     near = xp.all(_distance_from_1(rows) <= SUM_TOLERANCE)
     broken = xp.any(xp.logical_and(rows > 0.0, rows < 1.0))
-    if rows.shape[-1] == 2:
-        broken = xp.logical_and(broken, xp.any(rows[:, 0] > 0.0))
     several = xp.sum(xp.ones_like(rows[:, 0])) > 1.0
-    return xp.logical_and(
+    found = xp.logical_and(
         xp.logical_and(inside, near), xp.logical_and(broken, several)
     )
+    if columns > 2:
+        return found
+    # Rows [0, z] stand for one output.
+    of_one = _resembles_one_output(logits[:, 1:])
+    first = logits[:, 0]
+    return xp.where(xp.any(first != 0.0), found, of_one)
 
 
 def _resembles_one_output(logits: Any) -> Any:
@@ -180,7 +188,11 @@ def _resembles_one_output(logits: Any) -> Any:
     inside = xp.logical_and(low >= 0.0, high <= 1.0)
     # Whole numbers may be logits, as above.
     broken = xp.any(xp.logical_and(logits > 0.0, logits < 1.0))
-    return xp.logical_and(xp.logical_and(inside, high >= low + spread), broken)
+    enough = xp.shape(logits)[0] >= count
+    return xp.logical_and(
+        xp.logical_and(inside, high >= low + spread),
+        xp.logical_and(broken, enough),
+    )
 
 
 def check_no_probabilities(logits: np.ndarray, name: str) -> None:
@@ -191,14 +203,14 @@ def check_no_probabilities(logits: np.ndarray, name: str) -> None:
     rows = logits.reshape(-1, logits.shape[-1])
     if not resembles_probabilities(rows):
         return
-    one_output = rows.shape[-1] == 1
+    one_output = _is_one_output(rows)
     logs = "log(p / (1 - p))" if one_output else "their logs"
     advice = (
         f"pass {logs}; `fit_on` and `export` take these of a model that "
         "returns probabilities"
     )
     if one_output:
-        warn(f"{_looks_like(name, 1)} and is read as logits: {advice}")
+        warn(f"`{name}` {_LOOKS_LIKE} and is read as logits: {advice}")
         return
     raise value_error(
         f"`{name}` must be logits, not probabilities: {advice}",
@@ -210,7 +222,7 @@ def warn_of_probabilities(logits: np.ndarray, name: str) -> None:
     """Warn if logits look like probabilities."""
     rows = logits.reshape(-1, logits.shape[-1])
     if resembles_probabilities(rows):
-        warn(as_logits_message(name, rows.shape[-1]))
+        warn(as_logits_message(name))
 
 
 def check_call(
@@ -227,10 +239,7 @@ def check_call(
         return has_told or warn_by_operation(logits, name, from_logits=True)
     columns = 1 if several_labels else logits.shape[-1]
     rows = array_namespace(logits).reshape(logits, (-1, columns))
-    one_output = columns == 1
-    warn_of_probabilities(
-        to_numpy(rows if one_output else few_rows(rows)), name
-    )
+    warn_of_probabilities(to_numpy(few_rows(rows)), name)
     return has_told
 
 
@@ -243,21 +252,24 @@ def check_logits(logits: Any, name: str, seen: Callable[[], None]) -> Rule:
     telling = xp.logical_and(xp.any(rows != xp.floor(rows)), rows.shape[0] != 1)
 
     def fail():
-        warn_of_probabilities(to_numpy(rows), name)
-        seen()
+        values = to_numpy(rows)
+        warn_of_probabilities(values, name)
+        # A few values of one output between 0 and 1 may be either.
+        few = _is_one_output(values) and len(values) < _ONE_OUTPUT[0]
+        if not few or (values < 0).any() or (values > 1).any():
+            seen()
 
     return Rule(xp.logical_not(telling), fail)
 
 
-def as_logits_message(name: str, num_columns: int | None = None) -> str:
+def as_logits_message(name: str) -> str:
     """The warning of probabilities that are given as logits."""
-    return f"{_looks_like(name, num_columns)} and {_AS_LOGITS}"
+    return f"`{name}` {_LOOKS_LIKE} and {_AS_LOGITS}"
 
 
-def _looks_like(name: str, num_columns: int | None) -> str:
-    what = "rows in [0, 1] that sum to 1"
-    what = "one output in [0, 1]" if num_columns == 1 else what
-    return f"`{name}` looks like probabilities ({what})"
+def _is_one_output(rows: np.ndarray) -> bool:
+    """Whether rows are `(n, 1)`, or the rows [0, z] that stand for them."""
+    return rows.shape[-1] == 1 or rows.shape[-1] == 2 and not rows[:, 0].any()
 
 
 def warn_by_operation(outputs: Any, name: str, from_logits: bool) -> bool:
@@ -302,8 +314,11 @@ def both_classes(rows: np.ndarray, from_logits: bool) -> np.ndarray:
 def few_rows(rows: Any) -> Any:
     """At most 100 rows from the whole batch, as edges of images may agree.
 
-    Fewer rows tell as much if they are as wide as a vocabulary.
+    Fewer rows tell as much if they are as wide as a vocabulary, and all are
+    needed of one output.
     """
+    if rows.shape[-1] <= 2:
+        return rows
     wanted = min(100, max(10, _FEW_ENTRIES // rows.shape[-1]))
     count = rows.shape[0]
     if count is None:

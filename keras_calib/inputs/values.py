@@ -16,6 +16,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.traced import is_traced
 from keras_calib.inputs import config
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
@@ -44,6 +45,7 @@ __all__ = [
     "is_made_up",
     "located",
     "pairs_hint",
+    "read_mask",
 ]
 
 # Largest distance from 1 of the sum of a row of labels (half precision).
@@ -210,6 +212,27 @@ def check_probabilities(probs: Any, name: str, mask: Any = None) -> Rule:
         "for logits"
     )
     return _told_by_extremes(rule, right, probs, mask)
+
+
+@as_check
+def _check_mask(mask: Any) -> Rule:
+    """Masks must hold 0 and 1."""
+    rule = (
+        "`mask` must be bool, or hold 0 and 1; an additive mask, with 0 where "
+        "something counts and -1e9 elsewhere, is given as `mask == 0`"
+    )
+    right = ops.logical_or(mask == 0.0, mask == 1.0)
+    return _told_by_extremes(rule, right, mask)
+
+
+def read_mask(mask: Any) -> Any:
+    """A mask as a bool tensor; in compiled code other values are False."""
+    mask = ops.convert_to_tensor(as_numbers(mask, "mask"))
+    if "bool" in str(mask.dtype):
+        return mask
+    mask = ops.cast(mask, "float32")
+    _check_mask(mask)
+    return mask == 1.0
 
 
 @as_check

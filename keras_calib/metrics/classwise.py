@@ -33,9 +33,10 @@ class ClasswiseECE(StreamingMetric):
         num_bins: Number of bins of each class. Defaults to `15`.
         edges: `"width"` for bins of equal width, exact. `"mass"` for bins of
             equal mass, from a histogram of each class.
-        threshold: Probabilities below it are left out. Defaults to `0`.
-        closed: `"right"` for bins (lo, hi], which leave out p_k = 0. `"left"`
-            for [lo, hi). Only for `edges="width"`.
+        threshold: Probabilities below it are left out; 1e-37 leaves out 0.
+            Defaults to `0`.
+        closed: `"right"` for bins (lo, hi], with 0 in the first. `"left"` for
+            [lo, hi), with 1 in the last. Only for `edges="width"`.
         resolution: Number of bins of each histogram for `edges="mass"`.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,

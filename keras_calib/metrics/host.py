@@ -18,7 +18,6 @@ from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import both
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.rows import both_classes
-from keras_calib.inputs.rows import few_rows
 from keras_calib.inputs.rows import is_sound
 from keras_calib.inputs.rows import resembles_probabilities
 from keras_calib.inputs.rows import without_harm
@@ -90,8 +89,7 @@ def read_on_host(
     weight, looks_wrong = records.weight, False
     fractional = weight is not None and (weight != np.floor(weight)).any()
     if metric.options.from_logits:
-        few = few_rows(outputs).astype("float32")
-        looks_wrong = resembles_probabilities(few)
+        looks_wrong = resembles_probabilities(outputs)
     # In the order of the flags in `base`.
     return records, np.array([0, fractional, 0, looks_wrong], "int32")
 

@@ -12,13 +12,13 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum
+from keras_calib.inputs.checks import check_keys
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["MergeableMetric", "nan_if_lost", "what_is_wrong"]
 
-# 2: the histogram keeps correct and wrong predictions apart.
-_SCHEMA = 2
+_KEYS = ("schema", "config", "sums", "flags")
 # Upper limit of an entry, even in the sum of a million states.
 _LARGEST_ENTRY = 2**52
 
@@ -60,7 +60,7 @@ class MergeableMetric(keras.metrics.Metric):
             equal `"config"`, and `"schema"`, the version of the layout.
         """
         return {
-            "schema": _SCHEMA,
+            "schema": self._schema,
             "config": self._comparable_config(),
             "sums": ops.convert_to_numpy(self.sums).astype("int64"),
             "flags": ops.convert_to_numpy(self.flags).astype("int64"),
@@ -68,9 +68,16 @@ class MergeableMetric(keras.metrics.Metric):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace the state by a `state_dict()`, or by a sum of several."""
-        state = self._checked(state)
+        state = self._checked(_state_of(state, type(self)))
         with STATES:
             self._assign(state)
+
+    @property
+    def _schema(self) -> int:
+        """Version of the sums, of this metric or of the one in it."""
+        summary = getattr(getattr(self, "metric", self), "summary", None)
+        # 2: the histogram keeps correct and wrong predictions apart.
+        return getattr(summary, "schema", 2)
 
     def __reduce__(self) -> tuple:
         # Copies and pickles of Keras have no state.
@@ -92,7 +99,7 @@ class MergeableMetric(keras.metrics.Metric):
             state = {**state, "flags": np.append(flags, 0)}
         own = {"sums": self.sums, "flags": self.flags}
         shapes = {key: tuple(x.shape) for key, x in own.items()}
-        _check_state(state, self._comparable_config(), shapes)
+        _check_state(state, self._schema, self._comparable_config(), shapes)
         return {key: np.asarray(state[key], "int64") for key in own}
 
     def _assign(self, state: dict[str, Any]) -> None:
@@ -111,13 +118,14 @@ def _restored(
 
 def _check_state(
     state: dict[str, Any],
+    schema: int,
     config: dict[str, Any],
     shapes: dict[str, tuple[int, ...]],
 ) -> None:
     """Raise unless a state belongs to a metric of this configuration."""
-    if state["schema"] != _SCHEMA:
+    if state["schema"] != schema:
         raise value_error(
-            f"the state must be of schema {_SCHEMA}: make it anew with this "
+            f"the state must be of schema {schema}: make it anew with this "
             "version",
             schema=state["schema"],
         )
@@ -151,6 +159,7 @@ def _check_state(
 def _state_of(metric: Any, cls: type[Any]) -> dict[str, Any]:
     """Return the state of a metric of class `cls`; states are returned too."""
     if isinstance(metric, dict):
+        check_keys("state", metric, _KEYS, _KEYS)
         return metric
     if type(metric) is not cls:
         raise type_error(

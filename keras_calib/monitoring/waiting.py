@@ -10,6 +10,8 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.npz import Stored
+from keras_calib.inputs.groups import as_groups
+from keras_calib.inputs.groups import names_of
 
 __all__ = ["Waiting"]
 
@@ -176,7 +178,8 @@ def _read(ids: Any, count: int) -> tuple[list[str], list[int]]:
     """Ids as texts, and their hashes."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         ids = [ids]
-    names = [x.decode() if isinstance(x, bytes) else str(x) for x in ids]
+    ids = as_groups(ids if hasattr(ids, "shape") else list(ids))
+    names = names_of(ids.reshape(-1).tolist(), "ids")
     if len(names) != count:
         raise value_error(
             "`ids` must have one id for each answer",

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.inputs.checks import check_keys
 from keras_calib.monitoring.monitor import Monitor
 
 __all__ = ["add_windows", "window_sums"]
@@ -27,7 +28,7 @@ def window_sums(monitor: Monitor) -> Any:
 
     *   `(confidence, accepted)` or `(confidence, accepted, correct)`,
     *   a batch of them, each `(n,)`, or
-    *   a dict of these by name.
+    *   a dict of these by name, and of nothing else.
 
     `correct` is 1 or 0, or None or NaN without a label. An answer counts once:
     join labels before, in a window that is long enough, as the choice of what
@@ -146,6 +147,7 @@ def _answers(element: Any) -> list[np.ndarray]:
     """The three arrays `(n,)` of an element."""
     values = element
     if isinstance(element, Mapping):
+        check_keys("element", element, _NAMES, _NAMES[:2])
         values = [element.get(name) for name in _NAMES]
     values = [*values, None][:3] if len(values) < 3 else [*values]
     if len(values) != 3:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.inputs.groups import as_groups
 from keras_calib.inputs.groups import joined_names
 from keras_calib.inputs.groups import read_groups as groups_of
-from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.served_groups import LARGEST_ID
 
 __all__ = ["combined_groups", "read_groups"]
@@ -39,7 +39,7 @@ def combined_groups(*groups: Any) -> list[str]:
         Kearns et al., Preventing Fairness Gerrymandering, ICML 2018,
         https://arxiv.org/abs/1711.05144
     """
-    arrays = [to_numpy(one).reshape(-1) for one in groups]
+    arrays = [as_groups(one).reshape(-1) for one in groups]
     if len({len(one) for one in arrays}) != 1:
         raise value_error(
             "`groups` must all have one value per sample",

@@ -322,8 +322,7 @@ def selector_of(part: SelectiveClassifier, **options: Any) -> Any:
 
 def _check_usable(columns: LabelColumns) -> None:
     """Raise unless labels are right or wrong, and logits can be ranked."""
-    shown = columns.pooled()[1] if columns.present is not None else None
-    shown = columns.outputs.reshape(-1, 1) if shown is None else shown
+    shown = columns.pooled()[1]
     # The layer computes in float32.
     bad = ~(np.abs(shown[:, 0]) <= np.finfo("float32").max)
     if bad.any():

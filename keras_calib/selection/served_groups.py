@@ -8,7 +8,8 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.inputs.groups import as_groups
+from keras_calib.inputs.groups import name_of
 
 __all__ = ["LARGEST_ID", "ids_of", "served_ids", "thresholds_of"]
 
@@ -29,23 +30,16 @@ def served_ids(groups: Any, group: tuple) -> Any:
         kind = str(getattr(groups, "dtype", ""))
         if "string" not in kind:
             return groups
-    array = to_numpy(groups)
-    if array.dtype.kind == "b":
-        array = array.astype(str)
+    array = as_groups(groups)
     if array.dtype.kind == "f" and np.all(array == np.rint(array)):
         array = array.astype("int64")
-    if array.dtype.kind in "OUS":
-        if array.dtype.kind == "S":
-            array = np.char.decode(array, "utf-8")
+    if array.dtype.kind in "bOUS":
         if not named:
             raise type_error(
                 "`groups` must be integers, as in `fit`", dtype=array.dtype.name
             )
         place = {name: i for i, name in enumerate(group)}
-        flat = [
-            place.get(x.decode() if isinstance(x, bytes) else x, -1)
-            for x in array.reshape(-1).tolist()
-        ]
+        flat = [place.get(name_of(x), -1) for x in array.reshape(-1).tolist()]
         return np.asarray(flat, "int32").reshape(array.shape)
     if array.dtype.kind not in "iu":
         raise type_error(

@@ -126,7 +126,7 @@ def test_rows_batches_lists_and_dicts_are_the_same():
             zip(labels.tolist(), logits.tolist(), weight.tolist(), strict=True)
         ),
         "dicts": [
-            {"label": [y], "outputs": z, "weight": w, "id": 7}
+            {"label": [y], "outputs": z, "weight": w}
             for y, z, w in zip(labels, logits, weight, strict=True)
         ],
     }

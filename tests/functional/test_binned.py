@@ -44,8 +44,11 @@ BINNED = {
     "oe": (overconfidence_error, {}),
     "aece": (adaptive_ece, {"edges": "interp"}),
     "aece_tu": (adaptive_ece, {"ties": "order"}),
-    "cece": (classwise_ece, {"classes": "to_largest_label"}),
-    "sce_mdca": (classwise_ece, {}),
+    "cece": (
+        classwise_ece,
+        {"classes": "to_largest_label", "threshold": 1e-37},
+    ),
+    "sce_mdca": (classwise_ece, {"threshold": 1e-37}),
     "tace0.01": (classwise_ece, {"edges": "rank", "threshold": 0.01}),
 }
 

@@ -18,8 +18,6 @@ def loop_classwise(labels, probs, weight, num_bins, closed, threshold=0.0):
     for k in range(probs.shape[1]):
         p, y = probs[:, k], labels == k
         keep = p >= threshold
-        if closed == "right":
-            keep &= p > 0
         bins = loop_bins(p[keep], y[keep], weight[keep], num_bins, closed)
         total += sum(n * abs(c - a) for n, c, a, _ in bins)
     return total / weight.sum() / probs.shape[1]
@@ -27,7 +25,9 @@ def loop_classwise(labels, probs, weight, num_bins, closed, threshold=0.0):
 
 def test_classwise_error_equals_a_loop(monkeypatch):
     labels, probs, weight = made_up(num_classes=5)
-    for closed, threshold in itertools.product(("right", "left"), (0.0, 0.1)):
+    for closed, threshold in itertools.product(
+        ("right", "left"), (0.0, 1e-37, 0.1)
+    ):
         options = {"num_bins": 8, "closed": closed, "threshold": threshold}
         expected = loop_classwise(labels, probs, weight, 8, closed, threshold)
         # However many classes are in work at a time.
@@ -37,6 +37,40 @@ def test_classwise_error_equals_a_loop(monkeypatch):
                 labels, probs, sample_weight=weight, **options
             )
             same(value, expected, f"{closed} {threshold} {block}")
+
+
+def test_classwise_error_is_the_mean_of_each_class_against_the_rest():
+    labels, probs, weight = made_up(num_classes=4)
+    sure = np.array([[1.0, 0.0, 0.0, 0.0]] * 9)
+    votes = np.random.default_rng(0).multinomial(5, [0.25] * 4, len(labels))
+    for function, given in (
+        (kc.ece, {}),
+        (kc.ece, {"closed": "left", "num_bins": 7}),
+        (kc.adaptive_ece, {"edges": "mass", "num_bins": 6}),
+    ):
+        for truth, p, options in (
+            (labels, probs, {}),
+            (labels, probs, {"sample_weight": weight}),
+            (np.r_[labels, 9], np.r_[probs, probs[:1]], {"ignore_class": 9}),
+            (votes, probs, {"votes": True}),
+            (np.arange(9) % 4, sure, {}),
+            (labels, probs.astype("float16"), {}),
+            (labels, (probs * 1.00002).clip(0, 1), {}),
+        ):
+            options = options | given
+            value = classwise_ece(truth, p, **options)
+            of_each = []
+            for k in range(4):
+                if truth.ndim == 2:
+                    event = truth / truth.sum(-1, keepdims=True)
+                    event = np.stack([1 - event[:, k], event[:, k]], -1)
+                else:
+                    event = np.where(truth == 9, 9, truth == k)
+                of_each.append(
+                    function(event, p[:, k : k + 1], mode="binary", **options)
+                )
+            same(value, np.mean(of_each), f"{given} {options}")
+    assert classwise_ece([1] * 4, [[1.0, 0.0]] * 4) == 1.0
 
 
 def test_classwise_error_of_logits_is_that_of_their_softmax(monkeypatch):

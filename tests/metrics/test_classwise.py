@@ -29,3 +29,14 @@ def test_more_classes_than_bins_are_summed_as_the_exact_function_does():
         batch += [] if given is None else [given.astype("float32")]
         for _ in updated_compiled(metric, *batch, jit=[False]):
             assert float(metric.result()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_bins_of_equal_mass_tell_apart_what_is_almost_0():
+    # All errors have the smallest p, which fill other bins than p = 0.5.
+    p = np.repeat([1e-20, 1e-9, 0.5], [50, 40, 10]).astype("float32")
+    labels, probs = np.arange(100) < 10, np.stack([1 - p, p], axis=-1)
+    metric = kc.ClasswiseECE(2, 5, edges="mass")
+    metric.update_state(labels, probs)
+    expected = kc.classwise_ece(labels, probs, num_bins=5, edges="mass")
+    assert expected > 0.135
+    assert float(metric.result()) == pytest.approx(expected, rel=1e-5)

@@ -176,6 +176,20 @@ def test_a_state_that_does_not_fit_is_refused_whole():
             )
 
 
+def test_sums_of_classes_from_before_0_had_a_bin_are_refused():
+    for metric in (
+        kc.ClasswiseECE(2),
+        kc.ClasswiseECE(2, edges="mass"),
+        kc.PerImage(kc.ClasswiseECE(2)),
+        kc.MultiLabel(kc.ClasswiseECE(2), num_labels=3),
+    ):
+        with pytest.raises(ValueError, match="must be of schema 3"):
+            metric.merge_state({**metric.state_dict(), "schema": 2})
+    for options in ({"closed": "left"}, {"threshold": 1e-37}):
+        metric = kc.ClasswiseECE(2, **options)
+        assert metric.state_dict()["schema"] == 2
+
+
 def check_saturated(metric, make, labels, logits, least):
     with pytest.warns(RuntimeWarning, match="left its range"):
         value = metric.result()

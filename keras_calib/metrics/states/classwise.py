@@ -16,7 +16,7 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.metrics.states.histogram import LOG_ODDS
+from keras_calib.metrics.states.histogram import ScoreMap
 from keras_calib.metrics.states.records import sums_by_key
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
@@ -30,6 +30,8 @@ __all__ = ["ClassBinSummary", "ClassForecastSummary", "ClassHistogramSummary"]
 
 # Rounding must not leave out what lies beyond the first edge.
 _BELOW_EDGE = 0.999
+# From -90 to 18: probabilities in float32 lie between 1e-37 and 1 - 6e-8.
+_LOG_ODDS = ScoreMap(1 / 7.4, 4.5 / 7.4, 2.0, 90.0)
 
 
 class ClassBinSummary:
@@ -47,6 +49,8 @@ class ClassBinSummary:
         self.num_bins = num_bins
         self.threshold = threshold
         self.closed = closed
+        # In schema 2, bins (lo, hi] left out p_k = 0.
+        self.schema = 3 if closed == "right" and threshold == 0 else 2
         self._num_keys = num_classes * num_bins
         self.shape = (exact_sums.NUM_LIMBS, 2 * self._num_keys + 1)
 
@@ -164,7 +168,7 @@ class ClassBinSummary:
         classes = xp.arange(self.num_classes, dtype="int32")
         keys = keys + classes * self.num_bins
         kept = xp.logical_and(mask[:, None], xp.ones_like(probs, dtype="bool"))
-        if self.threshold > 0 or self.closed == "right":
+        if self.threshold > 0:
             kept = xp.logical_and(kept, probs > 0)
         keys = xp.where(kept, keys, xp.full_like(keys, self._num_keys))
         return exact_sums.digits_by_key(
@@ -177,8 +181,8 @@ class ClassBinSummary:
         keys = ids * self.num_bins
         keys = keys + bin_index(p, self.num_bins, self.closed)
         kept = records.mask
-        # 0 stands for p below the threshold, and is in no bin (lo, hi].
-        if self.threshold > 0 or self.closed == "right":
+        if self.threshold > 0:
+            # 0 stands for p below the threshold, and is in no bin.
             kept = xp.logical_and(kept, p > 0)
         keys = xp.where(kept, keys, xp.full_like(keys, self._num_keys))
         return _weights_by_key(records, keys, self._num_keys)
@@ -188,6 +192,8 @@ class ClassHistogramSummary:
     """A histogram of p_k for every class, for bins of equal mass."""
 
     needs_rows = True
+    # 3: cells reach from p = 1e-37, and not from 1e-7.
+    schema = 3
 
     def __init__(self, num_classes: int, resolution: int, threshold: float):
         self.num_classes = num_classes
@@ -222,36 +228,27 @@ class ClassHistogramSummary:
         truth, all_weight = _weights_by_key(records, of_label, size)
         return ops.concatenate([mass, total, truth, all_weight], axis=-1)
 
-    def by_class(self, limbs: Any) -> tuple[Any, Any, Any]:
-        """Mass, sum of p and labels, each `(num_classes, resolution)`."""
+    def by_class(self, limbs: Any) -> list[Any]:
+        """Mass, sum of p, labels, and sum less labels, by class and cell."""
         xp, size = array_namespace(limbs), self._num_keys
-        shape = (self.num_classes, self.resolution)
         parts = [limbs[:, i * size : i * size + size] for i in range(3)]
-        mass, total, truth = (
-            xp.reshape(exact_sums.to_float(part), shape) for part in parts
-        )
-        return mass, total, truth
+        parts.append(parts[1] - parts[2])
+        shape = (self.num_classes, self.resolution)
+        return [xp.reshape(exact_sums.to_float(x), shape) for x in parts]
 
     def _cells(self, probs: Any) -> Any:
         """The cell of each probability."""
-        place = LOG_ODDS.position(log_odds_of(probs), self.resolution)
+        place = _LOG_ODDS.position(log_odds_of(probs), self.resolution)
         cell = ops.cast(ops.floor(place), "int32")
-        cell = cell + round(LOG_ODDS.zero * self.resolution)
+        cell = cell + round(_LOG_ODDS.zero * self.resolution)
         return ops.clip(cell, 0, self.resolution - 1)
 
     def error(self, limbs: Any, num_bins: int, frequency_weights: Any) -> Any:
         """Mean over the classes of their equal-mass errors."""
-        xp, size = array_namespace(limbs), self._num_keys
-        shape = (self.num_classes, self.resolution)
-
-        def by_class(part):
-            return xp.reshape(exact_sums.to_float(part), shape)
-
-        mass, total, truth = (
-            limbs[:, i * size : i * size + size] for i in range(3)
+        xp, (mass, _, _, residual) = (
+            array_namespace(limbs),
+            self.by_class(limbs),
         )
-        residual = by_class(total - truth)
-        mass = by_class(mass)
         before = xp.cumsum(mass, axis=-1) - mass
         errors = equal_mass_error(
             before, mass, residual, num_bins, frequency_weights

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from keras_calib.backend.traced import is_traced
@@ -10,6 +11,7 @@ from keras_calib.metrics.states.records import by_column
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import cast
+from keras_calib.numerics.arrays import on_host
 from keras_calib.numerics.softmax import Top1
 
 __all__ = ["ColumnSummary", "ExampleSummary"]
@@ -112,6 +114,7 @@ class ColumnSummary(_Wrapped):
         """Limbs `(3, labels, 3)` of the sums beside."""
         xp = array_namespace(records.mask)
         labels = records.rows.labels
+        labels = on_host(labels) if xp is np else labels
         if len(labels.shape) > 1:
             labels = labels[..., 1] > labels[..., 0]
         mask, labels, weight = (

@@ -171,7 +171,8 @@ class Readings:
     def by_class(self) -> tuple[Any, Any, Any]:
         """Mass, probabilities and labels by class and bin."""
         summary, limbs = self._parts[ClassForecastSummary]
-        return summary.by_class(limbs)
+        mass, total, truth, _ = summary.by_class(limbs)
+        return mass, total, truth
 
     def moments(self, index: int = 0) -> Moments:
         """Moments of the value at `index`, or of the last if it is beyond."""

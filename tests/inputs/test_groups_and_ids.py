@@ -1,0 +1,112 @@
+"""One rule for groups and ids: what is one name, and what is none."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calib as kc
+
+Y, P = np.array([0, 1, 0, 1]), np.array([[0.8, 0.2], [0.4, 0.6]] * 2)
+Z = np.log(P)
+CORRECT = np.array([1, 1, 0, 1])
+
+
+def _table(groups):
+    rows = kc.by_group(Y, P, groups=groups).to_dict()["rows"]
+    return sorted({row["group"] for row in rows} - {"all"})
+
+
+def _thresholds(groups):
+    found = kc.choose_group_thresholds(P.max(-1), CORRECT, groups, risk=0.9)
+    return [*map(str, found.group)]
+
+
+def _selector(groups):
+    selector = kc.SelectiveClassifier()
+    selector.fit(Y, Z, coverage=1.0, groups=groups)
+    accept = keras.ops.convert_to_numpy(selector(Z, groups=groups)["accept"])
+    assert accept.all()
+    return [*map(str, selector.groups)]
+
+
+def _combined(groups):
+    names = kc.combined_groups(groups, ["x"] * 4)
+    return sorted({x.removesuffix(" & x") for x in names})
+
+
+READERS = [_table, _thresholds, _selector, _combined]
+ONE_NAME = [
+    [1, 1.0, 2, 2],
+    [1.0, 1.0, 2.0, 2.0],
+    np.array([1.0, 1.0, 2.0, 2.0]),
+    np.array([1, 1, 2, 2], "uint8"),
+    np.array([1, 1.0, 2, np.int64(2)], object),
+    np.array(["1", "1", "2", "2"]),
+    np.array([b"1", b"1", b"2", b"2"]),
+    ["1", np.str_("1"), "2", "2"],
+]
+ALIKE = [
+    [1, "1", 2, 3],
+    [1.0, "1", 2, 3],
+    np.array([1, "1", 2, 3], object),
+    ["True", True, "a", "b"],
+    ["a", b"a", "c", "d"],
+]
+APART = [[1, True, 1, True], np.array([1, True, 1, True], object)]
+NONE = [
+    [None, "None", "a", "b"],
+    ["a", float("nan"), "b", "c"],
+    [1.0, float("nan"), 2.0, 3.0],
+    np.array([1.0, np.nan, 2.0, 3.0]),
+    ["", "a", "b", "c"],
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_groups_of_one_name_are_one_and_others_are_refused(read):
+    for groups in ONE_NAME:
+        assert read(groups) == ["1", "2"], groups
+    for groups in APART:
+        assert read(groups) == ["1", "True"], groups
+    for groups in ALIKE:
+        with pytest.raises(ValueError, match="differ in type alone"):
+            read(groups)
+    for groups in NONE:
+        with pytest.raises(ValueError, match="a value in every row"):
+            read(groups)
+
+
+def test_names_of_attributes_differ():
+    with pytest.raises(ValueError, match="attributes differently"):
+        kc.by_group(Y, P, groups={1: Y, "1": Y})
+
+
+def test_a_missing_group_is_rejected_and_a_whole_float_is_served():
+    selector = kc.SelectiveClassifier()
+    selector.fit(Y, Z, coverage=1.0, groups=["1", "a", "1", "a"])
+    given = np.array([1.0, "a", None, float("nan")], object)
+    accept = keras.ops.convert_to_numpy(selector(Z, groups=given)["accept"])
+    np.testing.assert_array_equal(accept, [True, True, False, False])
+
+
+def _monitor():
+    return kc.Monitor(tolerance=0.5)
+
+
+def test_ids_of_a_column_of_floats_meet_those_of_whole_numbers():
+    for ids, of_labels in (
+        ([1, 2], np.array([1.0, 2.0])),
+        (np.array([1.0, 2.0]), ["1", "2"]),
+        (["a", b"b"], np.array(["a", "b"], object)),
+        ([10**17, 7], ["100000000000000000", 7.0]),
+    ):
+        monitor = _monitor()
+        monitor.update([0.9, 0.8], [1, 1], ids=ids)
+        monitor.update_labels(of_labels, [1, 0])
+        assert monitor.counts["waiting"] == 0
+
+
+def test_ids_that_are_missing_are_refused():
+    for ids in ([None, "None"], [1.0, float("nan")], ["", "a"]):
+        with pytest.raises(ValueError, match="`ids` must have a value in"):
+            _monitor().update([0.9, 0.8], [1, 1], ids=ids)
