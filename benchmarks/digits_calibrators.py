@@ -45,7 +45,6 @@ CALIBRATORS = {
     "_quadratic": kc.QuadraticScaling,
     "_venn": kc.VennAbers,
     "_gaussian_process": kc.GaussianProcessCalibration,
-    "_bayesian_vector": kc.BayesianScaling,
 }
 # Share of the test images of digits 5 to 9 that stay in shifted data.
 KEPT = 0.2

@@ -123,12 +123,6 @@ CALIBRATORS = [
         {"num_inducing_points": 8},
         needs="tensorflow_probability",
     ),
-    CalibratorCase(
-        kc.BayesianScaling,
-        # Of so short chains nothing is asked but that laws hold.
-        {"num_draws": 16, "num_warmup": 5, "num_samples": 6},
-        needs="tensorflow_probability",
-    ),
 ]
 
 # Known for one number of classes, or fitted on images: they have tests of their

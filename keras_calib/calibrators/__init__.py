@@ -9,7 +9,6 @@ from keras_calib.calibrators.affine import DirichletCalibration
 from keras_calib.calibrators.affine import MatrixScaling
 from keras_calib.calibrators.affine import VectorScaling
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.bayesian_scaling import BayesianScaling
 from keras_calib.calibrators.beta import BetaCalibration
 from keras_calib.calibrators.binning import HistogramBinning
 from keras_calib.calibrators.binning import IsotonicCalibration
@@ -35,7 +34,6 @@ from keras_calib.calibrators.venn_abers import VennAbers
 
 __all__ = [
     "AffineScaling",
-    "BayesianScaling",
     "BetaCalibration",
     "Calibrator",
     "CalibratorChoice",

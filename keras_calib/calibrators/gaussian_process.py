@@ -1,25 +1,33 @@
 """Gaussian process calibration."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
+from scipy.special import log_softmax
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
+from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.gaussian_process_solver import Curve
+from keras_calib.calibrators.gaussian_process_solver import ScaledSamples
 from keras_calib.calibrators.gaussian_process_solver import fit_curve
-from keras_calib.calibrators.posterior import PosteriorCalibrator
-from keras_calib.calibrators.posterior import mean_over_draws
-from keras_calib.calibrators.posterior import scaled_samples
+from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.structured import smoothed_log_probs
+from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_share
+from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.softmax import logsumexp
 
 __all__ = ["GaussianProcessCalibration"]
 
@@ -27,10 +35,14 @@ __all__ = ["GaussianProcessCalibration"]
 _NUM_KNOTS = 513
 # Logits for a fit: further ones change little and take long.
 _MOST = 2**18
+# Logits of all draws that an interval holds at once.
+_BLOCK = 2**22
+# Stands for log 0 in fits, whose maps leave it far below.
+_RULED_OUT = -1e9
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class GaussianProcessCalibration(PosteriorCalibrator):
+class GaussianProcessCalibration(Calibrator):
     """Gaussian process calibration: one smooth curve for all classes.
 
     Use it when a temperature is too stiff and held-out samples are few, or
@@ -92,6 +104,7 @@ class GaussianProcessCalibration(PosteriorCalibrator):
         keep the curve uncertain where samples are few.
     """
 
+    needs_every_class = False
     fitted_values = (
         "temperature",
         "uniform_share",
@@ -155,7 +168,7 @@ class GaussianProcessCalibration(PosteriorCalibrator):
         return self._table_error
 
     def fit_samples(self, samples: FittingData) -> None:
-        read = scaled_samples(samples, _MOST)
+        read = _scaled_samples(samples)
         curve = fit_curve(read, self.num_inducing_points, self.name)
         low, high = curve.inducing[[0, -1]]
         offsets, deviations = curve.at(np.linspace(low, high, _NUM_KNOTS))
@@ -170,12 +183,13 @@ class GaussianProcessCalibration(PosteriorCalibrator):
 
     def calibrate(self, logits: Any) -> Any:
         if self.average:
-            return mean_over_draws(self.logits_of_draws(logits))
+            return _mean_over_draws(self.logits_of_draws(logits))
         u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         return u + self._look_up(u, self._offsets)
 
     @exact_products
-    def map_of_draws(self, logits: Any) -> Any:
+    def logits_of_draws(self, logits: Any) -> Any:
+        """Logits of each draw `(..., num_draws, num_classes)`."""
         u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         rank = self._deviations.shape[0]
         noise = np.random.default_rng(self.seed).standard_normal(
@@ -185,7 +199,48 @@ class GaussianProcessCalibration(PosteriorCalibrator):
         table = ops.matmul(ops.transpose(self._deviations), noise)
         table = table + ops.expand_dims(self._offsets, -1)
         curves = ops.swapaxes(self._look_up(u, table), -1, -2)
-        return ops.expand_dims(u, -2) + curves
+        found = ops.expand_dims(u, -2) + curves
+        low = ops.expand_dims(is_ruled_out(logits), -2)
+        return ops.where(low, ops.full_like(found, _RULED_OUT), found)
+
+    def credible_interval(
+        self, logits: Any, level: float = 0.95, *, from_logits: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return an interval of each calibrated probability.
+
+        Use it to see how far few held-out samples determine a probability.
+        The ends are quantiles over the draws from the posterior, so they
+        speak of the map alone: not of a shift of the data.
+
+        Args:
+            logits: The model's outputs `(..., num_classes)`, or `(..., 1)` for
+                the second of two classes.
+            level: Posterior probability of each interval, in (0, 1].
+            from_logits: Whether they are logits rather than probabilities.
+
+        Returns:
+            Lower and upper ends, float32 arrays of the shape of `logits`.
+
+        Raises:
+            RuntimeError: If it is called before `fit`.
+            ValueError: If `level` is not in (0, 1].
+        """
+        check_above("level", level, 0.0)
+        check_at_most("level", level, 1.0)
+        logits, one_output = self.logits_for_interval(logits, from_logits)
+        logits = to_numpy(logits).astype("float32")
+        rows = logits.reshape(-1, logits.shape[-1])
+        ends = ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
+        found = np.empty((2, *rows.shape), "float32")
+        for block in self._row_blocks(rows):
+            draws = to_numpy(self._draws_of_rows(rows[block]))
+            probs = np.exp(log_softmax(draws.astype("float64"), axis=-1))
+            # Without bias for few draws.
+            found[:, block] = np.quantile(probs, ends, axis=1, method="weibull")
+        lower, upper = found.reshape(2, *logits.shape)
+        if one_output:
+            return lower[..., 1:], upper[..., 1:]
+        return lower, upper
 
     def degrees_of_freedom(self, samples: FittingData) -> float:
         """The values of the curve at its inducing points, at most."""
@@ -194,6 +249,17 @@ class GaussianProcessCalibration(PosteriorCalibrator):
     def num_parameters(self, num_classes: int) -> int:
         """Two, the least there are: the prior holds the curve."""
         return 2
+
+    def _draws_of_rows(self, rows: np.ndarray) -> Any:
+        return self.logits_of_draws(ops.convert_to_tensor(rows))
+
+    def _row_blocks(self, rows: np.ndarray) -> Iterator[slice]:
+        if not len(rows):
+            return
+        draws = self._draws_of_rows(rows[:1])
+        size = max(1, _BLOCK // int(np.prod(shape_of(draws))))
+        for start in range(0, len(rows), size):
+            yield slice(start, start + size)
 
     def _look_up(self, u: Any, table: Any) -> Any:
         """Rows of a table, linear between knots, constant beyond them."""
@@ -209,6 +275,34 @@ class GaussianProcessCalibration(PosteriorCalibrator):
         before = ops.take(table, left, axis=0)
         after = ops.take(table, left + 1, axis=0)
         return before + share * (after - before)
+
+
+def _mean_over_draws(logits: Any) -> Any:
+    """Log of the mean over draws of softmax, `(..., num_classes)`."""
+    log_probs = logits - logsumexp(logits, keepdims=True)
+    num_draws = shape_of(logits)[-2]
+    return logsumexp(log_probs, axis=-2) - float(np.log(num_draws))
+
+
+def _scaled_samples(samples: FittingData) -> ScaledSamples:
+    """Temperature, share of uniform, and the samples that count, as one block.
+
+    The share is 1 / (n + 1) for n samples.
+    """
+    samples = supported_samples(samples)
+    temperature = optimal_temperature(samples)
+    count = samples.effective_count()
+    share = 1.0 / (count + 1.0)
+    total = float(samples.weights()[samples.counts()].sum(dtype="float64"))
+    kept = samples.subsampled(_MOST)
+    kept = kept.rows(kept.counts())
+    logits = kept.logits.astype("float64")
+    log_probs = smoothed_log_probs(logits, temperature, share)
+    log_probs[is_ruled_out(logits)] = _RULED_OUT
+    weight = kept.weights() * (count / total)
+    return ScaledSamples(
+        temperature, share, log_probs, kept.soft_labels(), weight
+    )
 
 
 def _error(curve: Curve, offsets: np.ndarray) -> float:

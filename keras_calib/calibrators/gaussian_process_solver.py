@@ -14,9 +14,8 @@ from scipy.optimize import minimize
 from keras_calib.backend.errors import warn
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.optional import tensorflow_probability as tfp
-from keras_calib.calibrators.posterior import ScaledSamples
 
-__all__ = ["Curve", "fit_curve"]
+__all__ = ["Curve", "ScaledSamples", "fit_curve"]
 
 # Log-normal priors keep amplitude, length scale and noise off 0 and
 # infinity, where a few samples would put them: medians, and the standard
@@ -28,6 +27,16 @@ _JITTER = 1e-6
 # Below this log-probability the curve is that of the prior mean and an offset.
 _DEEPEST = -30.0
 _MOST_STEPS = 1000
+
+
+class ScaledSamples(NamedTuple):
+    """What a fit needs of the samples, float64."""
+
+    temperature: float
+    uniform_share: float
+    log_probs: np.ndarray  # `(n, num_classes)`, of `smoothed_log_probs`
+    labels: np.ndarray  # soft labels, `(n, num_classes)`
+    weight: np.ndarray  # `(n,)`
 
 
 class Curve(NamedTuple):

@@ -1,4 +1,4 @@
-"""Export of calibrators with a posterior: draws and tables as constants."""
+"""Export of a calibrator with a posterior: draws and tables as constants."""
 
 import numpy as np
 import pytest
@@ -22,18 +22,16 @@ K = 4
 def calibrators():
     """Each way to answer, with values made up: no fit is needed."""
     rng = np.random.default_rng(0)
-    common = {"temperature": 1.5, "uniform_share": 0.01}
-    biases = 0.2 * rng.normal(size=(20, K))
     knots = rng.normal(size=(3, 33))
-    table = {"bounds": [-6, 0], "offsets": knots[0], "deviations": knots[1:]}
     for average in (False, True):
-        yield kc.GaussianProcessCalibration(average=average, **common, **table)
-    weights = 1.0 + 0.2 * rng.normal(size=(20, K))
-    yield kc.BayesianScaling(weights=weights, biases=biases, **common)
-    weights = np.eye(K) + 0.2 * rng.normal(size=(20, K, K))
-    yield kc.BayesianScaling(
-        kind="matrix", weights=weights, biases=biases, **common
-    )
+        yield kc.GaussianProcessCalibration(
+            average=average,
+            temperature=1.5,
+            uniform_share=0.01,
+            bounds=[-6, 0],
+            offsets=knots[0],
+            deviations=knots[1:],
+        )
 
 
 @pytest.mark.parametrize("made", ["savedmodel", "onnx", "litert"])

@@ -36,8 +36,8 @@ RENAMED: dict[str, str] = {}
 # Who is given all odd inputs: a loss, a metric, a function, a fit.
 ALL = {"MbLS", "ECE", "ece", "TemperatureScaling"}
 EVERY = 17
-# Each call fits by sampling, or makes a page.
-SLOW = "BayesianScaling", "GaussianProcessCalibration", "report_of_predictions"
+# Each call fits a posterior, or makes a page.
+SLOW = "GaussianProcessCalibration", "report_of_predictions"
 
 
 def _told(call: Callable, name: str) -> str:

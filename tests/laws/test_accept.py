@@ -49,18 +49,10 @@ def check(answers, sound=SOUND):
     assert not accept[~sound].any()
 
 
-SLOW = (
-    kc.BayesianScaling,
-    kc.GaussianProcessCalibration,
-)
-
-
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(
-            x, id=str(x), marks=pytest.mark.slow if x.cls in SLOW else ()
-        )
+        pytest.param(x, id=str(x), marks=pytest.mark.slow if x.needs else ())
         for x in CALIBRATORS
     ],
 )
