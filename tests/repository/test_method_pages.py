@@ -37,8 +37,14 @@ def test_code_of_pages_runs():
     network = keras.Model(inputs, keras.layers.Dense(3)(hidden))
     places = 20.0 * np.arange(5)[:, None] + [0.0, 0.0, 9.0, 9.0]
     boxes = [{"boxes": places, "labels": np.arange(5) % 2}] * 20
+    # Every second image is wrong, and less confident.
     found = [
-        {**one, "boxes": places + 5 * (i % 2)} for i, one in enumerate(boxes)
+        {
+            **one,
+            "boxes": places + 5 * (i % 2),
+            "confidence": rng.uniform(0.0, 0.5 + 0.5 * (i % 2 == 0), 5),
+        }
+        for i, one in enumerate(boxes)
     ]
     for kind, method in all_methods():
         space = {
@@ -50,10 +56,7 @@ def test_code_of_pages_runs():
             "logit_maps": maps,
             "label_rows": (logits > rng.logistic(size=(60, 3))) * 1,
             "true_boxes": boxes,
-            "found_boxes": [
-                {**one, "confidence": rng.random(len(one["labels"]))}
-                for one in found
-            ],
+            "found_boxes": found,
             "inputs": inputs,
             "outputs": network.output,
             "model": network,
