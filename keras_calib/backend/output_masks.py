@@ -10,34 +10,38 @@ from keras import backend
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.backend.keras_internals import nested_layers
 
-__all__ = ["mask_reader"]
+__all__ = ["mask_of_output"]
 
 _Reader = Callable[[Any], Any]
 # Readers by model and name of the output: making one traces the model.
 _READERS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-def mask_reader(
-    model: keras.Model, output: str | None, chosen: _Reader
-) -> _Reader | None:
-    """A function from inputs to the mask of the output, or to None.
+def mask_of_output(
+    model: keras.Model, output: str | None, chosen: _Reader, inputs: Any
+) -> Any:
+    """The mask of an output for inputs, of the shape of `keras_mask`; or None.
 
-    It is None for a model that cannot mask: one of layers of Keras, none of
-    which makes a mask. The function computes no more than the mask needs.
+    It computes no more than the mask needs. A model of layers of Keras, none
+    of which makes a mask, is not asked, nor one that had no mask before.
 
     Args:
         model: A Keras model.
         output: Name of the output, or None for the only one.
         chosen: A function from all outputs to this one.
+        inputs: Inputs of a batch.
     """
     if not isinstance(model, keras.Model):
         return None
-    if not any(map(_may_mask, nested_layers(model))):
-        return None
     readers = _READERS.setdefault(model, {})
     if output not in readers:
-        readers[output] = _reader(weakref.ref(model), chosen)
-    return readers[output]
+        can = any(map(_may_mask, nested_layers(model)))
+        readers[output] = _reader(weakref.ref(model), chosen) if can else None
+    reader = readers[output]
+    mask = None if reader is None else reader(inputs)
+    if mask is None:
+        readers[output] = None
+    return mask
 
 
 def _may_mask(layer: keras.layers.Layer) -> bool:

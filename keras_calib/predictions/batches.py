@@ -12,7 +12,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
-from keras_calib.backend.output_masks import mask_reader
+from keras_calib.backend.output_masks import mask_of_output
 from keras_calib.backend.raw_inputs import preparation
 from keras_calib.backend.replicas import shared_by_replicas
 from keras_calib.backend.replicas import warn_of_differences
@@ -183,11 +183,6 @@ class Predictor:
         self._model = model
         self._output = output
         self._prepare = preparation(model)
-        # These functions hold no model, which the reader would keep alive.
-        if output is None:
-            self._read_mask = mask_reader(model, None, _only)
-        else:
-            self._read_mask = mask_reader(model, output.name, output.of)
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with predictions; rows that layers mask weigh 0."""
@@ -206,8 +201,8 @@ class Predictor:
         outputs = predict(model, shared)
         outputs = self._chosen(outputs)
         mask = keras_mask(outputs, len(outputs.shape) - 1)
-        if by_keras and self._read_mask is not None:
-            mask = self._read_mask(inputs)
+        if by_keras:
+            mask = self._mask(inputs)
         outputs = to_numpy(outputs)
         if outputs.ndim == 0 or len(outputs) < count:
             raise value_error(
@@ -220,6 +215,13 @@ class Predictor:
         outputs = outputs[:count]
         weight = masked_weight(batch.sample_weight, mask, outputs.shape[:-1])
         return batch._replace(outputs=outputs, sample_weight=weight)
+
+    def _mask(self, inputs: Any) -> Any:
+        """The mask of the output, or None."""
+        if self._output is None:
+            return mask_of_output(self._model, None, _only, inputs)
+        chosen = self._output
+        return mask_of_output(self._model, chosen.name, chosen.of, inputs)
 
     def _chosen(self, outputs: Any) -> Any:
         """The output to read, of all that the model returned."""

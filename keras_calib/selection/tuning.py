@@ -16,7 +16,6 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.batch import both
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.top_label import hard_labels
@@ -67,7 +66,7 @@ class HeldOut(NamedTuple):
         if tune_fraction is not None:
             _, rest = self.split(tune_fraction, seed)
         places = np.reshape(np.asarray(rest.places), -1)
-        if self.ignore_class is None and self.weight is None:
+        if self.ignore_class is None:
             return places
         read = standardize_arrays(
             rest.labels,
@@ -78,7 +77,7 @@ class HeldOut(NamedTuple):
             name="logits",
             drop=False,
         )
-        return places[_counted(read)]
+        return places if read.mask is None else places[read.mask]
 
     def split(self, fraction: float, seed: int) -> list["HeldOut"]:
         """A random share of the rows for tuning, and the rest."""
@@ -118,15 +117,16 @@ class HeldOut(NamedTuple):
             sample_weight=self.weight,
             ignore_class=self.ignore_class,
             name="logits",
-            drop=False,
+            drop=calibrator is None,
             refuse_probabilities=True,
         )
-        outputs, rows = read.outputs, _counted(read)
-        if calibrator is not None:
-            # One output becomes two classes, as when served. The calibrator
-            # gets the shape of the logits, as it may look at neighbours.
-            every = outputs.reshape(*logits.shape[:-1], -1)
-            outputs = by_blocks(calibrator, every).reshape(outputs.shape)
+        if calibrator is None:
+            return read
+        # One output becomes two classes, as when served. The calibrator gets
+        # the shape of the logits, as it may look at neighbours.
+        every = read.outputs.reshape(*logits.shape[:-1], -1)
+        outputs = by_blocks(calibrator, every).reshape(read.outputs.shape)
+        rows = slice(None) if read.mask is None else read.mask
         return standardize_arrays(
             read.labels[rows],
             outputs[rows],
@@ -222,14 +222,6 @@ def by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
 def _unfitted(parts: Iterable[Any]) -> list[Any]:
     """The parts that still need a fit."""
     return [part for part in parts if getattr(part, "fitted", True) is False]
-
-
-def _counted(read: Batch) -> Any:
-    """Rows that count: not of the ignored class, and of a weight above 0."""
-    counted = read.mask
-    if read.weight is not None:
-        counted = both(counted, read.weight > 0)
-    return slice(None) if counted is None or counted.all() else counted
 
 
 def _scored(read: Batch, function: Any) -> Top1:

@@ -1,52 +1,23 @@
 """What is accepted has a finite confidence, and logits that are logits."""
 
-import keras
 import numpy as np
 import pytest
 from cases import BACKEND
 from cases import CALIBRATORS
 from cases import array
-from exported import answers
 from keras import ops
 from refusals import compiled
+from unsound import LABELS
+from unsound import LOGITS
+from unsound import ROWS
+from unsound import SOUND
+from unsound import check
 
 import keras_calib as kc
 from keras_calib.formulas.scores import SCORE_NAMES
 from keras_calib.reporting.answer_thresholds import AnswerThreshold
 
-INF, NAN, LARGE = np.inf, np.nan, 3e38
-ROWS = np.array(
-    [
-        [2.0, 1.0, 0.0],
-        [LARGE, 0.0, 0.0],
-        [-LARGE, 0.0, 0.0],
-        [-INF, 1.0, 0.0],
-        [NAN, 0.0, 0.0],
-        [NAN, NAN, NAN],
-        [INF, 0.0, 0.0],
-        [INF, INF, 0.0],
-        [INF, -INF, 0.0],
-        [NAN, INF, -INF],
-        [-INF, -INF, -INF],
-        [-LARGE, -1e30, -INF],
-    ],
-    "float32",
-)
-SOUND = np.arange(len(ROWS)) < 4
-RNG = np.random.default_rng(0)
-LOGITS = RNG.normal(size=(150, 3)).astype("float32") * 2
-LABELS = np.where(
-    RNG.random(150) < 0.3, RNG.integers(3, size=150), LOGITS.argmax(-1)
-)
-
-
-def check(answers, sound=SOUND):
-    """An ordinary row is accepted, and nothing that has no confidence."""
-    accept = array(answers["accept"])
-    assert accept[0].all()
-    confidence = array(answers["confidence"])
-    assert np.isfinite(confidence[accept]).all()
-    assert not accept[~sound].any()
+INF, NAN = np.inf, np.nan
 
 
 @pytest.mark.parametrize(
@@ -150,37 +121,10 @@ def test_no_box_without_confidence_is_kept():
 def test_an_answer_without_confidence_is_refused():
     facts = {"answer_threshold": 1, "threshold": 0.5}
     for column, values in (
-        ("confidence", (NAN, INF, -INF, LARGE, 1.5)),
+        ("confidence", (NAN, INF, -INF, 3e38, 1.5)),
         ("score", (NAN, INF, -INF)),
     ):
         answer = AnswerThreshold({**facts, "column": column})
         for value in values:
             with pytest.raises(ValueError, match="must be"):
                 answer([0.9, value])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="export needs TensorFlow")
-@pytest.mark.parametrize("made", ["savedmodel", "onnx", "litert"])
-def test_no_file_accepts_a_row_without_confidence(tmp_path, made):
-    inputs = keras.Input((3,))
-    model = keras.Model(inputs, keras.layers.Identity()(inputs))
-    options = {"from_logits": True, "format": made}
-    parts = [
-        {"score": name, "calibrator": kc.TemperatureScaling(temperature=2.0)}
-        for name in SCORE_NAMES
-    ]
-    for case in CALIBRATORS:
-        if case.cls not in {type(x["calibrator"]) for x in parts}:
-            made_one = case.make()
-            made_one.fit(LABELS, LOGITS, num_folds=0, force=True)
-            parts.append({"score": "msp", "calibrator": made_one})
-    for place, part in enumerate(parts):
-        selector = kc.SelectiveClassifier(threshold=-1e30, **part)
-        path = tmp_path / str(place)
-        kc.export(model, path, selector=selector, **options)
-        given = answers(path, made, x=ROWS)
-        try:
-            check(given)
-        except AssertionError as error:
-            raise AssertionError(part) from error

@@ -3,6 +3,9 @@
 Padding that layers mask, weights of 0, and labels of the ignored class.
 """
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -271,3 +274,12 @@ def test_models_that_mask_other_rows_are_not_compared(model):
     models = {"one": model, "other": plain}
     with pytest.raises(ValueError, match="must mask the same rows"):
         kc.report(models, (IDS, LABELS), verbose=0)
+
+
+def test_a_model_that_was_read_is_not_kept():
+    model = Subclass()
+    list(predict_batches(model, (IDS, LABELS)))
+    kept = weakref.ref(model)
+    del model
+    gc.collect()
+    assert kept() is None

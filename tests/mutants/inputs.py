@@ -65,4 +65,45 @@ MUTANTS = {
         "nan = ops.zeros_like(losses)",
         _COMPILED + "test_an_impossible_label_makes_a_compiled_loss_nan",
     ),
+    "padding_counts": Mutant(
+        "predictions/batches.py",
+        "mask = self._mask(inputs)",
+        "mask = None",
+        "laws/test_what_counts.py::"
+        "test_fits_read_the_rows_that_evaluate_counts[Embedding]",
+    ),
+    "the_mask_of_an_array_is_lost": Mutant(
+        "inputs/batch.py",
+        "sample_weight = masked_weight(sample_weight, mask, lead)",
+        "sample_weight = masked_weight(sample_weight, None, lead)",
+        "laws/test_what_counts.py::"
+        "test_arrays_with_a_mask_are_read_as_metrics_read_them",
+    ),
+    "ids_are_cast_first": Mutant(
+        "inputs/readers.py",
+        "known = xp.logical_and(ids >= 0, ids < limit)",
+        "known = xp.equal(ids, ids)",
+        "inputs/test_values_in_compiled_code.py::"
+        "test_an_impossible_label_makes_a_compiled_loss_nan[three]",
+    ),
+    "groups_take_any_order": Mutant(
+        "predictions/row_order.py",
+        "_digest(batch) != before[count - 1]",
+        "False",
+        "predictions/test_row_order.py::"
+        "test_groups_given_for_all_rows_need_one_order[selects]",
+    ),
+    "rows_of_weight_0_choose": Mutant(
+        "selection/candidates.py",
+        "counted = weight > 0",
+        "counted = weight >= 0",
+        "laws/test_what_counts.py::"
+        "test_batches_of_sequences_of_several_lengths_are_one_data_set",
+    ),
+    "what_overflows_is_accepted": Mutant(
+        "selection/answers.py",
+        'total < float("inf")',
+        'total <= float("inf")',
+        "laws/test_accept.py::test_no_score_lets_a_row_without_confidence_pass",
+    ),
 }
