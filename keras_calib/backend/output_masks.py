@@ -22,8 +22,9 @@ def mask_of_output(
 ) -> Any:
     """The mask of an output for inputs, of the shape of `keras_mask`; or None.
 
-    It computes no more than the mask needs. A model of layers of Keras, none
-    of which makes a mask, is not asked, nor one that had no mask before.
+    Compiled, it computes no more than the mask needs. A model of layers of
+    Keras, none of which makes a mask, is not asked, nor one that had no mask
+    before. No state of the model changes.
 
     Args:
         model: A Keras model.
@@ -63,7 +64,9 @@ def _reader(reference: Callable[[], Any], chosen: _Reader) -> _Reader:
         return mask_of(reference().predict_step(state, (inputs,))[0])
 
     def stateful(inputs):
-        return mask_of(reference().predict_step((inputs,)))
+        # The state of a recurrent layer or of a seed must not move on.
+        with keras.StatelessScope():
+            return mask_of(reference().predict_step((inputs,)))
 
     if backend.backend() == "torch":
         import torch

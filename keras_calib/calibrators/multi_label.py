@@ -29,7 +29,7 @@ from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.multi_label import check_label_names
 from keras_calib.inputs.multi_label import read_columns
-from keras_calib.numerics.arrays import as_array
+from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_ruled_out
@@ -168,7 +168,10 @@ class MultiLabelCalibrator(FittedLayer, FitsOnModel):
         if logits is None:
             batches = checked_batches(labels, sample_weight)
             labels, logits, sample_weight = joined_batches(batches)
-        names, logits = self.label_names, as_array(logits, "logits")
+        names = self.label_names
+        logits, sample_weight = read_masked(
+            logits, "logits", sample_weight, by_label=True
+        )
         columns = read_columns(
             labels,
             logits,

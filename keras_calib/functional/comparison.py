@@ -10,6 +10,7 @@ from scipy.stats import norm
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 
 __all__ = ["Comparison", "compare"]
@@ -96,6 +97,8 @@ def compare(
     """
     tail = tail_of(level)
     check_integer("num_replicates", num_replicates, 2)
+    probs_a, sample_weight = read_masked(probs_a, "probs_a", sample_weight)
+    probs_b, sample_weight = read_masked(probs_b, "probs_b", sample_weight)
     given = {"labels": labels, "probs_a": probs_a, "probs_b": probs_b}
     arrays = {name: as_array(x, name) for name, x in given.items()}
     labels, *outputs = arrays.values()

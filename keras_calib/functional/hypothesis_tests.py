@@ -23,6 +23,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
+from keras_calib.inputs.top_label import counted
 from keras_calib.inputs.top_label import top_label
 from keras_calib.inputs.votes import numbers_of_votes
 from keras_calib.numerics.softmax import Top1
@@ -143,7 +144,8 @@ def calibration_test(
             "`sample_weight` must be None: the test counts predictions",
             sample_weight=type(weight).__name__,
         )
-    top, votes = top_label(labels, probs, **options), None
+    # Rows that Keras masks weigh 0.
+    top, votes = counted(top_label(labels, probs, **options)), None
     if options.get("votes"):
         votes = numbers_of_votes(labels, len(top.confidence))
     return records_test(

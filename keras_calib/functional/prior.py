@@ -24,8 +24,8 @@ from keras_calib.inputs.rows import check_row_sums
 from keras_calib.inputs.rows import warn_of_probabilities
 from keras_calib.inputs.rows import without_harm
 from keras_calib.inputs.values import check_probabilities
+from keras_calib.inputs.weights import read_masked
 from keras_calib.inputs.weights import weight_of_rows
-from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.softmax import logsumexp
 
 __all__ = ["PriorEstimate", "estimate_prior"]
@@ -171,7 +171,7 @@ def _read(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities `(n, num_classes)` and weights `(n,)` that are not 0."""
     check_reading(-1, None, from_logits)
-    outputs = as_array(probs, "probs")
+    outputs, sample_weight = read_masked(probs, "probs", sample_weight)
     class_axis(outputs, -1, "probs")
     check_not_empty("probs", outputs)
     lead = outputs.shape[:-1]

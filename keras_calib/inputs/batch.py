@@ -26,7 +26,7 @@ from keras_calib.inputs.values import has_values
 from keras_calib.inputs.values import is_integer
 from keras_calib.inputs.votes import standardize_votes
 from keras_calib.inputs.weights import broadcast_weight
-from keras_calib.inputs.weights import masked_weight
+from keras_calib.inputs.weights import read_masked
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
@@ -197,15 +197,14 @@ def standardize_arrays(
     """
     check_flag("votes", votes)
     check_reading(-1, ignore_class, from_logits)
-    mask = keras_mask(outputs, len(getattr(outputs, "shape", ())) - 1)
-    labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
+    labels = as_array(labels, "labels")
+    outputs, sample_weight = read_masked(outputs, name, sample_weight)
     class_axis(outputs, -1, name)
     if outputs.dtype not in (np.float32, np.float64):
         outputs = outputs.astype("float32")
     check_not_empty(name, outputs)
     weight = counts = None
     lead = outputs.shape[:-1]
-    sample_weight = masked_weight(sample_weight, mask, lead)
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, lead)
         counts = weight > 0

@@ -82,7 +82,10 @@ def as_groups(groups: Any) -> np.ndarray:
     if isinstance(groups, list | tuple) and values.dtype.kind in "biufUS":
         values = np.array(groups, object)
     if values.dtype.kind == "O" and all(map(_is_number, values.flat)):
-        values = np.array(values.tolist())
+        listed = values.tolist()
+        numbers = np.array(listed)
+        # Large integers of two kinds would be rounded to floats.
+        values = numbers if numbers.tolist() == listed else values
     return values
 
 
@@ -118,8 +121,8 @@ def _factorized(values: np.ndarray, name: str) -> tuple[tuple, np.ndarray]:
         known, places = np.unique(values, return_inverse=True)
         if values.dtype.kind == "f":
             _check_whole(values, name)
-            known = known.astype(int)
-        return tuple(known.tolist()), places
+        # float64 holds whole numbers that int64 does not.
+        return tuple(map(int, known.tolist())), places
     listed = values.tolist()
     # True is 1 to a dict.
     keys = [(_is_number(x) or type(x).__name__.strip("_"), x) for x in listed]

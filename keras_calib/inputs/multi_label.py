@@ -24,7 +24,7 @@ from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import as_check
 from keras_calib.inputs.values import is_integer
-from keras_calib.inputs.weights import masked_weight
+from keras_calib.inputs.weights import read_masked
 from keras_calib.inputs.weights import standardize_weights
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import array_namespace
@@ -162,11 +162,12 @@ def read_columns(
         num_labels: Number of labels that is expected, or None for any.
         name: Name of `outputs` in errors.
     """
-    mask = keras_mask(outputs, len(getattr(outputs, "shape", ())))
-    labels, outputs = as_array(labels, "labels"), as_array(outputs, name)
+    labels = as_array(labels, "labels")
+    outputs, sample_weight = read_masked(
+        outputs, name, sample_weight, by_label=True
+    )
     labels = _fitting(labels, outputs, num_labels, ("labels", name))
     check_not_empty(name, outputs)
-    sample_weight = masked_weight(sample_weight, mask, outputs.shape)
     if ignore_class is not None:
         check_integer("ignore_class", ignore_class)
     size = outputs.shape[-1]

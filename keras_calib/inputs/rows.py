@@ -88,8 +88,10 @@ def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
     """Raise ValueError if a row has a NaN, or a logit that float32 has not."""
     # A sum finds NaN and infinity in one pass, which is the common case.
     with np.errstate(over="ignore", invalid="ignore"):
-        if abs(np.sum(outputs, dtype="float64")) <= _FLOAT32:
-            return
+        finite = np.isfinite(np.sum(outputs, dtype="float64"))
+    narrow = not from_logits or outputs.dtype == np.float32
+    if finite and (narrow or outputs.max() <= _FLOAT32):
+        return
     bad = np.isnan(outputs)
     if from_logits:
         # Layers and metrics compute in float32.

@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import check_weights
@@ -18,6 +19,7 @@ __all__ = [
     "are_frequency_weights",
     "broadcast_weight",
     "masked_weight",
+    "read_masked",
     "standardize_weights",
     "weight_of_rows",
 ]
@@ -93,6 +95,20 @@ def masked_weight(sample_weight: Any, mask: Any, lead_shape: tuple) -> Any:
         return np.where(mask, weight, np.zeros_like(weight))
     except ValueError:
         return sample_weight
+
+
+def read_masked(
+    outputs: Any, name: str, sample_weight: Any, *, by_label: bool = False
+) -> tuple[np.ndarray, Any]:
+    """Outputs as an array, and weights that are 0 where Keras masks them.
+
+    An array has no mask, so this comes before `as_array`. With `by_label` the
+    last axis is that of labels, not of classes.
+    """
+    rank = len(getattr(outputs, "shape", ())) - (not by_label)
+    mask = keras_mask(outputs, rank)
+    array = as_array(outputs, name)
+    return array, masked_weight(sample_weight, mask, array.shape[:rank])
 
 
 def are_frequency_weights(weight: np.ndarray | None) -> bool:

@@ -178,8 +178,9 @@ def _read(ids: Any, count: int) -> tuple[list[str], list[int]]:
     """Ids as texts, and their hashes."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         ids = [ids]
-    ids = as_groups(ids if hasattr(ids, "shape") else list(ids))
-    names = names_of(ids.reshape(-1).tolist(), "ids")
+    if hasattr(ids, "shape"):
+        ids = as_groups(ids).reshape(-1).tolist()
+    names = names_of(ids, "ids")
     if len(names) != count:
         raise value_error(
             "`ids` must have one id for each answer",

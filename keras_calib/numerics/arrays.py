@@ -217,7 +217,8 @@ def tanh(x: Any) -> Any:
         return ops.tanh(x)
     # ops.tanh rounds float64 to float32 on JAX.
     e = ops.expm1(-2.0 * ops.abs(x))
-    return ops.sign(x) * -e / (2.0 + e)
+    y = -e / (2.0 + e)
+    return ops.where(x < 0.0, -y, y)
 
 
 def safe_divide(numerator: Any, denominator: Any) -> Any:

@@ -24,6 +24,9 @@ from keras_calib.plots.display import legend
 from keras_calib.plots.display import line_style
 from keras_calib.plots.display import titled
 from keras_calib.predictions.collect import predicted
+from keras_calib.predictions.outputs import choose_output
+from keras_calib.predictions.outputs import loss_of
+from keras_calib.predictions.outputs import setting_of
 
 __all__ = [
     "MaxLogitDisplay",
@@ -42,6 +45,7 @@ class _LogitDisplay(ModelDisplay):
         labels: Any,
         logits: Any,
         *,
+        sample_weight: Any = None,
         ignore_class: int | None = None,
         name: str | None = None,
     ):
@@ -49,14 +53,16 @@ class _LogitDisplay(ModelDisplay):
             labels,
             logits,
             from_logits=True,
+            sample_weight=sample_weight,
             ignore_class=ignore_class,
             name="logits",
             refuse_probabilities=True,
         )
-        self.logits = read.outputs.astype("float64")
+        kept = slice(None) if read.weight is None else read.weight > 0
+        self.logits = read.outputs[kept].astype("float64")
         self.max_logit = self.logits.max(-1)
         self.confidence = top1(self.logits, from_logits=True).confidence
-        wrong = is_wrong(self.logits, hard_labels(read.labels))
+        wrong = is_wrong(self.logits, hard_labels(read.labels[kept]))
         self.is_wrong = np.asarray(wrong, bool)
         self.name = name
 
@@ -76,8 +82,12 @@ class _LogitDisplay(ModelDisplay):
         **options: Any,
     ) -> Self:
         _, ignore_class, output = reading
+        if ignore_class is None:
+            loss = loss_of(model, choose_output(model, output))
+            ignore_class = setting_of(loss, "ignore_class")
         found = predicted(model, *source, output)
         options["ignore_class"] = ignore_class
+        options["sample_weight"] = found.sample_weight
         return cls(found.labels, found.outputs, **options)
 
 
@@ -93,8 +103,9 @@ class MaxLogitDisplay(_LogitDisplay):
         labels: Class ids `(n, ...)` or one-hot or soft labels.
         logits: Logits `(n, ..., num_classes)`, at least two classes.
         width: Width of the window, in (0, 1].
-        **kwargs: `ignore_class`, the class id to leave out, and `name`, the
-            name of the model for the title.
+        **kwargs: `sample_weight`, of which 0 leaves out a row,
+            `ignore_class`, the class id to leave out, and `name`, the name of
+            the model for the title.
 
     Raises:
         ValueError: If shapes do not fit or `width` is out of range.
@@ -150,8 +161,9 @@ class NormalizedLogitDisplay(_LogitDisplay):
         p: Order of the norm, >= 0.
         center: Whether to subtract the mean of the logits first.
         edges: Edges of the ranges of the confidence, ascending in [0, 1].
-        **kwargs: `ignore_class`, the class id to leave out, and `name`, the
-            name of the model for the title.
+        **kwargs: `sample_weight`, of which 0 leaves out a row,
+            `ignore_class`, the class id to leave out, and `name`, the name of
+            the model for the title.
 
     Raises:
         ValueError: If shapes do not fit, or `edges` do not ascend.
@@ -222,8 +234,8 @@ class SortedLogitsDisplay(_LogitDisplay):
         logits: Logits `(n, ..., num_classes)`, at least two classes.
         p: Power, >= 0.
         top: Number of the largest logits to draw, at most.
-        ignore_class: Class id to leave out.
-        name: Name of the model, for the title.
+        **kwargs: `sample_weight`, `ignore_class` and `name`, as in
+            `MaxLogitDisplay`.
 
     Raises:
         ValueError: If shapes do not fit or a number is out of range.
@@ -250,12 +262,11 @@ class SortedLogitsDisplay(_LogitDisplay):
         *,
         p: float = 5.0,
         top: int = 20,
-        ignore_class: int | None = None,
-        name: str | None = None,
+        **kwargs: Any,
     ):
         check_at_least("p", p, 0.0)
         check_integer("top", top, 1)
-        super().__init__(labels, logits, ignore_class=ignore_class, name=name)
+        super().__init__(labels, logits, **kwargs)
         self.p = p
         self.sorted = -np.sort(-self.logits, axis=-1)[:, :top]
 

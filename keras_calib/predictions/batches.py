@@ -21,6 +21,7 @@ from keras_calib.inputs.weights import masked_weight
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.outputs import ChosenOutput
 from keras_calib.predictions.outputs import choose_output
+from keras_calib.predictions.row_order import check_index
 from keras_calib.predictions.row_order import checked_order
 
 __all__ = [
@@ -118,6 +119,7 @@ def batches_of(
     def read():
         return itertools.islice(_each_batch(data, batch_size), steps)
 
+    start = 0
     for batch in checked_order(read, data) if in_order else read():
         if isinstance(batch, list):
             # Torch's loaders return lists.
@@ -128,6 +130,9 @@ def batches_of(
         if isinstance(y, dict) and set(y) == {"label", "index"}:
             y, index = split_index(y)
             index = to_numpy(index).reshape(-1)
+            if in_order:
+                check_index(index, start)
+                start += len(index)
             if isinstance(weight, dict):
                 weight = weight["label"]
         if output is not None:

@@ -32,6 +32,11 @@ def label_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
 
 def labels_and_label_logits(batch: Batch, reading: ReadOptions) -> tuple:
     """Labels, logits of each label and weights of a batch."""
+    if reading.pixels_per_image is not None:
+        raise value_error(
+            "`pixels_per_image` must be None with several labels",
+            pixels_per_image=reading.pixels_per_image,
+        )
     outputs, weight, counts = batch.outputs, batch.sample_weight, None
     if weight is not None and not reading.from_logits:
         counts = weight_of_rows(weight, outputs.shape) > 0

@@ -13,8 +13,9 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = ["Told", "checked_order", "told_by_batches"]
+__all__ = ["Told", "check_index", "checked_order", "told_by_batches"]
 
+_RULE = "`groups` must belong to rows in a fixed order"
 _ADVICE = (
     "give a function of the inputs of a batch, such as "
     '`groups=lambda x: x["site"]`, or data in a fixed order'
@@ -73,19 +74,30 @@ def checked_order(
     if isinstance(data, tuple | list):
         yield from read()
         return
-    rule = "`groups` must belong to rows in a fixed order"
-    if isinstance(data, Iterator) or _is_shuffled(data):
-        how = "shuffled" if _is_shuffled(data) else "read once"
-        raise value_error(f"{rule}: {_ADVICE}", data=how)
+    # `EpochBatches` has one order in two passes, but that of its epoch.
+    shuffled = _is_shuffled(data) or hasattr(data, "set_epoch")
+    if isinstance(data, Iterator) or shuffled:
+        how = "shuffled" if shuffled else "read once"
+        raise value_error(f"{_RULE}: {_ADVICE}", data=how)
     before = list(map(_digest, read()))
     count = 0
     for count, batch in enumerate(read(), start=1):
         if count > len(before) or _digest(batch) != before[count - 1]:
             raise value_error(
-                f"{rule}, and two passes over the data differ: {_ADVICE}",
+                f"{_RULE}, and two passes over the data differ: {_ADVICE}",
                 batch=count - 1,
             )
         yield batch
+
+
+def check_index(index: np.ndarray, start: int) -> None:
+    """Raises ValueError unless numbers of examples ascend from `start`."""
+    if not np.array_equal(index, np.arange(start, start + len(index))):
+        raise value_error(
+            f"{_RULE}, that of their index: {_ADVICE}",
+            index=index[:4].tolist(),
+            expected=start,
+        )
 
 
 def _digest(batch: Any) -> bytes:

@@ -214,6 +214,8 @@ def _check_facts(facts: dict[str, Any]) -> None:
         if facts.get(name) is not None:
             check_share(name, facts[name])
     every = [facts] if facts.get("groups") is None else facts["groups"]
+    if not every or len({str(x.get("group")) for x in every}) < len(every):
+        raise ValueError("groups must be there, each once")
     for one in every:
         # JSON has no infinity, which is a text.
         if one["threshold"] not in ("inf", "-inf"):

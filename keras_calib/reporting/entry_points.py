@@ -14,6 +14,7 @@ from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.options import check_reading
+from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.batches import Batch
 from keras_calib.predictions.batches import Predictor
@@ -239,10 +240,11 @@ def report_of_predictions(
         https://arxiv.org/abs/1706.04599
     """
     outputs = by_name("probs", probs)
-    outputs = {k: as_array(v, "probs") for k, v in outputs.items()}
     labels = as_array(labels, "labels")
     if sample_weight is not None:
         sample_weight = as_array(sample_weight, "sample_weight")
+    for name, x in outputs.items():
+        outputs[name], sample_weight = read_masked(x, "probs", sample_weight)
     inputs = None if inputs is None else np.asarray(inputs)
     others = {"sample_weight": sample_weight, "inputs": inputs}
     lengths = {}

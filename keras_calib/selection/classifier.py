@@ -16,6 +16,7 @@ from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import CalibratorChoice
 from keras_calib.formulas import scores
 from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.predictions.fits_on_model import FitsOnModel
@@ -223,7 +224,8 @@ class SelectiveClassifier(StoredLayer, FitsOnModel):
         self.check_labels(labels)
         rule = self._rule if costs is None else rule_of(costs, self.score)
         prices = mean_cost, reject_cost
-        labels, logits = as_array(labels, "labels"), as_array(logits, "logits")
+        labels = as_array(labels, "labels")
+        logits, sample_weight = read_masked(logits, "logits", sample_weight)
         class_axis(logits, -1, "logits")
         names = places = None
         if groups is not None:

@@ -19,6 +19,7 @@ from keras_calib.inputs.multi_label import LabelColumns
 from keras_calib.inputs.multi_label import check_label_names
 from keras_calib.inputs.multi_label import read_columns
 from keras_calib.inputs.rows import check_no_probabilities
+from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.multi_label import label_logits
@@ -190,7 +191,9 @@ class MultiLabelSelector(LabelThresholdLayer, FitsOnModel):
             target = ExampleTarget(risk, coverage, delta, method).check()
         else:
             target = Target(risk, coverage, delta, method or "ltt").check()
-        logits = as_array(logits, "logits")
+        logits, sample_weight = read_masked(
+            logits, "logits", sample_weight, by_label=True
+        )
         check_units(delta, logits.shape[:-1])
         names = self.label_names
         columns = read_columns(

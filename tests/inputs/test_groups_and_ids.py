@@ -110,3 +110,19 @@ def test_ids_that_are_missing_are_refused():
     for ids in ([None, "None"], [1.0, float("nan")], ["", "a"]):
         with pytest.raises(ValueError, match="`ids` must have a value in"):
             _monitor().update([0.9, 0.8], [1, 1], ids=ids)
+
+
+def test_large_numbers_are_not_rounded_together():
+    large = [2**63, -(2**63)], [2**53, 2**53 + 1], [float(2**53), 2**53 + 1]
+    for one, other in (*large, (2**63, 0), (1e19, 0)):
+        table = kc.by_group_from_top1(
+            np.full(40, 0.7), np.arange(40) % 3 > 0, {"s": [one, other] * 20}
+        ).table
+        assert set(table["group"]) == {str(int(one)), str(int(other))}
+    monitor = kc.Monitor(risk=0.3, tolerance=None)
+    monitor.update(None, [1, 1], ids=[2**53 + 1, 0.5])
+    with pytest.raises(ValueError, match="ids"):
+        monitor.update_labels([2**53], [0])
+    monitor.update(None, [1, 1], ids=[("a", 1), ("b", 2)])
+    monitor.update_labels([("b", 2)], [0])
+    assert monitor.counts["labelled"] == 1

@@ -89,6 +89,8 @@ def test_groups_given_for_all_rows_need_one_order(consumer):
         .batch(10)
         .prefetch(1),
         "two passes differ": Redrawn(),
+        "epochs": kc.EpochBatches(X, LABELS, batch_size=10, seed=1),
+        "index": [(X, {"label": LABELS, "index": np.arange(COUNT)[::-1]})],
         "read once": iter(dataset().batch(10)),
     }
     for name, data in odd.items():
