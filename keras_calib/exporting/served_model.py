@@ -10,8 +10,6 @@ from keras import ops
 
 from keras_calib.backend.keras_internals import nested_layers
 from keras_calib.ensembles.base import input_structure
-from keras_calib.predictions.multi_label import label_logits
-from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection import MultiLabelSelector
 from keras_calib.selection import SelectiveClassifier
 
@@ -80,9 +78,8 @@ class ServedModel:
     ) -> Any:
         """The selector's named answers to outputs of the network."""
         if self.several_labels:
-            return self.selector(label_logits(outputs, from_logits))
-        logits = to_model_logits(outputs, from_logits)
-        return self.selector(logits, groups=groups)
+            return self.selector(outputs, from_logits=from_logits)
+        return self.selector(outputs, groups=groups, from_logits=from_logits)
 
     @property
     def client_inputs(self) -> dict:

@@ -112,7 +112,10 @@ def names_of(values: Iterable, name: str) -> list[str]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    kind = type(value)
+    if kind in (int, float, str):  # Fast for most.
+        return kind is not str
+    return isinstance(value, numbers.Real) and kind is not bool
 
 
 def _factorized(values: np.ndarray, name: str) -> tuple[tuple, np.ndarray]:

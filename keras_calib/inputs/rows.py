@@ -316,12 +316,12 @@ def both_classes(rows: np.ndarray, from_logits: bool) -> np.ndarray:
 def few_rows(rows: Any) -> Any:
     """At most 100 rows from the whole batch, as edges of images may agree.
 
-    Fewer rows tell as much if they are as wide as a vocabulary, and all are
+    Fewer rows tell as much if they are as wide as a vocabulary, and many are
     needed of one output.
     """
-    if rows.shape[-1] <= 2:
-        return rows
     wanted = min(100, max(10, _FEW_ENTRIES // rows.shape[-1]))
+    if rows.shape[-1] <= 2:
+        wanted = 10_000
     count = rows.shape[0]
     if count is None:
         count = ops.shape(rows)[0]

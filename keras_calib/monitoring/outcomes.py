@@ -84,9 +84,8 @@ def sums_of(
     """The array of `Monitor.sums`, of what `read_answers` returns.
 
     It ends with `marks`, which tell the arguments of a monitor, once for each
-    answer. Before them are bits of a hash, where a half of sums has halves
-    unless each confidence is there an even number of times: then it is the sum
-    of half as many answers.
+    answer. Before them are bits of a hash, of which a half of sums has halves.
+    It has none if each confidence is there an even number of times.
     """
     confidence, accepted, correct = outcomes
     labelled = [x[~np.isnan(correct)] for x in outcomes]

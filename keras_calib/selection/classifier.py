@@ -16,6 +16,7 @@ from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import CalibratorChoice
 from keras_calib.formulas import scores
 from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
@@ -355,15 +356,18 @@ class SelectiveClassifier(StoredLayer, FitsOnModel):
         self.check_fitted()
         # One output becomes two classes before calibration, as when served.
         given = to_model_logits(logits, from_logits)
+        sound = has_confidence(given)
+        if not from_logits:
+            # Compiled code cannot refuse rows that are no distribution.
+            sound = ops.logical_and(sound, usable_outputs(logits, from_logits))
         logits = given
         if self.calibrator is not None:
             logits = at_least_float32(self.calibrator(given))
         threshold = self.threshold_for(groups, tuple(logits.shape)[:-1])
         answers = self.answers(logits, threshold)
-        if self.calibrator is not None:
+        if self.calibrator is not None or not from_logits:
             # A calibrator may turn what is no logit into one.
-            sound = ops.logical_and(answers["accept"], has_confidence(given))
-            answers["accept"] = sound
+            answers["accept"] = ops.logical_and(answers["accept"], sound)
         interval = getattr(self.calibrator, "interval", None)
         if interval is not None:
             answers |= interval_of_label(answers["label"], interval(given))

@@ -11,8 +11,10 @@ from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.detection import DetectionScaling
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.detections import read_entries
+from keras_calib.inputs.values import in_unit_interval
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.arrays import value_if_eager
 from keras_calib.selection.detection_class_thresholds import (
     DetectionClassThresholds,
 )
@@ -119,7 +121,17 @@ class DetectionSelector(keras.layers.Layer):
 
     def __call__(self, detections, **kwargs):
         # Keras' own error for what is no dict names no argument.
-        detections, *_ = read_entries(detections)
+        detections, _, name = read_entries(detections)
+        values = value_if_eager(detections[name])
+        if values is not None:
+            # Padding may be below 0.
+            outside = np.isfinite(values) & (values > 1.0 + 1e-3)
+            if outside.any():
+                raise value_error(
+                    f'`detections["{name}"]` must lie in [0, 1]: take the '
+                    "sigmoid of logits, and divide percent by 100",
+                    value=float(values[outside][0]),
+                )
         return super().__call__(detections, **kwargs)
 
     def call(self, detections):
@@ -138,9 +150,9 @@ class DetectionSelector(keras.layers.Layer):
         found[label_name] = labels
         found[score_name] = ops.cast(found[score_name], "float32")
         places = ops.arange(labels.shape[-1], dtype="int32")
-        # NaN and infinity are no confidence.
+        # What is outside of [0, 1], or NaN, is no confidence.
         valid = ops.logical_and(
-            labels >= 0, ops.abs(found[score_name]) < float("inf")
+            labels >= 0, in_unit_interval(found[score_name])
         )
         if "num_detections" in found:
             count = ops.cast(found.pop("num_detections"), "int32")

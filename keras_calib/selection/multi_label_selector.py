@@ -19,6 +19,7 @@ from keras_calib.inputs.multi_label import LabelColumns
 from keras_calib.inputs.multi_label import check_label_names
 from keras_calib.inputs.multi_label import read_columns
 from keras_calib.inputs.rows import check_no_probabilities
+from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.fits_on_model import FitsOnModel
@@ -231,7 +232,14 @@ class MultiLabelSelector(LabelThresholdLayer, FitsOnModel):
         """
         self.check_fitted()
         note_graph(self)
-        return self.answers(label_logits(logits, from_logits))
+        answers = self.answers(label_logits(logits, from_logits))
+        if not from_logits:
+            # Compiled code cannot refuse what is no probability.
+            sound = in_unit_interval(logits)
+            if self.by == "example":
+                sound = ops.all(sound, axis=-1)
+            answers["accept"] = ops.logical_and(answers["accept"], sound)
+        return answers
 
     def answers(self, logits: Any) -> dict[str, Any]:
         """Named answers to logits before calibration."""

@@ -60,12 +60,27 @@ def test_no_score_lets_a_row_without_confidence_pass():
 
 
 def test_probabilities_that_are_no_numbers_are_not_accepted():
-    probs = np.array([[0.9, 0.1, 0.0], [NAN, 0.5, 0.5], [NAN] * 3], "float32")
+    odd = (
+        [NAN, 0.5, 0.5],
+        [NAN] * 3,
+        [0] * 3,
+        [2, 0, 0],
+        [0.5, 0, 0],
+        [1, 1, -1],
+    )
+    probs = np.array([[0.9, 0.1, 0.0], *odd], "float32")
     selector = kc.SelectiveClassifier(threshold=-INF)
     # In compiled code, nothing is refused.
     run = compiled(lambda x: selector.call(x, from_logits=False))
     answers = run(ops.convert_to_tensor(probs))
-    check(answers, np.array([True, False, False]))
+    check(answers, np.arange(len(probs)) < 1)
+    for by in ("label", "example"):
+        labels = kc.MultiLabelSelector(by=by)
+        labels.fit(LOGITS > 0, LOGITS, coverage=1.0)
+        run = compiled(lambda x, part=labels: part.call(x, from_logits=False))
+        rows = ops.convert_to_tensor([[0.9, 0.1, 0.2], [1.5, -0.2, 2.0]])
+        accept = array(run(rows)["accept"])
+        assert accept[0].all() and not accept[1].any()
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="sizes are known")
@@ -116,6 +131,9 @@ def test_no_box_without_confidence_is_kept():
     found = kc.DetectionSelector(threshold=0.5, max_boxes=2)(boxes)
     kept = array(found["confidence"])[0, :2]
     np.testing.assert_allclose(kept, [0.9, 0.8])
+    boxes["confidence"] = np.array([[0.9, 1.5, 0.1, 0.2, 0.3, 0.8]], "float32")
+    with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
+        kc.DetectionSelector(threshold=0.5)(boxes)
 
 
 def test_an_answer_without_confidence_is_refused():

@@ -73,9 +73,9 @@ MUTANTS = {
         "test_fits_read_the_rows_that_evaluate_counts[Embedding]",
     ),
     "the_mask_of_an_array_is_lost": Mutant(
-        "inputs/batch.py",
-        "sample_weight = masked_weight(sample_weight, mask, lead)",
-        "sample_weight = masked_weight(sample_weight, None, lead)",
+        "inputs/weights.py",
+        "return array, masked_weight(sample_weight, mask, array.shape[:rank])",
+        "return array, sample_weight",
         "laws/test_what_counts.py::"
         "test_arrays_with_a_mask_are_read_as_metrics_read_them",
     ),
