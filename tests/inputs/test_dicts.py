@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import keras_calib as kc
-from keras_calib import beam
 from keras_calib.monitoring.windows import _answers
 from keras_calib.predictions.batches import split_index
+
+beam = pytest.importorskip("keras_calib.beam", exc_type=ImportError)
 
 _BOXES = np.array([[[0.0, 0.0, 10.0, 10.0]]])
 _TRUE = {"boxes": _BOXES, "labels": np.array([[0]])}

@@ -11,7 +11,7 @@ from loss_cases import LOSSES
 
 import keras_calib as kc
 
-pytestmark = pytest.mark.portable
+portable = pytest.mark.portable
 _rng = np.random.default_rng(0)
 PROBS = _rng.uniform(0.02, 0.98, (40, 3)).astype("float32")
 LOGITS = np.log(PROBS / (1 - PROBS))
@@ -71,6 +71,7 @@ def test_losses_tell_of_probabilities_of_several_labels():
     _law(_losses())
 
 
+@portable
 def test_metrics_tell_of_probabilities_of_several_labels():
     _law(_metrics(from_logits=True))
 
@@ -92,6 +93,7 @@ def test_logits_as_probabilities_of_several_labels_are_refused():
                 call(LABELS, LOGITS)
 
 
+@portable
 def test_one_output_is_judged_alike_by_all():
     probs, labels = PROBS.reshape(-1, 1), LABELS.reshape(-1)
     pairs = np.concatenate([np.zeros_like(probs), probs], axis=-1)
