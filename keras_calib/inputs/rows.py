@@ -26,6 +26,7 @@ from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.row_blocks import RowFacts
+from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = [
     "as_logits_message",
@@ -103,6 +104,11 @@ def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
             infinity += " in float32"
         raise value_error(
             f"`{name}` must not contain NaN{infinity}", **located(bad)
+        )
+    bad = is_ruled_out(outputs.max(axis=-1)).reshape(-1)
+    if bad.any() and outputs.shape[-1] > 1:
+        raise value_error(
+            f"`{name}` must not rule out all classes of a row", **located(bad)
         )
 
 

@@ -65,7 +65,7 @@ def test_exact_functions_refuse_what_metrics_refuse():
     impossible = low.any(axis=-1)
     ids = np.where(impossible, low.argmax(axis=-1), labels)
     nowhere = np.where(impossible[:, None], -np.inf, logits)
-    rule = rf"not rule out the class of a label.*rows={impossible.sum()}"
+    rule = rf"not rule out (the class of a label|all classes).*rows={impossible.sum()}"
     for y, z in ((ids, logits), (labels, nowhere.astype("float32"))):
         rows = np.eye(4, dtype="float32")[y]
         for given in (y, rows):
@@ -244,7 +244,8 @@ def test_a_label_that_is_ruled_out_is_a_sure_no():
     labels[7, 1] = 1
     for call in (loss, part.fit):
         with pytest.raises(
-            ValueError, match="not rule out the class of a label"
+            ValueError,
+            match="not rule out (the class of a label|all classes of a row)",
         ):
             call(labels, logits)
 
@@ -268,3 +269,15 @@ def test_a_token_that_is_ruled_out_has_the_probability_0():
             np.log([[0.5, 1e-300]]) * [[1.0, np.inf]], reduction=reduction
         )
         assert float(confidence[0]) == pytest.approx(wanted), reduction
+
+
+def test_a_row_without_any_class_is_refused_beside_labels_too():
+    logits = np.random.default_rng(0).normal(size=(60, 3))
+    none = np.r_[logits[:-1], [[-np.inf] * 3]]
+    prior = [0.3, 0.3, 0.4]
+    for call in (
+        lambda: kc.estimate_prior(none, prior, from_logits=True),
+        lambda: kc.prediction_flips(none, logits),
+    ):
+        with pytest.raises(ValueError, match="must not rule out all classes"):
+            call()
