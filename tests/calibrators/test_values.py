@@ -196,6 +196,14 @@ def test_histogram_binning_gives_the_shares_of_its_bins():
                 assert count.max() - count.min() <= 1
 
 
+def test_a_bin_holds_its_upper_edge():
+    logits = np.array([[0.0, 0.0], [np.log(3.0), 0.0], [0.0, np.log(3.0)]])
+    labels = np.array([1, 0, 1])
+    calibrator = kc.HistogramBinning(num_bins=2).fit(labels, logits, force=True)
+    # The second class: 0.25 and 0.5 are in one bin, 0.75 in the other.
+    np.testing.assert_allclose(calibrator.values[0], [0.5, 1.0], atol=1e-6)
+
+
 def test_an_empty_bin_gives_its_centre_or_zero():
     logits = np.log([[0.05, 0.95], [0.95, 0.05], [0.9, 0.1], [0.5, 0.5]])
     inside = np.log([[0.4, 0.6]])

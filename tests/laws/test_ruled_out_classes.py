@@ -65,13 +65,17 @@ def test_exact_functions_refuse_what_metrics_refuse():
     impossible = low.any(axis=-1)
     ids = np.where(impossible, low.argmax(axis=-1), labels)
     nowhere = np.where(impossible[:, None], -np.inf, logits)
-    rule = "not rule out (the class of a label|all classes)"
-    rule += rf".*rows={impossible.sum()}"
-    for y, z in ((ids, logits), (labels, nowhere.astype("float32"))):
+    count = rf".*rows={impossible.sum()}"
+    rule = "not rule out the class of a label" + count
+    none = "not rule out all classes of a row" + count
+    for y, z, told in (
+        (ids, logits, rule),
+        (labels, nowhere.astype("float32"), none),
+    ):
         rows = np.eye(4, dtype="float32")[y]
         for given in (y, rows):
             for function in (kc.ece, kc.nll, kc.classwise_ece, kc.aurc):
-                with pytest.raises(ValueError, match=rule):
+                with pytest.raises(ValueError, match=told):
                     function(given, z, from_logits=True)
             with pytest.raises(ValueError, match=rule):
                 kc.NLL(from_logits=True).update_state(given, z)
@@ -244,10 +248,7 @@ def test_a_label_that_is_ruled_out_is_a_sure_no():
     assert np.isfinite(float(loss(labels, logits)))
     labels[7, 1] = 1
     for call in (loss, part.fit):
-        with pytest.raises(
-            ValueError,
-            match="not rule out (the class of a label|all classes of a row)",
-        ):
+        with pytest.raises(ValueError, match="not rule out the class of a"):
             call(labels, logits)
 
 

@@ -38,8 +38,7 @@ MUTANTS = {
         "calibrators/binning.py",
         'side="left"',
         'side="right"',
-        "calibrators/test_values.py::"
-        "test_histogram_binning_gives_the_shares_of_its_bins",
+        "calibrators/test_values.py::test_a_bin_holds_its_upper_edge",
     ),
     "ties_that_are_not_pooled": Mutant(
         "calibrators/binning.py",

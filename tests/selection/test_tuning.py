@@ -82,12 +82,10 @@ def test_a_part_that_is_fitted_again_ends_the_guarantee():
 @pytest.mark.portable
 def test_after_a_part_is_fitted_again_not_even_infinite_scores_are_accepted():
     labels, logits = noisy()
-    selector = kc.SelectiveClassifier(
-        calibrator=temperature(), score="logit_margin"
-    )
+    selector = kc.SelectiveClassifier(calibrator=temperature())
     selector.fit(labels, logits, risk=0.2)
     model = keras.Sequential([keras.Input((4,)), selector])
-    # A margin to a class that is ruled out is infinite.
+    # The log-odds of a class that is left alone are infinite.
     sure = np.array([[0.0, -np.inf, -np.inf, -np.inf]], "float32")
     assert model.predict_on_batch(sure)["accept"].all()
     with tells_of_compiled():
