@@ -109,7 +109,9 @@ def check_same_classes(costs: np.ndarray, shape: tuple, name: str) -> None:
 
 
 @exact_products
-def cheapest_answers(probs: Any, costs: Any) -> tuple[Any, Any]:
+def cheapest_answers(
+    probs: Any, costs: Any, ruled_out: Any = None
+) -> tuple[Any, Any]:
     """The answers of least expected cost, and that cost (array-agnostic).
 
     answer = argmin_k E_k,  E_k = sum_j p_j cost[j, k]
@@ -119,12 +121,16 @@ def cheapest_answers(probs: Any, costs: Any) -> tuple[Any, Any]:
     Args:
         probs: Probabilities `(..., num_classes)`.
         costs: Costs `(num_classes, num_classes)` of the same dtype.
+        ruled_out: Mask like `probs` of classes that are no answer, or None.
 
     Returns:
         Class ids `(...)`, int32, and expected costs `(...)`.
     """
     xp = array_namespace(probs)
     expected = xp.matmul(probs, costs)
+    if ruled_out is not None:
+        # Where all are ruled out, the costs stay NaN.
+        expected = xp.where(ruled_out, expected + np.inf, expected)
     least = xp.min(expected, axis=-1)
     # Neither ONNX nor LiteRT can run ops.argmin.
     classes = xp.arange(expected.shape[-1], dtype=expected.dtype)

@@ -25,6 +25,7 @@ from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.row_blocks import block_slices
 from keras_calib.numerics.row_blocks import probability_blocks
+from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = ["mean_cost", "mean_cost_of_records"]
 
@@ -48,7 +49,8 @@ def mean_cost(
 
     accept if min_k E_k <= `reject_cost`  (Chow's rule)
 
-    An accepted answer k costs cost[y, k] for the true class y.
+    An accepted answer k costs cost[y, k] for the true class y. A class that a
+    logit rules out is no answer; one of probability 0 may be the cheapest.
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
@@ -94,7 +96,8 @@ def mean_cost(
     for part in block_slices(read.outputs):
         rows = read.outputs[part].astype("float64")
         ((_, block),) = probability_blocks(rows, read.from_logits)
-        answers[part], expected[part] = cheapest_answers(block, matrix)
+        low = is_ruled_out(rows) if read.from_logits else None
+        answers[part], expected[part] = cheapest_answers(block, matrix, low)
     if read.votes:
         cost = np.einsum("nj,jn->n", read.labels, matrix[:, answers])
     else:

@@ -14,6 +14,7 @@ from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import Top1
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.selection.answers import accepted
 from keras_calib.selection.answers import answers_of
 from keras_calib.selection.data_hash import cost_facts
@@ -37,19 +38,19 @@ class CostRule:
 
     def __call__(self, logits: Any) -> Any:
         """Scores `(...)` of logits: minus the expected cost."""
-        return -self.decide(ops.softmax(logits, axis=-1))[1]
+        return -self.decide(logits)[1]
 
-    def decide(self, probabilities: Any) -> tuple[Any, Any]:
-        """Answers and their expected costs `(...)`."""
-        shape = shape_of(probabilities)
-        check_same_classes(self.costs, shape, "logits")
+    def decide(self, logits: Any) -> tuple[Any, Any]:
+        """Answers, never one that is ruled out, and expected costs `(...)`."""
+        check_same_classes(self.costs, shape_of(logits), "logits")
+        probabilities = ops.softmax(logits, axis=-1)
         costs = ops.convert_to_tensor(self.costs, dtype=probabilities.dtype)
-        return cheapest_answers(probabilities, costs)
+        return cheapest_answers(probabilities, costs, is_ruled_out(logits))
 
     def answers(self, logits: Any, threshold: Any) -> dict[str, Any]:
         """What `SelectiveClassifier.call` answers to calibrated logits."""
         probabilities = ops.softmax(logits, axis=-1)
-        label, expected = self.decide(probabilities)
+        label, expected = self.decide(logits)
         classes = ops.arange(logits.shape[-1], dtype="int32")
         chosen = ops.equal(ops.expand_dims(label, -1), classes)
         shown = ops.where(chosen, probabilities, ops.zeros_like(probabilities))
@@ -67,8 +68,7 @@ class CostRule:
         """Scores, costs, errors and weights `(n,)` of the rows that count."""
 
         def label_of(logits: Any) -> Any:
-            logits = at_least_float32(logits)
-            return self.decide(ops.softmax(logits, axis=-1))[0]
+            return self.decide(at_least_float32(logits))[0]
 
         answer = by_blocks(label_of, top.rows.outputs).astype("int64")
         truth = hard_labels(top.rows.labels)

@@ -23,8 +23,9 @@ def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
     given = as_numbers(index, "index")
     index = ops.reshape(narrowed_ids(given, num_samples), (-1,))
     known = index >= 0
-    values = value_if_eager(given)
-    if values is not None and not value_if_eager(ops.all(known)):
+    # In a graph a constant has values, and what is computed of it has none.
+    values, in_range = value_if_eager(given), value_if_eager(known)
+    if in_range is not None and not in_range.all():
         raise value_error(
             "`index` must hold numbers in [0, num_samples)",
             minimum=int(values.min()),

@@ -150,6 +150,42 @@ def test_scores_are_those_of_the_classes_that_are_left(name):
             assert np.isfinite(found).all()
 
 
+@pytest.mark.portable
+def test_the_cheapest_answer_is_none_that_is_ruled_out():
+    labels, logits, of_wide, wide = sample()
+    costs = np.random.default_rng(2).uniform(1.0, 2.0, (6, 6))
+    np.fill_diagonal(costs, 0.5)
+    # Cheaper than every class that is left.
+    costs[:, [1, 4]] = 0.0
+    of_left = costs[np.ix_(LEFT, LEFT)]
+    narrow = kc.SelectiveClassifier(costs=of_left, threshold=-0.8)
+    expected = narrow(logits)
+    assert 0 < array(expected["accept"]).sum() < len(labels)
+    price = kc.mean_cost(
+        labels, logits, of_left, reject_cost=0.8, from_logits=True
+    )
+    for value in CONVENTIONS:
+        rows = np.where(np.isneginf(wide), value, wide).astype("float32")
+        found = kc.SelectiveClassifier(costs=costs, threshold=-0.8)(rows)
+        np.testing.assert_array_equal(
+            array(found["label"]), LEFT[array(expected["label"])]
+        )
+        for name in ("accept", "score", "expected_cost", "confidence"):
+            np.testing.assert_allclose(
+                array(found[name]), array(expected[name]), 1e-5, err_msg=name
+            )
+        wanted = kc.mean_cost(
+            of_wide, rows, costs, reject_cost=0.8, from_logits=True
+        )
+        assert wanted.value == pytest.approx(price.value, rel=1e-6)
+        assert wanted.coverage == price.coverage
+    fits = [
+        kc.SelectiveClassifier().fit(y, z, costs=c, reject_cost=0.8)
+        for y, z, c in ((labels, logits, of_left), (of_wide, wide, costs))
+    ]
+    assert fits[1].threshold == pytest.approx(fits[0].threshold, rel=1e-5)
+
+
 def test_the_p_norm_is_chosen_without_classes_that_are_ruled_out():
     labels, logits, of_wide, wide = sample(300)
     narrow = kc.LogitNormalization().fit(labels, logits)
