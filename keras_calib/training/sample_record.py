@@ -24,8 +24,8 @@ def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
     index = ops.reshape(narrowed_ids(given, num_samples), (-1,))
     known = index >= 0
     # In a graph a constant has values, and what is computed of it has none.
-    values, in_range = value_if_eager(given), value_if_eager(known)
-    if in_range is not None and not in_range.all():
+    values, right = value_if_eager(given), value_if_eager(known)
+    if values is not None and right is not None and not right.all():
         raise value_error(
             "`index` must hold numbers in [0, num_samples)",
             minimum=int(values.min()),
