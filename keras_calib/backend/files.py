@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import IO
 from typing import Any
 
+from keras_calib.backend.errors import value_error
+
 __all__ = ["replacing", "safe_cell", "write_csv"]
 
 # Age in seconds at which an unfinished file is taken to be abandoned.
@@ -33,9 +35,16 @@ def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
     failure. After an error only the old file is there.
 
     The folder of the file is created. A symbolic link stays, and its target is
-    replaced. Text is UTF-8, and line ends are not changed.
+    replaced. Text is UTF-8, and line ends are not changed. Raises ValueError for
+    a folder.
     """
     path = Path(os.path.realpath(path))
+    if path.is_dir():
+        raise value_error(
+            "A file must not take the place of a folder: give the name of a "
+            "file within it",
+            path=str(path),
+        )
     new = [f for f in path.parents if not f.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     for made in reversed(new):

@@ -113,6 +113,8 @@ def reading_npz(
     What is read may have so many `times` the bytes of the file: 1 for arrays
     that were saved without compression.
     """
+    if os.path.isdir(path):
+        raise value_error(rule, path=str(path), error="it is a folder")
     with open(path, "rb") as opened:
         try:
             size = os.fstat(opened.fileno()).st_size

@@ -137,6 +137,11 @@ class EpochTable:
         self._write()
 
     def _read(self) -> list[dict[str, Any]]:
+        if self.path.is_dir():
+            raise value_error(
+                "`csv_path` must name a file, not a folder",
+                csv_path=str(self.path),
+            )
         if not self.path.exists():
             return []
         with open(self.path, newline="", encoding="utf-8") as file:

@@ -105,6 +105,18 @@ def test_a_damaged_file_is_one_error_that_names_it(name, tmp_path):
         assert name in str(raised.value), kind
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_a_folder_is_no_file(name, tmp_path):
+    path = tmp_path / name
+    path.mkdir()
+    made, write, read = writers(), KINDS[name], READERS.get(name)
+    for call in [lambda: write(made, path), read and (lambda: read(path))]:
+        if call:
+            with pytest.raises(ValueError, match=f"folder.*{name}|{name}.*fol"):
+                call()
+    assert path.is_dir() and not [*path.iterdir()]
+
+
 @pytest.mark.parametrize("name", ["tokens.npz", "monitor.npz", "backup.npz"])
 def test_a_small_file_takes_little_memory(name, tmp_path):
     path, read = tmp_path / name, READERS[name]
