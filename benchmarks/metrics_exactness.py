@@ -1,4 +1,4 @@
-"""A hundred million predictions: streamed metrics against float64.
+"""Streamed metrics against float64: many predictions, and few with weights.
 
 Confidences of a sure network, Beta(30, 1.2), and all of one value, stream
 through `CalibrationMetrics` in batches of 250,000, as top-1 records. The
@@ -8,6 +8,10 @@ certified bounds, the error of the values that compiled code computes from
 the same sums in float32, and how far the peak of the memory grew after the
 first batch.
 
+Small samples have logits of four classes, with gaps of both signs, and weights
+of which the largest is so many times the least. Their errors are the largest
+of twenty draws.
+
     python benchmarks/metrics_exactness.py \
         --out=benchmarks/results/metrics_exactness.md
     KERAS_BACKEND=jax python benchmarks/metrics_exactness.py
@@ -15,6 +19,7 @@ first batch.
 Two minutes on 2 CPU cores.
 """
 
+import itertools
 import resource
 import sys
 import time
@@ -156,8 +161,49 @@ def run(num_predictions: int) -> str:
     return f"{machine()}.\n\n" + markdown_table(header, rows)
 
 
+def draw(num_samples: int, spread: float, seed: int):
+    """Labels, logits and weights of a small sample."""
+    rng = np.random.default_rng(seed)
+    logits = 3.0 * rng.normal(size=(num_samples, 4))
+    true = np.where(logits[:, :1] > 0.0, logits / 2.0, logits * 2.0)
+    labels = (true + rng.gumbel(size=logits.shape)).argmax(axis=-1)
+    weight = np.exp(rng.uniform(0.0, np.log(spread), num_samples))
+    return labels, logits.astype("float32"), weight.astype("float32")
+
+
+def small(sizes=(1_000, 10_000, 100_000), spreads=(1.0, 1e2, 1e4)) -> str:
+    """A table of the largest errors of small samples."""
+    functions = {
+        "ece": keras_calib.ece,
+        "aece": keras_calib.adaptive_ece,
+        "aurc": keras_calib.aurc,
+    }
+    rows = []
+    for size, spread in itertools.product(sizes, spreads):
+        errors, inside = dict.fromkeys(functions, 0.0), 0
+        for seed in range(20):
+            given = draw(size, spread, seed)
+            metric = keras_calib.CalibrationMetrics(
+                [*functions], from_logits=True
+            )
+            metric.update_state(*given)
+            found, bounds = metric.result(), metric.bounds()
+            for name, function in functions.items():
+                y, z, weight = given
+                exact = function(y, z, from_logits=True, sample_weight=weight)
+                error = abs(float(found[name]) / exact - 1.0)
+                errors[name] = max(errors[name], error)
+                low, high = bounds.get(name, (exact, exact))
+                inside += low <= exact <= high
+        told = [f"{error:.1e}" for error in errors.values()]
+        all_inside = str(inside == 20 * len(functions))
+        rows.append([f"{size:,}", f"{spread:,.0f}", *told, all_inside])
+    header = ["predictions", "largest weight / least", *functions, "in bounds"]
+    return markdown_table(header, rows)
+
+
 def main(_) -> None:
-    publish(run(_NUM.value), _OUT.value)
+    publish(f"{run(_NUM.value)}\n\n{small()}", _OUT.value)
 
 
 if __name__ == "__main__":

@@ -50,13 +50,13 @@ class CalibrationLogger(keras.callbacks.Callback):
     see its values like `val_loss`. `"cal_refinement_nll"` does not choose an
     early epoch because it is underconfident. It does not affect training.
 
-    Two values come from the ACLS paper. Both leave out samples of weight 0
-    and count others alike.
+    Two more values leave out samples of weight 0 and count others alike.
     `inactive_share` is the share of labels on which the loss equals cross
-    entropy. `prediction_flips` is the share of samples whose predicted class
-    has changed since the last logged epoch. Samples are matched by their
-    index, or without one by their place; if these change, the share is NaN,
-    with a warning.
+    entropy. `prediction_flips` is the share of samples of `data` whose
+    predicted class has changed since the last logged epoch; the ACLS paper
+    counts training samples that one step changes. Samples are matched by
+    their index, or without one by their place; if these change, the share is
+    NaN, with a warning.
 
     A `ResumableBackup` with the logger among its `callbacks` lets the first
     epoch after a crash count flips too. The first batch is measured before
