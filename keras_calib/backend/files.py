@@ -35,8 +35,9 @@ def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
     failure. After an error only the old file is there.
 
     The folder of the file is created. A symbolic link stays, and its target is
-    replaced. Text is UTF-8, and line ends are not changed. Raises ValueError for
-    a folder.
+    replaced. Text is UTF-8, and line ends are not changed.
+
+    Raises ValueError if `path` is a folder.
     """
     path = Path(os.path.realpath(path))
     if path.is_dir():
