@@ -17,9 +17,11 @@ from keras_calib.backend.traced import is_traced
 from keras_calib.inputs import config
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.softmax import allowed
 from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = [
@@ -164,8 +166,9 @@ def are_allowed(labels: Any, logits: Any) -> Any:
         places = xp.clip(labels, 0, logits.shape[-1] - 1)
         own = xp.take_along_axis(logits, xp.expand_dims(places, -1), axis=-1)
         return xp.logical_not(is_ruled_out(xp.squeeze(own, axis=-1)))
-    share = xp.where(is_ruled_out(logits), labels, xp.zeros_like(labels))
-    return xp.sum(share, axis=-1) <= SUM_TOLERANCE
+    kept = labels * cast(allowed(logits), labels.dtype)
+    share = xp.sum(labels, axis=-1) - xp.sum(kept, axis=-1)
+    return share <= SUM_TOLERANCE
 
 
 @as_check

@@ -162,7 +162,8 @@ def _average_error(
 
         return value, gradient
 
-    return total(with_gradient(forward, logits))
+    value = with_gradient(forward, logits)
+    return total(value + ops.sum(targets.fault()))
 
 
 def _images(weight: Any, total: Callable) -> tuple[Any, Any]:

@@ -55,9 +55,10 @@ def of_softmax(
     if not is_wide(logits):
         logits = shown(logits, mask)
         targets = Targets(labels, logits, alpha)
-        return with_gradient(
+        values = with_gradient(
             lambda z: closed_form(targets, softmax_parts(z), *beside), logits
         )
+        return values + targets.fault()
     lead = ops.shape(logits)[:-1]
     rows, by_id = labels, isinstance(labels, ClassIds)
     rows = labels.ids if by_id else labels_like(labels, logits)
@@ -69,7 +70,8 @@ def of_softmax(
         logits = shown(logits, mask)
         labels = ClassIds(labels) if by_id else labels
         targets = Targets(labels, logits, share if alpha is None else alpha)
-        return closed_form(targets, softmax_parts(logits), *beside)
+        values, gradient = closed_form(targets, softmax_parts(logits), *beside)
+        return values + targets.fault(), gradient
 
     values = with_gradient_by_rows(forward, _flat(logits, lead), *flat)
     return ops.reshape(values, lead)

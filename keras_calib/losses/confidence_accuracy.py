@@ -49,8 +49,9 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
         https://arxiv.org/abs/2203.13834
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
-    share = ops.expand_dims(safe_divide(weight, ops.sum(weight)), -1)
     num_classes, targets = logits.shape[-1], Targets(labels, logits)
+    share = safe_divide(weight, ops.sum(weight)) + targets.fault()
+    share = ops.expand_dims(share, -1)
     logits = shown(logits, mask_of(labels))
 
     def forward(logits):

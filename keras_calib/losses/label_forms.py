@@ -9,11 +9,11 @@ from keras import ops
 
 from keras_calib.backend.compiled import subtract_at
 from keras_calib.inputs.readers import soft_labels
-from keras_calib.inputs.values import are_allowed
+from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import is_integer
 from keras_calib.numerics.arrays import labels_like
 from keras_calib.numerics.softmax import SoftmaxParts
-from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.softmax import allowed
 
 __all__ = ["ClassIds", "Targets", "read_as", "reads_ids", "shown"]
 
@@ -58,20 +58,13 @@ def shown(logits: Any, mask: Any) -> Any:
     return ops.where(mask, logits, ops.zeros_like(logits))
 
 
-def _possible(labels: Any, logits: Any) -> Any:
-    rows = labels_like(labels, logits)
-    kept = ops.where(is_ruled_out(logits), ops.zeros_like(rows), rows)
-    allowed = ops.expand_dims(are_allowed(rows, logits), -1)
-    return ops.where(allowed, kept, float("nan"))
-
-
 class Targets:
     """Label rows t of a formula, or class ids, which take less memory.
 
     With `alpha`, a number or `(..., 1)`, t is smoothed: that share of each
     label is spread evenly over the classes that are not ruled out. It may be a
-    function of their number. A row with more than a tolerance on a class that
-    is ruled out becomes NaN.
+    function of their number. A share of a label on a class that is ruled out
+    becomes 0; `fault` tells where it is more than a tolerance.
     """
 
     def __init__(self, labels: Any, logits: Any, alpha: Any = None):
@@ -79,10 +72,22 @@ class Targets:
         if isinstance(labels, ClassIds):
             self._ids = labels.ids
         else:
-            self._rows = ops.stop_gradient(_possible(labels, logits))
+            self._given = ops.stop_gradient(labels_like(labels, logits))
+            self._rows = self._given * ops.stop_gradient(allowed(logits))
         self._num_classes = logits.shape[-1]
         self._dtype = backend.standardize_dtype(logits.dtype)
         self._alpha = alpha
+
+    def fault(self) -> Any:
+        """NaN for rows that give a class too much that is ruled out, else 0.
+
+        It is `(...)`, or `()` for ids, which are checked before.
+        """
+        if self._rows is None:
+            return ops.zeros((), dtype=self._dtype)
+        share = ops.sum(self._given, axis=-1) - ops.sum(self._rows, axis=-1)
+        zero = ops.zeros_like(share)
+        return ops.where(share <= SUM_TOLERANCE, zero, float("nan"))
 
     def rows(self) -> Any:
         """Label rows `(..., num_classes)`, not smoothed."""
@@ -119,7 +124,7 @@ class Targets:
             return value
         log_sum = ops.squeeze(parts.log_sum, axis=-1)
         # ops.mean rounds float64 to float32 on torch.
-        even = ops.sum(parts.allowed * parts.shifted, axis=-1)
+        even = ops.sum(parts.kept, axis=-1)
         even = log_sum - even / ops.squeeze(parts.num_allowed, axis=-1)
         alpha = self._share(parts)
         if len(getattr(alpha, "shape", ())) > 0:

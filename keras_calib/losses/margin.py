@@ -60,8 +60,9 @@ def mbls(
     def closed_form(targets, parts):
         mean = class_reduction == "mean"
         rate = strength / parts.num_allowed if mean else strength
-        over = parts.allowed * ops.relu(-margin - parts.shifted)
-        value = targets.cross_entropy(parts) + ops.sum(rate * over, axis=-1)
+        over = ops.relu(-margin - parts.kept)
+        added = rate * ops.sum(over, axis=-1, keepdims=True)
+        value = targets.cross_entropy(parts) + ops.squeeze(added, axis=-1)
 
         def gradient():
             pull = rate * ops.sign(over)
@@ -127,9 +128,10 @@ def acls(
     penalty, rate = _penalty(smoothing, condition)
 
     def closed_form(targets, parts, factor=None):
-        dtype, counted = parts.probs.dtype, parts.allowed
+        dtype, kept = parts.probs.dtype, parts.kept
         share = lambda2 / at_least(parts.num_allowed - 1.0, 1.0)
-        over = -margin - parts.shifted
+        over = -margin - kept
+        counted = None
         top = ops.equal(parts.shifted, 0.0)
         if factor is not None:
             factor = ops.expand_dims(factor, -1)
@@ -147,15 +149,15 @@ def acls(
         else:
             # Without the relu, the maximum would be penalised by its own
             # distance of -margin.
-            counted = counted * ops.cast(ops.less(parts.shifted, 0.0), dtype)
-        negative = penalty(over) * counted
+            counted = ops.cast(ops.less(kept, 0.0), dtype)
+        negative = _times(penalty(over), counted)
         negative = ops.sum(negative, axis=-1, keepdims=True)
         added = strength * penalty(positive) + share * negative
         added = ops.squeeze(_times(added, factor), axis=-1)
         value = targets.cross_entropy(parts) + added
 
         def gradient():
-            pull = rate(over, share) * counted
+            pull = _times(rate(over, share), counted)
             to_max = rate(positive, strength)
             pull, to_max = _times(pull, factor), _times(to_max, factor)
             slope = targets.subtract_from(parts.probs) - pull

@@ -21,7 +21,7 @@ from keras_calib.losses.neighbors import check_kernel
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import at_least_float32
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.softmax import allowed
 
 __all__ = ["NACL", "SVLS", "nacl", "svls"]
 
@@ -67,13 +67,13 @@ def svls(
         https://arxiv.org/abs/2104.05788
     """
     logits = at_least_float32(logits)
-    rows = Targets(labels, logits).rows()
+    own = Targets(labels, logits)
     logits = shown(logits, mask_of(labels))
-    targets = blurred_labels(rows, mask, sigma, kernel_size)
+    targets = blurred_labels(own.rows(), mask, sigma, kernel_size)
     # Neighbours give nothing to classes that are ruled out.
-    kept = ops.where(is_ruled_out(logits), ops.zeros_like(targets), targets)
-    targets = safe_divide(kept, ops.sum(kept, axis=-1, keepdims=True))
-    return cross_entropy(targets, logits)
+    targets = targets * allowed(logits)
+    targets = safe_divide(targets, ops.sum(targets, axis=-1, keepdims=True))
+    return cross_entropy(targets, logits) + own.fault()
 
 
 @reads_ids
