@@ -57,16 +57,24 @@ class Batch(NamedTuple):
     facts: RowFacts | None = None  # of the outputs, if they were read
     votes: bool = False  # whether labels are shares of votes
 
+    @property
+    def counted(self) -> Any:
+        """False for samples to leave out or of weight 0; None for none."""
+        weight = self.weight
+        return both(self.mask, None if weight is None else weight != 0)
+
     def with_logits(
         self, dtype: str, rules: list[Rule], hard: bool = False
     ) -> "Batch":
         """The batch for losses: logits, and labels as constants in range.
 
-        Logits outside of the mask stay as they are.
+        Logits of samples that do not count stay as they are.
         """
         logits = self.outputs
         num_classes = logits.shape[-1]
-        label_mask = possible_labels(self, rules, counts=self.mask, hard=hard)
+        label_mask = possible_labels(
+            self, rules, counts=self.counted, hard=hard
+        )
         if not self.from_logits:
             if not has_values(logits):
                 label_mask = ops.logical_and(label_mask, rows.sums_to_1(logits))

@@ -12,7 +12,6 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.backend.xla import compiled_by_xla
-from keras_calib.inputs.batch import both
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.options import ReadOptions
@@ -50,6 +49,8 @@ class PerSampleLoss(keras.losses.Loss):
     there the loss is NaN where a label is impossible or ruled out, or where
     probabilities do not sum to 1 within 0.03. Then the model mostly returns
     logits; pass `from_logits=True`. TensorFlow warns once where it can tell.
+    Logits of NaN or infinity give NaN, as in Keras' losses. Samples of weight
+    0 may hold anything. Distances of logits above 1e18 count as 1e18.
 
     Args:
         fn: `fn(labels, logits, **hyperparameters)`, which maps soft labels
@@ -73,7 +74,7 @@ class PerSampleLoss(keras.losses.Loss):
         TypeError: If `fn` does not take a hyperparameter. On call, if an
             array is masked, ragged, complex or not numeric.
         ValueError: If a hyperparameter is out of range or shapes do not fit.
-            In eager mode also if a label or a prediction is invalid.
+            In eager mode also if a label or a probability is invalid.
 
     Reference:
         Keras' own losses have the same two parts, a function and a class:
@@ -146,7 +147,9 @@ class PerSampleLoss(keras.losses.Loss):
         rules: list[Rule] = []
         labels, beside = self.split_labels(y_true, rules)
         options = ReadOptions(self.from_logits, self.axis, self.ignore_class)
-        batch = standardize(labels, y_pred, sample_weight, options, rules)
+        batch = standardize(
+            labels, y_pred, sample_weight, options, rules, skip_weightless=True
+        )
         self._check_outputs(batch, y_pred, rules)
         batch = batch.with_logits(
             dtype or batch.outputs.dtype, rules, self.needs_hard_labels
@@ -155,27 +158,28 @@ class PerSampleLoss(keras.losses.Loss):
         return batch, beside
 
     def _per_sample(self, batch, beside):
-        """Losses `(batch, ...)`; 0 if masked, NaN for impossible labels."""
+        """Losses `(batch, ...)`; 0 if not counted, NaN for no such label."""
         if 0 in shape_of(batch.outputs) and num_replicas() == 1:
             # No samples; 0, in which the predictions still take part.
             return ops.sum(batch.outputs, axis=-1)
-        if batch.mask is not None:
+        counted = batch.counted
+        if counted is not None:
             beside = {
-                name: ops.where(batch.mask, x, ops.zeros_like(x))
+                name: ops.where(counted, x, ops.zeros_like(x))
                 for name, x in beside.items()
             }
         losses = self._values(batch, beside)
         nan = ops.full_like(losses, float("nan"))
         losses = ops.where(batch.label_mask, losses, nan)
-        if batch.mask is None:
+        if counted is None:
             return losses
-        return ops.where(batch.mask, losses, ops.zeros_like(losses))
+        return ops.where(counted, losses, ops.zeros_like(losses))
 
     def _values(self, batch, beside):
-        """Losses `(batch, ...)`, also of masked samples."""
+        """Losses `(batch, ...)`, also of samples that do not count."""
         beside = {**self.beside_of(batch), **beside}
         options = {**beside, **self.hyperparameters}
-        given = batch.labels, batch.outputs, batch.mask
+        given = batch.labels, batch.outputs, batch.counted
         return self._run(self.fn, *given, options)
 
     def _run(self, fn, labels, logits, mask, options):
@@ -241,10 +245,7 @@ class PerSampleLoss(keras.losses.Loss):
         elif self.from_logits:
             check_logits(outputs, "y_pred", self._see_logits, rules=rules)
         else:
-            counted = batch.mask
-            if batch.weight is not None:
-                counted = both(counted, batch.weight > 0)
-            check_row_sums(outputs, "y_pred", counted, rules=rules)
+            check_row_sums(outputs, "y_pred", batch.counted, rules=rules)
 
     def _see_logits(self):
         self._has_seen_logits = True

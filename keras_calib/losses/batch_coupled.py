@@ -76,7 +76,7 @@ class BatchCoupledLoss(PerSampleLoss):
             fidelity = self.fidelity.fn
             options = self.fidelity.beside_of(batch)
             options = {**options, **self.fidelity.hyperparameters}
-        weight, mask = batch.weight, batch.mask
+        weight, mask = batch.weight, batch.counted
         losses = self._run(fidelity, labels, logits, mask, options)
         if mask is not None:
             shares = ops.cast(mask, logits.dtype)

@@ -369,11 +369,11 @@ class FLSD(PerSampleLoss):
             Shares `(rows,)` that sum to 1, or zeros if all weights are 0.
         """
         batch, _ = self._standardize(y_true, y_pred, sample_weight)
-        logits = shown(batch.outputs, batch.mask)
+        logits = shown(batch.outputs, batch.counted)
         labels, logits = read_as(flsd, batch.labels, logits)
         p = Targets(labels, logits).mean(ops.softmax(logits))
         weight = ops.ones_like(p)
-        for part in (batch.weight, batch.mask):
+        for part in (batch.weight, batch.counted):
             if part is not None:
                 weight = weight * ops.cast(part, p.dtype)
         gammas = self.hyperparameters["gammas"]

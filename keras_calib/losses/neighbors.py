@@ -25,7 +25,7 @@ class SpatialLoss(PerSampleLoss):
     """
 
     def beside_of(self, batch):
-        return {"mask": batch.mask}
+        return {"mask": batch.counted}
 
 
 def check_kernel(kernel_size: int) -> None:

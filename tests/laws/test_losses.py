@@ -167,6 +167,23 @@ def test_xla_agrees_with_eager_code():
         np.testing.assert_allclose(same, gradient, atol=1e-6, err_msg=name)
 
 
+def test_a_sample_of_weight_0_may_hold_anything():
+    for case in HERE:
+        ids, logits, _ = draws(case)[0]
+        weight = np.random.default_rng(3).uniform(0.5, 2, len(ids))
+        weight[[1, 2, 3]] = 0.0
+        wrong, odd = ids.copy(), logits.copy()
+        wrong[[1, 2]] = -1, K
+        odd[2:4] = [[np.nan], [-np.inf]]
+        runs = [in_a_graph] + [eager] * (case in REPRESENTATIVES)
+        for run in runs:
+            expected = run(case, ids, logits, weight)
+            found = run(case, wrong, odd, weight)
+            for x, y in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(x, y, err_msg=str(case))
+                assert not x[1:4].any(), case
+
+
 # Derivatives.
 
 
