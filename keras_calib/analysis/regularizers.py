@@ -21,6 +21,7 @@ from keras_calib.inputs.readers import soft_labels
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.rows import check_no_nan
 from keras_calib.inputs.rows import warn_of_probabilities
+from keras_calib.inputs.values import read_mask
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import as_array
@@ -347,6 +348,13 @@ def _read(loss, labels, logits, mask=None):
     check_not_empty("logits", logits)
     _check_classes("logits", logits, axis)
     if mask is not None:
+        mask = to_numpy(read_mask(mask))
+        lead = [n for i, n in enumerate(logits.shape) if i != axis]
+        if list(mask.shape) != lead:
+            raise value_error(
+                "`mask` must have the shape of `logits` without the classes",
+                **{"mask.shape": mask.shape, "logits.shape": shape_of(logits)},
+            )
         labels = _possible(labels, mask, axis, len(logits.shape))
     ids = labels
     if isinstance(loss, PerSampleLoss):

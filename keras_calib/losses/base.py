@@ -23,6 +23,7 @@ from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import enforce
 from keras_calib.inputs.values import has_values
 from keras_calib.losses.label_forms import read_as
+from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import shape_of
 
@@ -45,12 +46,14 @@ class PerSampleLoss(keras.losses.Loss):
     Under a distribution strategy, means are over the batch of all replicas.
 
     A logit of -inf rules a class out, as if it did not exist in that row.
+    Samples of weight 0 may hold anything. Distances of logits above 1e18 count
+    as 1e18.
+
     Invalid values raise an error in eager mode. Compiled code cannot raise:
     there the loss is NaN where a label is impossible or ruled out, or where
     probabilities do not sum to 1 within 0.03. Then the model mostly returns
     logits; pass `from_logits=True`. TensorFlow warns once where it can tell.
-    Logits of NaN or infinity give NaN, as in Keras' losses. Samples of weight
-    0 may hold anything. Distances of logits above 1e18 count as 1e18.
+    Logits of NaN or infinity give NaN, as in Keras' losses.
 
     Args:
         fn: `fn(labels, logits, **hyperparameters)`, which maps soft labels
@@ -236,9 +239,8 @@ class PerSampleLoss(keras.losses.Loss):
         outputs = batch.outputs
         if not has_values(outputs):
             if not self._has_told:
-                given = ops.moveaxis(
-                    ops.convert_to_tensor(y_pred), self.axis, -1
-                )
+                given = as_numbers(y_pred, "y_pred")
+                given = ops.moveaxis(given, self.axis, -1)
                 self._has_told = warn_by_operation(
                     given, "y_pred", self.from_logits
                 )

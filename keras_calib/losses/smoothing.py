@@ -16,9 +16,13 @@ from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rank
 from keras_calib.inputs.checks import check_rows
+from keras_calib.inputs.readers import narrowed_ids
+from keras_calib.inputs.readers import soft_labels
 from keras_calib.inputs.readers import split_objectness
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.values import SUM_TOLERANCE
+from keras_calib.inputs.values import check_ids
+from keras_calib.inputs.values import check_objectness
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.label_forms import reads_ids
@@ -162,7 +166,12 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
             targets. None for the second of two classes.
 
     Returns:
-        Losses `(...)`, in nats.
+        Losses `(...)`, in nats. In compiled code NaN where `classes` holds no
+        class.
+
+    Raises:
+        ValueError: If shapes do not fit. In eager mode also if a target or a
+            class is out of range.
 
     Reference:
         Liu et al., Deep Probability Estimation, ICML 2022,
@@ -172,7 +181,8 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
         The paper has two classes; `classes` is this library's extension.
     """
     logits = standardize_predictions(logits, from_logits=True)
-    targets = ops.cast(targets, logits.dtype)
+    targets = ops.cast(as_numbers(targets, "targets"), logits.dtype)
+    check_objectness(targets, "`targets` must lie in [0, 1]")
     if len(targets.shape) == len(logits.shape) and targets.shape[-1] == 1:
         # As Keras gives them to a function of one output.
         targets = ops.squeeze(targets, axis=-1)
@@ -184,11 +194,12 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
                 **{"logits.shape": shape_of(logits)},
             )
         return cross_entropy(ops.stack([1.0 - targets, targets], -1), logits)
-    classes = as_numbers(classes, "classes")
+    classes, num_classes = as_numbers(classes, "classes"), logits.shape[-1]
     check_rows("classes", classes, logits)
-    rows = ops.one_hot(
-        ops.cast(classes, "int32"), logits.shape[-1], dtype=logits.dtype
-    )
+    check_ids(classes, num_classes, "classes")
+    classes = narrowed_ids(classes, num_classes)
+    targets = ops.where(classes >= 0, targets, float("nan"))
+    rows = soft_labels(classes, num_classes, logits.dtype)
     share = ops.expand_dims(targets, -1)
 
     def closed_form(events, parts):

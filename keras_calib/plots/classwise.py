@@ -74,6 +74,8 @@ class ClasswiseReliabilityDisplay(BinsDisplay):
         if classes is None:
             order = np.argsort(-self.errors, kind="stable")
             classes = order[: self.max_panels]
+        for k in classes:
+            check_integer("classes", k)
         self.classes = [int(k) for k in classes]
         if not self.classes or not {*self.classes} <= {*range(num_classes)}:
             raise value_error(

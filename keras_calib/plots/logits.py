@@ -289,10 +289,12 @@ class SortedLogitsDisplay(_LogitDisplay):
             for label, (rows, shift, color, marker) in kinds.items():
                 if not rows.any():
                     continue
+                # Of the classes that are not ruled out.
+                shown = np.ma.masked_invalid(array[rows])
                 ax.errorbar(
                     places + shift,
-                    array[rows].mean(0),
-                    yerr=array[rows].std(0),
+                    shown.mean(0).filled(np.nan),
+                    yerr=shown.std(0).filled(np.nan),
                     color=color,
                     marker=marker,
                     markersize=3,

@@ -1,6 +1,7 @@
 """Focal loss with a gamma per epoch or per bin."""
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import keras
@@ -166,7 +167,7 @@ class ScheduledFocalModel(FocalBinsModel):
 
 def _read_schedule(schedule: Any) -> tuple:
     try:
-        rows = tuple((int(first), float(gamma)) for first, gamma in schedule)
+        rows = tuple((index(first), float(gamma)) for first, gamma in schedule)
     except (TypeError, ValueError):
         rows = ()
     firsts = [first for first, _ in rows]

@@ -158,6 +158,20 @@ def test_regularizer_histogram_by_hand():
         kc.regularizer_histogram(loss, [0], logits[:1], limits=(0.1, 0.1))
 
 
+def test_a_mask_of_a_histogram_is_read_as_all_masks_are():
+    ids, logits = sample(n=6, scale=1.0)
+    loss = kc.MbLS(margin=0.0, from_logits=True)
+    mask = [1, 0, 0, 1, 0, 0]
+    rows = [0, 3]
+    expected = kc.regularizer_histogram(loss, ids[rows], logits[rows]).counts
+    for given in (mask, np.array(mask), np.array(mask, "float32")):
+        drawn = kc.regularizer_histogram(loss, ids, logits, mask=given)
+        np.testing.assert_array_equal(drawn.counts, expected)
+    for wrong in ([2, 0, 0, 1, 0, 0], [1, 0], [mask]):
+        with pytest.raises(ValueError, match="`mask` must"):
+            kc.regularizer_histogram(loss, ids, logits, mask=wrong)
+
+
 @pytest.mark.portable
 def test_per_sample_losses_are_those_of_the_loss():
     ids, logits = sample(n=6, scale=1.0)

@@ -10,6 +10,8 @@ from cases import one_hot
 from loss_batches import FIRST
 from loss_batches import REPRESENTATIVES
 from loss_batches import compiled
+from odd_inputs import WIDE_IDS
+from odd_inputs import with_wide_id
 
 import keras_calib as kc
 
@@ -186,6 +188,25 @@ def test_targets_of_cape_that_do_not_fit_are_refused():
     ):
         with pytest.raises(ValueError, match=rule):
             kc.cape_loss(np.full(targets, 0.5), np.zeros(outputs, "float32"))
+
+
+@pytest.mark.portable
+def test_classes_and_targets_of_cape_are_judged_before_they_are_cast():
+    halves = np.full(2, 0.5)
+    odd = [with_wide_id(np.array([0, 1]), kind) for kind in WIDE_IDS]
+    for classes in (*odd, [0, -1], [0, 3], [0.0, NAN]):
+        with pytest.raises((ValueError, TypeError), match="`classes` must"):
+            kc.cape_loss(halves, LOGITS, classes=classes)
+    for wrong in (1.5, -0.2, NAN):
+        with pytest.raises(ValueError, match="`targets` must lie in"):
+            kc.cape_loss([0.5, wrong], LOGITS[:, :2])
+    if BACKEND == "torch":
+        return
+    run = compiled(lambda c: kc.cape_loss(halves, LOGITS, classes=c))
+    kept = array(kc.cape_loss(halves, LOGITS, classes=[0, 1]))
+    for wrong in (-1.0, 3.0, 0.5, 2.0**31, NAN):
+        found = array(run(np.array([0.0, wrong], "float32")))
+        assert np.isnan(found[1]) and found[0] == pytest.approx(kept[0])
 
 
 def test_what_is_not_one_number_per_sample_is_refused():

@@ -1,5 +1,7 @@
 """Displays of logits, classes and confidence hold what loops find."""
 
+import warnings
+
 import keras
 import matplotlib as mpl
 import numpy as np
@@ -109,6 +111,9 @@ def test_classwise_display_draws_the_worst_or_those_asked_for():
     for classes in ([5], []):
         with pytest.raises(ValueError, match="`classes` must be ids"):
             make(labels, logits, from_logits=True, classes=classes)
+    for odd in (1.7, 3.0000001, "1", True, float("nan")):
+        with pytest.raises(TypeError, match="`classes` must be an integer"):
+            make(labels, logits, from_logits=True, classes=[0, odd])
     with pytest.raises(ValueError, match="`class_names` must have a name"):
         make(labels, logits, from_logits=True, class_names=names[:4])
 
@@ -197,6 +202,10 @@ def test_sorted_logits_display_sorts_and_raises():
     np.testing.assert_allclose(exponentials, np.exp(wanted))
     display.plot()
     assert len(display.axes_) == 3
+    logits[:, 0] = -np.inf
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kc.SortedLogitsDisplay(labels[labels > 0], logits[labels > 0]).plot()
     with pytest.raises(ValueError, match="`ax` must be 3 axes"):
         display.plot(mpl.figure.Figure().add_subplot())
     with pytest.raises(ValueError, match="`top`"):

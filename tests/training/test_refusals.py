@@ -114,6 +114,11 @@ OUT_OF_RANGE = [
         {"schedule": ((5, 1.0),)},
         "`schedule` must be rows",
     ),
+    (
+        kc.ScheduledFocalModel,
+        {"schedule": ((0, 5.0), (1.5, 1.0))},
+        "`schedule` must be rows",
+    ),
     (kc.CaPEModel, {"num_samples": 4, "every": 0}, "`every` must be >= 1"),
     (kc.CaPEModel, {"num_samples": 4, "event": "top"}, "`event` must be"),
     (
