@@ -17,6 +17,7 @@ from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import take_at
 from keras_calib.numerics.row_blocks import block_slices
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 from keras_calib.numerics.softmax import to_logits
@@ -168,8 +169,7 @@ def log_losses(
         return at_least(-xp.sum(labels * log_p, axis=-1), 0.0)
     # Impossible ids are reported elsewhere, and must not raise here.
     index = xp.clip(labels, 0, log_p.shape[-1] - 1)
-    chosen = xp.take_along_axis(log_p, xp.expand_dims(index, -1), axis=-1)
-    return at_least(-xp.squeeze(chosen, axis=-1), 0.0)
+    return at_least(-take_at(log_p, index), 0.0)
 
 
 def losses_of_rows(

@@ -19,6 +19,7 @@ from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import take_at
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
 from keras_calib.numerics.softmax import allowed
@@ -164,8 +165,7 @@ def are_allowed(labels: Any, logits: Any) -> Any:
     xp = array_namespace(logits)
     if len(labels.shape) < len(logits.shape):
         places = xp.clip(labels, 0, logits.shape[-1] - 1)
-        own = xp.take_along_axis(logits, xp.expand_dims(places, -1), axis=-1)
-        return xp.logical_not(is_ruled_out(xp.squeeze(own, axis=-1)))
+        return xp.logical_not(is_ruled_out(take_at(logits, places)))
     kept = labels * cast(allowed(logits), labels.dtype)
     share = xp.sum(labels, axis=-1) - xp.sum(kept, axis=-1)
     return share <= SUM_TOLERANCE

@@ -12,6 +12,7 @@ from keras_calib.inputs.readers import soft_labels
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.inputs.values import is_integer
 from keras_calib.numerics.arrays import labels_like
+from keras_calib.numerics.arrays import take_at
 from keras_calib.numerics.softmax import SoftmaxParts
 from keras_calib.numerics.softmax import allowed
 
@@ -99,7 +100,7 @@ class Targets:
         """The entries of x that labels weigh: of ids one, `(..., 1)`."""
         if self._ids is None:
             return x
-        return ops.take_along_axis(x, ops.expand_dims(self._ids, -1), axis=-1)
+        return ops.expand_dims(take_at(x, self._ids), -1)
 
     def weigh(self, picked: Any) -> Any:
         """Labels times what `pick` returned."""

@@ -9,6 +9,7 @@ from keras_calib.backend.late import keras_module
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import cast
+from keras_calib.numerics.arrays import take_at
 
 __all__ = [
     "PROBABILITY_FLOOR",
@@ -191,13 +192,11 @@ def is_wrong(outputs: Any, labels: Any) -> Any:
     # the maximum and its mask once for this function and for `top1`.
     largest = ops.expand_dims(ops.max(outputs, axis=-1), -1)
     at_top = outputs == largest
-    label = ops.expand_dims(ops.clip(labels, 0, outputs.shape[-1] - 1), -1)
-    of_label = ops.take_along_axis(outputs, label, axis=-1)
+    label = ops.clip(labels, 0, outputs.shape[-1] - 1)
+    is_less = take_at(outputs, label) < ops.squeeze(largest, axis=-1)
     classes = ops.arange(outputs.shape[-1], dtype="int32")
-    earlier = ops.logical_and(classes < label, at_top)
-    return ops.logical_or(
-        ops.squeeze(of_label < largest, axis=-1), ops.any(earlier, axis=-1)
-    )
+    earlier = ops.logical_and(classes < ops.expand_dims(label, -1), at_top)
+    return ops.logical_or(is_less, ops.any(earlier, axis=-1))
 
 
 def predicted_class(outputs: Any) -> Any:

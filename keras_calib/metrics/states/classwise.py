@@ -22,6 +22,7 @@ from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import take_at
 from keras_calib.numerics.row_blocks import probability_blocks
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import log_odds_of
@@ -90,8 +91,7 @@ class ClassBinSummary:
             return ops.concatenate([totals, truth, all_weight], axis=-1)
         ids = ops.cast(hard_labels(records.rows.labels), "int32")
         ids = ops.clip(ids, 0, self.num_classes - 1)
-        p = ops.take_along_axis(probs, ids[:, None], axis=-1)[:, 0]
-        truth, all_weight = self._labels(records, ids, p)
+        truth, all_weight = self._labels(records, ids, take_at(probs, ids))
         return ops.concatenate([totals, truth, all_weight], axis=-1)
 
     def _update_on_host(self, records: Top1) -> np.ndarray:
@@ -224,8 +224,7 @@ class ClassHistogramSummary:
             return ops.concatenate([mass, total, truth, all_weight], axis=-1)
         ids = ops.cast(hard_labels(records.rows.labels), "int32")
         ids = ops.clip(ids, 0, self.num_classes - 1)
-        of_label = ops.take_along_axis(keys, ids[:, None], axis=-1)[:, 0]
-        truth, all_weight = _weights_by_key(records, of_label, size)
+        truth, all_weight = _weights_by_key(records, take_at(keys, ids), size)
         return ops.concatenate([mass, total, truth, all_weight], axis=-1)
 
     def by_class(self, limbs: Any) -> list[Any]:
