@@ -16,6 +16,7 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_loss
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import check_number
+from keras_calib.inputs.checks import check_rows
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.readers import soft_labels
 from keras_calib.inputs.readers import standardize_labels
@@ -272,9 +273,7 @@ def per_sample_losses(
     """
     per_sample, logits, _, _, valid = _read(loss, labels, logits)
     losses = per_sample(logits)
-    if valid is None:
-        return losses
-    return ops.where(valid, losses, ops.zeros_like(losses))
+    return losses if valid is None else ops.where(valid, losses, 0.0)
 
 
 def prediction_flips(before: Any, after: Any) -> float:
@@ -304,15 +303,14 @@ def prediction_flips(before: Any, after: Any) -> float:
         https://arxiv.org/abs/2308.11911
     """
     before, after = as_array(before, "before"), as_array(after, "after")
-    class_axis(before, -1, "before")
     check_not_empty("before", before)
-    _check_classes("before", before, -1)
+    _check_classes("before", before, class_axis(before, -1, "before"))
     if before.shape != after.shape:
         rule = "`before` and `after` must have the same shape"
         shapes = {"before.shape": before.shape, "after.shape": after.shape}
         raise value_error(rule, **shapes)
-    check_no_nan(before, False, "before")
-    check_no_nan(after, False, "after")
+    for x, name in ((before, "before"), (after, "after")):
+        check_no_nan(x, False, name)
     return flipped_share(before.argmax(axis=-1), after.argmax(axis=-1))
 
 
@@ -341,20 +339,14 @@ def _read(loss, labels, logits, mask=None):
     """Function of logits to losses; logits, class axis, label rows, mask."""
     check_loss(loss)
     logits = at_least_float32(logits)
-    axis = setting_of(loss, "axis", -1)
-    if axis is None:
+    if (axis := setting_of(loss, "axis", -1)) is None:
         raise value_error("`loss` must have a class axis", loss=loss)
     axis = class_axis(logits, axis, "logits")
     check_not_empty("logits", logits)
     _check_classes("logits", logits, axis)
     if mask is not None:
         mask = to_numpy(read_mask(mask))
-        lead = [n for i, n in enumerate(logits.shape) if i != axis]
-        if list(mask.shape) != lead:
-            raise value_error(
-                "`mask` must have the shape of `logits` without the classes",
-                **{"mask.shape": mask.shape, "logits.shape": shape_of(logits)},
-            )
+        check_rows("mask", mask, ops.moveaxis(logits, axis, -1))
         labels = _possible(labels, mask, axis, len(logits.shape))
     ids = labels
     if isinstance(loss, PerSampleLoss):

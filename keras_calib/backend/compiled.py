@@ -13,6 +13,7 @@ __all__ = [
     "read_later",
     "subtract_at",
     "sums_of_segments",
+    "take_at",
     "without_autograph",
 ]
 
@@ -58,6 +59,18 @@ def subtract_at(x: Any, ids: Any, amount: Any) -> Any:
         ids, x.shape[-1], dtype=backend.standardize_dtype(x.dtype)
     )
     return x - amount * rows
+
+
+def take_at(x: Any, ids: Any) -> Any:
+    """The entries `(...)` of rows `(..., n)` at the place `(...)` of each."""
+    if backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        # One operation; those of Keras take twenty times as long, eagerly.
+        ids = ops.cast(ids, "int32")
+        return tf.gather(x, ids, axis=-1, batch_dims=len(ids.shape))
+    found = ops.take_along_axis(x, ops.expand_dims(ids, -1), axis=-1)
+    return ops.squeeze(found, axis=-1)
 
 
 @functools.cache

@@ -95,8 +95,8 @@ MUTANTS = {
     ),
     "mdca_divides_by_the_count": Mutant(
         "losses/confidence_accuracy.py",
-        "share = ops.expand_dims(safe_divide(weight, ops.sum(weight)), -1)",
-        "share = ops.expand_dims(weight / ops.sum(ops.sign(weight + 1)), -1)",
+        "safe_divide(weight, ops.sum(weight)) + targets.fault()",
+        "weight / ops.sum(ops.sign(weight + 1)) + targets.fault()",
         _REPEATS,
     ),
     "huber_of_twice_the_square": Mutant(
