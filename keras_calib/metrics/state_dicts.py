@@ -57,17 +57,24 @@ class MergeableMetric(keras.metrics.Metric):
 
         Returns:
             A dict with the int64 arrays `"sums"` and `"flags"`, which add for
-            equal `"config"`, and `"schema"`, the version of the layout.
+            equal `"class"` and `"config"`, and `"schema"`, the version of the
+            layout.
         """
         return {
             "schema": self._schema,
+            "class": keras.saving.get_registered_name(type(self)),
             "config": self._comparable_config(),
             "sums": ops.convert_to_numpy(self.sums).astype("int64"),
             "flags": ops.convert_to_numpy(self.flags).astype("int64"),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the state by a `state_dict()`, or by a sum of several."""
+        """Replace the state by a `state_dict()`, or by a sum of several.
+
+        Raises:
+            TypeError: If it is that of another class.
+            ValueError: If its configuration differs.
+        """
         state = self._checked(_state_of(state, type(self)))
         with STATES:
             self._assign(state)
@@ -158,15 +165,19 @@ def _check_state(
 
 def _state_of(metric: Any, cls: type[Any]) -> dict[str, Any]:
     """Return the state of a metric of class `cls`; states are returned too."""
-    if isinstance(metric, dict):
-        check_keys("state", metric, _KEYS, _KEYS)
-        return metric
-    if type(metric) is not cls:
+    own = kind = keras.saving.get_registered_name(cls)
+    if is_state := isinstance(metric, dict):
+        check_keys("state", metric, (*_KEYS, "class"), _KEYS)
+        # The first versions did not name the class.
+        kind = metric.get("class", kind)
+    else:
+        kind = keras.saving.get_registered_name(type(metric))
+    if kind != own:
         raise type_error(
             f"`metrics` must be {cls.__name__} metrics or their `state_dict()`",
-            type=type(metric).__name__,
+            type=kind,
         )
-    return metric.state_dict()
+    return metric if is_state else metric.state_dict()
 
 
 def nan_if_lost(value: Any, num_invalid: Any, counted: Any) -> Any:
