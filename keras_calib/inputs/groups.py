@@ -80,7 +80,11 @@ def as_groups(groups: Any) -> np.ndarray:
         # Rows of several lengths.
         return np.empty((), object)
     if isinstance(groups, list | tuple) and values.dtype.kind in "biufUS":
-        values = np.array(groups, object)
+        listed = np.array(groups, object)
+        first = [x for x in listed.flat[:1] if not isinstance(x, np.generic)]
+        # Tensors of a list have one type.
+        if not any(hasattr(x, "shape") for x in first):
+            values = listed
     if values.dtype.kind == "O" and all(map(_is_number, values.flat)):
         listed = values.tolist()
         numbers = np.array(listed)

@@ -44,6 +44,7 @@ ONE_NAME = [
     np.array(["1", "1", "2", "2"]),
     np.array([b"1", b"1", b"2", b"2"]),
     ["1", np.str_("1"), "2", "2"],
+    [keras.ops.convert_to_tensor(x) for x in (1, 1, 2, 2)],
 ]
 ALIKE = [
     [1, "1", 2, 3],
