@@ -21,6 +21,7 @@ __all__ = ["MergeableMetric", "nan_if_lost", "what_is_wrong"]
 _KEYS = ("schema", "config", "sums", "flags")
 # Upper limit of an entry, even in the sum of a million states.
 _LARGEST_ENTRY = 2**52
+_name_of = keras.saving.get_registered_name
 
 
 class MergeableMetric(keras.metrics.Metric):
@@ -57,12 +58,11 @@ class MergeableMetric(keras.metrics.Metric):
 
         Returns:
             A dict with the int64 arrays `"sums"` and `"flags"`, which add for
-            equal `"class"` and `"config"`, and `"schema"`, the version of the
-            layout.
+            equal `"class"` and `"config"`, and `"schema"`, their version.
         """
         return {
             "schema": self._schema,
-            "class": keras.saving.get_registered_name(type(self)),
+            "class": _name_of(type(self)),
             "config": self._comparable_config(),
             "sums": ops.convert_to_numpy(self.sums).astype("int64"),
             "flags": ops.convert_to_numpy(self.flags).astype("int64"),
@@ -71,9 +71,7 @@ class MergeableMetric(keras.metrics.Metric):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replace the state by a `state_dict()`, or by a sum of several.
 
-        Raises:
-            TypeError: If it is that of another class.
-            ValueError: If its configuration differs.
+        It raises what `merge_state` raises.
         """
         state = self._checked(_state_of(state, type(self)))
         with STATES:
@@ -165,19 +163,18 @@ def _check_state(
 
 def _state_of(metric: Any, cls: type[Any]) -> dict[str, Any]:
     """Return the state of a metric of class `cls`; states are returned too."""
-    own = kind = keras.saving.get_registered_name(cls)
-    if is_state := isinstance(metric, dict):
-        check_keys("state", metric, (*_KEYS, "class"), _KEYS)
-        # The first versions did not name the class.
-        kind = metric.get("class", kind)
-    else:
-        kind = keras.saving.get_registered_name(type(metric))
+    if isinstance(metric, MergeableMetric):
+        metric = metric.state_dict()
+    is_state, own = isinstance(metric, dict), _name_of(cls)
+    # The first versions did not name the class.
+    kind = metric.get("class", own) if is_state else _name_of(type(metric))
     if kind != own:
         raise type_error(
             f"`metrics` must be {cls.__name__} metrics or their `state_dict()`",
             type=kind,
         )
-    return metric if is_state else metric.state_dict()
+    check_keys("state", metric, (*_KEYS, "class"), _KEYS)
+    return metric
 
 
 def nan_if_lost(value: Any, num_invalid: Any, counted: Any) -> Any:

@@ -1,5 +1,6 @@
 """Names of groups, and the group of each sample."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.groups import as_groups
 from keras_calib.inputs.groups import joined_names
 from keras_calib.inputs.groups import read_groups as groups_of
+from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.selection.served_groups import LARGEST_ID
 
 __all__ = ["combined_groups", "read_groups"]
@@ -56,9 +58,9 @@ def combined_groups(*groups: Any) -> list[str]:
 
 
 def read_groups(
-    groups: Any, shape: tuple, costs: Any = None
+    groups: Any, shape: tuple, costs: Any = None, weight: Any = None
 ) -> tuple[tuple, np.ndarray]:
-    """Groups in order, and the place of each sample's group.
+    """Groups in order that have weight, and the place of each sample's group.
 
     Places have the given shape, that of the scores. Costs are refused.
     """
@@ -76,4 +78,10 @@ def read_groups(
             minimum=ends[0],
             maximum=ends[1],
         )
+    if weight is not None:
+        weight = weight_of_rows(weight, places.shape)
+        counted = places.reshape(-1)[weight > 0]
+        kept = np.bincount(counted, minlength=len(known)) > 0
+        known = tuple(itertools.compress(known, kept))
+        places = np.maximum(np.cumsum(kept) - 1, 0)[places]
     return known, places
