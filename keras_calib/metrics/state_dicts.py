@@ -69,10 +69,7 @@ class MergeableMetric(keras.metrics.Metric):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replace the state by a `state_dict()`, or by a sum of several.
-
-        It raises what `merge_state` raises.
-        """
+        """Replace the state by a `state_dict()`, or by a sum of several."""
         state = self._checked(_state_of(state, type(self)))
         with STATES:
             self._assign(state)

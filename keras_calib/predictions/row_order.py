@@ -29,7 +29,7 @@ class Told:
 
     def __init__(self, function: Callable[[Any], Any], name: str):
         self._function, self._name = function, name
-        self._waiting: list[np.ndarray] = []
+        self._waiting: list[Any] = []
         # Different values so far, with their types: True is 1 to a dict.
         self._known: dict[tuple[type, Any], None] = {}
 
@@ -42,23 +42,18 @@ class Told:
                 shape=values.shape,
                 rows=count,
             )
-        self._waiting.append(values)
-        self._known |= dict.fromkeys((type(x), x) for x in values.tolist())
+        # As an array, numbers beside texts would become texts.
+        self._waiting += (added := values.tolist())
+        self._known |= dict.fromkeys((type(x), x) for x in added)
         if len({kind for kind, _ in self._known}) > 1:
             listed = [x for _, x in self._known]
             read_groups(listed, (len(listed),), self._name)
 
     def take(self, count: int | None = None) -> np.ndarray:
         """The next values, or all that wait."""
-        parts = self._waiting
-        if len({x.dtype.kind for x in parts}) > 1:
-            # Numbers beside texts would become texts.
-            parts = [x.astype(object) for x in parts]
-        waiting = np.concatenate(parts)
-        if count is None:
-            count = len(waiting)
-        self._waiting = [waiting[count:]]
-        return waiting[:count]
+        taken = self._waiting[:count]
+        del self._waiting[:count]
+        return as_groups(taken)
 
 
 def told_by_batches(groups: Any) -> Any:

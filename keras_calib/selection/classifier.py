@@ -1,5 +1,6 @@
 """A classifier that may abstain."""
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Self
 from typing import cast
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid
@@ -233,10 +233,10 @@ class SelectiveClassifier(StoredLayer, FitsOnModel):
         names = places = None
         if groups is not None:
             shape, weight = logits.shape[:-1], sample_weight
-            if ignore_class is not None and labels.size == np.prod(shape):
+            if ignore_class is not None and labels.size == math.prod(shape):
                 shown = labels.reshape(shape) != ignore_class
                 weight = masked_weight(weight, shown, shape)
-            names, places = read_groups(groups, shape, rule, weight)
+            names, places = read_groups(groups, shape, weight, rule)
         asked = risk, coverage, delta, method
         target = shifted_target(
             names, one_threshold, target_prior, asked, seed, rule
@@ -307,9 +307,7 @@ class SelectiveClassifier(StoredLayer, FitsOnModel):
         scores = as_array(scores, "scores", "float32")
         names = places = None
         if groups is not None:
-            names, places = read_groups(
-                groups, scores.shape, weight=sample_weight
-            )
+            names, places = read_groups(groups, scores.shape, sample_weight)
         asked = risk, coverage, delta, method
         target = (
             shifted_target(names, one_threshold, target_prior, asked, seed)

@@ -41,16 +41,14 @@ def combined_groups(*groups: Any) -> list[str]:
         Kearns et al., Preventing Fairness Gerrymandering, ICML 2018,
         https://arxiv.org/abs/1711.05144
     """
-    arrays = [as_groups(one).reshape(-1) for one in groups]
-    if len({len(one) for one in arrays}) != 1:
+    arrays = [as_groups(one) for one in groups]
+    shapes = [one.shape for one in arrays]
+    if len({*shapes}) != 1 or len(shapes[0]) != 1:
         raise value_error(
-            "`groups` must all have one value per sample",
-            lengths=[len(one) for one in arrays],
+            "`groups` must all have one value per sample", shapes=shapes
         )
-    lists = []
-    for one in arrays:
-        names, places = read_groups(one, one.shape)
-        lists.append([names[place] for place in places])
+    read = [read_groups(one, one.shape) for one in arrays]
+    lists = [[names[k] for k in places] for names, places in read]
     rows = list(zip(*lists, strict=True))
     different = list(dict.fromkeys(rows))
     found = dict(zip(different, joined_names(different), strict=True))
@@ -58,7 +56,7 @@ def combined_groups(*groups: Any) -> list[str]:
 
 
 def read_groups(
-    groups: Any, shape: tuple, costs: Any = None, weight: Any = None
+    groups: Any, shape: tuple, weight: Any = None, costs: Any = None
 ) -> tuple[tuple, np.ndarray]:
     """Groups in order that have weight, and the place of each sample's group.
 
