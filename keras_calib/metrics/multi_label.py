@@ -59,9 +59,7 @@ class MultiLabelMetric(StreamingMetric):
 
     Mark missing labels by `ignore_class` of the metric, such as -1, or by
     weights of 0 in `sample_weight` `(batch, ..., labels)`. One state array
-    holds the sums of all labels, and merges as those of other metrics do. The
-    other metric may have another `average`, which changes no sum, and lack
-    `label_names` or `num_labels`.
+    holds the sums of all labels. It merges with those of any `average`.
 
     Args:
         metric: A metric of keras_calib for two classes, such as `ECE`, `AURC`,

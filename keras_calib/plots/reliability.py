@@ -23,7 +23,6 @@ from keras_calib.metrics.binned import ECE
 from keras_calib.metrics.binned import BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_numpy
 from keras_calib.plots.display import BLUE
 from keras_calib.plots.display import GREY
 from keras_calib.plots.display import ORANGE
@@ -397,10 +396,4 @@ def streamed(
         ignore_class=options.ignore_class,
         labels="votes" if votes else "classes",
     )
-    metric = seen(metric, model, *source, options.output)
-    if not to_numpy(metric.sums).any():
-        raise value_error(
-            "`sample_weight` must not be 0 everywhere, nor all labels ignored",
-            ignore_class=options.ignore_class,
-        )
-    return metric
+    return seen(metric, model, *source, options.output)
