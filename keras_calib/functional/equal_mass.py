@@ -12,6 +12,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
+from keras_calib.inputs.top_label import counted
 from keras_calib.inputs.top_label import event_of
 
 __all__ = ["adaptive_ece"]
@@ -73,7 +74,9 @@ def adaptive_ece(
         return sorted_mass_error(
             top.score, residual, num_bins, weight=top.weight, ties=ties
         )
-    if top.weight is not None:
+    if options.get("sample_weight") is not None:
         raise value_error('`sample_weight` needs `edges="mass"`', edges=edges)
+    # Rows that Keras masks weigh 0.
+    top = counted(top)
     _, sums = interpolated_bins(top.confidence, top.correct, num_bins)
     return float(np.sum(np.abs(sums.residual)) / len(top.confidence))

@@ -22,6 +22,7 @@ from keras_calib.functional.group_table import group_metrics
 from keras_calib.functional.groupings import Grouping
 from keras_calib.functional.groupings import groupings
 from keras_calib.functional.hypothesis_tests import check_test
+from keras_calib.inputs.batch import both
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_in
@@ -135,6 +136,9 @@ def by_group(
     known = (*_TOP1, *_LOSSES)
     metrics = _check(metrics, known, statistic, min_size, num_bins, num_samples)
     read = standardize_arrays(labels, probs, drop=False, **options)
+    if read.weight is not None and options.get("sample_weight") is None:
+        # Those of Keras' mask are no weights.
+        read = read._replace(weight=None, mask=both(read.mask, read.weight > 0))
     lead = as_array(probs, "probs").shape[:-1]
     votes = None
     if read.votes and statistic is not None:

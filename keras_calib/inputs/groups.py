@@ -16,6 +16,9 @@ from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["as_groups", "joined_names", "name_of", "names_of", "read_groups"]
 
+_GIVEN = "have a value in every row: name what is missing"
+_WHOLE = "be names or whole numbers: cut a measurement into ranges first"
+
 
 def read_groups(
     groups: Any, lead: tuple[int, ...], name: str = "groups"
@@ -80,12 +83,15 @@ def as_groups(groups: Any) -> np.ndarray:
         # Rows of several lengths.
         return np.empty((), object)
     if isinstance(groups, list | tuple) and values.dtype.kind in "biufUS":
-        values = np.array(groups, object)
+        listed = np.array(groups, object)
+        # Tensors have one type.
+        kept = str | bytes | numbers.Real | np.generic
+        values = listed if isinstance(next(listed.flat, 0), kept) else values
     if values.dtype.kind == "O" and all(map(_is_number, values.flat)):
         listed = values.tolist()
-        numbers = np.array(listed)
+        exact = np.array(listed)
         # Large integers of two kinds would be rounded to floats.
-        values = numbers if numbers.tolist() == listed else values
+        values = exact if exact.tolist() == listed else values
     return values
 
 
@@ -99,16 +105,20 @@ def name_of(value: Any) -> str:
 
 
 def names_of(values: Iterable, name: str) -> list[str]:
-    """Names of values; raises ValueError if one is missing."""
+    """Names of values; raises ValueError if one is missing or measured."""
     names = [*map(name_of, listed := [*values])]
-    if "" in names:
-        row = names.index("")
-        raise value_error(
-            f"`{name}` must have a value in every row: name what is missing",
-            row=row,
-            value=listed[row],
-        )
+    measured = [*map(_is_measured, listed)]
+    for bad, rule in (([not x for x in names], _GIVEN), (measured, _WHOLE)):
+        if True in bad:
+            row = bad.index(True)
+            raise value_error(
+                f"`{name}` must {rule}", row=row, value=listed[row]
+            )
     return names
+
+
+def _is_measured(value: Any) -> bool:
+    return _is_number(value) and bool(value != value // 1)
 
 
 def _is_number(value: Any) -> bool:
@@ -122,15 +132,15 @@ def _factorized(values: np.ndarray, name: str) -> tuple[tuple, np.ndarray]:
     """Groups in order, and the place of each value among them."""
     if values.dtype.kind in "iuf":
         known, places = np.unique(values, return_inverse=True)
-        if values.dtype.kind == "f":
-            _check_whole(values, name)
+        if values.dtype.kind == "f" and any(map(_is_measured, known.tolist())):
+            names_of(values.tolist(), name)
         # float64 holds whole numbers that int64 does not.
         return tuple(map(int, known.tolist())), places
     listed = values.tolist()
     # True is 1 to a dict.
     keys = [(_is_number(x) or type(x).__name__.strip("_"), x) for x in listed]
     texts = {key: name_of(key[1]) for key in dict.fromkeys(keys)}
-    if "" in texts.values():
+    if "" in texts.values() or any(_is_measured(x) for _, x in texts):
         names_of(listed, name)
     known = sorted({*texts.values()})
     if len(known) < len(texts):
@@ -145,17 +155,3 @@ def _factorized(values: np.ndarray, name: str) -> tuple[tuple, np.ndarray]:
     place = {text: k for k, text in enumerate(known)}
     codes = {key: place[text] for key, text in texts.items()}
     return tuple(known), np.fromiter((codes[x] for x in keys), int, len(keys))
-
-
-def _check_whole(values: np.ndarray, name: str) -> None:
-    if np.isnan(values).any():
-        names_of(values.tolist(), name)
-    measured = (values != np.rint(values)) | np.isinf(values)
-    if measured.any():
-        row = int(np.argmax(measured))
-        raise value_error(
-            f"`{name}` must be names or whole numbers: cut a measurement "
-            "into ranges first",
-            row=row,
-            value=float(values[row]),
-        )

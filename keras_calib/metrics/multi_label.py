@@ -59,7 +59,7 @@ class MultiLabelMetric(StreamingMetric):
 
     Mark missing labels by `ignore_class` of the metric, such as -1, or by
     weights of 0 in `sample_weight` `(batch, ..., labels)`. One state array
-    holds the sums of all labels. It merges as that of other metrics.
+    holds the sums of all labels. It merges with those of any `average`.
 
     Args:
         metric: A metric of keras_calib for two classes, such as `ECE`, `AURC`,

@@ -21,6 +21,7 @@ __all__ = ["MergeableMetric", "nan_if_lost", "what_is_wrong"]
 _KEYS = ("schema", "config", "sums", "flags")
 # Upper limit of an entry, even in the sum of a million states.
 _LARGEST_ENTRY = 2**52
+_name_of = keras.saving.get_registered_name
 
 
 class MergeableMetric(keras.metrics.Metric):
@@ -57,10 +58,11 @@ class MergeableMetric(keras.metrics.Metric):
 
         Returns:
             A dict with the int64 arrays `"sums"` and `"flags"`, which add for
-            equal `"config"`, and `"schema"`, the version of the layout.
+            equal `"class"` and `"config"`, and `"schema"`, their version.
         """
         return {
             "schema": self._schema,
+            "class": _name_of(type(self)),
             "config": self._comparable_config(),
             "sums": ops.convert_to_numpy(self.sums).astype("int64"),
             "flags": ops.convert_to_numpy(self.flags).astype("int64"),
@@ -158,15 +160,18 @@ def _check_state(
 
 def _state_of(metric: Any, cls: type[Any]) -> dict[str, Any]:
     """Return the state of a metric of class `cls`; states are returned too."""
-    if isinstance(metric, dict):
-        check_keys("state", metric, _KEYS, _KEYS)
-        return metric
-    if type(metric) is not cls:
+    if isinstance(metric, MergeableMetric):
+        metric = metric.state_dict()
+    is_state, own = isinstance(metric, dict), _name_of(cls)
+    # The first versions did not name the class.
+    kind = metric.get("class", own) if is_state else _name_of(type(metric))
+    if kind != own:
         raise type_error(
             f"`metrics` must be {cls.__name__} metrics or their `state_dict()`",
-            type=type(metric).__name__,
+            type=kind,
         )
-    return metric.state_dict()
+    check_keys("state", metric, (*_KEYS, "class"), _KEYS)
+    return metric
 
 
 def nan_if_lost(value: Any, num_invalid: Any, counted: Any) -> Any:

@@ -91,17 +91,22 @@ def predicted(
 
 
 def seen(
-    metric: keras.metrics.Metric,
+    metric: Any,
     model: keras.Model,
     data: Any,
     batch_size: int = 32,
     steps: int | None = None,
     output: Any = None,
-) -> keras.metrics.Metric:
+) -> Any:
     """The metric, updated with a model's predictions in fixed memory."""
     for batch in predict_batches(model, data, batch_size, steps, output):
         metric.update_state(
             labels_of(batch), batch.outputs, sample_weight=batch.sample_weight
+        )
+    if not to_numpy(metric.sums).any():
+        raise value_error(
+            "`sample_weight` must not be 0 everywhere, nor all labels ignored",
+            ignore_class=metric.options.ignore_class,
         )
     return metric
 

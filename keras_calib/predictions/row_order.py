@@ -11,6 +11,8 @@ import keras
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.inputs.groups import as_groups
+from keras_calib.inputs.groups import read_groups
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["Told", "check_index", "checked_order", "told_by_batches"]
@@ -27,26 +29,31 @@ class Told:
 
     def __init__(self, function: Callable[[Any], Any], name: str):
         self._function, self._name = function, name
-        self._waiting: list[np.ndarray] = []
+        self._waiting: list[Any] = []
+        # Different values so far, with their types: True is 1 to a dict.
+        self._known: dict[tuple[type, Any], None] = {}
 
     def note(self, inputs: Any, count: int) -> None:
         """Adds the values of the rows of a batch with these inputs."""
-        values = np.asarray(to_numpy(self._function(inputs)))
+        values = as_groups(self._function(inputs))
         if values.shape != (count,):
             raise value_error(
                 f"`{self._name}` must return a group for each row of a batch",
                 shape=values.shape,
                 rows=count,
             )
-        self._waiting.append(values)
+        # As an array, numbers beside texts would become texts.
+        self._waiting += (added := values.tolist())
+        self._known |= dict.fromkeys((type(x), x) for x in added)
+        if len({kind for kind, _ in self._known}) > 1:
+            listed = [x for _, x in self._known]
+            read_groups(listed, (len(listed),), self._name)
 
     def take(self, count: int | None = None) -> np.ndarray:
         """The next values, or all that wait."""
-        waiting = np.concatenate(self._waiting)
-        if count is None:
-            count = len(waiting)
-        self._waiting = [waiting[count:]]
-        return waiting[:count]
+        taken = self._waiting[:count]
+        del self._waiting[:count]
+        return as_groups(taken)
 
 
 def told_by_batches(groups: Any) -> Any:

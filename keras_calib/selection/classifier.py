@@ -1,5 +1,6 @@
 """A classifier that may abstain."""
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from keras_calib.calibrators import CalibratorChoice
 from keras_calib.formulas import scores
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.rows import usable_outputs
+from keras_calib.inputs.weights import masked_weight
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import at_least_float32
@@ -230,7 +232,11 @@ class SelectiveClassifier(StoredLayer, FitsOnModel):
         class_axis(logits, -1, "logits")
         names = places = None
         if groups is not None:
-            names, places = read_groups(groups, logits.shape[:-1], rule)
+            shape, weight = logits.shape[:-1], sample_weight
+            if ignore_class is not None and labels.size == math.prod(shape):
+                shown = labels.reshape(shape) != ignore_class
+                weight = masked_weight(weight, shown, shape)
+            names, places = read_groups(groups, shape, weight, rule)
         asked = risk, coverage, delta, method
         target = shifted_target(
             names, one_threshold, target_prior, asked, seed, rule
@@ -301,7 +307,7 @@ class SelectiveClassifier(StoredLayer, FitsOnModel):
         scores = as_array(scores, "scores", "float32")
         names = places = None
         if groups is not None:
-            names, places = read_groups(groups, scores.shape)
+            names, places = read_groups(groups, scores.shape, sample_weight)
         asked = risk, coverage, delta, method
         target = (
             shifted_target(names, one_threshold, target_prior, asked, seed)

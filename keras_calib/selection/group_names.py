@@ -1,5 +1,6 @@
 """Names of groups, and the group of each sample."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.groups import as_groups
 from keras_calib.inputs.groups import joined_names
 from keras_calib.inputs.groups import read_groups as groups_of
+from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.selection.served_groups import LARGEST_ID
 
 __all__ = ["combined_groups", "read_groups"]
@@ -39,16 +41,14 @@ def combined_groups(*groups: Any) -> list[str]:
         Kearns et al., Preventing Fairness Gerrymandering, ICML 2018,
         https://arxiv.org/abs/1711.05144
     """
-    arrays = [as_groups(one).reshape(-1) for one in groups]
-    if len({len(one) for one in arrays}) != 1:
+    arrays = [as_groups(one) for one in groups]
+    shapes = [one.shape for one in arrays]
+    if len({*shapes}) != 1 or len(shapes[0]) != 1:
         raise value_error(
-            "`groups` must all have one value per sample",
-            lengths=[len(one) for one in arrays],
+            "`groups` must all have one value per sample", shapes=shapes
         )
-    lists = []
-    for one in arrays:
-        names, places = read_groups(one, one.shape)
-        lists.append([names[place] for place in places])
+    read = [read_groups(one, one.shape) for one in arrays]
+    lists = [[names[k] for k in places] for names, places in read]
     rows = list(zip(*lists, strict=True))
     different = list(dict.fromkeys(rows))
     found = dict(zip(different, joined_names(different), strict=True))
@@ -56,9 +56,9 @@ def combined_groups(*groups: Any) -> list[str]:
 
 
 def read_groups(
-    groups: Any, shape: tuple, costs: Any = None
+    groups: Any, shape: tuple, weight: Any = None, costs: Any = None
 ) -> tuple[tuple, np.ndarray]:
-    """Groups in order, and the place of each sample's group.
+    """Groups in order that have weight, and the place of each sample's group.
 
     Places have the given shape, that of the scores. Costs are refused.
     """
@@ -76,4 +76,10 @@ def read_groups(
             minimum=ends[0],
             maximum=ends[1],
         )
+    if weight is not None:
+        weight = weight_of_rows(weight, places.shape)
+        counted = places.reshape(-1)[weight > 0]
+        kept = np.bincount(counted, minlength=len(known)) > 0
+        known = tuple(itertools.compress(known, kept))
+        places = np.maximum(np.cumsum(kept) - 1, 0)[places]
     return known, places

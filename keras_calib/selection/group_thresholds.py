@@ -188,7 +188,7 @@ def choose_group_thresholds(
 
     target = Target(risk, coverage, delta, method).check()
     scores = as_array(scores, "scores")
-    names, places = read_groups(groups, scores.shape)
+    names, places = read_groups(groups, scores.shape, sample_weight)
     found = split_by_group(
         scores, correct, places, len(names), sample_weight, delta
     )

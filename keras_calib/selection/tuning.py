@@ -68,16 +68,8 @@ class HeldOut(NamedTuple):
         places = np.reshape(np.asarray(rest.places), -1)
         if self.ignore_class is None:
             return places
-        read = standardize_arrays(
-            rest.labels,
-            rest.logits,
-            from_logits=True,
-            sample_weight=rest.weight,
-            ignore_class=rest.ignore_class,
-            name="logits",
-            drop=False,
-        )
-        return places if read.mask is None else places[read.mask]
+        # `tuned` read class ids, as it must where one is ignored.
+        return places[rest.labels.reshape(-1) != self.ignore_class]
 
     def split(self, fraction: float, seed: int) -> list["HeldOut"]:
         """A random share of the rows for tuning, and the rest."""

@@ -44,6 +44,7 @@ ONE_NAME = [
     np.array(["1", "1", "2", "2"]),
     np.array([b"1", b"1", b"2", b"2"]),
     ["1", np.str_("1"), "2", "2"],
+    [keras.ops.convert_to_tensor(x) for x in (1, 1, 2, 2)],
 ]
 ALIKE = [
     [1, "1", 2, 3],
@@ -62,6 +63,20 @@ NONE = [
 ]
 
 
+MEASURED = [
+    [1, 1.5, 2, 2.5],
+    ["a", 1.5, 2, "b"],
+    [1.0, float("inf"), 1.0, 2.0],
+    ["a", -float("inf"), "b", "c"],
+    np.array([1.0, np.inf, 2.0, 3.0], "float32"),
+    np.array([1, 0.5, 2, 3], object),
+]
+
+
+def _ids(ids):
+    kc.Monitor(risk=0.1).update([0.5] * 4, True, ids=ids)
+
+
 @pytest.mark.parametrize("read", READERS)
 def test_groups_of_one_name_are_one_and_others_are_refused(read):
     for groups in ONE_NAME:
@@ -74,6 +89,26 @@ def test_groups_of_one_name_are_one_and_others_are_refused(read):
     for groups in NONE:
         with pytest.raises(ValueError, match="a value in every row"):
             read(groups)
+
+
+@pytest.mark.parametrize("read", [*READERS, _ids])
+def test_fractions_and_infinity_are_no_names(read):
+    for values in MEASURED:
+        with pytest.raises(ValueError, match="be names or whole numbers") as e:
+            read(values)
+        assert "row=1" in str(e.value), values
+
+
+def test_groups_to_combine_have_one_axis():
+    for groups in (
+        [[[1, 2], [3, 4]]],
+        [np.ones((2, 1))],
+        ["ab"],
+        [7],
+        [["a", "b"], [["c"], ["d"]]],
+    ):
+        with pytest.raises(ValueError, match="one value per sample"):
+            kc.combined_groups(*groups)
 
 
 def test_names_of_attributes_differ():
@@ -120,7 +155,7 @@ def test_large_numbers_are_not_rounded_together():
         ).table
         assert set(table["group"]) == {str(int(one)), str(int(other))}
     monitor = kc.Monitor(risk=0.3, tolerance=None)
-    monitor.update(None, [1, 1], ids=[2**53 + 1, 0.5])
+    monitor.update(None, [1, 1], ids=[2**53 + 1, 0.0])
     with pytest.raises(ValueError, match="ids"):
         monitor.update_labels([2**53], [0])
     monitor.update(None, [1, 1], ids=[("a", 1), ("b", 2)])

@@ -253,6 +253,15 @@ def page(labels, outputs):
 
 
 READS = {"from_logits": True}
+
+
+def table_of(labels, outputs):
+    groups = labels % 2
+    found = kc.by_group(labels, outputs, groups, min_size=5, **READS).table
+    names = ("size", "accuracy", "ece", "nll", "p_value", "p_holm")
+    return [found[x] for x in names]
+
+
 ARRAYS = {
     "fit": lambda *a: kc.TemperatureScaling().fit(*a).temperature,
     "selector": lambda *a: (
@@ -262,6 +271,8 @@ ARRAYS = {
         kc.compare(y, z, z, kc.nll, num_replicates=2, **READS).a
     ),
     "calibration_test": lambda *a: kc.calibration_test(*a, **READS)[0],
+    "by_group": lambda *a: table_of(*a),
+    "adaptive_ece": lambda *a: kc.adaptive_ece(*a, edges="interp", **READS),
     "estimate_prior": lambda y, z: (
         kc.estimate_prior(z, np.full(K, 1 / K), num_bootstrap=2, **READS).prior
     ),

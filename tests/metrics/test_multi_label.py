@@ -193,6 +193,10 @@ def test_states_of_labels_merge_and_are_saved():
     merged = make()
     merged.merge_state(parts)
     assert (array(merged.sums) == array(whole.sums)).all()
+    # The average changes no sum.
+    pooled = kc.MultiLabel(kc.ECE(**OPTIONS), average="micro")
+    pooled.merge_state([whole, kc.MultiLabel(kc.ECE(**OPTIONS))])
+    assert float(pooled.result()) == float(whole.pooled().result())
     again = keras.metrics.deserialize(keras.metrics.serialize(whole))
     assert again.get_config() == whole.get_config()
     again.load_state_dict(whole.state_dict())

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from cases import BACKEND
+from cases import METRICS
 from cases import TABLE
 from cases import array
 from streams import STATES
@@ -174,6 +175,34 @@ def test_a_state_that_does_not_fit_is_refused_whole():
             np.testing.assert_array_equal(
                 metric.state_dict()[name], before[name]
             )
+
+
+def test_a_state_of_another_class_is_refused():
+    """Sums of one shape may be of accuracies or of confidences."""
+    made = {kc.DetectionECE: kc.DetectionECE()}
+    made[kc.LocalizationAwareECE] = kc.LocalizationAwareECE(2)
+    for case in METRICS:
+        if case.cls not in made:
+            made[case.cls] = case.make()
+    states = {cls: metric.state_dict() for cls, metric in made.items()}
+    for cls, metric in made.items():
+        for other, found in states.items():
+            if other is cls:
+                continue
+            for take in (metric.load_state_dict, metric.merge_state):
+                with pytest.raises(TypeError, match=f"must be {cls.__name__}"):
+                    take(found)
+            with pytest.raises(TypeError, match=f"must be {cls.__name__}"):
+                metric.merge_state([states[cls], found])
+
+
+def test_a_state_that_names_no_class_is_read_as_before():
+    metric, again = kc.Accuracy(), kc.Accuracy()
+    metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    found = metric.state_dict()
+    del found["class"]
+    again.load_state_dict(found)
+    assert float(again.result()) == 0.5
 
 
 def test_sums_of_classes_from_before_0_had_a_bin_are_refused():

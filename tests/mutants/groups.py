@@ -39,8 +39,8 @@ MUTANTS = {
     ),
     "measured_groups": Mutant(
         "inputs/groups.py",
-        "if measured.any():",
-        "if False:",
+        "measured = [*map(_is_measured, listed)]",
+        "measured = [False]",
         _FITS + "test_bad_groups_are_refused",
     ),
 }

@@ -171,6 +171,25 @@ def test_displays_ask_the_model_what_it_returns(goldens):
     assert abs(curves.values["logits"] - curves.values["probs"]) < 1e-5
 
 
+@pytest.mark.parametrize(
+    "cls",
+    [
+        kc.ReliabilityDisplay,
+        kc.ClasswiseReliabilityDisplay,
+        kc.ConfidenceDisplay,
+        kc.CumulativeDisplay,
+        kc.RiskCoverageDisplay,
+    ],
+)
+def test_a_display_of_a_model_needs_a_sample_that_counts(cls):
+    model, options = softmax_model(2), {"from_logits": True}
+    logits, labels = np.eye(2, dtype="float32"), np.array([0, 0])
+    with pytest.raises(ValueError, match="must not be 0 everywhere"):
+        cls.from_model(model, (logits, labels, np.zeros(2)), **options)
+    with pytest.raises(ValueError, match="ignored.* Received: .*_class=0"):
+        cls.from_model(model, (logits, labels), ignore_class=0, **options)
+
+
 def test_zoom_shows_the_bins_from_there_on(goldens):
     display = kc.ReliabilityDisplay.from_predictions(*data(goldens), zoom=0.8)
     display.plot()

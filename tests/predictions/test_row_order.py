@@ -127,3 +127,39 @@ def test_groups_can_come_from_the_batch(consumer):
     assert consumer(model, data, site) == [1.0, 0.0]
     with pytest.raises(ValueError, match="must return a group for each row"):
         consumer(model, data, lambda x: ["one"])
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+@pytest.mark.parametrize(
+    ("first", "second"), [(1, "1"), (1.0, b"1"), ("True", True)]
+)
+def test_groups_that_differ_in_type_between_batches_are_refused(
+    consumer, first, second
+):
+    halves = [slice(0, COUNT // 2), slice(COUNT // 2, COUNT)]
+    data = [(X[rows], LABELS[rows]) for rows in halves]
+    model = network()
+    for make in (np.array, list):
+        batches = iter([first, second])
+
+        def site(x, make=make, batches=batches):
+            return make([next(batches)] * len(x))
+
+        with pytest.raises(ValueError, match="differ in type alone"):
+            consumer(model, data, site)
+
+
+def test_ids_and_names_of_batches_are_groups_as_in_one_list():
+    halves = [slice(0, COUNT // 2), slice(COUNT // 2, COUNT)]
+    data = [(X[rows], LABELS[rows]) for rows in halves]
+    model = network()
+    for first, second in (([7], ["a"]), (["a"], np.array([7.0]))):
+        batches = iter([first, second])
+        selector = kc.SelectiveClassifier().fit_on(
+            model,
+            data,
+            coverage=0.5,
+            groups=lambda x, each=batches: np.repeat(next(each), len(x)),
+            verbose=0,
+        )
+        assert selector.groups == ("7", "a")

@@ -9,6 +9,7 @@ from selection_data import tells_of_compiled
 from selection_data import temperature
 
 import keras_calib as kc
+from keras_calib.backend.keras_internals import set_keras_mask
 
 IDS = np.array([-5, 2, 40, 2**31 - 2])
 NAMES = np.array(["b", "c", "d", "é"])
@@ -51,6 +52,34 @@ def test_every_group_is_accepted_by_its_own_threshold(kind):
     assert selector.chosen.coverage == accept.mean()
     assert abs(selector.chosen.risk - wrong[accept].mean()) < 1e-12
     assert len(set(selector.threshold)) == 4
+
+
+@pytest.mark.parametrize("way", ["weight", "ignored", "mask", "scores"])
+@pytest.mark.parametrize("one_threshold", [False, True])
+def test_a_group_whose_rows_do_not_count_is_no_group(one_threshold, way):
+    labels, logits, groups = data()
+    options = {"risk": 0.2, "delta": 0.1, "one_threshold": one_threshold}
+    kept = groups != IDS[1]
+    kept[::5] = False
+    outputs, rest = keras.ops.convert_to_tensor(logits), {}
+    given, weight = labels, None
+    if way == "ignored":
+        given, rest = np.where(kept, labels, 9)[:, None], {"ignore_class": 9}
+    elif way == "mask":
+        set_keras_mask(outputs, keras.ops.convert_to_tensor(kept))
+    else:
+        weight = kept * 1.0
+    alone, found = kc.SelectiveClassifier(), kc.SelectiveClassifier()
+    alone.fit(labels[kept], logits[kept], groups=groups[kept], **options)
+    if way == "scores":
+        records = found.score_of(logits), logits.argmax(-1) == labels
+        fit = found.fit_scores
+    else:
+        records, fit = (given, outputs), found.fit
+    fit(*records, groups=groups, sample_weight=weight, **rest, **options)
+    assert found.chosen == alone.chosen
+    assert found.groups == alone.groups
+    assert len(found.chosen.group) == 3
 
 
 def test_the_order_of_rows_and_their_groups_is_kept():

