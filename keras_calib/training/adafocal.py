@@ -130,11 +130,13 @@ class AdaptiveFocalModel(FocalBinsModel):
             ignore_class=ignore_class,
             **kwargs,
         )
-        self.num_bins = num_bins
-        self.gamma = gamma
-        self.rate = rate
-        self.switch = switch
-        self.limits = (float(low), float(high))
+        self._keep(
+            num_bins=num_bins,
+            gamma=gamma,
+            rate=rate,
+            switch=switch,
+            limits=(float(low), float(high)),
+        )
         self._update: Callable = _nothing
 
     def update_gammas(
@@ -227,16 +229,6 @@ class AdaptiveFocalModel(FocalBinsModel):
         super().end_training()
         # Frees the validation data.
         self._update = _nothing
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_bins": self.num_bins,
-            "gamma": self.gamma,
-            "rate": self.rate,
-            "switch": self.switch,
-            "limits": self.limits,
-        }
 
 
 def _check_unweighted(data: Any) -> None:

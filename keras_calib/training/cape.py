@@ -115,13 +115,15 @@ class CaPEModel(RecordingModel):
         check_above("sigma", sigma, 0.0)
         check_integer("window", window, 1)
         super().__init__(*args, num_samples=num_samples, **kwargs)
-        self.event = event
-        self.every = every
-        self.first_epoch = first_epoch
-        self.method = method
-        self.num_bins = num_bins
-        self.sigma = sigma
-        self.window = window
+        self._keep(
+            event=event,
+            every=every,
+            first_epoch=first_epoch,
+            method=method,
+            num_bins=num_bins,
+            sigma=sigma,
+            window=window,
+        )
         # -1 where there is no target yet.
         self.targets = self._state("targets", (num_samples,), -1.0)
         self.classes = None
@@ -277,18 +279,6 @@ class CaPEModel(RecordingModel):
         calibrates = ops.convert_to_tensor(self.calibrates) > 0
         loss = ops.where(calibrates, calibrated + self.added_losses(), plain)
         return unless_unknown(known, loss)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "event": self.event,
-            "every": self.every,
-            "first_epoch": self.first_epoch,
-            "method": self.method,
-            "num_bins": self.num_bins,
-            "sigma": self.sigma,
-            "window": self.window,
-        }
 
 
 def _nothing() -> None:

@@ -119,11 +119,13 @@ class CorrectnessRankingModel(RecordingModel):
         check_in("condition", condition, ("margin", "ranking"))
         check_in("normalization", normalization, ("epochs", "views"))
         super().__init__(*args, num_samples=num_samples, **kwargs)
-        self.strength = strength
-        self.score = score
-        self.condition = condition
-        self.role = role
-        self.normalization = normalization
+        self._keep(
+            strength=strength,
+            score=score,
+            condition=condition,
+            role=role,
+            normalization=normalization,
+        )
 
         self.right_counts = self._state("right_counts", (num_samples,))
         self.view_counts = self._state("view_counts", (num_samples,))
@@ -188,16 +190,6 @@ class CorrectnessRankingModel(RecordingModel):
         right = ops.logical_and(seen, ops.logical_not(wrong))
         add_at(self.right_counts, index, right)
         add_at(self.view_counts, index, seen)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "strength": self.strength,
-            "score": self.score,
-            "condition": self.condition,
-            "role": self.role,
-            "normalization": self.normalization,
-        }
 
     def begin_training(self, arguments: dict) -> None:
         super().begin_training(arguments)

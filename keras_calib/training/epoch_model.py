@@ -17,7 +17,13 @@ from keras_calib.training.unsupported import refuse_scalar_loss
 from keras_calib.training.unsupported import refuse_training
 from keras_calib.training.unsupported import refuse_uneven_batches
 
-__all__ = ["EpochModel", "epoch_events", "mean_of_the_whole", "without_index"]
+__all__ = [
+    "ConfiguredModel",
+    "EpochModel",
+    "epoch_events",
+    "mean_of_the_whole",
+    "without_index",
+]
 
 # Configuration keys of a functional model's layers.
 _GRAPH = ("name", "trainable", "layers", "input_layers", "output_layers")
@@ -188,6 +194,22 @@ class EpochModel(keras.Model):
             # Only then, as it also affects layers that were frozen.
             model.trainable = False
         return model
+
+
+class ConfiguredModel(EpochModel):
+    """Abstract: an `EpochModel` that is saved with arguments of its own."""
+
+    _arguments: tuple[str, ...] = ()
+
+    def get_config(self):
+        kept = {name: getattr(self, name) for name in self._arguments}
+        return {**super().get_config(), **kept}
+
+    def _keep(self, **arguments: Any) -> None:
+        """Keeps arguments as attributes, and in the configuration."""
+        for name, value in arguments.items():
+            setattr(self, name, value)
+        self._arguments = (*self._arguments, *arguments)
 
 
 def epoch_events(

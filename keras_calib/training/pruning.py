@@ -97,10 +97,12 @@ class ConfidencePruningModel(RecordingModel):
         check_at_least("min_kept", min_kept, 0.0)
         check_at_most("min_kept", min_kept, 1.0)
         super().__init__(*args, num_samples=num_samples, **kwargs)
-        self.smoothing = smoothing
-        self.fraction = fraction
-        self.every = every
-        self.min_kept = min_kept
+        self._keep(
+            smoothing=smoothing,
+            fraction=fraction,
+            every=every,
+            min_kept=min_kept,
+        )
         # -1 where a sample was never seen.
         self.confidence = self._state("confidence", (num_samples,), -1.0)
         self.keeps = self._state("keeps", (num_samples,), 1.0)
@@ -191,12 +193,3 @@ class ConfidencePruningModel(RecordingModel):
         moved = before + self.smoothing * (confidence - before)
         moved = ops.where(before < 0, confidence, moved)
         set_at(self.confidence, index, moved, seen)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "smoothing": self.smoothing,
-            "fraction": self.fraction,
-            "every": self.every,
-            "min_kept": self.min_kept,
-        }

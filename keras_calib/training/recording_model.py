@@ -9,7 +9,7 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
 from keras_calib.predictions.batches import split_index
-from keras_calib.training.epoch_model import EpochModel
+from keras_calib.training.epoch_model import ConfiguredModel
 from keras_calib.training.epoch_model import without_index
 from keras_calib.training.sample_record import checked_index
 from keras_calib.training.unsupported import refuse_class_weight
@@ -19,7 +19,7 @@ __all__ = ["RecordingModel"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class RecordingModel(EpochModel):
+class RecordingModel(ConfiguredModel):
     """Abstract: a model that records a value of each training sample.
 
     Derive from it when your loss depends on how a sample did in earlier
@@ -50,7 +50,7 @@ class RecordingModel(EpochModel):
         check_integer("num_samples", num_samples, 1)
         _check_one_method(type(self))
         super().__init__(*args, **kwargs)
-        self.num_samples = num_samples
+        self._keep(num_samples=num_samples)
 
     def begin_training(self, arguments: dict) -> None:
         super().begin_training(arguments)
@@ -113,9 +113,6 @@ class RecordingModel(EpochModel):
         return super().compute_loss(
             x, labels, y_pred, sample_weight, training=False
         )
-
-    def get_config(self):
-        return {**super().get_config(), "num_samples": self.num_samples}
 
 
 def _check_one_method(cls: type) -> None:

@@ -12,7 +12,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses import adaptive_focal
-from keras_calib.training.epoch_model import EpochModel
+from keras_calib.training.epoch_model import ConfiguredModel
 from keras_calib.training.epoch_model import without_index
 from keras_calib.training.unsupported import refuse_several_outputs
 
@@ -21,7 +21,7 @@ __all__ = ["FocalBinsModel", "ScheduledFocalModel"]
 _FLSC_531 = ((0, 5.0), (100, 3.0), (250, 1.0))
 
 
-class FocalBinsModel(EpochModel):
+class FocalBinsModel(ConfiguredModel):
     """Abstract: trains on focal loss with a gamma per bin of probability.
 
     The model, not a loss, owns edges and gammas: variables of a loss would
@@ -39,9 +39,9 @@ class FocalBinsModel(EpochModel):
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        self.from_logits = from_logits
-        self.axis = axis
-        self.ignore_class = ignore_class
+        self._keep(
+            from_logits=from_logits, axis=axis, ignore_class=ignore_class
+        )
         self.edges = self._state("edges", edges.shape, edges)
         self.gammas = self._state("gammas", gammas.shape, gammas)
 
@@ -70,14 +70,6 @@ class FocalBinsModel(EpochModel):
             name="focal_of_bins",
         )(labels, y_pred, sample_weight)
         return loss + self.added_losses()
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "from_logits": self.from_logits,
-            "axis": self.axis,
-            "ignore_class": self.ignore_class,
-        }
 
     def _check_no_loss(self):
         if self.loss is not None:
@@ -151,7 +143,7 @@ class ScheduledFocalModel(FocalBinsModel):
             ignore_class=ignore_class,
             **kwargs,
         )
-        self.schedule = rows
+        self._keep(schedule=rows)
 
     def gamma_of(self, epoch: int) -> float:
         """The gamma of an epoch, counted from 0."""
@@ -160,9 +152,6 @@ class ScheduledFocalModel(FocalBinsModel):
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
         self.gammas.assign([self.gamma_of(epoch)])
-
-    def get_config(self):
-        return {**super().get_config(), "schedule": self.schedule}
 
 
 def _read_schedule(schedule: Any) -> tuple:

@@ -13,7 +13,7 @@ from keras_calib.backend.keras_internals import updated_metrics
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.inputs.checks import check_above
-from keras_calib.training.epoch_model import EpochModel
+from keras_calib.training.epoch_model import ConfiguredModel
 
 __all__ = ["SharpnessAwareModel", "perturbations"]
 
@@ -49,7 +49,7 @@ def perturbations(
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SharpnessAwareModel(EpochModel):
+class SharpnessAwareModel(ConfiguredModel):
     """Sharpness-aware minimisation (SAM), or its adaptive form (ASAM).
 
     Use it to look for flat minima, which often generalise better, if you can
@@ -98,8 +98,7 @@ class SharpnessAwareModel(EpochModel):
             rho = 2.0 if adaptive else 0.05
         check_above("rho", rho, 0.0)
         super().__init__(*args, **kwargs)
-        self.rho = rho
-        self.adaptive = bool(adaptive)
+        self._keep(rho=rho, adaptive=bool(adaptive))
 
     def train_step(self, *args):
         if self.built and not self.trainable_variables:
@@ -111,13 +110,6 @@ class SharpnessAwareModel(EpochModel):
             return self._imperative_step(*args)
         finally:
             self.postpones = False
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "rho": self.rho,
-            "adaptive": self.adaptive,
-        }
 
     def _steps(self, weights, gradients):
         return perturbations(
