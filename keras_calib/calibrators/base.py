@@ -70,8 +70,6 @@ class Calibrator(FittedLayer, FitsOnModel):
     keeps_ruled_out = False  # whether the map leaves -inf as it is
 
     def __init__(self, *, name: str | None = None, **kwargs: Any):
-        # A half-precision policy would turn logits of 1e5 into infinity.
-        kwargs["dtype"] = "float32"
         super().__init__(name=name, **kwargs)
         self.supports_masking = True
         self._num_classes: int | None = None
@@ -201,13 +199,11 @@ class Calibrator(FittedLayer, FitsOnModel):
         return input_shape
 
     def get_config(self):
-        config = super().get_config()
-        del config["dtype"]
         values = dict.fromkeys(self.fitted_values)
         if self._fitted:
             values = {k: self.fitted_value(k).tolist() for k in values}
         options = {name: getattr(self, name) for name in self.options}
-        return {**config, **options, **values}
+        return {**super().get_config(), **options, **values}
 
     def fitted_summary(self) -> dict[str, Any]:
         """The fitted variables by name."""

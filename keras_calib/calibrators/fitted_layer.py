@@ -36,6 +36,10 @@ class FittedLayer(keras.layers.Layer):
     # Set once the operation of a traced graph caused a warning.
     _has_told = False
 
+    def __init__(self, **kwargs: Any):
+        # A half-precision policy would turn logits of 1e5 into infinity.
+        super().__init__(**{**kwargs, "dtype": "float32"})
+
     def __call__(self, logits, *args, **kwargs):
         inputs = self.read_inputs(logits)
         if self._fitted and kwargs.get("from_logits", True):
@@ -87,6 +91,11 @@ class FittedLayer(keras.layers.Layer):
                 "model and a data set use `fit_on(model, data)`",
                 labels=type(labels).__name__,
             )
+
+    def get_config(self):
+        config = super().get_config()
+        del config["dtype"]
+        return config
 
     def fitted_summary(self) -> dict[str, Any]:
         """The fitted values by name, for the repr."""

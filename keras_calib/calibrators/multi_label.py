@@ -101,7 +101,6 @@ class MultiLabelCalibrator(FittedLayer, FitsOnModel):
         name: str = "multi_label_calibrator",
         **kwargs: Any,
     ):
-        kwargs["dtype"] = "float32"
         super().__init__(name=name, **kwargs)
         self.supports_masking = True
         if isinstance(calibrator, CalibratorChoice):
@@ -261,11 +260,10 @@ class MultiLabelCalibrator(FittedLayer, FitsOnModel):
         return input_shape
 
     def get_config(self):
-        config = super().get_config()
-        del config["dtype"]
         bare = unfitted_copy(self.calibrator)
         names = self.label_names
-        config |= {
+        config = {
+            **super().get_config(),
             "calibrator": keras.saving.serialize_keras_object(bare),
             "shared": self.shared,
             "label_names": None if names is None else list(names),

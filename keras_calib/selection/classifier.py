@@ -106,7 +106,6 @@ class SelectiveClassifier(StoredLayer, FitsOnModel):
         name: str = "selective_classifier",
         **kwargs: Any,
     ):
-        kwargs["dtype"] = "float32"
         super().__init__(name=name, **kwargs)
         if isinstance(calibrator, CalibratorChoice):
             calibrator = calibrator.calibrator

@@ -20,7 +20,6 @@ __all__ = [
     "GroupThresholds",
     "choose_group_thresholds",
     "choose_of_groups",
-    "facts_of",
     "split_by_group",
 ]
 
@@ -313,11 +312,3 @@ def _none_within_reach(
         groups=len(found),
         largest=max(sizes),
     )
-
-
-def facts_of(config: dict) -> GroupThresholds:
-    """Facts of the fields that a layer stores, whose tuples are lists."""
-    fields: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in config.items()
-    }
-    return GroupThresholds(**fields)

@@ -2,36 +2,24 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import is_in_live_graph
-from keras_calib.calibrators.fitted_layer import DependentLayer
-from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.label_thresholds import LabelThresholds
+from keras_calib.selection.selector_layer import SelectorLayer
 from keras_calib.selection.thresholds import ChosenThreshold
 
 __all__ = ["LabelThresholdLayer"]
 
 
-class LabelThresholdLayer(DependentLayer):
+class LabelThresholdLayer(SelectorLayer):
     """Abstract: a layer with a threshold by label or example, and its facts."""
 
     by: str
     example: str
-    calibrator: Any
     label_names: tuple[str, ...] | None
     reads_labels = True
-    _chosen: Any = None
-
-    @property
-    def threshold(self) -> Any:
-        """The least score that is accepted: an array by label, or a float."""
-        self.check_fitted()
-        value = to_numpy(self._threshold)
-        return value if self.by == "label" else float(value)
 
     @property
     def chosen(self) -> Any:
@@ -41,47 +29,17 @@ class LabelThresholdLayer(DependentLayer):
         """
         return self._chosen
 
-    def parts(self) -> list[Any]:
-        """The calibrator."""
-        return [self.calibrator]
-
     def build(self, input_shape):
         self.check_fitted()
 
     def get_config(self):
-        config = super().get_config()
-        del config["dtype"]
-        names, facts = self.label_names, None
-        if self._chosen is not None:
-            facts = {
-                k: list(v) if isinstance(v, tuple) else v
-                for k, v in self._chosen._asdict().items()
-            }
+        names = self.label_names
         return {
-            **config,
-            "calibrator": keras.saving.serialize_keras_object(self.calibrator),
+            **super().get_config(),
             "by": self.by,
             "example": self.example,
             "label_names": None if names is None else list(names),
-            "threshold": (
-                np.asarray(self.threshold).tolist() if self.fitted else None
-            ),
-            "chosen": facts,
         }
-
-    @classmethod
-    def from_config(cls, config):
-        part = keras.saving.deserialize_keras_object(config["calibrator"])
-        facts = config["chosen"]
-        if facts:
-            fields: dict[str, Any] = {
-                k: tuple(v) if isinstance(v, list) else v
-                for k, v in facts.items()
-            }
-            by_label = "label" in fields
-            kind = LabelThresholds if by_label else ChosenThreshold
-            facts = kind(**fields)
-        return cls(**{**config, "calibrator": part, "chosen": facts})
 
     def fitted_summary(self) -> dict[str, Any]:
         """What it is by, threshold and calibrator."""
@@ -106,25 +64,17 @@ class LabelThresholdLayer(DependentLayer):
                 by=self.by,
                 shape=threshold.shape,
             )
-        known = self._threshold is not None
-        if known and tuple(self._threshold.shape) != threshold.shape:
-            if is_in_live_graph(self):
-                raise value_error(
-                    "`MultiLabelSelector` must keep its number of labels while "
-                    "a compiled function holds it: fit a new one and build a "
-                    "new model with it",
-                    before=tuple(self._threshold.shape),
-                    now=threshold.shape,
-                )
-            unlock_variables(self)
-            self.built = known = False
-            del self._threshold
-        if not known:
-            self._threshold = self.add_weight(
-                shape=threshold.shape,
-                initializer="zeros",
-                trainable=False,
-                name="threshold",
+        before = None
+        if self._threshold is not None:
+            before = tuple(self._threshold.shape)
+        if before not in (None, threshold.shape) and is_in_live_graph(self):
+            raise value_error(
+                "`MultiLabelSelector` must keep its number of labels while "
+                "a compiled function holds it: fit a new one and build a "
+                "new model with it",
+                before=before,
+                now=threshold.shape,
             )
+        self.make_threshold(threshold.shape)
         self._threshold.assign(threshold)
         self.mark_fitted()

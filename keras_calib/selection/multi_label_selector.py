@@ -107,7 +107,6 @@ class MultiLabelSelector(LabelThresholdLayer, FitsOnModel):
         name: str = "multi_label_selector",
         **kwargs: Any,
     ):
-        kwargs["dtype"] = "float32"
         super().__init__(name=name, **kwargs)
         known = calibrator is None or isinstance(
             calibrator, MultiLabelCalibrator

@@ -77,7 +77,6 @@ class LogitNormalization(FittedLayer):
         if p is not None and p != "msp":
             check_at_least("p", p, 0.0)
             p = float(p)
-        kwargs["dtype"] = "float32"
         super().__init__(name=name, **kwargs)
         self.center = bool(center)
         self._p: Any = p
@@ -153,7 +152,5 @@ class LogitNormalization(FittedLayer):
         return input_shape[:-1]
 
     def get_config(self):
-        config = super().get_config()
-        del config["dtype"]
         p = self._p if self.fitted else None
-        return {**config, "p": p, "center": self.center}
+        return {**super().get_config(), "p": p, "center": self.center}

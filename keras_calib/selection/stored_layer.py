@@ -2,19 +2,14 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.costs import CostLayer
-from keras_calib.selection.group_thresholds import facts_of
 from keras_calib.selection.mixture_targets import MixtureTarget
 from keras_calib.selection.prior_targets import PriorTarget
-from keras_calib.selection.shifted_facts import MixtureThreshold
-from keras_calib.selection.shifted_facts import PriorThreshold
 from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import chosen_of
 
 __all__ = ["StoredLayer"]
 
@@ -22,28 +17,10 @@ __all__ = ["StoredLayer"]
 class StoredLayer(CostLayer):
     """Abstract: a selector that takes records, is saved and loaded."""
 
-    calibrator: Any
+    stored_parts = ("calibrator", "score")
 
     def get_config(self):
-        config = super().get_config()
-        del config["dtype"]
-        return {
-            **config,
-            **self.score_config(),
-            "calibrator": keras.saving.serialize_keras_object(self.calibrator),
-            "threshold": self.stored_threshold(),
-            "chosen": self.stored_facts(),
-        }
-
-    @classmethod
-    def from_config(cls, config):
-        config = dict(config)
-        for part in ("calibrator", "score"):
-            found = keras.saving.deserialize_keras_object(config[part])
-            config[part] = found
-        if config["chosen"]:
-            config["chosen"] = _facts_of(config["chosen"])
-        return cls(**config)
+        return {**super().get_config(), **self.score_config()}
 
     def take_records(
         self,
@@ -82,16 +59,4 @@ class StoredLayer(CostLayer):
 
     def parts(self) -> list[Any]:
         """Calibrator and scores."""
-        return [self.calibrator, *self._functions]
-
-
-def _facts_of(config: dict) -> Any:
-    """Facts of the fields that a layer stores, whose tuples are lists."""
-    fields: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in config.items()
-    }
-    if "target_prior" in fields:
-        return PriorThreshold(**fields)
-    if "worst_group" in fields:
-        return MixtureThreshold(**fields)
-    return facts_of(config) if "group" in fields else chosen_of(config)
+        return [*super().parts(), *self._functions]

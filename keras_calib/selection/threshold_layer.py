@@ -3,14 +3,11 @@
 from typing import Any
 
 import numpy as np
-from keras import ops
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import is_in_live_graph
 from keras_calib.backend.traced import note_graph
-from keras_calib.calibrators.fitted_layer import DependentLayer
 from keras_calib.inputs.checks import check_number
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.data_hash import with_group_hashes
@@ -18,6 +15,7 @@ from keras_calib.selection.data_hash import with_hashes
 from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.group_thresholds import choose_of_groups
 from keras_calib.selection.group_thresholds import split_by_group
+from keras_calib.selection.selector_layer import SelectorLayer
 from keras_calib.selection.served_groups import ids_of
 from keras_calib.selection.served_groups import served_ids
 from keras_calib.selection.served_groups import thresholds_of
@@ -32,7 +30,7 @@ from keras_calib.selection.thresholds import table_of
 __all__ = ["ThresholdLayer"]
 
 
-class ThresholdLayer(DependentLayer):
+class ThresholdLayer(SelectorLayer):
     """Abstract: a layer with a threshold, and the facts of its choice."""
 
     # Candidate thresholds of the last fit, which are certified, delta, and the
@@ -89,20 +87,17 @@ class ThresholdLayer(DependentLayer):
         Functions that JAX compiled read variables, and keep other arrays.
         """
         shape = (len(group),) if group else ()
-        made = self._threshold is not None
-        if made and tuple(self._threshold.shape) != shape:
-            unlock_variables(self)
-            self.built = made = False
-            del self._threshold
-            if self._ids is not None:
-                del self._ids
-        options = {"shape": shape, "initializer": "zeros", "trainable": False}
-        if not made:
-            self._threshold = self.add_weight(name="threshold", **options)
-            if group:
-                self._ids = self.add_weight(
-                    name="group_ids", dtype="int32", **options
-                )
+        self.make_threshold(shape)
+        if self._ids is not None and tuple(self._ids.shape) != shape:
+            del self._ids
+        if group and self._ids is None:
+            self._ids = self.add_weight(
+                shape=shape,
+                initializer="zeros",
+                trainable=False,
+                dtype="int32",
+                name="group_ids",
+            )
         self._group = group
         if group:
             self._ids.assign(ids_of(group))
@@ -120,31 +115,9 @@ class ThresholdLayer(DependentLayer):
             )
 
     @property
-    def threshold(self) -> Any:
-        """The least score that is accepted, a float; an array by group."""
-        self.check_fitted()
-        value = ops.convert_to_numpy(self._threshold)
-        return value if self._group else float(value)
-
-    @property
     def groups(self) -> tuple:
         """Ids or names of the groups, ascending; empty without groups."""
         return self._group
-
-    def stored_threshold(self) -> float | list | None:
-        """The threshold as `get_config` keeps it; a list by group."""
-        if not self.fitted:
-            return None
-        return self.threshold.tolist() if self._group else self.threshold
-
-    def stored_facts(self) -> dict | None:
-        """The facts as `get_config` keeps them, with lists for tuples."""
-        if self._chosen is None:
-            return None
-        return {
-            k: list(v) if isinstance(v, tuple) else v
-            for k, v in self._chosen._asdict().items()
-        }
 
     def threshold_for(self, groups: Any, shape: tuple) -> Any:
         """The threshold, or that of each sample's group, for scores' shape."""
