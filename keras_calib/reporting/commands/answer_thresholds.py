@@ -1,8 +1,6 @@
 """What `keras-calib threshold` does: from labelled answers to a threshold."""
 
-import contextlib
 from argparse import Namespace
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from keras_calib.reporting.commands.labelled_answers import chosen_for
 from keras_calib.reporting.commands.labelled_answers import data_facts
 from keras_calib.reporting.commands.labelled_answers import labelled_answers
 from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import blamed
 from keras_calib.reporting.prediction_files.repeated_samples import (
     check_ids_apart,
 )
@@ -32,14 +31,14 @@ __all__ = ["threshold_of_logs"]
 
 def threshold_of_logs(given: Namespace, progress: Progress) -> str:
     """What to print of the threshold; writes it where --out says."""
-    with _blamed(f"--log={given.log}"):
+    with blamed(f"--log={given.log}"):
         rows = labelled_answers(
             given.log, given, progress, bool(given.calibration)
         )
     lines, score = [], rows.score
     facts: dict[str, Any] | None = None
     if given.calibration:
-        with _blamed(f"--calibration={given.calibration}"):
+        with blamed(f"--calibration={given.calibration}"):
             names = Namespace(**{**vars(given), "group": None})
             other = labelled_answers(given.calibration, names, progress, True)
             if rows.ids is not None and other.ids is not None:
@@ -52,7 +51,7 @@ def threshold_of_logs(given: Namespace, progress: Progress) -> str:
         lines.append(told_calibrator(facts))
     progress.say("Choosing the threshold ...")
     target = _target(given)
-    with _blamed(f"--log={given.log}"):
+    with blamed(f"--log={given.log}"):
         chosen = chosen_for(score, rows, target)
     if given.out:
         told = threshold_facts(
@@ -103,12 +102,3 @@ def _told(
             f"({chosen.method})."
         )
     return lines
-
-
-@contextlib.contextmanager
-def _blamed(flag: str) -> Iterator[None]:
-    """Says which file is at fault."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError) as error:
-        raise ValueError(f"{flag}: {error}") from error

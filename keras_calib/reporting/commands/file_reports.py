@@ -1,6 +1,5 @@
 """What `keras-calib report` does: from files of predictions to a report."""
 
-import contextlib
 import datetime
 import itertools
 from argparse import Namespace
@@ -26,6 +25,7 @@ from keras_calib.reporting.commands.confidence_maps import ConfidenceMap
 from keras_calib.reporting.commands.confidence_maps import calibrator_facts
 from keras_calib.reporting.commands.confidence_maps import told_calibrator
 from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import blamed
 from keras_calib.reporting.entry_points import BLOCK
 from keras_calib.reporting.entry_points import report_of_batches
 from keras_calib.reporting.evaluation import EXPLAINED
@@ -82,7 +82,7 @@ def report_of_files(
     check_apart(keys)
     calibrator, selector = _fitted(held_out, given, progress, mapped)
     told = {"Calibrator": told_calibrator(mapped.facts)} if mapped else {}
-    with _blamed(" and ".join(models)):
+    with blamed(" and ".join(models)):
         return report_of_batches(
             names,
             _batches(models, keys, ids, progress),
@@ -114,7 +114,7 @@ def _opened(
     for flag, text in paths:
         # Groups are compared on the predictions alone.
         named = given.groups if flag == "--predictions" else ()
-        with _blamed(flag := f"{flag}={text}"):
+        with blamed(flag := f"{flag}={text}"):
             own = columns._replace(groups=tuple(named))
             files[flag] = file = PredictionFile(text, own)
         if not file.top1:
@@ -153,7 +153,7 @@ def _read_held_out(
     """
     keys, ids, held_out = {}, {}, {}
     for flag, file in files.items():
-        with _blamed(flag):
+        with blamed(flag):
             _check_held_out(flag, file)
             what = f"Reading {flag}"
             parts = progress.rows(file.batches(_ROWS), what, file.num_rows)
@@ -192,7 +192,7 @@ def _confidence_map(
         )
     if not is_top1:
         return None
-    with _blamed(flag):
+    with blamed(flag):
         rows = files[flag].read()
         predicted = rows.outputs.argmax(-1)
         mapped = ConfidenceMap(
@@ -247,7 +247,7 @@ def _fitted(
     selector = None
     for flag, (labels, logits, weight, *_) in held_out.items():
         data = {"sample_weight": weight, "ignore_class": given.ignore_class}
-        with _blamed(flag):
+        with blamed(flag):
             if flag.startswith("--calibration"):
                 if mapped is not None:
                     continue
@@ -354,12 +354,3 @@ def _file_notes(
         said.append(f"last changed {changed.isoformat(' ', 'minutes')}")
         notes[what] = ", ".join(said)
     return notes
-
-
-@contextlib.contextmanager
-def _blamed(flag: str) -> Iterator[None]:
-    """Says which file is at fault."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError) as error:
-        raise ValueError(f"{flag}: {error}") from error

@@ -7,6 +7,7 @@ from typing import Any
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import add_groups
+from keras_calib.reporting.commands.terminal import check_shares
 from keras_calib.reporting.commands.terminal import load_keras
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
@@ -173,13 +174,7 @@ def check(given: argparse.Namespace) -> None:
         )
     if given.restart is not None and not given.state:
         raise ValueError("--restart needs --state, what to restart")
-    for name in ("risk", "alpha"):
-        share = getattr(given, name)
-        if share is not None and not 0.0 < share < 1.0:
-            raise value_error(
-                f"`{name}` must be a number between 0 and 1, such as 0.05",
-                **{name: share},
-            )
+    check_shares(given, ("risk", "alpha"))
     given.coverage = _coverage(given.coverage)
     given.tolerance = _tolerance(given.tolerance)
     given.threshold = _threshold(given.threshold)

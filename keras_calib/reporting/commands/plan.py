@@ -10,6 +10,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
 from keras_calib.backend.files import write_csv
 from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import check_shares
 from keras_calib.reporting.commands.terminal import load_keras
 from keras_calib.reporting.commands.terminal import picture_of
 
@@ -123,14 +124,7 @@ def check(given: argparse.Namespace) -> None:
             "One of --risk, --ece and --compare must be given",
             received=[f"--{x}" for x in targets],
         )
-    for flag in (*_SHARES, *_DEFAULTS):
-        name = flag.removeprefix("--")
-        share = getattr(given, name)
-        most = share == 1.0 and name == "coverage"
-        if share is not None and not (0.0 < share < 1.0 or most):
-            raise value_error(
-                f"`{name}` must be a number between 0 and 1", **{name: share}
-            )
+    check_shares(given, [x.removeprefix("--") for x in (*_SHARES, *_DEFAULTS)])
     pilots = given.pilot or []
     wanted = 2 if given.compare is not None else 1
     assumed = "disagreement" if wanted == 2 else "accuracy"

@@ -8,6 +8,7 @@ from typing import Any
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import add_groups
+from keras_calib.reporting.commands.terminal import check_shares
 from keras_calib.reporting.commands.terminal import load_keras
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
@@ -238,13 +239,7 @@ def check(given: argparse.Namespace) -> None:
         raise value_error(
             "`path` must be a file that ends in .html", path=given.out
         )
-    for name in ("risk", "delta"):
-        share = getattr(given, name)
-        if share is not None and not 0.0 < share < 1.0:
-            raise value_error(
-                f"`{name}` must be a number between 0 and 1, such as 0.05",
-                **{name: share},
-            )
+    check_shares(given, ("risk", "delta"))
     if (given.selection is None) != (given.risk is None):
         raise ValueError(
             "--selection, the data to choose with, and --risk, the risk to "

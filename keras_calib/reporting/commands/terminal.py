@@ -16,7 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Progress", "add_groups", "load_keras", "picture_of"]
+from keras_calib.backend.errors import value_error
+
+__all__ = [
+    "Progress",
+    "add_groups",
+    "blamed",
+    "check_shares",
+    "load_keras",
+    "picture_of",
+]
 
 # Seconds between two changes of the line.
 _PAUSE = 0.1
@@ -28,6 +37,27 @@ def add_groups(parser: argparse.ArgumentParser, groups: dict) -> None:
         group = parser.add_argument_group(title)
         for flag, options in arguments.items():
             group.add_argument(flag, **options)
+
+
+def check_shares(given: argparse.Namespace, names: Iterable[str]) -> None:
+    """Raises ValueError for a share out of (0, 1); a coverage may be 1."""
+    for name in names:
+        share = getattr(given, name)
+        most = share == 1.0 and name == "coverage"
+        if share is not None and not (0.0 < share < 1.0 or most):
+            raise value_error(
+                f"`{name}` must be a number between 0 and 1, such as 0.05",
+                **{name: share},
+            )
+
+
+@contextlib.contextmanager
+def blamed(flag: str) -> Iterator[None]:
+    """Says which file is at fault."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError) as error:
+        raise ValueError(f"{flag}: {error}") from error
 
 
 def picture_of(display: Any, path: Path) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import add_groups
+from keras_calib.reporting.commands.terminal import check_shares
 from keras_calib.reporting.commands.terminal import load_keras
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
@@ -117,14 +118,7 @@ def check(given: argparse.Namespace) -> None:
             "One of --risk and --coverage must be given",
             **{"--risk": given.risk, "--coverage": given.coverage},
         )
-    for name in ("risk", "coverage", "delta"):
-        share = getattr(given, name)
-        most = share == 1.0 and name == "coverage"
-        if share is not None and not (0.0 < share < 1.0 or most):
-            raise value_error(
-                f"`{name}` must be a number between 0 and 1, such as 0.05",
-                **{name: share},
-            )
+    check_shares(given, ("risk", "coverage", "delta"))
     if given.calibrator is not None and given.calibration is None:
         raise ValueError(
             "--calibrator needs --calibration, the answers to fit it on"

@@ -16,6 +16,7 @@ from keras_calib.monitoring import Monitor
 from keras_calib.plots import MonitorDisplay
 from keras_calib.reporting.answer_thresholds import load_threshold
 from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import blamed
 from keras_calib.reporting.commands.terminal import picture_of
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.reporting.prediction_files.threshold_file import (
@@ -59,11 +60,11 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
         lines: list[str] = []
         threshold = given.threshold
         if isinstance(threshold, str):
-            with _blamed(f"--threshold={threshold}"):
+            with blamed(f"--threshold={threshold}"):
                 threshold = load_threshold(threshold)
         columns = {name: getattr(given, name) for name in _COLUMNS}
         for path in given.log:
-            with _blamed(f"--log={path}"):
+            with blamed(f"--log={path}"):
                 log = AnswerLog(path, columns, threshold=threshold)
                 if log.is_empty:
                     continue
@@ -74,7 +75,7 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
         for path in given.labels:
             # A log may call its columns otherwise: there they need not be.
             own = {k: columns[k] for k in ("ids", "correct")}
-            with _blamed(f"--labels={path}"):
+            with blamed(f"--labels={path}"):
                 log = AnswerLog(path, own)
                 left = _add_labels(log, given.unknown, monitor, progress)
             if left:
@@ -124,10 +125,10 @@ def _monitor(given: Namespace) -> Monitor:
         arguments.setdefault("max_waiting", _WAITING)
         selector = None
         if given.selector:
-            with _blamed(f"--selector={given.selector}"):
+            with blamed(f"--selector={given.selector}"):
                 selector = _selector(given.selector)
         return Monitor(selector, **arguments)
-    with _blamed(f"--state={given.state}"):
+    with blamed(f"--state={given.state}"):
         monitor = Monitor.load(given.state)
     for name, value in arguments.items():
         if (found := getattr(monitor, name)) != value:
@@ -308,12 +309,3 @@ def _draw(monitor: Monitor, text: str, path: Path) -> None:
         content = picture_of(display, path)
     with replacing(path) as file:
         file.write(content)
-
-
-@contextlib.contextmanager
-def _blamed(flag: str) -> Iterator[None]:
-    """Says which file is at fault."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError) as error:
-        raise ValueError(f"{flag}: {error}") from error
