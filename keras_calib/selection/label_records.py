@@ -7,7 +7,6 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bounded_means import TESTS
-from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.multi_label import LabelColumns
 from keras_calib.selection.candidates import check_equal_weights
@@ -16,6 +15,7 @@ from keras_calib.selection.guarantees import fixed_sequence_of_means
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.thresholds import choose
+from keras_calib.selection.tuning import drawn_parts
 
 __all__ = ["ExampleTarget", "example_records", "split_rows", "weighted"]
 
@@ -108,20 +108,9 @@ def split_rows(
     columns: LabelColumns, fraction: float, seed: int
 ) -> list[LabelColumns]:
     """A random share of the examples for tuning, and the rest."""
-    count = len(columns.labels)
-    check_above("tune_fraction", fraction, 0.0)
-    size = round(count * fraction)
-    if not 0 < size < count:
-        raise value_error(
-            "`tune_fraction` must leave rows on both sides",
-            tune_fraction=fraction,
-            rows=count,
-        )
-    order = np.random.default_rng(seed).permutation(count)
-    parts = np.sort(order[:size]), np.sort(order[size:])
     return [
         LabelColumns._make(None if x is None else x[part] for x in columns)
-        for part in parts
+        for part in drawn_parts(len(columns.labels), fraction, seed)
     ]
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "area",
     "by_blocks",
     "check_nothing_to_tune",
+    "drawn_parts",
     "tuned",
 ]
 
@@ -84,18 +85,7 @@ class HeldOut(NamedTuple):
                     rows=count,
                     **{f"{name}.shape": array.shape},
                 )
-        check_above("tune_fraction", fraction, 0.0)
-        num_tune = round(count * fraction)
-        if not 0 < num_tune < count:
-            raise value_error(
-                "`tune_fraction` must leave rows on both sides",
-                tune_fraction=fraction,
-                rows=count,
-            )
-        order = np.random.default_rng(seed).permutation(count)
-        # Only the choice of rows is random: they keep their order.
-        parts = np.sort(order[:num_tune]), np.sort(order[num_tune:])
-        return [self.rows(part) for part in parts]
+        return [self.rows(x) for x in drawn_parts(count, fraction, seed)]
 
     def calibrated(self, calibrator: Any) -> Batch:
         """Calibrated logits, labels and weights, read and checked."""
@@ -162,6 +152,23 @@ def tuned(
         for part in fitted:
             part._fitted = False
         raise
+
+
+def drawn_parts(
+    count: int, fraction: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of a random share for tuning, and all others."""
+    check_above("tune_fraction", fraction, 0.0)
+    num_tune = round(count * fraction)
+    if not 0 < num_tune < count:
+        raise value_error(
+            "`tune_fraction` must leave rows on both sides",
+            tune_fraction=fraction,
+            rows=count,
+        )
+    order = np.random.default_rng(seed).permutation(count)
+    # Only the choice of rows is random: they keep their order.
+    return np.sort(order[:num_tune]), np.sort(order[num_tune:])
 
 
 def check_nothing_to_tune(parts: Sequence[Any], delta: float | None) -> None:
