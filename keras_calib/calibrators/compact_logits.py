@@ -26,7 +26,7 @@ from keras_calib.formulas.compact_logits import interpolated
 from keras_calib.formulas.compact_logits import log_sums
 from keras_calib.formulas.compact_logits import nodes
 from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_integer
@@ -118,15 +118,8 @@ class CompactLogits:
             ValueError: If shapes do not fit, a logit is NaN or infinite, or
                 the logit of a label is -inf.
         """
-        read = standardize_arrays(
-            labels,
-            logits,
-            from_logits=True,
-            sample_weight=sample_weight,
-            ignore_class=ignore_class,
-            name="logits",
-            drop=False,
-            refuse_probabilities=True,
+        read = standardize_logits(
+            labels, logits, sample_weight, ignore_class, drop=False
         )
         num_classes = read.outputs.shape[-1]
         known = self._num_classes or num_classes

@@ -20,7 +20,7 @@ from threadpoolctl import ThreadpoolController
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
@@ -236,13 +236,11 @@ def read_samples(
     refuse_probabilities: bool | None = True,
 ) -> FittingData:
     """Reads and checks the arguments of `fit`, without a copy if possible."""
-    read = standardize_arrays(
+    read = standardize_logits(
         labels,
         logits,
-        from_logits=True,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-        name="logits",
+        sample_weight,
+        ignore_class,
         drop=False,
         refuse_probabilities=refuse_probabilities,
     )

@@ -41,6 +41,7 @@ __all__ = [
     "both",
     "standardize",
     "standardize_arrays",
+    "standardize_logits",
 ]
 
 
@@ -272,4 +273,26 @@ def standardize_arrays(
         raise value_error("`sample_weight` must not be 0 everywhere", sum=0.0)
     return Batch(
         read, outputs, from_logits, weight, valid, facts=facts, votes=votes
+    )
+
+
+def standardize_logits(
+    labels: Any,
+    logits: Any,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+    *,
+    drop: bool = True,
+    refuse_probabilities: bool | None = True,
+) -> Batch:
+    """`standardize_arrays` for logits, which must not be probabilities."""
+    return standardize_arrays(
+        labels,
+        logits,
+        from_logits=True,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
+        name="logits",
+        drop=drop,
+        refuse_probabilities=refuse_probabilities,
     )

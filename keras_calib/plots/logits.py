@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.scores import p_norm
-from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.top_label import hard_labels
@@ -49,15 +49,7 @@ class _LogitDisplay(ModelDisplay):
         ignore_class: int | None = None,
         name: str | None = None,
     ):
-        read = standardize_arrays(
-            labels,
-            logits,
-            from_logits=True,
-            sample_weight=sample_weight,
-            ignore_class=ignore_class,
-            name="logits",
-            refuse_probabilities=True,
-        )
+        read = standardize_logits(labels, logits, sample_weight, ignore_class)
         kept = slice(None) if read.weight is None else read.weight > 0
         self.logits = read.outputs[kept].astype("float64")
         self.max_logit = self.logits.max(-1)

@@ -7,7 +7,7 @@ import keras
 
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.formulas.scores import p_norm
-from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.softmax import top1
@@ -114,15 +114,7 @@ class LogitNormalization(FittedLayer):
             ValueError: If shapes do not fit, there is no sample, a logit is
                 NaN or infinite, or `logits` are probabilities.
         """
-        read = standardize_arrays(
-            labels,
-            logits,
-            from_logits=True,
-            sample_weight=sample_weight,
-            ignore_class=ignore_class,
-            name="logits",
-            refuse_probabilities=True,
-        )
+        read = standardize_logits(labels, logits, sample_weight, ignore_class)
         # Normalised logits tie in float32.
         outputs = read.outputs.astype("float64", copy=False)
         top = top_label(

@@ -16,7 +16,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.arrays import shape_of
@@ -92,15 +92,12 @@ class HeldOut(NamedTuple):
         with np.errstate(over="ignore"):
             # What becomes infinite is refused below.
             logits = self.logits.astype("float32", copy=False)
-        read = standardize_arrays(
+        read = standardize_logits(
             self.labels,
             logits,
-            from_logits=True,
-            sample_weight=self.weight,
-            ignore_class=self.ignore_class,
-            name="logits",
+            self.weight,
+            self.ignore_class,
             drop=calibrator is None,
-            refuse_probabilities=True,
         )
         if calibrator is None:
             return read
@@ -109,12 +106,11 @@ class HeldOut(NamedTuple):
         every = read.outputs.reshape(*logits.shape[:-1], -1)
         outputs = by_blocks(calibrator, every).reshape(read.outputs.shape)
         rows = slice(None) if read.mask is None else read.mask
-        return standardize_arrays(
+        return standardize_logits(
             read.labels[rows],
             outputs[rows],
-            from_logits=True,
-            sample_weight=None if read.weight is None else read.weight[rows],
-            name="logits",
+            None if read.weight is None else read.weight[rows],
+            refuse_probabilities=False,
         )
 
 
