@@ -47,7 +47,7 @@ class AffineCalibrator(Calibrator):
         if penalty is not None:
             check_above("penalty", penalty, 0.0)
         super().__init__(**kwargs)
-        self.penalty = None if penalty is None else float(penalty)
+        self._keep(penalty=None if penalty is None else float(penalty))
         # Only a ridge leaves the bias of an absent class finite.
         self.needs_every_class = penalty is None
 
@@ -160,7 +160,6 @@ class VectorScaling(AffineCalibrator):
     fitted_values = ("scale", "bias")
     scale = fitted_array("scale", "The fitted w, `(num_classes,)`.")
     bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
-    options = ("penalty",)
     diagonal = True
 
     def __init__(
@@ -219,7 +218,6 @@ class MatrixScaling(AffineCalibrator):
     fitted_values = ("matrix", "bias")
     matrix = fitted_array("matrix", "W `(num_classes, num_classes)`.")
     bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
-    options = ("penalty", "off_diagonal_strength", "intercept_strength")
     default_name = "matrix_scaling"
 
     def __init__(
@@ -244,8 +242,7 @@ class MatrixScaling(AffineCalibrator):
         super().__init__(
             penalty=penalty, name=name or self.default_name, **kwargs
         )
-        self.off_diagonal_strength = off_diagonal_strength
-        self.intercept_strength = intercept_strength
+        self._keep(**strengths)
         check_square(matrix)
         self.set_known(matrix=matrix, bias=bias)
 

@@ -7,6 +7,7 @@ from typing import Self
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import is_in_live_graph
@@ -33,7 +34,7 @@ def fitted_array(name: str, doc: str) -> property:
     return property(lambda self: self.fitted_value(name), doc=doc)
 
 
-class Calibrator(FittedLayer, FitsOnModel):
+class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
     """Abstract: a layer that maps logits to calibrated logits.
 
     Fit it after training, on held-out data that neither trained nor chose
@@ -61,8 +62,6 @@ class Calibrator(FittedLayer, FitsOnModel):
 
     # Names that are constructor arguments, variables and properties alike.
     fitted_values: tuple[str, ...] = ()
-    # Names of the other arguments, which are attributes.
-    options: tuple[str, ...] = ()
     # Whether a class without a sample leaves something undetermined.
     needs_every_class = True
     # Whether a fit cannot raise the NLL of its own samples.
@@ -73,6 +72,11 @@ class Calibrator(FittedLayer, FitsOnModel):
         super().__init__(name=name, **kwargs)
         self.supports_masking = True
         self._num_classes: int | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the other arguments, which are attributes."""
+        return self._arguments
 
     def fit(
         self,

@@ -69,7 +69,6 @@ class BetaCalibration(OneVsRest):
     coefficients = fitted_array(
         "coefficients", "The fitted a, b, c of each class."
     )
-    options = ("clip",)
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class BetaCalibration(OneVsRest):
         check_at_least("clip", clip, 0.0)
         check_at_most("clip", clip, 0.499)
         super().__init__(name=name, **kwargs)
-        self.clip = float(clip)
+        self._keep(clip=float(clip))
         self.set_known_rows(coefficients=coefficients)
 
     def fit_samples(self, samples: FittingData) -> None:

@@ -35,13 +35,12 @@ class _Table(OneVsRest):
     """Abstract: looks up the calibrated q_k of each p_k."""
 
     values = fitted_array("values", "The calibrated q at each edge or bend.")
-    options: tuple[str, ...] = ("min_prob",)
 
     def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
         check_at_least("min_prob", min_prob, 0.0)
         check_at_most("min_prob", min_prob, 0.5)
         super().__init__(name=name, **kwargs)
-        self.min_prob = float(min_prob)
+        self._keep(min_prob=float(min_prob))
 
     def look_up(self, probs: Any) -> Any:
         """Calibrated q_k of p_k, `(..., num_classes)`."""
@@ -100,7 +99,6 @@ class HistogramBinning(_Table):
     upper_edges = fitted_array(
         "upper_edges", "Upper ends of the bins; 1 pads rows."
     )
-    options = ("num_bins", "edges", "empty", "min_prob")
 
     def __init__(
         self,
@@ -118,9 +116,7 @@ class HistogramBinning(_Table):
         check_in("edges", edges, ("width", "mass"))
         check_in("empty", empty, ("centre", "zero"))
         super().__init__(min_prob=min_prob, name=name, **kwargs)
-        self.num_bins = num_bins
-        self.edges = edges
-        self.empty = empty
+        self._keep(num_bins=num_bins, edges=edges, empty=empty)
         self.set_known_rows(upper_edges=upper_edges, values=values)
 
     def fit_samples(self, samples: FittingData) -> None:

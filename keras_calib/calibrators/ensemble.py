@@ -65,7 +65,6 @@ class EnsembleTemperatureScaling(Calibrator):
 
     fitted_values = ("temperature", "mixture")
     mixture = fitted_array("mixture", "The shares m of the three parts.")
-    options = ("objective",)
     needs_every_class = False
 
     def __init__(
@@ -79,7 +78,7 @@ class EnsembleTemperatureScaling(Calibrator):
     ):
         check_in("objective", objective, ("mse", "nll"))
         super().__init__(name=name, **kwargs)
-        self.objective = objective
+        self._keep(objective=objective)
         self.lowers_nll = objective == "nll"
         if (temperature is None) != (mixture is None):
             raise value_error(

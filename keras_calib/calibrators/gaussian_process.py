@@ -112,7 +112,6 @@ class GaussianProcessCalibration(Calibrator):
         "offsets",
         "deviations",
     )
-    options = ("num_inducing_points", "average", "num_draws", "seed")
     uniform_share = fitted_array("uniform_share", "The share s of uniform.")
     bounds = fitted_array("bounds", "Least and largest u of the table.")
     offsets = fitted_array("offsets", "Mean of g - u, `(num_knots,)`.")
@@ -140,10 +139,12 @@ class GaussianProcessCalibration(Calibrator):
         check_integer("num_draws", num_draws, 2)
         check_integer("seed", seed, 0)
         super().__init__(name=name, **kwargs)
-        self.num_inducing_points = num_inducing_points
-        self.average = average
-        self.num_draws = num_draws
-        self.seed = seed
+        self._keep(
+            num_inducing_points=num_inducing_points,
+            average=average,
+            num_draws=num_draws,
+            seed=seed,
+        )
         self._table_error: float | None = None
         values = {
             "temperature": temperature,

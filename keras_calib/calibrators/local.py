@@ -106,19 +106,6 @@ class LocalTemperatureScaling(Calibrator):
         taken. The paper chooses the epoch on images of its own.
     """
 
-    options = (
-        "use_image",
-        "depth",
-        "kernel_size",
-        "dilation_rate",
-        "validation_fraction",
-        "strength",
-        "learning_rate",
-        "batch_size",
-        "epochs",
-        "patience",
-        "seed",
-    )
     needs_every_class = False
     keeps_ruled_out = True
     kernel = fitted_array("kernel", "Filters of the logits.")
@@ -172,13 +159,19 @@ class LocalTemperatureScaling(Calibrator):
         check_above("learning_rate", learning_rate, 0.0)
         check_integer("seed", seed, 0)
         super().__init__(name=name, **kwargs)
-        self.use_image = use_image
-        self.depth, self.kernel_size = depth, kernel_size
-        self.dilation_rate = dilation_rate
-        self.validation_fraction = validation_fraction
-        self.strength = strength
-        self.learning_rate, self.batch_size = learning_rate, batch_size
-        self.epochs, self.patience, self.seed = epochs, patience, seed
+        self._keep(
+            use_image=use_image,
+            depth=depth,
+            kernel_size=kernel_size,
+            dilation_rate=dilation_rate,
+            validation_fraction=validation_fraction,
+            strength=strength,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            epochs=epochs,
+            patience=patience,
+            seed=seed,
+        )
         self.tree = TreeShape(depth, kernel_size, dilation_rate)
         self.fitted_values = ("temperature", *_FILTERS)
         if use_image:

@@ -36,7 +36,7 @@ class _LogOddsScaling(OneVsRest):
             check_above("penalty", penalty, 0.0)
             penalty = float(penalty)
         super().__init__(name=name, **kwargs)
-        self.penalty = penalty
+        self._keep(penalty=penalty)
 
     def ridge(self, samples: FittingData) -> float:
         """The factor of the squared coefficients beside the mean NLL."""
@@ -109,7 +109,6 @@ class AffineScaling(_LogOddsScaling):
     """
 
     fitted_values = ("coefficients",)
-    options = ("penalty",)
 
     def __init__(
         self,
@@ -199,7 +198,6 @@ class QuadraticScaling(_LogOddsScaling):
 
     fitted_values = ("coefficients", "ends")
     ends = fitted_array("ends", "Least and largest s of each parabola.")
-    options = ("penalty", "monotone")
 
     def __init__(
         self,
@@ -213,7 +211,7 @@ class QuadraticScaling(_LogOddsScaling):
     ):
         check_flag("monotone", monotone)
         super().__init__(penalty=penalty, name=name, **kwargs)
-        self.monotone = bool(monotone)
+        self._keep(monotone=bool(monotone))
         if coefficients is not None and ends is None:
             rows = len(np.atleast_1d(coefficients))
             ends = np.full((rows, 2), [-_LARGEST, _LARGEST])

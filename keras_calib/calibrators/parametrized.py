@@ -82,7 +82,6 @@ class ParametrizedTemperatureScaling(Calibrator):
     """
 
     fitted_values = ("temperature", *Network._fields)
-    options = ("objective", "num_inputs", "units", "strength", "seed")
     needs_every_class = False
     keeps_ruled_out = True
     kernel_1 = fitted_array("kernel_1", "Weights of the first layer.")
@@ -116,10 +115,14 @@ class ParametrizedTemperatureScaling(Calibrator):
         check_at_least("strength", strength, 0.0)
         check_integer("seed", seed, 0)
         super().__init__(name=name, **kwargs)
-        self.objective = objective
+        self._keep(
+            objective=objective,
+            num_inputs=num_inputs,
+            units=units,
+            strength=strength,
+            seed=seed,
+        )
         self.lowers_nll = objective == "nll"
-        self.num_inputs, self.units = num_inputs, units
-        self.strength, self.seed = strength, seed
         network = Network(kernel_1, bias_1, kernel_2, bias_2, kernel_3, bias_3)
         self._set_given({"temperature": temperature, **network._asdict()})
 
@@ -129,9 +132,7 @@ class ParametrizedTemperatureScaling(Calibrator):
         return float(self.fitted_value("temperature"))
 
     def fit_samples(self, samples: FittingData) -> None:
-        temperature, network = fitted_network(
-            samples, **{name: getattr(self, name) for name in self.options}
-        )
+        temperature, network = fitted_network(samples, **self._kept())
         self.set_fitted(
             self._known_classes(len(network.kernel_1)),
             temperature=temperature,

@@ -48,7 +48,6 @@ class _Structured(AffineCalibrator):
     temperature = fitted_array("temperature", "The temperature T, a scalar.")
     uniform_share = fitted_array("uniform_share", "The share s of uniform.")
     bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
-    options = ("penalty",)
 
     def set_known_map(self, weights: Any, **values: Any) -> None:
         """Sets values given to the constructor: all of them, or none."""

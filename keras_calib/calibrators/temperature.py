@@ -93,7 +93,6 @@ class TemperatureScaling(Calibrator):
     """
 
     fitted_values = ("temperature",)
-    options = ("objective", "grid")
     needs_every_class = False
     keeps_ruled_out = True
 
@@ -108,9 +107,10 @@ class TemperatureScaling(Calibrator):
     ):
         check_in("objective", objective, _OBJECTIVES)
         super().__init__(name=name, **kwargs)
-        self.objective = objective
+        if grid is not None:
+            grid = [float(t) for t in grid]
+        self._keep(objective=objective, grid=grid)
         self.lowers_nll = objective == "nll" and grid is None
-        self.grid = None if grid is None else [float(t) for t in grid]
         if self.grid == []:
             raise value_error("`grid` must not be empty", grid=grid)
         for value in self.grid or []:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import warn
@@ -48,7 +49,7 @@ __all__ = ["StreamingMetric"]
 _INVALID, _FRACTIONAL, _WITHOUT_ROWS, _PROBABILITIES = range(4)
 
 
-class StreamingMetric(MergeableMetric):
+class StreamingMetric(KeepsArguments, MergeableMetric):
     """Abstract base of metrics that stream exactly, in fixed memory.
 
     Use a subclass, such as `ECE` or `CalibrationMetrics`.
@@ -151,7 +152,6 @@ class StreamingMetric(MergeableMetric):
         )
         self._add_state()
         self._has_warned = False
-        self._arguments: tuple[str, ...] = ()
         self._keep(refresh_every=refresh_every)
         # By the name in the logs; a metric may have several.
         self._displays: dict[str, Display] = {}
@@ -303,13 +303,7 @@ class StreamingMetric(MergeableMetric):
 
     def get_config(self):
         config = super().get_config() | self.options.of_metric()
-        return config | {name: getattr(self, name) for name in self._arguments}
-
-    def _keep(self, **arguments: Any) -> None:
-        """Keep arguments as attributes, and in the configuration."""
-        for name, value in arguments.items():
-            setattr(self, name, value)
-        self._arguments = (*self._arguments, *arguments)
+        return config | self._kept()
 
     def _value(self, readings: Readings) -> Any:
         """The value, or a list of them (array-agnostic)."""

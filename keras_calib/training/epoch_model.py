@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import make_functional
 from keras_calib.backend.keras_internals import unpickler
@@ -196,20 +197,11 @@ class EpochModel(keras.Model):
         return model
 
 
-class ConfiguredModel(EpochModel):
+class ConfiguredModel(KeepsArguments, EpochModel):
     """Abstract: an `EpochModel` that is saved with arguments of its own."""
 
-    _arguments: tuple[str, ...] = ()
-
     def get_config(self):
-        kept = {name: getattr(self, name) for name in self._arguments}
-        return {**super().get_config(), **kept}
-
-    def _keep(self, **arguments: Any) -> None:
-        """Keeps arguments as attributes, and in the configuration."""
-        for name, value in arguments.items():
-            setattr(self, name, value)
-        self._arguments = (*self._arguments, *arguments)
+        return {**super().get_config(), **self._kept()}
 
 
 def epoch_events(
