@@ -81,7 +81,7 @@ class FileRunner:
                 np.arange(start, start + self.batch_size), rows - 1
             )
             batch = {k: x[place] for k, x in inputs.items()}
-            for name, answer in self._run(batch).items():
+            for name, answer in self.run_batch(batch).items():
                 found.setdefault(name, []).append(answer[: stop - start])
         return {name: np.concatenate(parts) for name, parts in found.items()}
 
@@ -134,7 +134,7 @@ class FileRunner:
                 for zero in [scales[name][1]]
             }
 
-        self._run = run
+        self.run_batch = run
 
     def _load_onnx(self, path: Path) -> None:
         import onnxruntime
@@ -150,7 +150,7 @@ class FileRunner:
             dtype = np.dtype(object if kind == "string" else kind)
             self.inputs[told.name] = _Input(shape, dtype, 0.0, 0)
         names = [output.name for output in session.get_outputs()]
-        self._run = lambda batch: dict(
+        self.run_batch = lambda batch: dict(
             zip(names, session.run(None, batch), strict=True)
         )
 

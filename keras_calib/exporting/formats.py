@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
+from keras_calib.exporting.file_runner import FileRunner
 from keras_calib.exporting.onnx_ops import HANDLERS
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.savedmodel import write_savedmodel
@@ -127,18 +128,9 @@ def write_onnx(
     )
 
 
-def _load_onnx(path: Path) -> Signatures:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(
-        str(path), providers=["CPUExecutionProvider"]
-    )
-    names = [output.name for output in session.get_outputs()]
-
-    def run(**inputs):
-        return dict(zip(names, session.run(None, inputs), strict=True))
-
-    return {"serving_default": run}
+def _load_file(path: Path, litert: bool) -> Signatures:
+    runner = FileRunner(path, litert, batch_size=1)
+    return {"serving_default": lambda **inputs: runner.run_batch(inputs)}
 
 
 def write_litert(
@@ -159,18 +151,8 @@ def write_litert(
         file.write(content)
 
 
-def _load_litert(path: Path) -> Signatures:
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_path=str(path))
-    runner = interpreter.get_signature_runner("serving_default")
-
-    def run(**inputs):
-        # Copied, as the next run overwrites the interpreter's arrays.
-        return {k: np.array(v) for k, v in runner(**inputs).items()}
-
-    return {"serving_default": run}
-
+_load_onnx = partial(_load_file, litert=False)
+_load_litert = partial(_load_file, litert=True)
 
 FORMATS = {
     made.name: made

@@ -16,12 +16,11 @@ from keras_calib.functional.groupings import groupings
 from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.predictions.row_order import Told
 from keras_calib.reporting.annotators import wrong_of
+from keras_calib.reporting.measures import kinds_told
 
 __all__ = ["AttributeGroups", "with_groups", "worst_first"]
 
 _MIN_SIZE, _LEVEL = 30, 0.95
-# So many groups are named in a sentence.
-_NUM_NAMES = 6
 
 
 class AttributeGroups:
@@ -154,9 +153,7 @@ def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:
             "predictions together, but for no group"
         )
         kinds[text] = above
-    texts = [
-        f"{text}: {_names(found)}." for text, found in kinds.items() if found
-    ]
+    texts = kinds_told(kinds, lambda x: f"{x['attribute']} {x['group']}")
     if all(row["too_few"] for row in rows):
         return [
             f"Every group has fewer than {_MIN_SIZE} predictions, which is too"
@@ -176,11 +173,3 @@ def _rejected(row: dict[str, Any]) -> bool:
     return row["gap"] is not None and not (
         row["gap_low"] <= 0 <= row["gap_high"]
     )
-
-
-def _names(rows: list[dict[str, Any]]) -> str:
-    names = ", ".join(
-        f"{x['attribute']} {x['group']}" for x in rows[:_NUM_NAMES]
-    )
-    more = len(rows) - _NUM_NAMES
-    return names + (f" and {more:,} more" if more > 0 else "")

@@ -33,7 +33,7 @@ from keras_calib.reporting.verdict import change_of
 from keras_calib.reporting.verdict import judged
 from keras_calib.reporting.verdict import verdict
 
-__all__ = ["Mistake", "ModelEvaluation", "nothing_counts"]
+__all__ = ["Mistake", "ModelEvaluation", "nothing_counts", "with_intervals"]
 
 # Least confidence of errors that are counted by label and predicted class.
 _SURE_PAIR = SURE[1]
@@ -283,14 +283,10 @@ def nothing_counts(
     )
 
 
-def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
-    """Every metric by its name, with its 95 % interval.
-
-    The ECCE has a p-value of calibration too, None of too few data and of
-    votes, which vary less than single labels.
-    """
+def with_intervals(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
+    """Every metric by its name: value, and ends of the interval."""
     intervals = metrics.interval()
-    found: dict[str, dict[str, Any]] = {
+    return {
         name: {
             "value": float(value),
             "low": intervals[name][0],
@@ -298,6 +294,15 @@ def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
         }
         for name, value in metrics.result().items()
     }
+
+
+def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
+    """Every metric by its name, with its 95 % interval.
+
+    The ECCE has a p-value of calibration too, None of too few data and of
+    votes, which vary less than single labels.
+    """
+    found = with_intervals(metrics)
     if "ecce" in found:
         weight, squares = (
             float(np.sum(getattr(metrics.bins(), name)))

@@ -23,6 +23,7 @@ from keras_calib.reporting.groups import SURE
 from keras_calib.reporting.groups import GroupRow
 from keras_calib.reporting.groups import StageGroups
 from keras_calib.reporting.measures import directions
+from keras_calib.reporting.measures import kinds_told
 from keras_calib.reporting.measures import measures
 from keras_calib.reporting.pictures import cumulative_diagram
 from keras_calib.reporting.pictures import diagram
@@ -34,9 +35,8 @@ from keras_calib.version import __version__
 
 __all__ = ["Report", "check_html", "made_now", "page_of", "template"]
 
-# At most so many classes in the table, and names in a sentence.
+# At most so many classes in the table.
 _NUM_CLASSES = 10
-_NUM_NAMES = 6
 # At most so many pairs of classes that sure errors confuse.
 _NUM_PAIRS = 6
 # Inches of diagrams, about as wide as a phone, where text must be readable.
@@ -362,14 +362,7 @@ def _about_classes(
         "Overconfident": [x for x in rows if x.side == "over"],
         "Underconfident": [x for x in rows if x.side == "under"],
     }
-    texts = []
-    for text, found in kinds.items():
-        if not found:
-            continue
-        names = ", ".join(name_of(x.group) for x in found[:_NUM_NAMES])
-        if len(found) > _NUM_NAMES:
-            names += f" and {len(found) - _NUM_NAMES:,} more"
-        texts.append(f"{text}: {names}.")
+    texts = kinds_told(kinds, lambda x: name_of(x.group))
     if not texts:
         return [
             "These data show no class with more errors than the average, or "

@@ -18,6 +18,7 @@ from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.predictions.multi_label import label_logits
 from keras_calib.reporting.evaluation import nothing_counts
+from keras_calib.reporting.evaluation import with_intervals
 from keras_calib.reporting.label_sums import LabelFacts
 from keras_calib.reporting.label_sums import LabelSums
 from keras_calib.reporting.label_sums import base_rate_scores
@@ -342,13 +343,4 @@ def _summary(labels: list[LabelFacts], pooled: LabelFacts) -> dict[str, Any]:
 
 def _example_results(metric: Any) -> dict[str, Any]:
     table = metric.pooled()
-    intervals = table.interval()
-    found: dict[str, Any] = {
-        name: {
-            "value": float(value),
-            "low": intervals[name][0],
-            "high": intervals[name][1],
-        }
-        for name, value in table.result().items()
-    }
-    return {**found, "aurc": table.aurc()}
+    return {**with_intervals(table), "aurc": table.aurc()}

@@ -1,9 +1,12 @@
 """What a report says of several labels in words: which are off, what to do."""
 
+from operator import itemgetter
 from typing import Any
 
 from keras_calib.metrics.mean_gap import MeanGap
+from keras_calib.reporting.measures import kinds_told
 from keras_calib.reporting.measures import listed
+from keras_calib.reporting.measures import names_of
 
 __all__ = ["about_label_selection", "label_verdict", "side_of"]
 
@@ -13,8 +16,6 @@ _SMALL = 0.02
 _SHARE = 0.2
 # Least lower end of the ECE of a label that is off though right on average.
 _BENT = 0.01
-# So many labels are named in a sentence.
-_NUM_NAMES = 6
 _SIDES = {
     "over": "predicted too often",
     "under": "predicted too rarely",
@@ -129,9 +130,7 @@ def _in_words(rows: list[dict[str, Any]]) -> list[str]:
         ],
         "Missing in all examples": [x for x in rows if not x["count"]],
     }
-    return [
-        f"{text}: {_names(found)}." for text, found in kinds.items() if found
-    ]
+    return kinds_told(kinds, itemgetter("label"))
 
 
 def about_label_selection(found: dict[str, Any]) -> list[str]:
@@ -169,7 +168,7 @@ def about_label_selection(found: dict[str, Any]) -> list[str]:
         named = ""
         if by_label:
             rows = [x for x in found["labels"] if x["contradicted"]]
-            named = f" for {_names(rows)}"
+            named = f" for {names_of(rows, itemgetter('label'))}"
         texts.append(
             f"These data speak against it{named}: the risk on them is above "
             f"{_percent(limit, 2)}. They differ from the data that the "
@@ -179,12 +178,6 @@ def about_label_selection(found: dict[str, Any]) -> list[str]:
     else:
         texts.append("These data do not contradict it.")
     return texts
-
-
-def _names(rows: list[dict[str, Any]]) -> str:
-    names = ", ".join(x["label"] for x in rows[:_NUM_NAMES])
-    more = len(rows) - _NUM_NAMES
-    return names + (f" and {more:,} more" if more > 0 else "")
 
 
 def _percent(share: float, digits: int = 1) -> str:

@@ -1,11 +1,25 @@
 """The measures of a report: what each is, and what calibration changed."""
 
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
 from keras_calib.metrics.registry import mode_of
 
-__all__ = ["EXPLAINED", "Measure", "directions", "listed", "measures"]
+__all__ = [
+    "EXPLAINED",
+    "Measure",
+    "directions",
+    "kinds_told",
+    "listed",
+    "measures",
+    "names_of",
+]
+
+# So many rows are named in a sentence.
+_NUM_NAMES = 6
 
 # The metrics of a report: its title in the table, and a few words on it.
 EXPLAINED = {
@@ -93,6 +107,24 @@ def listed(titles: list[str]) -> str:
     """Names with commas, and "and" before the last."""
     *first, last = titles
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def kinds_told(
+    kinds: Mapping[str, Sequence], name_of: Callable[[Any], str]
+) -> list[str]:
+    """A sentence for each kind that has rows: what it is, and their names."""
+    return [
+        f"{text}: {names_of(found, name_of)}."
+        for text, found in kinds.items()
+        if found
+    ]
+
+
+def names_of(rows: Sequence, name_of: Callable[[Any], str]) -> str:
+    """The names of the first rows, and how many more there are."""
+    names = ", ".join(map(name_of, rows[:_NUM_NAMES]))
+    more = len(rows) - _NUM_NAMES
+    return names + (f" and {more:,} more" if more > 0 else "")
 
 
 def _cell(name: str, x: dict[str, Any]) -> tuple[str, str, str]:
