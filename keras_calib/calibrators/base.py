@@ -1,6 +1,7 @@
 """The base of every calibrator."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 from typing import Self
 
@@ -265,25 +266,20 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
         given = {k: v for k, v in values.items() if v is not None}
         if given and set(given) != set(self.fitted_values):
             raise value_error(
-                "fitted values must be given together",
-                needed=list(self.fitted_values),
+                f"{_named(self.fitted_values)} must be given together",
                 given=list(given),
             )
         return {k: np.asarray(v, "float32") for k, v in given.items()}
 
     def set_known(self, **values: Any) -> None:
         """Sets values given to the constructor: all of them, or none."""
-        given = [name for name, value in values.items() if value is not None]
-        if not given:
+        arrays = self.given_arrays(values)
+        if not arrays:
             return
-        names = " and ".join(f"`{name}`" for name in values)
-        if len(given) < len(values):
-            raise value_error(f"{names} must be given together", given=given)
-        arrays = {name: np.asarray(v, "float32") for name, v in values.items()}
         counts = {len(np.atleast_1d(v)) for v in arrays.values()}
         if len(counts) > 1:
             raise value_error(
-                f"{names} must be for the same number of classes",
+                f"{_named(arrays)} must be for the same number of classes",
                 shapes=[v.shape for v in arrays.values()],
             )
         self.set_fitted(counts.pop(), **arrays)
@@ -323,3 +319,9 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
                 samples=count,
                 parameters=needed,
             )
+
+
+def _named(values: Iterable[str]) -> str:
+    """Names of arguments, as errors call them."""
+    *first, last = (f"`{name}`" for name in values)
+    return f"{', '.join(first)} and {last}" if first else last

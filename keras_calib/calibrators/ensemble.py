@@ -80,13 +80,8 @@ class EnsembleTemperatureScaling(Calibrator):
         super().__init__(name=name, **kwargs)
         self._keep(objective=objective)
         self.lowers_nll = objective == "nll"
-        if (temperature is None) != (mixture is None):
-            raise value_error(
-                "`temperature` and `mixture` must be given together",
-                temperature=temperature,
-                mixture=mixture,
-            )
-        if temperature is not None:
+        known = {"temperature": temperature, "mixture": mixture}
+        if self.given_arrays(known):
             check_above("temperature", temperature, 0.0)
             shares = np.asarray(mixture, "float64")
             off = shares.shape != (3,) or abs(shares.sum() - 1) > 1e-5
@@ -95,7 +90,7 @@ class EnsembleTemperatureScaling(Calibrator):
                     "`mixture` must be three shares >= 0 that sum to 1",
                     mixture=mixture,
                 )
-            self.set_fitted(temperature=temperature, mixture=mixture)
+            self.set_fitted(**known)
 
     @property
     def temperature(self) -> float:

@@ -153,9 +153,8 @@ class GaussianProcessCalibration(Calibrator):
             "offsets": offsets,
             "deviations": deviations,
         }
-        given = [name for name, value in values.items() if value is not None]
-        if given:
-            _check_table(values, given)
+        if self.given_arrays(values):
+            _check_table(values)
             self.set_fitted(**values)
 
     @property
@@ -315,11 +314,9 @@ def _error(curve: Curve, offsets: np.ndarray) -> float:
     return float(np.abs(table - curve.at(between)[0]).max())
 
 
-def _check_table(values: dict[str, Any], given: list[str]) -> None:
-    """Raises ValueError unless all values are there, of shapes that fit."""
+def _check_table(values: dict[str, Any]) -> None:
+    """Raises ValueError unless the values have shapes that fit."""
     names = ", ".join(f"`{name}`" for name in values)
-    if len(given) < len(values):
-        raise value_error(f"{names} must be given together", given=given)
     shapes = {name: np.shape(value) for name, value in values.items()}
     size = shapes["offsets"]
     if (

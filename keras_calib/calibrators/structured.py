@@ -52,13 +52,9 @@ class _Structured(AffineCalibrator):
     def set_known_map(self, weights: Any, **values: Any) -> None:
         """Sets values given to the constructor: all of them, or none."""
         name = "scale" if self.diagonal else "matrix"
-        values = {"temperature": values["temperature"], name: weights, **values}
-        given = [key for key, value in values.items() if value is not None]
-        if not given:
+        values |= {name: weights}
+        if not self.given_arrays(values):
             return
-        if len(given) < len(values):
-            names = ", ".join(f"`{key}`" for key in values)
-            raise value_error(f"{names} must be given together", given=given)
         check_above("temperature", values["temperature"], 0.0)
         check_share("uniform_share", values["uniform_share"], positive=True)
         shapes = np.shape(weights), np.shape(values["bias"])
