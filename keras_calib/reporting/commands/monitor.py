@@ -8,6 +8,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import add_groups
 from keras_calib.reporting.commands.terminal import check_shares
+from keras_calib.reporting.commands.terminal import flags
 from keras_calib.reporting.commands.terminal import load_keras
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
@@ -48,12 +49,8 @@ examples:
 """
 # How errors call the library's arguments here.
 FLAGS = {
-    "risk": "--risk",
-    "coverage": "--coverage",
-    "alpha": "--alpha",
-    "tolerance": "--tolerance",
+    **flags("risk", "coverage", "alpha", "tolerance", "selector"),
     "max_waiting": "--waiting",
-    "selector": "--selector",
     'unknown="skip"': "--unknown=skip",
 }
 _Arguments = dict[str, dict[str, Any]]

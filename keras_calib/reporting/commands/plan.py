@@ -11,6 +11,7 @@ from keras_calib.backend.files import replacing
 from keras_calib.backend.files import write_csv
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import check_shares
+from keras_calib.reporting.commands.terminal import flags
 from keras_calib.reporting.commands.terminal import load_keras
 from keras_calib.reporting.commands.terminal import picture_of
 
@@ -37,17 +38,8 @@ examples:
 """
 # How errors call the library's arguments here.
 FLAGS = {
-    "risk": "--risk",
-    "ece": "--ece",
-    "compare": "--compare",
-    "delta": "--delta",
-    "power": "--power",
-    "level": "--level",
-    "accuracy": "--accuracy",
-    "coverage": "--coverage",
-    "disagreement": "--disagreement",
-    "max_samples": "--max-samples",
-    "pilot": "--pilot",
+    **flags("risk", "ece", "compare", "delta", "power", "level", "accuracy"),
+    **flags("coverage", "disagreement", "max_samples", "pilot"),
     "path": "--out",
 }
 _SHARES = {

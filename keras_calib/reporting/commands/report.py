@@ -9,6 +9,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import add_groups
 from keras_calib.reporting.commands.terminal import check_shares
+from keras_calib.reporting.commands.terminal import flags
 from keras_calib.reporting.commands.terminal import load_keras
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
@@ -51,9 +52,7 @@ examples:
 """
 # How errors call the library's arguments here.
 FLAGS = {
-    "risk": "--risk",
-    "delta": "--delta",
-    "ignore_class": "--ignore-class",
+    **flags("risk", "delta", "ignore_class"),
     "num_bins": "--bins",
     "class_names": "--classes",
     "path": "--out",

@@ -23,6 +23,7 @@ __all__ = [
     "add_groups",
     "blamed",
     "check_shares",
+    "flags",
     "load_keras",
     "picture_of",
 ]
@@ -37,6 +38,11 @@ def add_groups(parser: argparse.ArgumentParser, groups: dict) -> None:
         group = parser.add_argument_group(title)
         for flag, options in arguments.items():
             group.add_argument(flag, **options)
+
+
+def flags(*names: str) -> dict[str, str]:
+    """The flags of arguments that are called as in the library."""
+    return {name: f"--{name.replace('_', '-')}" for name in names}
 
 
 def check_shares(given: argparse.Namespace, names: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import add_groups
 from keras_calib.reporting.commands.terminal import check_shares
+from keras_calib.reporting.commands.terminal import flags
 from keras_calib.reporting.commands.terminal import load_keras
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
@@ -45,9 +46,7 @@ examples:
 """
 # How errors call the library's arguments here.
 FLAGS = {
-    "risk": "--risk",
-    "coverage": "--coverage",
-    "delta": "--delta",
+    **flags("risk", "coverage", "delta"),
     "groups": "--group",
     "path": "--out",
 }
