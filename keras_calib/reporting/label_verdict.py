@@ -7,6 +7,8 @@ from keras_calib.metrics.mean_gap import MeanGap
 from keras_calib.reporting.measures import kinds_told
 from keras_calib.reporting.measures import listed
 from keras_calib.reporting.measures import names_of
+from keras_calib.reporting.verdict import AGAIN
+from keras_calib.reporting.verdict import percent
 
 __all__ = ["about_label_selection", "label_verdict", "side_of"]
 
@@ -24,10 +26,6 @@ _SIDES = {
 _FIT = (
     "Fit a MultiLabelCalibrator on held-out data that trained nothing, and "
     "give it to the report."
-)
-_AGAIN = (
-    "Check that the calibrator was fitted on data like these, which trained "
-    "nothing. If they were, fit it on more data, or one with more parameters."
 )
 
 
@@ -94,7 +92,7 @@ def label_verdict(
         )
         if counted == 1:
             answer = f"{no}: the label is {listed(how)}."
-        advice = _AGAIN if repaired else _FIT
+        advice = AGAIN if repaired else _FIT
         if small:
             advice = (
                 "Use them where 2 percentage points, and a fifth of how often "
@@ -142,14 +140,14 @@ def about_label_selection(found: dict[str, Any]) -> list[str]:
     wrong = "wrong" if by_label else "wrong in a label"
     if not by_label and found["example"] == "mean":
         text = (
-            f"The selector accepts {_percent(found['coverage'])} of these "
-            f"examples. Of their answers {_percent(found['risk'], 2)} are "
+            f"The selector accepts {percent(found['coverage'])} of these "
+            f"examples. Of their answers {percent(found['risk'], 2)} are "
             "wrong."
         )
     else:
         text = (
-            f"The selector accepts {_percent(found['coverage'])} of these "
-            f"{what}, of which {_percent(found['risk'], 2)} are {wrong}."
+            f"The selector accepts {percent(found['coverage'])} of these "
+            f"{what}, of which {percent(found['risk'], 2)} are {wrong}."
         )
     texts = [text]
     limit, delta = found["certified_risk"], found["delta"]
@@ -161,8 +159,8 @@ def about_label_selection(found: dict[str, Any]) -> list[str]:
         if not found["at_once"]:
             whose = "The risk of each label alone is"
     texts.append(
-        f"{whose} certified to be at most {_percent(limit, 2)}, with "
-        f"probability {_percent(1.0 - delta)}."
+        f"{whose} certified to be at most {percent(limit, 2)}, with "
+        f"probability {percent(1.0 - delta)}."
     )
     if found["contradicted"]:
         named = ""
@@ -171,15 +169,10 @@ def about_label_selection(found: dict[str, Any]) -> list[str]:
             named = f" for {names_of(rows, itemgetter('label'))}"
         texts.append(
             f"These data speak against it{named}: the risk on them is above "
-            f"{_percent(limit, 2)}. They differ from the data that the "
+            f"{percent(limit, 2)}. They differ from the data that the "
             "threshold was chosen on, or those had a part in training. Choose "
             "it again on data like these."
         )
     else:
         texts.append("These data do not contradict it.")
     return texts
-
-
-def _percent(share: float, digits: int = 1) -> str:
-    """A share as text."""
-    return f"{100.0 * share:.{digits}f} %"

@@ -5,7 +5,15 @@ from typing import Any
 from keras_calib.metrics.mean_gap import MeanGap
 from keras_calib.selection import ChosenThreshold
 
-__all__ = ["about_selection", "change_of", "direction", "judged", "verdict"]
+__all__ = [
+    "AGAIN",
+    "about_selection",
+    "change_of",
+    "direction",
+    "judged",
+    "percent",
+    "verdict",
+]
 
 # A distance of confidence and accuracy up to this is called small.
 _SMALL = 0.02
@@ -17,7 +25,7 @@ _BEND = (
     "Fit a calibrator that can bend on held-out data that trained nothing: "
     "choose_calibrator compares several."
 )
-_AGAIN = (
+AGAIN = (
     "Check that the calibrator was fitted on data like these, which trained "
     "nothing. If they were, fit it on more data, or one with more parameters."
 )
@@ -79,7 +87,7 @@ def verdict(
         )
     elif kind == "even" and ece["low"] > 0.0:
         answer = f"Only on average{when}: gaps of both signs cancel."
-        advice = _AGAIN if repaired else _BEND
+        advice = AGAIN if repaired else _BEND
     elif kind == "even":
         answer = (
             f"Yes{when}, as far as these data show: they cannot tell the "
@@ -97,7 +105,7 @@ def verdict(
         )
         advice = (
             "Use the confidence where 2 percentage points do not matter. "
-            + (_AGAIN if repaired else _FIT)
+            + (AGAIN if repaired else _FIT)
         )
     else:
         no = "No, not even after calibration" if repaired else "No"
@@ -105,7 +113,7 @@ def verdict(
             f"{no}: it is too {side} by {_points(abs(gap.value))} percentage "
             "points on average."
         )
-        advice = _AGAIN if repaired else _FIT
+        advice = AGAIN if repaired else _FIT
     return {**judged(*before), "answer": answer, "advice": advice}
 
 
@@ -131,19 +139,19 @@ def about_selection(
     if found["coverage"] == 0.0:
         return ["The selector accepts none of these predictions."], False
     risk = found["risk"]
-    value, low, high = (_percent(x, 2) for x in risk.values())
+    value, low, high = (percent(x, 2) for x in risk.values())
     wrong = "of their votes are for others" if votes else "of them are wrong"
     texts = [
-        f"The selector accepts {_percent(found['coverage'])} of these "
+        f"The selector accepts {percent(found['coverage'])} of these "
         f"predictions, those above its threshold; {value} {wrong} (with 95 % "
         f"certainty {low} to {high})."
     ]
     if chosen is None or chosen.certified_risk is None or chosen.delta is None:
         return texts, False
-    limit = _percent(chosen.certified_risk, 2)
+    limit = percent(chosen.certified_risk, 2)
     texts.append(
         f"It was certified for a risk of at most {limit}, with probability "
-        f"{_percent(1.0 - chosen.delta)}."
+        f"{percent(1.0 - chosen.delta)}."
     )
     if votes:
         texts.append(
@@ -193,6 +201,6 @@ def _points(share: float) -> str:
     return f"{round(100.0 * share, 1) + 0.0:.1f}"
 
 
-def _percent(share: float, digits: int = 1) -> str:
+def percent(share: float, digits: int = 1) -> str:
     """A share as text."""
     return f"{100.0 * share:.{digits}f} %"
