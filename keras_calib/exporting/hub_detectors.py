@@ -23,6 +23,7 @@ from keras_calib.exporting.placing import scratch_of
 from keras_calib.exporting.placing import written_and_loaded
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.savedmodel import check_no_python
+from keras_calib.exporting.verification import encoded_images
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.selection.detection_selector import CalibratedDecoder
 from keras_calib.selection.detection_selector import DetectionSelector
@@ -78,7 +79,11 @@ def export_detector(
         given = [*served.samples(sample_inputs)]
         # Before the write, so that errors cost little.
         expected = [served.answers(images) for images in given]
-        encoded = _encoded(served.size)
+        height, width, channels = served.size
+        # Of another size than the detector takes.
+        other = height + 8, width + 16, channels
+        rng = np.random.default_rng(0)
+        encoded = encoded_images([other, served.size], rng)
         from_bytes = served.answers(served.reader.read(encoded))
         signatures = written_and_loaded(
             served.write, made.load, written, made.name
@@ -324,16 +329,3 @@ def _wrong(signature: str, **facts: Any) -> RuntimeError:
             **facts,
         )
     )
-
-
-def _encoded(size: tuple[int, ...]) -> np.ndarray:
-    """Files of random images of other sizes than the detector takes."""
-    import tensorflow as tf
-
-    rng = np.random.default_rng(0)
-    found = []
-    for more in (8, 0):
-        shape = (size[0] + more, size[1] + 2 * more, size[2])
-        image = rng.integers(256, size=shape, dtype="uint8")
-        found.append(tf.io.encode_png(image).numpy())
-    return np.array(found, object)

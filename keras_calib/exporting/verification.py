@@ -18,7 +18,7 @@ from keras_calib.exporting.served_model import ServedModel
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.selection.served_groups import ids_of
 
-__all__ = ["Probe", "check_answers", "probes"]
+__all__ = ["Probe", "check_answers", "encoded_images", "probes"]
 
 # Two sizes for each open axis, so that it must be open in the file too.
 _SIZES = (2, 32), (1, 64)
@@ -78,7 +78,10 @@ def probes(
         inputs = {"logits": logits, **groups.of(logits)}
         yield _probe("serving_logits", inputs, served, logits, True, False)
     if images is not None:
-        encoded = _encoded_images(images.shape, rng)
+        height, width, channels = images.shape
+        # Of another size than the model's input.
+        other = height + 3, 2 * width, channels
+        encoded = encoded_images([images.shape, other], rng)
         for files in (encoded, encoded[:1]):
             outputs = served.outputs({images.input_name: images.read(files)})
             inputs = {"image_bytes": files, **groups.of(files)}
@@ -321,13 +324,11 @@ def _read_samples(served: ServedModel, samples: Any) -> dict[str, np.ndarray]:
     return inputs
 
 
-def _encoded_images(shape: tuple, rng: np.random.Generator) -> np.ndarray:
-    """PNG files, one of which differs in size from the model's input."""
+def encoded_images(
+    shapes: Iterable[tuple[int, ...]], rng: np.random.Generator
+) -> np.ndarray:
+    """PNG files of random images."""
     import tensorflow as tf
 
-    height, width, channels = shape
-    files = []
-    for sides in ((height, width), (height + 3, 2 * width)):
-        image = rng.integers(256, size=(*sides, channels), dtype="uint8")
-        files.append(tf.io.encode_png(image).numpy())
-    return np.array(files, dtype=object)
+    images = [rng.integers(256, size=x, dtype="uint8") for x in shapes]
+    return np.array([tf.io.encode_png(x).numpy() for x in images], object)
