@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.softmax import FAR_BELOW
 from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = [
@@ -30,8 +31,6 @@ LARGE_BLOCK = 2**18
 # a Hessian is taken from.
 _SMALL_BLOCK = 2**13
 _SAMPLE = 2**18
-# Stands for a logit of -inf.
-_RULED_OUT = -1e30
 
 
 class Ridge(NamedTuple):
@@ -191,7 +190,7 @@ def mapped(x: np.ndarray, theta: np.ndarray, block: FittingData) -> np.ndarray:
     weights = theta[:, :-1]
     z = x * weights[:, 0] if weights.shape[1] == 1 else (weights @ x.T).T
     z += theta[:, -1]
-    z[is_ruled_out(block.logits)] = _RULED_OUT
+    z[is_ruled_out(block.logits)] = FAR_BELOW
     return z
 
 

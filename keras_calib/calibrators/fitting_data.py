@@ -25,6 +25,7 @@ from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import FAR_BELOW
 from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = [
@@ -34,13 +35,10 @@ __all__ = [
     "read_any",
     "read_batches",
     "read_samples",
-    "refuse_ruled_out",
 ]
 
 # Logits in a block, so that a cache holds it with a few temporaries.
 _BLOCK = 2**16
-# Stands for a logit of -inf.
-_FAR_BELOW = -1e25
 # From so many classes on, sums over them are faster in C order.
 _MANY = 200
 
@@ -62,7 +60,7 @@ def one_thread_of_blas() -> Any:
 class FittingData(NamedTuple):
     """Held-out samples: labels, finite logits, weights, and which are valid.
 
-    Logits of -inf became -1e25, which `is_ruled_out` knows.
+    Logits of -inf became `FAR_BELOW`, which `is_ruled_out` knows.
     """
 
     labels: np.ndarray  # int64 ids `(n,)`, or soft `(n, num_classes)`
@@ -248,23 +246,12 @@ def read_samples(
     if is_ruled_out(outputs.min()):
         if labels.ndim == 2:
             labels = np.where(is_ruled_out(outputs), 0.0, labels)
-        outputs = np.maximum(outputs, outputs.dtype.type(_FAR_BELOW))
+        outputs = np.maximum(outputs, outputs.dtype.type(FAR_BELOW))
     group = None
     lead = shape_of(as_numbers(logits, "logits"))[:-1]
     if len(lead) > 1:
         group = int(np.prod(lead[1:]))
     return FittingData(labels, outputs, read.weight, read.mask, group)
-
-
-def refuse_ruled_out(samples: FittingData, other: str) -> None:
-    """Raises ValueError for a fit that needs a logit of each class."""
-    low = np.flatnonzero(is_ruled_out(samples.logits.min(axis=0)))
-    if len(low):
-        raise value_error(
-            f"`logits` must not rule out a class by -inf; {other} can be "
-            "fitted to such logits",
-            classes=low[:10].tolist(),
-        )
 
 
 def read_batches(

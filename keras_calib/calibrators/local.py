@@ -4,6 +4,7 @@ from typing import Any
 from typing import Self
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
@@ -12,7 +13,6 @@ from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import checked_batches
 from keras_calib.calibrators.fitting_data import read_samples
-from keras_calib.calibrators.fitting_data import refuse_ruled_out
 from keras_calib.calibrators.local_data import check_filters
 from keras_calib.calibrators.local_data import check_maps
 from keras_calib.calibrators.local_data import image_of
@@ -34,6 +34,7 @@ from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import filled
+from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.predictions.batches import Batch
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.collect import logits_of
@@ -235,7 +236,13 @@ class LocalTemperatureScaling(Calibrator):
                 images=len(logits),
             )
         samples = read_samples(labels, logits, sample_weight, ignore_class)
-        refuse_ruled_out(samples, "`TemperatureScaling`")
+        low = np.flatnonzero(is_ruled_out(samples.logits.min(axis=0)))
+        if len(low):
+            raise value_error(
+                "`logits` must not rule out a class by -inf; "
+                "`TemperatureScaling` can be fitted to such logits",
+                classes=low[:10].tolist(),
+            )
         self.check_enough(samples, force)
         samples = supported_samples(samples)
         data = images_of(samples, logits.shape[:3], image)

@@ -12,6 +12,7 @@ from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import take_at
 
 __all__ = [
+    "FAR_BELOW",
     "PROBABILITY_FLOOR",
     "SoftmaxParts",
     "Top1",
@@ -36,6 +37,8 @@ PROBABILITY_FLOOR = 1e-37
 # Classes with such logits are ruled out: -inf, -1e30 and the least float32 are
 # in use for it, also divided by a temperature. Logits of -1e9 are ordinary.
 _RULED_OUT = -1e24
+# Stands for such a logit where infinity would spoil sums.
+FAR_BELOW = -1e25
 # Stands for their distance from the largest; half its square is finite.
 _LOWEST = -1e18
 
