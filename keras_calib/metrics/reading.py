@@ -57,7 +57,7 @@ def read_batch(
         batch.mask,
         batch.weight,
         _usable(outputs, options),
-        possible_labels(batch, rules, counts=_counted(batch)),
+        possible_labels(batch, rules, counts=batch.counted),
         rules,
         lambda invalid_mask: _judge(invalid_mask, batch),
     )
@@ -123,13 +123,6 @@ def read_scores(
         rows=None,
     )
     return records, num_invalid
-
-
-def _counted(batch: Batch) -> Any:
-    """Mask of samples that are neither ignored nor of weight 0, or None."""
-    if batch.weight is None:
-        return batch.mask
-    return both(batch.mask, ops.not_equal(batch.weight, 0))
 
 
 def _usable(outputs: Any, options: ReadOptions) -> Any:
@@ -201,7 +194,7 @@ def _whole_examples(
 
     `batch` has the mask and the weights that were given.
     """
-    invalid = both(ops.logical_not(mask), _counted(batch))
+    invalid = both(ops.logical_not(mask), batch.counted)
     invalid = ops.reshape(invalid, (-1, columns))
     lost = ops.broadcast_to(
         ops.any(invalid, axis=-1, keepdims=True), ops.shape(invalid)
