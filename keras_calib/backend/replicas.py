@@ -18,12 +18,25 @@ from keras_calib.backend.keras_internals import backing_value
 __all__ = [
     "all_rows",
     "assign_sum",
+    "check_tensorflow",
     "num_replicas",
     "own_rows",
     "shared_by_replicas",
     "sum_over_replicas",
     "warn_of_differences",
 ]
+
+
+def check_tensorflow(what: str) -> None:
+    """Raises RuntimeError on another backend, for what is TensorFlow's."""
+    if backend.backend() != "tensorflow":
+        raise RuntimeError(
+            invalid(
+                f"{what} needs the TensorFlow backend: set "
+                "KERAS_BACKEND=tensorflow",
+                backend=backend.backend(),
+            )
+        )
 
 
 def num_replicas() -> int:

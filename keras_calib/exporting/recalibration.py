@@ -8,12 +8,12 @@ from typing import Any
 from typing import NamedTuple
 from typing import cast
 
-import keras
 import numpy as np
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
+from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.exporting.answer_graph import answer_graph
 from keras_calib.exporting.answer_graph import check_kept
@@ -148,7 +148,7 @@ def recalibrate_file(
         https://arxiv.org/abs/1706.04599; Angelopoulos et al., Learn then
         Test, 2021, https://arxiv.org/abs/2110.01052
     """
-    _check_backend()
+    check_tensorflow("`recalibrate_file`")
     target = Target(risk, coverage, delta, method).check()
     check_share("tune_fraction", tune_fraction, positive=True)
     check_integer("batch_size", batch_size, 1)
@@ -341,17 +341,6 @@ def _check_ids(
             "`labels` must be class ids of the file",
             num_classes=num_classes,
             found=[int(labels.min()), int(labels.max())],
-        )
-
-
-def _check_backend() -> None:
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            invalid(
-                "`recalibrate_file` needs the TensorFlow backend: set "
-                "KERAS_BACKEND=tensorflow",
-                backend=keras.backend.backend(),
-            )
         )
 
 

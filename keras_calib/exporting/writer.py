@@ -14,6 +14,7 @@ from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
+from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import DetectionScaling
 from keras_calib.calibrators import MultiLabelCalibrator
@@ -168,14 +169,7 @@ def export(
         https://www.tensorflow.org/guide/saved_model, https://onnx.ai,
         https://ai.google.dev/edge/litert
     """
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            invalid(
-                "`export` needs the TensorFlow backend: set "
-                "KERAS_BACKEND=tensorflow",
-                backend=keras.backend.backend(),
-            )
-        )
+    check_tensorflow("`export`")
     import tensorflow as tf
 
     if tf.distribute.get_strategy().num_replicas_in_sync > 1:

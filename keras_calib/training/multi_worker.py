@@ -6,11 +6,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import build_from_batch
 from keras_calib.backend.keras_internals import first_epoch
+from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.training.cape import CaPEModel
@@ -79,13 +79,7 @@ def fit_workers(
         that `fit` does not work:
         https://github.com/keras-team/keras/issues/20585
     """
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            invalid(
-                "`fit_workers` needs the TensorFlow backend",
-                backend=keras.backend.backend(),
-            )
-        )
+    check_tensorflow("`fit_workers`")
     check_integer("epochs", epochs, 1)
     check_integer("initial_epoch", initial_epoch, 0)
     if not model.compiled or not model.built:
