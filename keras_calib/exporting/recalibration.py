@@ -131,7 +131,7 @@ def recalibrate_file(
 
     Example:
 
-    >>> import keras_calib, tempfile, numpy as np
+    >>> import keras, keras_calib, tempfile, numpy as np
     >>> x = np.random.default_rng(0).normal(size=(400, 2)).astype("float32")
     >>> y = (x[:, 0] + 0.5 * x[:, 1] > 0).astype(int)
     >>> layer = keras.layers.Dense(2)
