@@ -8,9 +8,9 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.candidates import candidates
+from keras_calib.selection.candidates import of_records
+from keras_calib.selection.candidates import read_records
 from keras_calib.selection.group_walks import certified_by_group
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.thresholds import Target
@@ -205,26 +205,15 @@ def split_by_group(
 ) -> list[Candidates | None]:
     """Candidate thresholds of each group; None if all its weights are 0."""
     # Checks everything at once, so that errors name the place in all data.
-    candidates(scores, correct, sample_weight, delta)
-    scores, correct = to_numpy(scores), to_numpy(correct)
-    weight = np.ones(scores.shape)
-    if sample_weight is not None:
-        given = to_numpy(sample_weight)
-        shape = given.shape + (1,) * (scores.ndim - given.ndim)
-        weight = np.broadcast_to(given.reshape(shape), scores.shape)
+    records = read_records(scores, correct, sample_weight, delta)
     flat = places.reshape(-1)
-    kept = np.flatnonzero(weight.reshape(-1) > 0)
+    kept = np.flatnonzero(records[2] > 0)
     order = kept[np.argsort(flat[kept], kind="stable")]
-    ends = np.searchsorted(flat[order], np.arange(num_groups + 1))
-    columns = [x.reshape(-1)[order] for x in (scores, correct, weight)]
-    found: list[Candidates | None] = []
-    for start, end in zip(ends, ends[1:], strict=False):
-        score, right, each = (x[start:end] for x in columns)
-        part = None
-        if end > start:
-            part = candidates(score, right, each, delta)
-        found.append(part)
-    return found
+    ends = np.searchsorted(flat[order], np.arange(1, num_groups))
+    return [
+        of_records(*(x[rows] for x in records)) if len(rows) else None
+        for rows in np.split(order, ends)
+    ]
 
 
 def choose_of_groups(
@@ -260,7 +249,7 @@ def choose_of_groups(
     if not any(row[0] < np.inf for row in chosen):
         raise _none_within_reach(some, target, fewest)
     accepted = sum(row[3] for row in chosen)
-    total = sum(one.accepted[-1] for one in some)
+    total = sum(one.total for one in some)
     wrong = sum(row[4] for row in chosen)
     rows, shares, sizes = iter(chosen), iter(tested.tolist()), []
     columns: list[tuple] = []

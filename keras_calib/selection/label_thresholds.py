@@ -98,7 +98,7 @@ def choose_of_labels(
         place = None
         if one is not None:
             place = best_place(one, next(certified), target)
-        total += 0.0 if one is None else float(one.accepted[-1])
+        total += 0.0 if one is None else one.total
         if one is None or place is None:
             size = 0 if one is None else one.num_samples
             rows.append((size, np.inf, 0.0, 0.0))

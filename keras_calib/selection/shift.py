@@ -7,8 +7,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.selection.candidates import candidates
+from keras_calib.selection.candidates import read_records
 from keras_calib.selection.group_names import read_groups
 from keras_calib.selection.mixture_targets import MixtureTarget
 from keras_calib.selection.prior_targets import PriorTarget
@@ -172,8 +171,5 @@ def read_classes(labels: Any, shape: tuple, num_classes: int) -> np.ndarray:
 
 def _read(scores: Any, correct: Any, delta: Any) -> tuple[Any, Any]:
     """Scores and correctness, checked as `choose_threshold` checks them."""
-    candidates(scores, correct, None, delta if delta is not None else 0.5)
-    scores = to_numpy(scores)
-    if scores.dtype not in (np.float32, np.float64):
-        scores = scores.astype("float64")
-    return scores, to_numpy(correct).astype("float64")
+    delta = delta if delta is not None else 0.5
+    return read_records(scores, correct, None, delta)[:2]

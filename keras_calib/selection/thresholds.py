@@ -223,8 +223,7 @@ def choose(
     elif risk is not None:
         reached = within_risk(found.wrong, found.accepted, risk)
     else:
-        # A coverage such as 1 - 0.9 is rounded.
-        reached = found.coverage >= cast(float, target.coverage) - 1e-12
+        reached = found.covering(cast(float, target.coverage))
     if not reached.any():
         raise _not_reached(found, target)
     index = np.flatnonzero(reached)[0 if risk is None else -1]
