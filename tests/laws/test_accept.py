@@ -1,5 +1,6 @@
 """What is accepted has a finite confidence, and logits that are logits."""
 
+import keras
 import numpy as np
 import pytest
 from cases import BACKEND
@@ -135,6 +136,47 @@ def test_no_box_without_confidence_is_kept():
     boxes["confidence"] = np.array([[0.9, 1.5, 0.1, 0.2, 0.3, 0.8]], "float32")
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
         kc.DetectionSelector(threshold=0.5)(boxes)
+
+
+@pytest.mark.portable
+def test_no_compiled_box_without_confidence_is_kept():
+    wrong = [NAN, INF, -INF, 1.5, -0.5, 3e38]
+    confidence = np.array([[0.9, *wrong, 0.8, 0.7]], "float32")
+    labels = np.array([[0] * 7 + [1, -1]], "int32")
+    boxes = {"confidence": confidence, "labels": labels}
+    scaling = kc.DetectionScaling(2, coefficients=[[0.5, 0.0]] * 2)
+    tensors = {k: ops.convert_to_tensor(v) for k, v in boxes.items()}
+    run = compiled(lambda c, k: scaling({"confidence": c, "labels": k}))
+    found = array(run(*tensors.values())["confidence"])[0]
+    np.testing.assert_allclose(found[[0, 7, 8]], [0.75, 2 / 3, 0.7], atol=1e-6)
+    assert np.isnan(found[1:7]).all()
+    for calibrator in (None, scaling):
+        selector = kc.DetectionSelector(calibrator)
+        run = compiled(
+            lambda c, k, of=selector: of({"confidence": c, "labels": k})
+        )
+        found = run(*tensors.values())
+        assert array(found["num_detections"]).tolist() == [2]
+        assert array(found["labels"])[0].tolist() == [0, 1] + [-1] * 7
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="needs TensorFlow")
+def test_no_box_without_confidence_is_kept_by_a_saved_model(tmp_path):
+    import tensorflow as tf
+
+    scaling = kc.DetectionScaling(2, coefficients=[[0.5, 0.0]] * 2)
+    inputs = {
+        "confidence": keras.Input((3,), name="confidence"),
+        "labels": keras.Input((3,), dtype="int32", name="labels"),
+    }
+    model = keras.Model(inputs, kc.DetectionSelector(scaling)(inputs))
+    model.export(tmp_path / "boxes", verbose=False)
+    served = tf.saved_model.load(tmp_path / "boxes").serve
+    boxes = tf.constant([[INF, 0.6, 1.5]]), tf.constant([[0, 1, 0]])
+    found = served(dict(zip(("confidence", "labels"), boxes, strict=True)))
+    assert found["num_detections"].numpy().tolist() == [1]
+    assert found["labels"].numpy().tolist() == [[1, -1, -1]]
 
 
 def test_an_answer_without_confidence_is_refused():
