@@ -65,9 +65,13 @@ def thresholds_of(ids: Any, thresholds: Any, groups: Any, shape: tuple) -> Any:
     dtype = keras.backend.standardize_dtype(groups.dtype)
     if "int" not in dtype:
         raise type_error("`groups` must be integers or strings", dtype=dtype)
-    if dtype in ("int64", "uint32", "uint64"):
-        groups = ops.minimum(groups, ops.cast(LARGEST_ID + 1, dtype))
+    if dtype in ("uint32", "uint64"):
+        # Keras compares uint64 as uint32. A wider number becomes negative.
+        groups = ops.cast(groups, "int64")
+        groups = ops.where(groups < 0, LARGEST_ID + 1, groups)
+        dtype = keras.backend.standardize_dtype(groups.dtype)
     if dtype == "int64":
+        groups = ops.minimum(groups, ops.cast(LARGEST_ID + 1, dtype))
         groups = ops.maximum(groups, ops.cast(-LARGEST_ID - 1, dtype))
     groups = ops.cast(groups, "int32")
     last = ids.shape[0] - 1

@@ -174,7 +174,9 @@ def test_no_box_without_confidence_is_kept_by_a_saved_model(tmp_path):
     model.export(tmp_path / "boxes", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "boxes")
     boxes = tf.constant([[INF, 0.6, 1.5]]), tf.constant([[0, 1, 0]])
-    found = loaded.serve(dict(zip(("confidence", "labels"), boxes, strict=True)))
+    found = loaded.serve(
+        dict(zip(("confidence", "labels"), boxes, strict=True))
+    )
     assert found["num_detections"].numpy().tolist() == [1]
     assert found["labels"].numpy().tolist() == [[1, -1, -1]]
 
