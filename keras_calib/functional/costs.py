@@ -61,7 +61,8 @@ def mean_cost(
             every answer.
         level: Probability that the interval covers the true mean cost, in
             (0, 1). The interval is approximate, and counts on one more
-            sample of the lowest and of the largest possible cost.
+            sample of cost 0 and of the largest of `reject_cost` and `costs`,
+            of all classes, also of those that are ruled out.
         **options: `from_logits`, `sample_weight`, `ignore_class`, `votes` as
             in `ece`. With votes an answer costs the mean over them.
 

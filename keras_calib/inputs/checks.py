@@ -41,10 +41,11 @@ def check_number(name: str, value: Any) -> None:
     """Raise unless `value` is a real, finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise type_error(f"`{name}` must be a number", **{name: value})
-    # A whole number may be too large for a float.
-    if isinstance(value, int) and value.bit_length() > 1023:
-        value = math.inf if value > 0 else -math.inf
-    if not math.isfinite(value):
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # A whole number above all floats.
+        finite = False
+    if not finite:
         raise value_error(f"`{name}` must be finite", **{name: value})
 
 
