@@ -224,9 +224,8 @@ class DetectionScaling(keras.layers.Layer):
         Args:
             detections: A dict with `"confidence"` (or `"scores"`)
                 `(..., boxes)` in [0, 1] and `"labels"` (or `"classes"`) of
-                that shape, -1 for padding. Other entries are passed on. In
-                compiled code, the confidence of boxes that eager calls refuse
-                becomes NaN.
+                that shape, -1 for padding. Other entries are passed on. What
+                compiled code cannot refuse becomes NaN.
         """
         _, label, score = read_entries(detections)
         labels = ops.cast(detections[label], "int32")
@@ -235,7 +234,6 @@ class DetectionScaling(keras.layers.Layer):
         slope = ops.take(self._coefficients[:, 0], rows)
         shift = ops.take(self._coefficients[:, 1], rows)
         calibrated = ops.sigmoid(slope * _log_odds(ops, confidence) + shift)
-        # Compiled code cannot refuse what is no confidence, or no class.
         known = ops.logical_and(
             labels < self.num_classes, in_unit_interval(confidence)
         )

@@ -213,7 +213,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_facts(facts: dict[str, Any]) -> None:
     """Raises unless facts are numbers in their ranges, and order is kept."""
     calibrator = facts.get("calibrator")
-    known = ("score", "confidence") if calibrator is None else ("confidence",)
+    known = ("confidence", "score")[: 1 + (calibrator is None)]
     check_in("column", facts["column"], known)
     if facts.get("num_samples") is not None:
         check_integer("num_samples", facts["num_samples"], 0)

@@ -5,18 +5,8 @@ from typing import Any
 from keras import ops
 
 from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.numerics.softmax import top1
 
-__all__ = [
-    "accepted",
-    "answers_of",
-    "has_confidence",
-    "interval_of_label",
-    "log_odds_score",
-]
-
-# Only finite scores are accepted, of one class that is left alone too.
-_LARGEST = 1e18
+__all__ = ["accepted", "answers_of", "has_confidence", "interval_of_label"]
 
 
 def answers_of(logits: Any, score: Any, threshold: Any) -> dict[str, Any]:
@@ -49,11 +39,6 @@ def accepted(score: Any, threshold: Any, logits: Any) -> Any:
     finite = ops.abs(score) < float("inf")
     sound = ops.logical_and(finite, has_confidence(logits))
     return ops.logical_and(score >= threshold, sound)
-
-
-def log_odds_score(logits: Any) -> Any:
-    """Log-odds of the confidence `(...)`, finite for a class left alone."""
-    return ops.minimum(top1(logits, from_logits=True).score, _LARGEST)
 
 
 def has_confidence(logits: Any) -> Any:

@@ -36,8 +36,8 @@ class Candidates(NamedTuple):
     num_samples: int
     counts: bool
     score: np.ndarray | None = None
-    # Weight and loss of samples with infinite scores, which are not accepted.
-    never: tuple[float, float] = (0.0, 0.0)
+    # Weight and loss of what has an infinite score and is not accepted.
+    never: Any = (0.0, 0.0)
 
     @property
     def total(self) -> float:
@@ -54,12 +54,9 @@ class Candidates(NamedTuple):
         # A coverage such as 1 - 0.9 is rounded.
         reached = self.coverage >= coverage - 1e-12
         if not reached.any():
-            raise value_error(
-                "`coverage` must not be above the share of finite scores, "
-                "which alone are accepted",
-                coverage=coverage,
-                finite=float(self.coverage[-1]),
-            )
+            rule = "`coverage` must be at most the share of finite scores"
+            share = float(self.coverage[-1])
+            raise value_error(rule, coverage=coverage, share=share)
         return reached
 
     @property
@@ -126,10 +123,8 @@ def read_records(
     if bad.any():
         raise value_error("`correct` must be 0 or 1", **located(bad))
     if not (np.isfinite(scores) & counted).any():
-        raise value_error(
-            "`scores` must not all be infinite: only finite ones are accepted",
-            scores=scores[counted][:4].tolist(),
-        )
+        rule = "`scores` must not all be infinite: these are not accepted"
+        raise value_error(rule, scores=scores[counted][:4].tolist())
     return scores.reshape(-1), correct.reshape(-1), weight.reshape(-1)
 
 
@@ -175,7 +170,7 @@ def ranked_candidates(
         len(finite),
         bool(np.all(weight == 1.0)),
         scores[last],
-        (float(never[0]), float(never[1])),
+        never,
     )
 
 

@@ -7,20 +7,18 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import of_records
 from keras_calib.selection.candidates import read_records
 from keras_calib.selection.group_walks import certified_by_group
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import best_place
+from keras_calib.selection.thresholds import points_of
 
 __all__ = [
     "GroupThresholds",
     "choose_group_thresholds",
     "choose_of_groups",
-    "facts_of",
     "split_by_group",
 ]
 
@@ -231,41 +229,10 @@ def choose_of_groups(
         certified, tested, fewest = certified_by_group(
             some, risk, delta, target.method
         )
-    chosen = []
-    for one, passed in zip(some, certified, strict=True):
-        index = best_place(one, passed, target)
-        if index is None:
-            chosen.append((np.inf, 0.0, 0.0, 0.0, 0.0))
-            continue
-        chosen.append(
-            (
-                float(one.threshold[index]),
-                float(one.coverage[index]),
-                float(one.risk[index]),
-                float(one.accepted[index]),
-                float(one.wrong[index]),
-            )
-        )
-    if not any(row[0] < np.inf for row in chosen):
+    facts = GroupThresholds(names, *points_of(found, certified, target))
+    if not any(facts.accepts):
         raise _none_within_reach(some, target, fewest)
-    accepted = sum(row[3] for row in chosen)
-    total = sum(one.total for one in some)
-    wrong = sum(row[4] for row in chosen)
-    rows, shares, sizes = iter(chosen), iter(tested.tolist()), []
-    columns: list[tuple] = []
-    for one in found:
-        sizes.append(0 if one is None else one.num_samples)
-        columns.append((np.inf, 0.0, 0.0) if one is None else next(rows)[:3])
-    threshold, coverage, of_risk = zip(*columns, strict=True)
-    facts = GroupThresholds(
-        names,
-        tuple(sizes),
-        threshold,
-        coverage,
-        of_risk,
-        float(accepted / total),
-        float(safe_divide(np.float64(wrong), np.float64(accepted))),
-    )
+    shares = iter(tested.tolist())
     if delta is not None and risk is not None:
         facts = facts._replace(
             certified_risk=float(risk),
@@ -302,11 +269,3 @@ def _none_within_reach(
         groups=len(found),
         largest=max(sizes),
     )
-
-
-def facts_of(config: dict) -> GroupThresholds:
-    """Facts of the fields that a layer stores, whose tuples are lists."""
-    fields: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in config.items()
-    }
-    return GroupThresholds(**fields)

@@ -11,7 +11,7 @@ from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.top_label import top_label
 from keras_calib.predictions.outputs import to_model_logits
-from keras_calib.selection.answers import log_odds_score
+from keras_calib.selection.tuning import apply_score
 from keras_calib.selection.tuning import area
 
 __all__ = ["LogitNormalization"]
@@ -146,7 +146,7 @@ class LogitNormalization(FittedLayer):
         self.check_fitted()
         logits = to_model_logits(logits, from_logits)
         if self._p == "msp":
-            return log_odds_score(logits)
+            return apply_score("msp", logits)
         return p_norm(logits, p=self._p, center=self.center)
 
     def compute_output_shape(self, input_shape):

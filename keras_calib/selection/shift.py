@@ -85,7 +85,7 @@ def choose_threshold_for_prior(
         by Betting, 2024, https://arxiv.org/abs/2010.09686
     """
     target = PriorTarget.of(target_prior, risk, delta, method, seed)
-    scores, correct = _read(scores, correct, delta)
+    scores, correct, _ = read_records(scores, correct, None, delta)
     labels = read_classes(labels, scores.shape, len(target.prior))
     return target.choose(scores, correct, labels)[1]
 
@@ -142,7 +142,7 @@ def choose_threshold_for_mixtures(
         Technometrics 24, 1982,
         https://doi.org/10.1080/00401706.1982.10487790
     """
-    scores, correct = _read(scores, correct, delta)
+    scores, correct, _ = read_records(scores, correct, None, delta)
     names, places = read_groups(groups, scores.shape)
     target = MixtureTarget.of(names, risk, delta, seed)
     return target.choose(scores, correct, places)[1]
@@ -167,9 +167,3 @@ def read_classes(labels: Any, shape: tuple, num_classes: int) -> np.ndarray:
             num_classes=num_classes,
         )
     return found.astype("int64")
-
-
-def _read(scores: Any, correct: Any, delta: Any) -> tuple[Any, Any]:
-    """Scores and correctness, checked as `choose_threshold` checks them."""
-    delta = delta if delta is not None else 0.5
-    return read_records(scores, correct, None, delta)[:2]

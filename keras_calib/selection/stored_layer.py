@@ -7,7 +7,7 @@ import keras
 from keras_calib.selection.candidates import of_records
 from keras_calib.selection.candidates import read_records
 from keras_calib.selection.costs import CostLayer
-from keras_calib.selection.group_thresholds import facts_of
+from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.mixture_targets import MixtureTarget
 from keras_calib.selection.prior_targets import PriorTarget
 from keras_calib.selection.shifted_facts import MixtureThreshold
@@ -91,4 +91,6 @@ def _facts_of(config: dict) -> Any:
         return PriorThreshold(**fields)
     if "worst_group" in fields:
         return MixtureThreshold(**fields)
-    return facts_of(config) if "group" in fields else chosen_of(config)
+    if "group" in fields:
+        return GroupThresholds(**fields)
+    return chosen_of(config)

@@ -23,7 +23,7 @@ from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import is_wrong
-from keras_calib.selection.answers import log_odds_score
+from keras_calib.numerics.softmax import top1
 
 __all__ = [
     "HeldOut",
@@ -200,7 +200,8 @@ def apply_score(function: Any, logits: Any) -> Any:
             **{"logits.shape": shape_of(logits)},
         )
     if function == "msp":
-        return log_odds_score(logits)
+        # Finite, as what is accepted, for a class that is left alone.
+        return ops.minimum(top1(logits, from_logits=True).score, 1e18)
     return function(logits)
 
 
