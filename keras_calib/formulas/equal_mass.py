@@ -59,8 +59,8 @@ def equal_mass_edges(
     Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
 
     With frequency weights, edges lie between samples: the first
-    `total mod num_bins` bins hold one more. With `sample`, the mass of one,
-    these are the edges `"interp"` of samples without ties: a bin ends with the
+    `total mod num_bins` bins hold one more. `sample`, the mass of one, gives
+    the edges `"interp"` of samples without ties. A bin then ends with the
     sample past k / num_bins of all, and the first sample is in no bin.
     """
     xp = array_namespace(total)

@@ -36,9 +36,8 @@ def answers_of(logits: Any, score: Any, threshold: Any) -> dict[str, Any]:
 
 def accepted(score: Any, threshold: Any, logits: Any) -> Any:
     """Where finite scores `(...)` reach the threshold, with a confidence."""
-    finite = ops.abs(score) < float("inf")
-    sound = ops.logical_and(finite, has_confidence(logits))
-    return ops.logical_and(score >= threshold, sound)
+    reached = ops.logical_and(score >= threshold, has_confidence(logits))
+    return ops.logical_and(reached, ops.abs(score) < float("inf"))
 
 
 def has_confidence(logits: Any) -> Any:

@@ -235,9 +235,7 @@ def choose_of_groups(
     shares = iter(tested.tolist())
     if delta is not None and risk is not None:
         facts = facts._replace(
-            certified_risk=float(risk),
-            delta=float(delta),
-            method=target.method,
+            **target.guarantee(),
             min_samples=fewest,
             tested=tuple(one is not None and next(shares) for one in found),
         )

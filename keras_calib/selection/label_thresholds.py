@@ -92,16 +92,10 @@ def choose_of_labels(
     some = [one for one in found if one is not None]
     certified = _certified(some, target, at_once)
     columns = points_of(found, certified, target)
-    facts = LabelThresholds(tuple(names), *columns)._replace(at_once=at_once)
+    facts = LabelThresholds(tuple(names), *columns)
     if min(facts.threshold) == np.inf:
         raise _none_within_reach(some, target, at_once)
-    if target.delta is None or target.risk is None:
-        return facts
-    return facts._replace(
-        certified_risk=float(target.risk),
-        delta=float(target.delta),
-        method=target.method,
-    )
+    return facts._replace(at_once=at_once, **target.guarantee())
 
 
 def _certified(

@@ -152,6 +152,13 @@ class Target(NamedTuple):
                 )
         return self
 
+    def guarantee(self) -> dict[str, Any]:
+        """What the facts of thresholds say of it; empty without one."""
+        if self.risk is None or self.delta is None:
+            return {}
+        facts = {"certified_risk": float(self.risk), "method": self.method}
+        return {**facts, "delta": float(self.delta)}
+
     def certified(
         self, found: Candidates, risk: float, delta: float
     ) -> np.ndarray:
@@ -176,7 +183,8 @@ def choose_threshold(
     Samples with equal scores are accepted together.
 
     Args:
-        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`.
+        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`. Infinite
+            ones are never accepted.
         correct: 1 for right and 0 for wrong predictions, shape `(...)`.
         risk: Largest allowed share of errors among the accepted.
         coverage: Least share to accept, in (0, 1]; instead of `risk`.
@@ -235,13 +243,8 @@ def choose(
         float(found.coverage[index]),
         float(found.risk[index]),
         found.num_samples,
+        **target.guarantee(),
     )
-    if risk is not None and delta is not None:
-        chosen = chosen._replace(
-            certified_risk=float(risk),
-            delta=float(delta),
-            method=target.method,
-        )
     if log_odds:
         cut = float(sigmoid(np.float64(chosen.threshold)))
         chosen = chosen._replace(confidence=cut)
