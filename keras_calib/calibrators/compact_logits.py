@@ -188,6 +188,12 @@ class CompactLogits:
             size = file.read("num_classes", Stored("iu", (), _TOP + 1, 2**31))
             stored = _stored(file.form("label")[1][0])
             part = _Part(*(file.read(k, x) for k, x in stored.items()))
+            # Logits are less the largest, and sums fall with 1/T.
+            right = part.top.max(axis=-1) == 0.0
+            right &= (part.label == 0.0) | ~part.correct
+            right &= (part.rest[:, 1:] <= 1e-3).all(axis=-1)
+            if not right.all():
+                raise ValueError("logits and sums must be those of tokens")
         found._parts, found._num_classes = [part], int(size)
         return found
 
@@ -279,7 +285,7 @@ def _stored(num_tokens: int) -> dict[str, Stored]:
     """What the arrays of a file must be."""
     return {
         "top": Stored("f", (num_tokens, _TOP), float(_LOWEST), 0.0),
-        "rest": Stored("f", (num_tokens, len(nodes())), -1e30, 1e30),
+        "rest": Stored("f", (num_tokens, len(nodes())), -1e3, 22.0),
         "label": Stored("f", (num_tokens,), -1e38, 0.0),
         "correct": Stored("b", (num_tokens,)),
         "weight": Stored("f", (num_tokens,), 1e-45, 1e38),

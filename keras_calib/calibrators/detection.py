@@ -20,6 +20,7 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.detections import read_entries
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import as_check
+from keras_calib.inputs.values import in_unit_interval
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import to_numpy
@@ -223,7 +224,8 @@ class DetectionScaling(keras.layers.Layer):
         Args:
             detections: A dict with `"confidence"` (or `"scores"`)
                 `(..., boxes)` in [0, 1] and `"labels"` (or `"classes"`) of
-                that shape, -1 for padding. Other entries are passed on.
+                that shape, -1 for padding. Other entries are passed on. What
+                compiled code cannot refuse becomes NaN.
         """
         _, label, score = read_entries(detections)
         labels = ops.cast(detections[label], "int32")
@@ -232,10 +234,13 @@ class DetectionScaling(keras.layers.Layer):
         slope = ops.take(self._coefficients[:, 0], rows)
         shift = ops.take(self._coefficients[:, 1], rows)
         calibrated = ops.sigmoid(slope * _log_odds(ops, confidence) + shift)
-        valid = ops.logical_and(labels >= 0, labels < self.num_classes)
+        known = ops.logical_and(
+            labels < self.num_classes, in_unit_interval(confidence)
+        )
+        calibrated = ops.where(known, calibrated, float("nan"))
         return {
             **detections,
-            score: ops.where(valid, calibrated, confidence),
+            score: ops.where(labels >= 0, calibrated, confidence),
         }
 
     def _read(self, detections: Any) -> dict:

@@ -12,7 +12,7 @@ from keras_calib.exporting.certificate_facts import facts_of_costs
 from keras_calib.exporting.certificate_facts import facts_of_errors
 from keras_calib.exporting.certificate_facts import facts_of_groups
 from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.candidates import ranked_candidates
+from keras_calib.selection.candidates import of_records
 from keras_calib.selection.cost_targets import COST_TESTS
 from keras_calib.selection.cost_targets import CostTarget
 from keras_calib.selection.data_hash import cost_hashes
@@ -214,7 +214,7 @@ def again_of(found: dict[str, Any], rows: Rows) -> Iterator[Any]:
 
 
 def _ranked(score: np.ndarray, correct: np.ndarray) -> Candidates:
-    return ranked_candidates(score, 1.0 - correct, np.ones(len(score)))
+    return of_records(score, correct, np.ones(len(score)))
 
 
 def _by_group(rows: Rows, count: int) -> list[Candidates | None]:

@@ -52,25 +52,26 @@ def sorted_mass_error(
 
 
 def equal_mass_edges(
-    total: Any, num_bins: int, frequency_weights: Any, edges: str = "mass"
+    total: Any, num_bins: int, frequency_weights: Any, sample: Any = None
 ) -> Any:
     """Masses at which equal-mass bins end, `(num_bins + 1, ...)`.
 
     Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
 
     With frequency weights, edges lie between samples: the first
-    `total mod num_bins` bins hold one more. `"interp"` gives the edges of
-    samples without ties: a bin ends with the sample past k / num_bins of all,
-    and the first sample is in no bin.
+    `total mod num_bins` bins hold one more. `sample`, the mass of one, gives
+    the edges `"interp"` of samples without ties. A bin then ends with the
+    sample past k / num_bins of all, and the first sample is in no bin.
     """
     xp = array_namespace(total)
     index = np.arange(num_bins + 1.0).reshape(-1, *[1] * len(total.shape))
     if xp is ops:
         index = ops.convert_to_tensor(index.astype("float32"))
-    if edges == "interp":
+    if sample is not None:
         # Rounding must not move a whole number to the one below.
-        past = xp.floor(index * (total / num_bins) * (1 + 3e-7)) + 1.0
-        return xp.minimum(past, total)
+        count = xp.round(safe_divide(total, sample))
+        past = xp.floor(index * (count / num_bins) * (1 + 3e-7)) + 1.0
+        return xp.minimum(past, count) * safe_divide(total, count)
     size = xp.floor(total / num_bins)
     counted = index * size + xp.minimum(index, total - num_bins * size)
     return xp.where(frequency_weights, counted, index * (total / num_bins))
@@ -82,7 +83,7 @@ def equal_mass_error(
     residual: Any,
     num_bins: int,
     frequency_weights: Any,
-    edges: str = "mass",
+    sample: Any = None,
 ) -> Any:
     """Equal-mass calibration error of groups `(..., n)` in ascending order.
 
@@ -98,12 +99,12 @@ def equal_mass_error(
         rows = zip(before, mass, residual, strict=True)
         return np.array(
             [
-                equal_mass_error(*row, num_bins, frequency_weights, edges)
+                equal_mass_error(*row, num_bins, frequency_weights, sample)
                 for row in rows
             ]
         )
     total = before[..., -1] + mass[..., -1]
-    ends = equal_mass_edges(total, num_bins, frequency_weights, edges)
+    ends = equal_mass_edges(total, num_bins, frequency_weights, sample)
     if xp is np:
         below = np.interp(
             ends,

@@ -71,7 +71,8 @@ def classwise_ece(
 
     The bins b are those of p_k, for every sample. It is the mean over the
     classes of `ece(..., mode="binary")`, each against the rest. This error is
-    also called SCE, over bins of equal mass ACE, and with a threshold TACE.
+    also called SCE, over bins of equal mass ACE, and with a threshold TACE. A
+    class that is ruled out in all rows is one of the K, with an error of 0.
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.

@@ -60,8 +60,9 @@ def mean_cost(
         reject_cost: Cost >= 0 of leaving a sample to a human. None accepts
             every answer.
         level: Probability that the interval covers the true mean cost, in
-            (0, 1). The interval is approximate, and counts on one more
-            sample of the lowest and of the largest possible cost.
+            (0, 1). The interval is approximate. It counts on one more
+            sample of cost 0 and of the largest of `reject_cost` and `costs`,
+            also where that is of a class that is ruled out.
         **options: `from_logits`, `sample_weight`, `ignore_class`, `votes` as
             in `ece`. With votes an answer costs the mean over them.
 

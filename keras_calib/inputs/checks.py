@@ -41,7 +41,11 @@ def check_number(name: str, value: Any) -> None:
     """Raise unless `value` is a real, finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise type_error(f"`{name}` must be a number", **{name: value})
-    if not math.isfinite(value):
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # A whole number above all floats.
+        finite = False
+    if not finite:
         raise value_error(f"`{name}` must be finite", **{name: value})
 
 

@@ -25,8 +25,9 @@ class ClasswiseECE(StreamingMetric):
 
     (1 / K) sum_k sum_b (n_kb / N) |mean p_k in bin b - share of class k|
 
-    The bins b are those of p_k. The value is at most 2 / K, and equals that of
-    the function `classwise_ece`.
+    The bins b are those of p_k. The value is at most 2 / K. With
+    `edges="width"` it equals that of the function `classwise_ece`. A class
+    that is ruled out in all rows is one of the K, with an error of 0.
 
     Args:
         num_classes: Number of classes K, at least 2.
@@ -37,7 +38,9 @@ class ClasswiseECE(StreamingMetric):
             Defaults to `0`.
         closed: `"right"` for bins (lo, hi], with 0 in the first. `"left"` for
             [lo, hi), with 1 in the last. Only for `edges="width"`.
-        resolution: Number of bins of each histogram for `edges="mass"`.
+        resolution: Number of bins of each histogram for `edges="mass"`, at
+            least 64. Defaults to `512`, with which the value can miss that of
+            the function by a sixth; with 8192 by a thirtieth.
         name: Name of the metric.
         **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
             `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,

@@ -33,7 +33,8 @@ class AECE(StreamingMetric):
             papers' code, for parity with published tables, and leaves out the
             smallest confidence. That code also moves samples that tie at an
             edge into one bin. A histogram cannot do so, but `bounds()` allows
-            for it.
+            for it. Weights that are not whole numbers, which are repeats, all
+            count as samples of the mean weight, sum w^2 / sum w.
         resolution: Number of bins of the fine histogram. Defaults to `8192`,
             which takes 394 kB.
         mode: `"top_label"` for the confidence of the predicted class,

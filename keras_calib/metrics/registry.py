@@ -139,7 +139,7 @@ class _EqualMass(Quantity):
             cells.confidence_minus_correct,
             metric.num_bins,
             readings.frequency_weights,
-            getattr(metric, "edges", "mass"),
+            self._sample(readings, metric),
         )
 
     def bounds(self, readings, metric):
@@ -148,10 +148,17 @@ class _EqualMass(Quantity):
             readings.histogram.lower_confidence(),
             metric.num_bins,
             readings.frequency_weights,
-            getattr(metric, "edges", "mass"),
+            self._sample(readings, metric),
         )
         room = _ROUNDING + readings.histogram.confidence_room
         return max(0.0, low - room), min(1.0, high + room)
+
+    def _sample(self, readings: Readings, metric: Any) -> Any:
+        """The mass of a sample for edges between samples, else None."""
+        if getattr(metric, "edges", "mass") == "mass":
+            return None
+        ratio, whole = readings.weight_ratio, readings.frequency_weights
+        return array_namespace(ratio).where(whole, 1.0, ratio)
 
     def bins(self, readings: Readings, metric: Any) -> BinSums:
         """Sums of the bins, NumPy arrays `(num_bins,)`."""

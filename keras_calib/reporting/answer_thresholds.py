@@ -9,6 +9,8 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
+from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_number
 from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import as_array
@@ -210,6 +212,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_facts(facts: dict[str, Any]) -> None:
     """Raises unless facts are numbers in their ranges, and order is kept."""
+    calibrator = facts.get("calibrator")
+    known = ("confidence", "score")[: 1 + (calibrator is None)]
+    check_in("column", facts["column"], known)
+    if facts.get("num_samples") is not None:
+        check_integer("num_samples", facts["num_samples"], 0)
     for name in ("coverage", "risk", "certified_risk", "delta"):
         if facts.get(name) is not None:
             check_share(name, facts[name])
@@ -220,7 +227,7 @@ def _check_facts(facts: dict[str, Any]) -> None:
         # JSON has no infinity, which is a text.
         if one["threshold"] not in ("inf", "-inf"):
             check_number("threshold", one["threshold"])
-    if (calibrator := facts.get("calibrator")) is not None:
+    if calibrator is not None:
         affine = calibrator["name"] == "affine"
         *rising, free = ("slope", "intercept") if affine else ("a", "b", "c0")
         check_number(free, calibrator[free])

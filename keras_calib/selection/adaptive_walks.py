@@ -44,7 +44,7 @@ def adaptively_certified(
         A mask of the candidates of each group, whether each group was tested,
         and the fewest samples that could certify a tested one.
     """
-    sizes = np.array([one.num_samples for one in found])
+    sizes = np.array([int(one.accepted[-1]) for one in found])
     certified = [np.zeros(len(one.threshold), bool) for one in found]
     count, fewest = num_adaptive(sizes, risk, delta)
     was_tested = np.zeros(len(found), bool)

@@ -35,8 +35,9 @@ def answers_of(logits: Any, score: Any, threshold: Any) -> dict[str, Any]:
 
 
 def accepted(score: Any, threshold: Any, logits: Any) -> Any:
-    """Where scores `(...)` reach the threshold, and there is a confidence."""
-    return ops.logical_and(score >= threshold, has_confidence(logits))
+    """Where finite scores `(...)` reach the threshold, with a confidence."""
+    reached = ops.logical_and(score >= threshold, has_confidence(logits))
+    return ops.logical_and(reached, ops.abs(score) < float("inf"))
 
 
 def has_confidence(logits: Any) -> Any:

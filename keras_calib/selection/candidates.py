@@ -16,7 +16,9 @@ __all__ = [
     "candidates",
     "check_equal_weights",
     "check_units",
+    "of_records",
     "ranked_candidates",
+    "read_records",
 ]
 
 
@@ -34,11 +36,28 @@ class Candidates(NamedTuple):
     num_samples: int
     counts: bool
     score: np.ndarray | None = None
+    # Weight and loss of what has an infinite score and is not accepted.
+    never: Any = (0.0, 0.0)
+
+    @property
+    def total(self) -> float:
+        """Weight of all samples."""
+        return float(self.accepted[-1] + self.never[0])
 
     @property
     def coverage(self) -> np.ndarray:
-        """Accepted share; 1 for the last."""
-        return self.accepted / self.accepted[-1]
+        """Accepted share; 1 for the last if all scores are finite."""
+        return self.accepted / self.total
+
+    def covering(self, coverage: float) -> np.ndarray:
+        """Which thresholds accept this share; raises ValueError if none."""
+        # A coverage such as 1 - 0.9 is rounded.
+        reached = self.coverage >= coverage - 1e-12
+        if not reached.any():
+            rule = "`coverage` must be at most the share of finite scores"
+            share = float(self.coverage[-1])
+            raise value_error(rule, coverage=coverage, share=share)
+        return reached
 
     @property
     def risk(self) -> np.ndarray:
@@ -62,6 +81,15 @@ def candidates(
     scores: Any, correct: Any, sample_weight: Any, delta: float | None
 ) -> Candidates:
     """Checks scores and correctness and returns the candidate thresholds."""
+    records = read_records(scores, correct, sample_weight, delta)
+    kept = records[2] > 0
+    return of_records(*(x[kept] for x in records))
+
+
+def read_records(
+    scores: Any, correct: Any, sample_weight: Any, delta: float | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scores, correctness and weights `(n,)`, checked where they count."""
     # Here, as these need Keras, which verification does without.
     from keras_calib.inputs.values import located
     from keras_calib.inputs.weights import weight_of_rows
@@ -94,9 +122,17 @@ def candidates(
     bad = (correct != 0.0) & (correct != 1.0) & counted
     if bad.any():
         raise value_error("`correct` must be 0 or 1", **located(bad))
-    found = ranked_candidates(
-        scores[counted], 1.0 - correct[counted], weight[counted]
-    )
+    if not (np.isfinite(scores) & counted).any():
+        rule = "`scores` must not all be infinite: these are not accepted"
+        raise value_error(rule, scores=scores[counted][:4].tolist())
+    return scores.reshape(-1), correct.reshape(-1), weight.reshape(-1)
+
+
+def of_records(
+    score: np.ndarray, correct: np.ndarray, weight: np.ndarray
+) -> Candidates:
+    """The candidates of records that all count, each `(n,)`."""
+    found = ranked_candidates(score, 1.0 - correct, weight)
     return found._replace(wrong=np.minimum(found.wrong, found.accepted))
 
 
@@ -115,18 +151,26 @@ def ranked_candidates(
     scores: np.ndarray, loss: np.ndarray, weight: np.ndarray
 ) -> Candidates:
     """The candidates of scores, losses and weights, each `(n,)`."""
-    order = np.argsort(-scores, kind="stable")
-    scores = scores[order]
+    columns = np.stack([weight, weight * loss], axis=-1)
+    finite = np.isfinite(scores)
+    never = columns[~finite].sum(axis=0)
+    order = np.flatnonzero(finite)
+    order = order[np.argsort(-scores[order], kind="stable")]
+    if not len(order):
+        # Nothing can be accepted.
+        order, columns = np.zeros(1, int), np.zeros((len(scores), 2))
+    scores, sums = scores[order], running_sum(columns[order])
     last = np.flatnonzero(np.append(scores[1:] != scores[:-1], True))
-    sums = running_sum(np.stack([weight, weight * loss], axis=-1)[order])
     accepted, wrong = sums[last].T
+    threshold = _thresholds(scores[last])
     return Candidates(
-        _thresholds(scores[last]),
+        threshold if accepted[-1] else np.full_like(threshold, np.inf),
         accepted,
         wrong,
-        len(scores),
+        len(finite),
         bool(np.all(weight == 1.0)),
         scores[last],
+        never,
     )
 
 

@@ -7,9 +7,8 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.values import located
-from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
-from keras_calib.selection.candidates import candidates
+from keras_calib.selection.candidates import read_records
 from keras_calib.selection.cost_targets import CostTarget
 from keras_calib.selection.thresholds import ChosenThreshold
 
@@ -82,12 +81,10 @@ def choose_threshold_by_cost(
     target.check(None)
     # The scores and weights are checked as those of errors are.
     given = as_array(cost, "cost", "float64")
-    candidates(scores, np.ones(given.shape), sample_weight, delta)
-    kept = np.ones(given.size, bool)
-    weight = np.ones(given.size)
-    if sample_weight is not None:
-        weight = weight_of_rows(sample_weight, given.shape)
-        kept = weight > 0
+    score, _, weight = read_records(
+        scores, np.ones(given.shape), sample_weight, delta
+    )
+    kept = weight > 0
     given = given.reshape(-1)
     bad = ~((given >= 0.0) & (given <= largest_cost)) & kept
     if bad.any():
@@ -96,8 +93,5 @@ def choose_threshold_by_cost(
             **located(bad),
             largest_cost=largest_cost,
         )
-    score = as_array(scores, "scores").reshape(-1)
-    if score.dtype not in (np.float32, np.float64):
-        score = score.astype("float64")
     rows = score, given, given > 0, weight
     return target.choose(*(x[kept] for x in rows))[1]

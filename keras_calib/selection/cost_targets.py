@@ -133,10 +133,11 @@ class CostTarget(NamedTuple):
         check_equal_weights(weight, self.delta)
         found = ranked_candidates(score, cost, weight)
         # Sorted among ties, so that the order of the data does not matter.
-        ranked = cost[np.lexsort((cost, -score))]
+        finite = np.isfinite(score)
+        ranked = cost[finite][np.lexsort((cost[finite], -score[finite]))]
         threshold, certified = self._threshold(found, ranked)
         # A layer compares in float32.
-        accepted = score >= score.dtype.type(threshold)
+        accepted = finite & (score >= score.dtype.type(threshold))
         kept = weight * accepted
         chosen = ChosenThreshold(
             threshold,
@@ -178,8 +179,7 @@ class CostTarget(NamedTuple):
                 threshold = max(threshold, -float(self.reject_cost))
             return threshold, certified
         if self.coverage is not None:
-            # A coverage such as 1 - 0.9 is rounded.
-            reached = found.coverage >= self.coverage - 1e-12
+            reached = found.covering(self.coverage)
             return float(found.threshold[np.flatnonzero(reached)[0]]), none
         price = float(self.reject_cost or 0.0)
         if self._method() == "chow":

@@ -31,11 +31,14 @@ __all__ = [
 
 def rows_of(found: Candidates) -> tuple[np.ndarray, np.ndarray]:
     """Scores and correctness `(n,)` in canonical order, of unweighted data."""
-    accepted = found.accepted.astype("int64")
-    wrong = found.wrong.astype("int64")
-    sizes, errors = np.diff(accepted, prepend=0), np.diff(wrong, prepend=0)
+    sums = np.stack([found.accepted, found.wrong]).astype("int64")
+    rows = np.diff(sums, prepend=0)
+    # Infinite scores come last, as -inf.
+    never = np.array(found.never, "int64")[:, None]
+    sizes, errors = np.concatenate([rows, never], axis=1)
     # -0.0 is 0.0.
-    scores = np.repeat(np.asarray(found.score, "float32") + 0.0, sizes)
+    scores = np.append(np.asarray(found.score, "float32") + 0.0, -np.inf)
+    scores = np.repeat(scores.astype("float32"), sizes)
     pairs = np.stack([sizes - errors, errors], axis=-1).reshape(-1)
     correct = np.tile(np.array([1, 0], "uint8"), len(sizes))
     return scores, np.repeat(correct, pairs)

@@ -71,6 +71,8 @@ def counts_at(
     place = len(threshold) - np.searchsorted(
         threshold[::-1], scores, side="right"
     )
+    # No threshold accepts an infinite score.
+    place = np.where(np.isfinite(scores), place, len(threshold))
     cells = (len(threshold) + 1) * num_kinds
     counts = np.bincount(place * num_kinds + kind, weight, cells)
     return np.cumsum(counts.reshape(-1, num_kinds)[:-1], axis=0)

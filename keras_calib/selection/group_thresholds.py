@@ -7,14 +7,13 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.candidates import candidates
+from keras_calib.selection.candidates import of_records
+from keras_calib.selection.candidates import read_records
 from keras_calib.selection.group_walks import certified_by_group
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import best_place
+from keras_calib.selection.thresholds import points_of
 
 __all__ = [
     "GroupThresholds",
@@ -204,26 +203,15 @@ def split_by_group(
 ) -> list[Candidates | None]:
     """Candidate thresholds of each group; None if all its weights are 0."""
     # Checks everything at once, so that errors name the place in all data.
-    candidates(scores, correct, sample_weight, delta)
-    scores, correct = to_numpy(scores), to_numpy(correct)
-    weight = np.ones(scores.shape)
-    if sample_weight is not None:
-        given = to_numpy(sample_weight)
-        shape = given.shape + (1,) * (scores.ndim - given.ndim)
-        weight = np.broadcast_to(given.reshape(shape), scores.shape)
+    records = read_records(scores, correct, sample_weight, delta)
     flat = places.reshape(-1)
-    kept = np.flatnonzero(weight.reshape(-1) > 0)
+    kept = np.flatnonzero(records[2] > 0)
     order = kept[np.argsort(flat[kept], kind="stable")]
-    ends = np.searchsorted(flat[order], np.arange(num_groups + 1))
-    columns = [x.reshape(-1)[order] for x in (scores, correct, weight)]
-    found: list[Candidates | None] = []
-    for start, end in zip(ends, ends[1:], strict=False):
-        score, right, each = (x[start:end] for x in columns)
-        part = None
-        if end > start:
-            part = candidates(score, right, each, delta)
-        found.append(part)
-    return found
+    ends = np.searchsorted(flat[order], np.arange(1, num_groups))
+    return [
+        of_records(*(x[rows] for x in records)) if len(rows) else None
+        for rows in np.split(order, ends)
+    ]
 
 
 def choose_of_groups(
@@ -241,46 +229,13 @@ def choose_of_groups(
         certified, tested, fewest = certified_by_group(
             some, risk, delta, target.method
         )
-    chosen = []
-    for one, passed in zip(some, certified, strict=True):
-        index = best_place(one, passed, target)
-        if index is None:
-            chosen.append((np.inf, 0.0, 0.0, 0.0, 0.0))
-            continue
-        chosen.append(
-            (
-                float(one.threshold[index]),
-                float(one.coverage[index]),
-                float(one.risk[index]),
-                float(one.accepted[index]),
-                float(one.wrong[index]),
-            )
-        )
-    if not any(row[0] < np.inf for row in chosen):
+    facts = GroupThresholds(names, *points_of(found, certified, target))
+    if not any(facts.accepts):
         raise _none_within_reach(some, target, fewest)
-    accepted = sum(row[3] for row in chosen)
-    total = sum(one.accepted[-1] for one in some)
-    wrong = sum(row[4] for row in chosen)
-    rows, shares, sizes = iter(chosen), iter(tested.tolist()), []
-    columns: list[tuple] = []
-    for one in found:
-        sizes.append(0 if one is None else one.num_samples)
-        columns.append((np.inf, 0.0, 0.0) if one is None else next(rows)[:3])
-    threshold, coverage, of_risk = zip(*columns, strict=True)
-    facts = GroupThresholds(
-        names,
-        tuple(sizes),
-        threshold,
-        coverage,
-        of_risk,
-        float(accepted / total),
-        float(safe_divide(np.float64(wrong), np.float64(accepted))),
-    )
+    shares = iter(tested.tolist())
     if delta is not None and risk is not None:
         facts = facts._replace(
-            certified_risk=float(risk),
-            delta=float(delta),
-            method=target.method,
+            **target.guarantee(),
             min_samples=fewest,
             tested=tuple(one is not None and next(shares) for one in found),
         )

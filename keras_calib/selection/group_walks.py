@@ -45,7 +45,7 @@ def certified_by_group(
         A mask of the candidates of each group, whether each group was tested,
         and the fewest samples that could certify a tested one.
     """
-    sizes = np.array([one.num_samples for one in found])
+    sizes = np.array([int(one.accepted[-1]) for one in found])
     if method != "ltt":
         return _split(found, sizes, risk, delta, method)
     least = first_rank(risk, delta)
@@ -68,7 +68,7 @@ def dependent_groups(
     Labels of one example depend on each other: each has an equal share of
     `delta`. Derivation: docs/derivations.md, 'Thresholds by label'.
     """
-    sizes = np.array([one.num_samples for one in found])
+    sizes = np.array([int(one.accepted[-1]) for one in found])
     return _split(found, sizes, risk, delta, method)[0]
 
 
@@ -113,7 +113,7 @@ def _stepwise(
     delta: float,
 ) -> tuple[list[np.ndarray], np.ndarray, int]:
     """Walks at equal shares, which complete groups pass on (Holm)."""
-    sizes = np.array([one.num_samples for one in found])
+    sizes = np.array([int(one.accepted[-1]) for one in found])
     certified, tested, level = _none_yet(found, sizes, risk, delta)
     fewest = first_rank(risk, level)
     if not tested.any():

@@ -61,10 +61,8 @@ class ExampleTarget(NamedTuple):
             float(found.coverage[place]),
             float(found.risk[place]),
             found.num_samples,
-            float(self.risk),
-            float(self.delta),
-            test,
-        )
+            **self._plain().guarantee(),
+        )._replace(method=test)
 
     def _plain(self) -> Target:
         return Target(self.risk, self.coverage, self.delta, "ltt")

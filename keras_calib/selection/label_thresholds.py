@@ -10,13 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.group_walks import dependent_groups
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import best_place
+from keras_calib.selection.thresholds import points_of
 
 __all__ = ["LabelThresholds", "choose_of_labels"]
 
@@ -91,37 +90,12 @@ def choose_of_labels(
     Derivation: docs/derivations.md, 'Thresholds by label'.
     """
     some = [one for one in found if one is not None]
-    certified = iter(_certified(some, target, at_once))
-    rows: list[tuple] = []
-    accepted = wrong = total = 0.0
-    for one in found:
-        place = None
-        if one is not None:
-            place = best_place(one, next(certified), target)
-        total += 0.0 if one is None else float(one.accepted[-1])
-        if one is None or place is None:
-            size = 0 if one is None else one.num_samples
-            rows.append((size, np.inf, 0.0, 0.0))
-            continue
-        accepted += float(one.accepted[place])
-        wrong += float(one.wrong[place])
-        values = one.threshold[place], one.coverage[place], one.risk[place]
-        rows.append((one.num_samples, *map(float, values)))
-    if not any(row[1] < np.inf for row in rows):
+    certified = _certified(some, target, at_once)
+    columns = points_of(found, certified, target)
+    facts = LabelThresholds(tuple(names), *columns)
+    if min(facts.threshold) == np.inf:
         raise _none_within_reach(some, target, at_once)
-    share = safe_divide(np.float64(wrong), np.float64(accepted))
-    facts = LabelThresholds._make(
-        [tuple(names), *zip(*rows, strict=True), accepted / total, float(share)]
-        + [None, None, None, at_once]
-    )
-    if target.delta is None or target.risk is None:
-        return facts
-    return facts._replace(
-        certified_risk=float(target.risk),
-        delta=float(target.delta),
-        method=target.method,
-        at_once=at_once,
-    )
+    return facts._replace(at_once=at_once, **target.guarantee())
 
 
 def _certified(

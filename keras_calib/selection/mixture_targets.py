@@ -83,6 +83,7 @@ class MixtureTarget(NamedTuple):
             errors.sum(axis=1),
             len(scores),
             True,
+            never=(float(len(scores) - every[-1].sum()), 0.0),
         )
         if not certified.any():
             raise self._not_reached(found, counts)
@@ -141,7 +142,7 @@ class MixtureTarget(NamedTuple):
         threshold = fixed_thresholds(scores[tenth], np.ones(tenth.sum()))
         guess = counts_at(scores[tenth], places[tenth], number, threshold)
         total = guess.sum(axis=1)
-        coverage = total / total[-1]
+        coverage = safe_divide(total, total[-1])
         share = np.where(
             guess[-1] > 0, safe_divide(guess, guess[-1]), coverage[:, None]
         )

@@ -10,8 +10,8 @@ from keras_calib.formulas.scores import p_norm
 from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.top_label import top_label
-from keras_calib.numerics.softmax import top1
 from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.selection.tuning import apply_score
 from keras_calib.selection.tuning import area
 
 __all__ = ["LogitNormalization"]
@@ -137,7 +137,7 @@ class LogitNormalization(FittedLayer):
         self.check_fitted()
         logits = to_model_logits(logits, from_logits)
         if self._p == "msp":
-            return top1(logits, from_logits=True).score
+            return apply_score("msp", logits)
         return p_norm(logits, p=self._p, center=self.center)
 
     def compute_output_shape(self, input_shape):

@@ -147,7 +147,9 @@ def plan(
             return plan_ece(ece, level, (rates, rates, shares), 0, max_samples)
     else:
         scores, correct = _records(pilot, from_logits, ece is not None)
-        found = candidates(scores, correct, None, None)
+        # A plan is about their order: infinite ones are the ends.
+        ends = np.nan_to_num(scores, nan=np.nan)
+        found = candidates(ends, correct, None, None)
         if ece is not None:
             shares = np.full(len(scores), 1.0 / len(scores))
             read = (scores, correct, shares)

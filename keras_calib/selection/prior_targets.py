@@ -20,6 +20,7 @@ from keras_calib.formulas.shifted_risk import subsample_of
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import ranked_candidates
@@ -224,7 +225,7 @@ class PriorTarget(NamedTuple):
         threshold = fixed_thresholds(scores[tenth], each)
         one = np.zeros(len(each), int)
         coverage = counts_at(scores[tenth], one, 1, threshold, each)[:, 0]
-        coverage = coverage / coverage[-1]
+        coverage = safe_divide(coverage, coverage[-1])
         error = wrong[~tenth].astype(int)
         kind = 2 * labels[~tenth] + error
         cells = counts_at(scores[~tenth], kind, 2 * len(count), threshold)
@@ -304,6 +305,8 @@ def _candidates(
     one = np.zeros(len(scores), int)
     accepted = counts_at(scores, one, 1, threshold, weight)[:, 0]
     errors = counts_at(scores, one, 1, threshold, weight * wrong)[:, 0]
+    wrong = np.minimum(errors, accepted)
+    never = (float(weight @ ~np.isfinite(scores)), 0.0)
     return Candidates(
-        threshold, accepted, np.minimum(errors, accepted), len(scores), False
+        threshold, accepted, wrong, len(scores), False, never=never
     )

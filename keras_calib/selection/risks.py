@@ -73,17 +73,18 @@ def _of_accepted(found: Candidates) -> _Failures:
 
 def _of_positives(found: Candidates) -> _Failures:
     hits = found.accepted - found.wrong
-    trials = np.full(len(hits), hits[-1])
+    missed = found.never[0] - found.never[1]
+    trials = np.full(len(hits), hits[-1] + missed)
     return _Failures(trials - hits, trials, False, "rejected")
 
 
 def _of_negatives(found: Candidates) -> _Failures:
-    trials = np.full(len(found.wrong), found.wrong[-1])
+    trials = np.full(len(found.wrong), found.wrong[-1] + found.never[1])
     return _Failures(found.wrong, trials, True, "negatives")
 
 
 def _of_all(found: Candidates) -> _Failures:
-    trials = np.full(len(found.accepted), found.accepted[-1])
+    trials = np.full(len(found.accepted), found.total)
     return _Failures(trials - found.accepted, trials, False, "rejected")
 
 
@@ -288,6 +289,7 @@ def _ranked(
                 scores=order.shape,
                 losses=loss.shape,
             )
+    order = order[np.isfinite(ranked[order])]
     return {name: loss[order] for name, loss in losses.items()}
 
 

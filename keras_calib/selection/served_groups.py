@@ -65,11 +65,16 @@ def thresholds_of(ids: Any, thresholds: Any, groups: Any, shape: tuple) -> Any:
     dtype = keras.backend.standardize_dtype(groups.dtype)
     if "int" not in dtype:
         raise type_error("`groups` must be integers or strings", dtype=dtype)
+    known = ops.cast(groups, "int32")
     if dtype in ("int64", "uint32", "uint64"):
-        groups = ops.minimum(groups, ops.cast(LARGEST_ID + 1, dtype))
-    if dtype == "int64":
-        groups = ops.maximum(groups, ops.cast(-LARGEST_ID - 1, dtype))
-    groups = ops.cast(groups, "int32")
+        # Operators, as functions of Keras compare uint64 as uint32, and on
+        # torch int64 as int32.
+        outside = groups > ops.cast(LARGEST_ID, dtype)
+        if dtype == "int64":
+            low = groups < ops.cast(-LARGEST_ID, dtype)
+            outside = ops.logical_or(outside, low)
+        known = ops.where(outside, LARGEST_ID + 1, known)
+    groups = known
     last = ids.shape[0] - 1
     place = ops.zeros_like(groups)
     step = 1 << max(last, 1).bit_length() - 1

@@ -7,8 +7,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.selection.candidates import candidates
+from keras_calib.selection.candidates import read_records
 from keras_calib.selection.group_names import read_groups
 from keras_calib.selection.mixture_targets import MixtureTarget
 from keras_calib.selection.prior_targets import PriorTarget
@@ -86,7 +85,7 @@ def choose_threshold_for_prior(
         by Betting, 2024, https://arxiv.org/abs/2010.09686
     """
     target = PriorTarget.of(target_prior, risk, delta, method, seed)
-    scores, correct = _read(scores, correct, delta)
+    scores, correct, _ = read_records(scores, correct, None, delta)
     labels = read_classes(labels, scores.shape, len(target.prior))
     return target.choose(scores, correct, labels)[1]
 
@@ -143,7 +142,7 @@ def choose_threshold_for_mixtures(
         Technometrics 24, 1982,
         https://doi.org/10.1080/00401706.1982.10487790
     """
-    scores, correct = _read(scores, correct, delta)
+    scores, correct, _ = read_records(scores, correct, None, delta)
     names, places = read_groups(groups, scores.shape)
     target = MixtureTarget.of(names, risk, delta, seed)
     return target.choose(scores, correct, places)[1]
@@ -168,12 +167,3 @@ def read_classes(labels: Any, shape: tuple, num_classes: int) -> np.ndarray:
             num_classes=num_classes,
         )
     return found.astype("int64")
-
-
-def _read(scores: Any, correct: Any, delta: Any) -> tuple[Any, Any]:
-    """Scores and correctness, checked as `choose_threshold` checks them."""
-    candidates(scores, correct, None, delta if delta is not None else 0.5)
-    scores = to_numpy(scores)
-    if scores.dtype not in (np.float32, np.float64):
-        scores = scores.astype("float64")
-    return scores, to_numpy(correct).astype("float64")

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import numpy as np
-
-from keras_calib.inputs.weights import weight_of_rows
-from keras_calib.selection.candidates import candidates
+from keras_calib.selection.candidates import of_records
+from keras_calib.selection.candidates import read_records
 from keras_calib.selection.costs import CostLayer
 from keras_calib.selection.mixture_targets import MixtureTarget
 from keras_calib.selection.prior_targets import PriorTarget
@@ -43,17 +41,15 @@ class StoredLayer(CostLayer):
             self.take_groups(names, kind, records, target)
             return
         scores, correct, weight = records
-        found = candidates(scores, correct, weight, target.delta)
+        read = read_records(scores, correct, weight, target.delta)
+        kept = read[2] > 0
+        scores, correct, weight = (x[kept] for x in read)
+        found = of_records(scores, correct, weight)
         if isinstance(target, Target):
             self.take(found, target, log_odds)
             return
-        if weight is not None:
-            counted = weight_of_rows(weight, np.shape(scores)) > 0
-            scores, correct, kind = (
-                np.asarray(x)[counted] for x in (scores, correct, kind)
-            )
         found, chosen, certified = target.choose(
-            scores, correct, kind, log_odds
+            scores, correct, kind[kept], log_odds
         )
         self.keep(found, chosen, certified, target.delta)
 

@@ -1,6 +1,8 @@
 """Thresholds on a score, for a target risk or coverage."""
 
 import math
+from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 from typing import cast
@@ -17,6 +19,7 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import candidates
@@ -28,10 +31,10 @@ __all__ = [
     "ChosenThreshold",
     "Target",
     "ThresholdTable",
-    "best_place",
     "choose",
     "choose_threshold",
     "chosen_of",
+    "points_of",
     "table_of",
 ]
 
@@ -149,6 +152,13 @@ class Target(NamedTuple):
                 )
         return self
 
+    def guarantee(self) -> dict[str, Any]:
+        """What the facts of thresholds say of it; empty without one."""
+        if self.risk is None or self.delta is None:
+            return {}
+        facts = {"certified_risk": float(self.risk), "method": self.method}
+        return {**facts, "delta": float(self.delta)}
+
     def certified(
         self, found: Candidates, risk: float, delta: float
     ) -> np.ndarray:
@@ -173,7 +183,8 @@ def choose_threshold(
     Samples with equal scores are accepted together.
 
     Args:
-        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`.
+        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`. Infinite
+            ones are never accepted.
         correct: 1 for right and 0 for wrong predictions, shape `(...)`.
         risk: Largest allowed share of errors among the accepted.
         coverage: Least share to accept, in (0, 1]; instead of `risk`.
@@ -223,8 +234,7 @@ def choose(
     elif risk is not None:
         reached = within_risk(found.wrong, found.accepted, risk)
     else:
-        # A coverage such as 1 - 0.9 is rounded.
-        reached = found.coverage >= cast(float, target.coverage) - 1e-12
+        reached = found.covering(cast(float, target.coverage))
     if not reached.any():
         raise _not_reached(found, target)
     index = np.flatnonzero(reached)[0 if risk is None else -1]
@@ -233,20 +243,15 @@ def choose(
         float(found.coverage[index]),
         float(found.risk[index]),
         found.num_samples,
+        **target.guarantee(),
     )
-    if risk is not None and delta is not None:
-        chosen = chosen._replace(
-            certified_risk=float(risk),
-            delta=float(delta),
-            method=target.method,
-        )
     if log_odds:
         cut = float(sigmoid(np.float64(chosen.threshold)))
         chosen = chosen._replace(confidence=cut)
     return chosen, certified
 
 
-def best_place(
+def _best_place(
     found: Candidates, certified: np.ndarray, target: Target
 ) -> int | None:
     """The place of the best of some candidates; None if none is within reach.
@@ -261,6 +266,34 @@ def best_place(
     except ValueError:
         return None
     return int(np.flatnonzero(found.coverage == chosen.coverage)[0])
+
+
+def points_of(
+    found: Sequence[Candidates | None],
+    certified: Iterable[np.ndarray],
+    target: Target,
+) -> Any:
+    """Columns of the best: sizes, thresholds, coverages, risks; those of all.
+
+    The threshold is inf where none is within reach, and for None, which has
+    no samples.
+    """
+    rows: list[tuple] = []
+    accepted = wrong = total = 0.0
+    passed = iter(certified)
+    for one in found:
+        place = None if one is None else _best_place(one, next(passed), target)
+        total += 0.0 if one is None else one.total
+        if one is None or place is None:
+            size = 0 if one is None else one.num_samples
+            rows.append((size, np.inf, 0.0, 0.0))
+            continue
+        accepted += float(one.accepted[place])
+        wrong += float(one.wrong[place])
+        values = one.threshold[place], one.coverage[place], one.risk[place]
+        rows.append((one.num_samples, *map(float, values)))
+    risk = safe_divide(np.float64(wrong), np.float64(accepted))
+    return (*zip(*rows, strict=True), accepted / total, float(risk))
 
 
 def chosen_of(config: dict) -> ChosenThreshold:

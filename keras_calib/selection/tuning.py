@@ -195,7 +195,8 @@ def apply_score(function: Any, logits: Any) -> Any:
             **{"logits.shape": shape_of(logits)},
         )
     if function == "msp":
-        return top1(logits, from_logits=True).score
+        # Finite, as what is accepted, for a class that is left alone.
+        return ops.minimum(top1(logits, from_logits=True).score, 1e18)
     return function(logits)
 
 

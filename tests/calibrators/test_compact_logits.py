@@ -105,6 +105,27 @@ def test_a_file_keeps_all_and_ignored_tokens_are_left_out(
     assert some.nll() == pytest.approx(rest.nll(), rel=1e-12)
 
 
+def test_a_file_of_no_tokens_is_refused(compact, tmp_path):
+    path = tmp_path / "tokens.npz"
+    compact.save(path)
+    with np.load(path) as file:
+        saved = dict(file)
+    wrong = np.where(np.arange(len(compact)) == 7, 1.0, 0.0).astype("float32")
+    for name, change in (
+        ("top", -20.0),
+        ("top", -wrong[:, None]),
+        ("label", 1.0),
+        ("label", -1.0),
+        ("rest", 50.0),
+        ("rest", wrong[:, None]),
+        ("rest", np.float32(-2e3)),
+    ):
+        forged = (saved[name] + np.float32(change)).astype("float32")
+        np.savez(path, **{**saved, name: forged})
+        with pytest.raises(ValueError, match="that `save` wrote"):
+            CompactLogits.load(path)
+
+
 def test_wrong_use_is_refused(tokens, compact):
     labels, logits = tokens
     with pytest.raises(ValueError, match="must hold a token"):

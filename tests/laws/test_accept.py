@@ -1,5 +1,6 @@
 """What is accepted has a finite confidence, and logits that are logits."""
 
+import keras
 import numpy as np
 import pytest
 from cases import BACKEND
@@ -16,6 +17,7 @@ from unsound import check
 import keras_calib as kc
 from keras_calib.formulas.scores import SCORE_NAMES
 from keras_calib.reporting.answer_thresholds import AnswerThreshold
+from keras_calib.selection.answers import accepted
 
 INF, NAN = np.inf, np.nan
 
@@ -136,6 +138,49 @@ def test_no_box_without_confidence_is_kept():
         kc.DetectionSelector(threshold=0.5)(boxes)
 
 
+@pytest.mark.portable
+def test_no_compiled_box_without_confidence_is_kept():
+    wrong = [NAN, INF, -INF, 1.5, -0.5, 3e38]
+    confidence = np.array([[0.9, *wrong, 0.8, 0.7]], "float32")
+    labels = np.array([[0] * 7 + [1, -1]], "int32")
+    boxes = {"confidence": confidence, "labels": labels}
+    scaling = kc.DetectionScaling(2, coefficients=[[0.5, 0.0]] * 2)
+    tensors = {k: ops.convert_to_tensor(v) for k, v in boxes.items()}
+    run = compiled(lambda c, k: scaling({"confidence": c, "labels": k}))
+    found = array(run(*tensors.values())["confidence"])[0]
+    np.testing.assert_allclose(found[[0, 7, 8]], [0.75, 2 / 3, 0.7], atol=1e-6)
+    assert np.isnan(found[1:7]).all()
+    for calibrator in (None, scaling):
+        selector = kc.DetectionSelector(calibrator)
+        run = compiled(
+            lambda c, k, of=selector: of({"confidence": c, "labels": k})
+        )
+        found = run(*tensors.values())
+        assert array(found["num_detections"]).tolist() == [2]
+        assert array(found["labels"])[0].tolist() == [0, 1] + [-1] * 7
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="needs TensorFlow")
+def test_no_box_without_confidence_is_kept_by_a_saved_model(tmp_path):
+    import tensorflow as tf
+
+    scaling = kc.DetectionScaling(2, coefficients=[[0.5, 0.0]] * 2)
+    inputs = {
+        "confidence": keras.Input((3,), name="confidence"),
+        "labels": keras.Input((3,), dtype="int32", name="labels"),
+    }
+    model = keras.Model(inputs, kc.DetectionSelector(scaling)(inputs))
+    model.export(tmp_path / "boxes", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "boxes")
+    boxes = tf.constant([[INF, 0.6, 1.5]]), tf.constant([[0, 1, 0]])
+    found = loaded.serve(
+        dict(zip(("confidence", "labels"), boxes, strict=True))
+    )
+    assert found["num_detections"].numpy().tolist() == [1]
+    assert found["labels"].numpy().tolist() == [[1, -1, -1]]
+
+
 def test_an_answer_without_confidence_is_refused():
     facts = {"answer_threshold": 1, "threshold": 0.5}
     for column, values in (
@@ -146,3 +191,105 @@ def test_an_answer_without_confidence_is_refused():
         for value in values:
             with pytest.raises(ValueError, match="must be"):
                 answer([0.9, value])
+
+
+def _choices():
+    """What each chooser finds, by name, and the rows of the choice."""
+    rng = np.random.default_rng(3)
+    scores = rng.normal(size=400).astype("float32")
+    scores[:40], scores[40:60], scores[60:90] = INF, -INF, 1.0
+    correct = (rng.random(400) < 0.85).astype(int)
+    groups = rng.integers(0, 2, 400)
+    safe = {"risk": 0.3, "delta": 0.2}
+    costs = {"largest_cost": 1.0}
+    records = scores, correct
+    found = {}
+    for name, how in (
+        ("a risk", {"risk": 0.14}),
+        ("no risk", {"risk": 0.0}),
+        ("a coverage", {"coverage": 0.6}),
+        ("a guarantee", safe),
+        ("a search", {**safe, "method": "sgr"}),
+    ):
+        found[name] = kc.choose_threshold(*records, **how)
+        found[f"{name} by group"] = kc.choose_group_thresholds(
+            *records, groups, **how
+        )
+        layer = kc.SelectiveClassifier().fit_scores(*records, **how)
+        found[f"{name} of a layer"] = layer.chosen
+    for name, how in (
+        ("a price", {"reject_cost": 0.1}),
+        ("a mean", {"mean_cost": 0.14}),
+        ("a sure mean", {"mean_cost": 0.3, "delta": 0.2}),
+        ("a share", {"coverage": 0.6}),
+    ):
+        found[name] = kc.choose_threshold_by_cost(
+            scores, 1 - correct, **costs, **how
+        )
+    found["a mixture"] = kc.choose_threshold_for_mixtures(
+        *records, groups, **safe
+    )
+    for method in ("subsampling", "betting"):
+        found[method] = kc.choose_threshold_for_prior(
+            *records, groups, target_prior=[0.5, 0.5], method=method, **safe
+        )
+    for name in ("coverage", "recall", "risk"):
+        targets = {name: 0.3}
+        found[name] = kc.control_risks(*records, targets, delta=0.2)
+    return found, (scores, correct, groups)
+
+
+def test_a_coverage_is_the_share_that_its_threshold_accepts():
+    choices, (scores, correct, groups) = _choices()
+    for name, chosen in choices.items():
+        cut = np.asarray(chosen.threshold, "float32")
+        cut = cut[groups] if cut.ndim else cut
+        accept = array(accepted(scores, cut, np.zeros((400, 2), "float32")))
+        assert accept.sum() > 0 and not accept[:60].any(), name
+        share, risk = accept.mean(), 1.0 - correct[accept].mean()
+        if name in ("subsampling", "betting"):
+            by_class = [accept[groups == k].mean() for k in (0, 1)]
+            share, risk = np.mean(by_class), chosen.risk
+        np.testing.assert_allclose(chosen.coverage, share, err_msg=name)
+        if name not in ("coverage", "recall", "risk"):
+            np.testing.assert_allclose(chosen.risk, risk, err_msg=name)
+    recall = choices["recall"]
+    hits = accepted(scores, recall.threshold, np.zeros((400, 2), "float32"))
+    hits = array(hits)[correct == 1].mean()
+    np.testing.assert_allclose(recall.estimates["recall"], hits)
+
+
+def test_a_threshold_of_infinity_rejects_everything():
+    found = kc.choose_group_thresholds(
+        [INF, 1, 2, 3], [1, 0, 1, 1], [0, 0, 1, 1], risk=0.0
+    )
+    assert found.threshold == (INF, -INF) and found.accepts == (False, True)
+    assert found.group_coverage == (0.0, 1.0) and found.coverage == 0.5
+    with pytest.raises(ValueError, match="`risk` is below"):
+        kc.choose_threshold([INF, 1, 2, 3], [1, 0, 0, 0], risk=0.0)
+    with pytest.raises(ValueError, match="share of finite scores"):
+        kc.choose_threshold([INF, 1, 2, 3], [1, 0, 0, 0], coverage=0.8)
+    with pytest.raises(ValueError, match="not all be infinite"):
+        kc.choose_threshold([INF, -INF], [1, 0], risk=0.0)
+    sure = np.array([[0.0, -INF, -INF]], "float32")
+    rejecting = kc.SelectiveClassifier(threshold=INF)
+    assert not array(rejecting(sure)["accept"]).any()
+
+
+@pytest.mark.portable
+def test_a_fit_counts_what_its_layer_accepts_of_classes_left_alone():
+    logits = LOGITS.copy()
+    logits[:20, 1:] = -INF
+    labels = np.where(np.arange(len(logits)) < 20, 0, LABELS)
+
+    def infinite(z):
+        top = ops.max(z, axis=-1)
+        return ops.where(top > 1.0, ops.full_like(top, INF), top)
+
+    for score in (*SCORE_NAMES, infinite):
+        for target in ({"coverage": 0.1}, {"risk": 0.4}):
+            selector = kc.SelectiveClassifier(score=score)
+            selector.fit(labels, logits, **target)
+            accept = array(selector(logits)["accept"])
+            assert accept.any()
+            np.testing.assert_allclose(selector.chosen.coverage, accept.mean())

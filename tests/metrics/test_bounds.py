@@ -157,6 +157,30 @@ def test_aece_by_the_edges_of_the_papers_follows_their_code(goldens):
             assert value == pytest.approx(expected, abs=1e-5), data
 
 
+@pytest.mark.portable
+def test_aece_by_the_edges_of_the_papers_takes_ratios_of_weights_alone():
+    labels, probs = predictions(n=300)
+    kept = np.arange(300) % 3 > 0
+    random = np.random.default_rng(0).random(300) + 0.1
+
+    def found(weight, rows=slice(None)):
+        metric = kc.AECE(edges="interp")
+        metric.update_state(labels[rows], probs[rows], sample_weight=weight)
+        value, bounds = float(metric.result()), metric.bounds()
+        assert bounds[0] <= value <= bounds[1]
+        return value, *bounds
+
+    every, some, uneven = found(None), found(None, kept), found(random)
+    exact = kc.adaptive_ece(labels, probs, edges="interp")
+    assert every[1] <= exact <= every[2]
+    for scale in (1.0, 0.5, 0.1, 1e-3, 7.3):
+        of = found(np.full(300, scale))
+        np.testing.assert_allclose(of, every, atol=3e-6)
+        np.testing.assert_allclose(found(scale * kept), some, atol=3e-6)
+        if scale >= 0.1:
+            np.testing.assert_allclose(found(scale * random), uneven, atol=3e-6)
+
+
 def test_bounds_narrow_with_the_resolution():
     labels, probs = predictions(n=2000)
     widths = []

@@ -205,9 +205,9 @@ MUTANTS = {
         "test_the_cheapest_answer_is_given_and_accepted_up_to_its_price",
     ),
     "coverage_without_rounding": Mutant(
-        "selection/thresholds.py",
-        "found.coverage >= cast(float, target.coverage) - 1e-12",
-        "found.coverage > cast(float, target.coverage)",
+        "selection/candidates.py",
+        "self.coverage >= coverage - 1e-12",
+        "self.coverage > coverage",
         "selection/test_classifier.py::test_a_target_coverage_is_reached_and_not_exceeded",
     ),
     "norm_of_what_is_not_centred": Mutant(

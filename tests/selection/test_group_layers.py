@@ -3,7 +3,9 @@
 import keras
 import numpy as np
 import pytest
+from cases import BACKEND
 from cases import array
+from refusals import compiled as jitted
 from selection_data import noisy
 from selection_data import tells_of_compiled
 from selection_data import temperature
@@ -158,6 +160,30 @@ def test_unknown_groups_are_rejected():
     for names in (["b"], [b"b"], np.array(["b"]), np.array(["b"], object), [0]):
         assert accepted(named, logits[:1], names).all()
     assert not accepted(named, logits[:1], [4]).any()
+
+
+@pytest.mark.portable
+def test_ids_of_tensors_are_compared_in_their_own_dtype():
+    labels, logits, groups = data(n=200)
+    selector = kc.SelectiveClassifier().fit(
+        labels, logits, coverage=1.0, groups=groups
+    )
+    wide = 2**32, 2**32 + 2, 2**40, 2**63 - 5, 2**63 + 2, 2**64 - 5
+    runs, cases = [selector], []
+    # Keras has no 64 bits on JAX, and no wide unsigned tensors on torch.
+    if BACKEND != "torch":
+        runs.append(jitted(lambda x, groups: selector(x, groups=groups)))
+        cases.append(("uint32", (2, 40), (3, 2**32 - 5)))
+    if BACKEND == "tensorflow":
+        cases.append(("uint64", (2, 40), wide))
+    if BACKEND != "jax":
+        cases.append(("int64", (-5, 40), (2**32 - 5, 2**40, -(2**63))))
+    for dtype, known, unknown in cases:
+        for group in (*known, *unknown):
+            ids = keras.ops.convert_to_tensor(np.full(200, group, dtype))
+            for run in runs:
+                accept = array(run(logits, groups=ids)["accept"])
+                assert accept.all() == accept.any() == (group in known), group
 
 
 def test_groups_of_other_shapes_and_kinds_are_refused():

@@ -1,5 +1,7 @@
 """Equal-mass bins from the cells of a histogram, and bounds of their error."""
 
+from typing import Any
+
 import numpy as np
 
 from keras_calib.formulas.bins import BinSums
@@ -39,12 +41,12 @@ def aece_bounds(
     lowest: np.ndarray,
     num_bins: int,
     frequency_weights: bool,
-    edges: str = "mass",
+    sample: Any = None,
 ) -> tuple[float, float]:
     """Smallest and largest error over all orders inside cells.
 
-    `lowest` is the smallest confidence that each cell can hold. The edges of
-    `"interp"` can move up to the end of the samples that tie with them.
+    `lowest` is the smallest confidence that each cell can hold. With the
+    `sample` of `equal_mass_edges`, edges can move up to the end of ties.
 
     Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
     """
@@ -54,7 +56,7 @@ def aece_bounds(
     mass, wrong, before, confidence, residual = (v[filled] for v in cells[:5])
     lowest = lowest[filled]
     total = before[-1] + mass[-1]
-    ends = equal_mass_edges(total, num_bins, frequency_weights, edges)
+    ends = equal_mass_edges(total, num_bins, frequency_weights, sample)
     cut = np.searchsorted(before, ends, side="right") - 1
     x = np.clip(ends - before[cut], 0.0, mass[cut])
     correct = (mass - wrong)[cut]
@@ -62,8 +64,8 @@ def aece_bounds(
     mean = (confidence / mass)[cut]
     lowest = np.minimum(lowest[cut], mean)
     residual = residual[cut]
-    # x of the cell lies below the edge; for "interp" it may be all of it.
-    most = mass[cut] if edges == "interp" else x
+    # x of the cell lies below the edge; with `sample` it may be all of it.
+    most = x if sample is None else mass[cut]
     at_low, at_high = (np.clip(v[cut], x, most) for v in (mass - wrong, wrong))
     low = at_low * lowest - np.minimum(at_low, correct)
     high = at_high * mean - np.maximum(0.0, at_high - wrong[cut])
