@@ -1,8 +1,10 @@
 """Where the tests find reference values and real data."""
 
+import fnmatch
 import gc
 import os
 import sys
+from collections import defaultdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +23,7 @@ if "JAX_COMPILATION_CACHE_DIR" in os.environ:
 import numpy as np
 import pytest
 from hypothesis import settings
+from repeats import REPEATS
 
 # The same examples in every run: a failure can be looked into.
 settings.register_profile("repeatable", derandomize=True)
@@ -55,6 +58,29 @@ def pytest_sessionstart(session):
         tf.config.optimizer.set_experimental_options(
             {"disable_meta_optimizer": True}
         )
+
+
+def pytest_collection_modifyitems(items):
+    """Cases that repeat a claim are slow."""
+    cases = defaultdict(list)
+    for item in items:
+        if hasattr(item, "callspec"):
+            file = item.path.relative_to(Path(__file__).parent).as_posix()
+            cases[file, item.originalname].append(item)
+    for (file, test), several in cases.items():
+        for pattern in REPEATS.get(file, {}).get(test, ()):
+            found = [
+                item
+                for item in several
+                if fnmatch.fnmatchcase(item.callspec.id, pattern)
+            ]
+            # One alone was asked for by its name.
+            if not found and len(several) > 1:
+                raise pytest.UsageError(
+                    f"tests/repeats.py: {file}::{test} has no case {pattern}"
+                )
+            for item in found:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module", autouse=True)

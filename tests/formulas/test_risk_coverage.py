@@ -166,7 +166,7 @@ def all_of():
 
 @pytest.mark.portable
 def test_float32_tensors_agree_with_float64(all_of):
-    for seed, scale in itertools.product(range(3), (1e3, 1e5, 1e8)):
+    for seed, scale in itertools.product(range(1), (1e3, 1e5, 1e8)):
         for whole in (True, False):
             groups = random_groups(seed, scale)
             groups = groups._replace(frequency_weights=whole)

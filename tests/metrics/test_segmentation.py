@@ -1,5 +1,7 @@
 """Metrics image by image, and of pairs of class id and objectness."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from streams import updated_compiled
 import keras_calib as kc
 
 OPTIONS = {"from_logits": True, "axis": 1, "ignore_class": 255}
+SLOW = pytest.mark.slow
 
 
 # What the evaluator of the published tables calls them.
@@ -136,25 +139,29 @@ def test_the_ece_of_images_is_no_smaller_than_that_of_their_pixels():
         assert pixels <= images + 1e-12
 
 
-def test_images_in_compiled_code():
+@pytest.mark.parametrize(
+    ("make", "jit"),
+    [
+        (kc.ECE, [False]),
+        pytest.param(kc.AURC, [False, True], marks=SLOW),
+        pytest.param(partial(kc.ClasswiseECE, 4), [False], marks=SLOW),
+        pytest.param(partial(kc.AURC, score="gini"), [False], marks=SLOW),
+        pytest.param(partial(kc.ECE, jit_compile=True), [False], marks=SLOW),
+    ],
+)
+def test_images_in_compiled_code(make, jit):
     labels, logits = images()
     labels[2] = 255
-    options = {"from_logits": True, "ignore_class": 255}
-    for inner, jit in (
-        (kc.AURC(**options), [False, True]),
-        (kc.ClasswiseECE(4, **options), [False]),
-        (kc.AURC(score="gini", **options), [False]),
-        (kc.ECE(jit_compile=True, **options), [False]),
-    ):
-        # Eager batches are read by NumPy.
-        eager = kc.PerImage(inner, background=1)
-        eager.update_state(labels, logits)
-        metric = kc.PerImage(inner, background=1)
-        for _ in updated_compiled(metric, labels, logits, jit=jit):
-            assert float(metric.result()) == pytest.approx(
-                float(eager.result()), rel=1e-5
-            )
-        assert not array(inner.sums).any()
+    inner = make(from_logits=True, ignore_class=255)
+    # Eager batches are read by NumPy.
+    eager = kc.PerImage(inner, background=1)
+    eager.update_state(labels, logits)
+    metric = kc.PerImage(inner, background=1)
+    for _ in updated_compiled(metric, labels, logits, jit=jit):
+        assert float(metric.result()) == pytest.approx(
+            float(eager.result()), rel=1e-5
+        )
+    assert not array(inner.sums).any()
 
 
 def test_intervals_of_images_end_at_the_largest_value():
