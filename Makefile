@@ -11,6 +11,8 @@ SUBJECTS =
 # is made once.
 WORKERS ?= 2
 PYTEST = -m pytest --numprocesses=$(WORKERS) --dist=loadfile
+# Of other backends; `make test-jax PORTABLE=portable` runs slow ones too.
+PORTABLE = portable and not slow
 # Seconds of processor time of all fast tests, on the machine that
 # tests/cpu_budget.py measures by; not asked of some.
 BUDGET = $(if $(TESTS),,--cpu-budget=480)
@@ -88,10 +90,10 @@ test-jax: .venv-jax/dev
 	@# may be on another kind of processor.
 	cache=$$(mktemp -d); trap 'rm -rf "$$cache"' EXIT; \
 	  KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$$cache \
-	  .venv-jax/bin/python $(PYTEST) -m portable
+	  .venv-jax/bin/python $(PYTEST) -m "$(PORTABLE)"
 
 test-torch: .venv-torch/dev
-	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) -m portable
+	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) -m "$(PORTABLE)"
 
 test-minimum: .venv-minimum/dev
 	KERAS_BACKEND=tensorflow .venv-minimum/bin/python $(PYTEST) \

@@ -9,7 +9,9 @@ from io import StringIO
 
 import cpu_budget
 import pytest
+from cases import BACKEND
 from paths import ROOT
+from repeats import NO_CASES
 
 BODY = """
 import pytest, time
@@ -100,3 +102,8 @@ def test_a_slower_machine_has_more_time():
 def test_files_with_a_budget_of_their_own_exist():
     for name in cpu_budget.OF_FILES:
         assert (ROOT / name).is_file(), name
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="others have fewer cases")
+def test_the_cases_that_repeat_a_claim_are_there():
+    assert not NO_CASES
