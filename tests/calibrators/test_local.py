@@ -75,7 +75,6 @@ def test_it_finds_where_a_segmenter_is_too_sure(fitted):
     np.testing.assert_allclose(after, logits / found[..., None], rtol=1e-5)
 
 
-@pytest.mark.portable
 def test_where_nothing_varies_it_is_a_temperature():
     seen, rest = scenes(varies=False), scenes(seed=1, varies=False)
     local = kc.LocalTemperatureScaling(patience=2, **QUICK)

@@ -188,7 +188,9 @@ def odd_calls(name):
 def test_what_is_odd_is_refused_in_the_words_of_the_house(name):
     entry = entry_of(name)
     wrong = []
-    for kind, (*given, place), may_be_nan in some(odd_calls(name), name, least=2):
+    for kind, (*given, place), may_be_nan in some(
+        odd_calls(name), name, least=2
+    ):
         given[place] = given[place](base_of(name)[(0, 1, 3)[place]])
         found, _ = outcome(lambda given=given: entry.call(*given))
         if of_house(found):

@@ -33,6 +33,7 @@ def test_more_classes_than_bins_are_summed_as_the_exact_function_does():
             assert float(metric.result()) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the same sums there")
 @pytest.mark.parametrize("count", [300, 5000])
 def test_bins_of_equal_mass_are_near_those_of_the_function(count):
     largest = {}

@@ -166,7 +166,6 @@ def test_replicas_hold_the_same_sums_as_one_device(num_replicas):
 
 
 @pytest.mark.portable
-@pytest.mark.slow
 @pytest.mark.skipif(BACKEND != "jax", reason="devices of JAX")
 def test_devices_hold_the_same_sums_as_one():
     # Their number is fixed when JAX starts.
