@@ -226,8 +226,9 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
 class LabelSmoothing(PerSampleLoss):
     """Label smoothing: cross entropy with smoothed labels.
 
-    Use it to lower overconfidence in training, as fast as cross entropy. It can
-    worsen the ranking of predictions, so check AURC if your model abstains.
+    Use it to lower overconfidence in training, at about the price of cross
+    entropy. It can worsen the ranking of predictions, so check AURC if your
+    model abstains.
 
     -sum_k t_k log p_k with t = `smooth_labels(labels, alpha, spread)`
 
