@@ -3,13 +3,6 @@
 from mutants.mutant import Mutant
 
 MUTANTS = {
-    "infinite_scores_pass_a_refit": Mutant(
-        "calibrators/fitted_layer.py",
-        "np.full(shape, np.nan, ",
-        "np.full(shape, np.inf, ",
-        "selection/test_tuning.py::"
-        "test_after_a_part_is_fitted_again_not_even_infinite_scores_are_accepted",
-    ),
     "accept_above": Mutant(
         "selection/answers.py",
         "score >= threshold, has_confidence",

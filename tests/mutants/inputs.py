@@ -94,9 +94,9 @@ MUTANTS = {
         "test_groups_given_for_all_rows_need_one_order[selects]",
     ),
     "rows_of_weight_0_choose": Mutant(
-        "selection/candidates.py",
-        "counted = weight > 0",
-        "counted = weight >= 0",
+        "selection/stored_layer.py",
+        "kept = read[2] > 0",
+        "kept = read[2] >= 0",
         "laws/test_what_counts.py::"
         "test_batches_of_sequences_of_several_lengths_are_one_data_set",
     ),
