@@ -181,7 +181,7 @@ def test_labels_that_are_nearly_one_hot_have_an_optimum():
 
 def test_squared_errors_of_many_classes_are_minimised_on_all_samples():
     rng = np.random.default_rng(0)
-    n, num_classes = 300, 2000
+    n, num_classes = 300, 4000
     best = rng.integers(0, num_classes, n)
     logits = rng.normal(size=(n, num_classes)).astype("float32")
     logits[np.arange(n), best] += 13 - np.log(2)

@@ -73,6 +73,12 @@ def named(names, slow=()):
     return pytest.mark.parametrize("name", values)
 
 
+# Half of the kinds for each name, other ones for the next; or all of them.
+SHARES = pytest.mark.parametrize(
+    "least", [2, pytest.param(1, marks=pytest.mark.slow)], ids=["half", "all"]
+)
+
+
 def some(kinds, name, most=4, least=1):
     """All, or those that are due for this name: other ones for each."""
     share = (least if BACKEND == "tensorflow" else 3) * (1 + (name in HALVED))
@@ -95,15 +101,16 @@ def test_what_takes_no_predictions_is_listed_with_its_reason():
     assert len(CALLED) > 110
 
 
+@SHARES
 @named(CALLED, slow=SLOW)
-def test_every_form_of_the_same_numbers_gives_the_same_value(name):
+def test_every_form_of_the_same_numbers_gives_the_same_value(name, least):
     entry = entry_of(name)
     labels, outputs, whole, weight = base_of(name)
     expected, _ = outcome(lambda: entry.call(labels, outputs, weight))
     assert not is_error(expected), shown(expected)
     assert np.isfinite(expected).any()
     wrong = []
-    # Half of the forms, those of labels, predictions and weights side by side.
+    # Those of labels, predictions and weights side by side.
     label_forms = [("plain", lambda y: y)]
     weight_forms = [("plain", lambda w: w)]
     if entry.labels:
@@ -116,7 +123,7 @@ def test_every_form_of_the_same_numbers_gives_the_same_value(name):
     if entry.weights:
         weight_forms += odd_inputs.WEIGHT_FORMS.items()
     forms = list(enumerate(odd_inputs.PREDICTION_FORMS.items()))
-    for i, (form, changed) in some(forms, name, most=len(forms), least=2):
+    for i, (form, changed) in some(forms, name, most=len(forms), least=least):
         label_form, of_labels = label_forms[i % len(label_forms)]
         weight_form, of_weight = weight_forms[i % len(weight_forms)]
         found, told = outcome(
@@ -184,12 +191,13 @@ def odd_calls(name):
             yield f"weights {kind}", (labels, outputs, changed, 2), False
 
 
+@SHARES
 @named(CALLED)
-def test_what_is_odd_is_refused_in_the_words_of_the_house(name):
+def test_what_is_odd_is_refused_in_the_words_of_the_house(name, least):
     entry = entry_of(name)
     wrong = []
     for kind, (*given, place), may_be_nan in some(
-        odd_calls(name), name, least=2
+        odd_calls(name), name, least=least
     ):
         given[place] = given[place](base_of(name)[(0, 1, 3)[place]])
         found, _ = outcome(lambda given=given: entry.call(*given))

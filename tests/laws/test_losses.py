@@ -33,6 +33,10 @@ from loss_batches import smooth
 from keras_calib.backend.gradients import value_and_grad
 
 pytestmark = pytest.mark.portable
+# All cases of a loss, or one of each class.
+EVERY = pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 
 
 # What must change nothing.
@@ -228,7 +232,8 @@ def _values_at(case, labels, *places):
 # Finite everywhere.
 
 
-def test_huge_logits_give_finite_values_and_gradients():
+@EVERY
+def test_huge_logits_give_finite_values_and_gradients(every):
     rng = np.random.default_rng(0)
     for case in ALL:
         n = 8 if case.batch_coupled else 480
@@ -236,7 +241,7 @@ def test_huge_logits_give_finite_values_and_gradients():
         logits = rng.choice([-1e4, -90.0, 0.0, 20.0, 1e4], size=(n, K))
         found = in_a_graph(case, ids, logits.astype("float32"))
         assert all(np.isfinite(x).all() for x in found), case
-        if case not in REPRESENTATIVES:
+        if case not in (HERE if every else REPRESENTATIVES):
             continue
         for dtype in ("bfloat16", "float16"):
             half = ops.cast(logits.astype("float32"), dtype)
@@ -249,9 +254,12 @@ def test_huge_logits_give_finite_values_and_gradients():
                 assert np.isfinite(found).all(), (case, dtype)
 
 
-def test_few_classes_and_small_batches_are_finite():
+@EVERY
+def test_few_classes_and_small_batches_are_finite(every):
     rng = np.random.default_rng(0)
-    for case in FIRST if HERE is LOSSES else HERE:
+    for case in HERE:
+        if not (every or case in FIRST):
+            continue
         logits = rng.normal(size=(7, 2)).astype("float32") * 3
         right, wrong = logits.argmax(axis=-1), logits.argmin(axis=-1)
         one = rng.normal(size=(1, 3)).astype("float32") * 3
