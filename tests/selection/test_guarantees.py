@@ -37,6 +37,26 @@ POPULATIONS = {
     "noise among the surest": np.where(POINTS < 0.02, 0.2, 0.3 * POINTS**3),
 }
 
+# Choosers by scores, correctness, groups and delta.
+INFINITE = {
+    "ltt": lambda s, y, g, d: kc.choose_threshold(s, y, risk=0.05, delta=d),
+    "sgr": lambda s, y, g, d: kc.choose_threshold(
+        s, y, risk=0.05, delta=d, method="sgr"
+    ),
+    "groups": lambda s, y, g, d: kc.choose_group_thresholds(
+        s, y, g, risk=0.05, delta=d
+    ),
+    "mixtures": lambda s, y, g, d: kc.choose_threshold_for_mixtures(
+        s, y, g, risk=0.05, delta=d
+    ),
+    "prior": lambda s, y, g, d: kc.choose_threshold_for_prior(
+        s, y, g, target_prior=[0.4, 0.3, 0.2, 0.1], risk=0.05, delta=d
+    ),
+    "cost": lambda s, y, g, d: kc.choose_threshold_by_cost(
+        s, 1.0 - y, largest_cost=1.0, mean_cost=0.05, delta=d
+    ),
+}
+
 
 def draw(risk, n, rng):
     """Scores and correctness of n samples."""
@@ -221,6 +241,27 @@ def test_without_delta_the_risk_holds_on_the_data_alone():
     # What the guarantee is for: the same simulation without it.
     _, violations = simulate("rising", n=300, limit=0.05, fits=100)
     assert violations > 0.4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choose", INFINITE.values(), ids=INFINITE)
+def test_samples_with_infinite_scores_buy_no_certificate(choose):
+    # They have no errors, the others just more than the limit: as accepted
+    # samples they would halve the risk.
+    false, draws, delta = 0, 60, 0.1
+    for seed in range(draws):
+        rng = np.random.default_rng(seed)
+        scores, kind = rng.normal(size=1500), rng.random(1500)
+        scores[kind < 0.4] = -np.inf
+        scores[kind < 0.2] = np.inf
+        correct = (kind < 0.4) | (rng.random(1500) >= 0.0505)
+        groups = rng.integers(0, 4, 1500)
+        try:
+            found = choose(scores, correct, groups, delta)
+        except ValueError:
+            continue
+        false += found.coverage > 0.0
+    assert false <= binom.ppf(0.999, draws, delta)
 
 
 @pytest.mark.slow
