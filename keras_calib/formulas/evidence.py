@@ -14,6 +14,7 @@ from scipy.special import logit
 
 __all__ = [
     "log_evidence",
+    "largest_log_factor",
     "log_factors",
     "moved",
     "start_mass",
@@ -86,6 +87,18 @@ def log_factors(
     numerator = np.where(hit, alternative, 1.0 - alternative)
     denominator = np.where(hit, nearest, 1.0 - nearest)
     return np.log(numerator) - np.log(denominator)
+
+
+def largest_log_factor(
+    shift: np.ndarray, temperature: np.ndarray | float = 1.0
+) -> np.ndarray:
+    """A bound of |`log_factors`| of `moved` confidences, whatever they are.
+
+    log p is no steeper than the log-odds of p, and the nearest probability is
+    no further from the alternative than the confidence itself.
+    """
+    most = logit(1.0 - _CLOSEST)
+    return np.abs(shift) + most * np.abs(1.0 / temperature - 1.0)
 
 
 def start_mass(

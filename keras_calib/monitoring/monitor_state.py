@@ -17,6 +17,7 @@ from keras_calib.numerics.arrays import as_array
 __all__ = [
     "VERSION",
     "check_same",
+    "differences",
     "load_parts",
     "read_state",
     "state_of",
@@ -63,17 +64,23 @@ def check_same(config: Mapping[str, Any], state: Mapping[str, Any]) -> None:
             "`state` must be a `state_dict` of a `Monitor`",
             names=sorted(state)[:5],
         ) from error
-    differ = {
-        name: (found.get(name), config.get(name))
-        for name in {**config, **found}
-        if found.get(name) != config.get(name)
-    }
-    if differ:
+    if differ := differences(config, found):
         raise value_error(
             "`state` must be of a monitor with the same arguments and version "
             "(there, here); `Monitor.load` takes them from the file",
             **differ,
         )
+
+
+def differences(
+    config: Mapping[str, Any], other: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """What differs between two configurations: there, and here."""
+    return {
+        name: (other.get(name), config.get(name))
+        for name in {**config, **other}
+        if other.get(name) != config.get(name)
+    }
 
 
 def state_of(
@@ -88,7 +95,7 @@ def state_of(
 
 
 def load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Replaces the states of parts, or none if an array is not as it must."""
+    """Replaces the states of parts by arrays, which are checked."""
     _load(parts, state, lambda k, x: x.check(k, as_array(state[k], k).copy()))
 
 

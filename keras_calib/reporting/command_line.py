@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import UsageError
 from keras_calib.version import __version__
 
 __all__ = ["COMMANDS", "command_module", "main", "runs_as_command"]
@@ -129,7 +130,7 @@ def _run(module: Any, given: argparse.Namespace) -> int:
         return 1
     except (ValueError, TypeError, OSError, ImportError) as error:
         tell("error", error)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
 
 
 def _in_flags(message: Any, flags: dict[str, str]) -> str:

@@ -1,6 +1,7 @@
 """The arguments of `keras-calib monitor`, read and checked without Keras."""
 
 import argparse
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ A log has one row for each answer, in their order:
   id          of the answer; needed for --labels. Without it, --state cannot
               refuse a log that was read before
   confidence  of the predicted class, in [0, 1]
-  accepted    1 or 0, true or false; or --threshold, for the column `score`, or
-              else for the confidence. A file of `threshold` there calibrates
-              the confidence first
+  accepted    1 or 0, true or false. Without it, --threshold says what is
+              accepted, by the column `score`, or else by the confidence. A
+              file of `threshold` calibrates the confidence of any log first
   correct     1 or 0, nothing without a label; or `label` and `predicted`
   time        may be there; it must not go back
 Files are .npz, .csv, .tsv, .parquet, or .jsonl with one JSON object in each
@@ -207,12 +208,15 @@ def _threshold(text: str | None) -> float | str | None:
     if text is None or text.lower().endswith(".json"):
         return text
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
+        number = math.nan
+    if math.isnan(number):
         raise value_error(
             "--threshold must be a number, or the .json file of `threshold`",
             **{"--threshold": text},
-        ) from None
+        )
+    return number
 
 
 def _coverage(text: str | None) -> tuple[float, float] | None:

@@ -20,6 +20,7 @@ from keras_calib.backend.errors import value_error
 
 __all__ = [
     "Progress",
+    "UsageError",
     "add_groups",
     "blamed",
     "check_shares",
@@ -30,6 +31,10 @@ __all__ = [
 
 # Seconds between two changes of the line.
 _PAUSE = 0.1
+
+
+class UsageError(ValueError):
+    """Arguments are at fault, as a file that they name has shown."""
 
 
 def add_groups(parser: argparse.ArgumentParser, groups: dict) -> None:

@@ -76,7 +76,7 @@ class AnswerLog:
         columns: Names of columns by what they hold, None for the default.
         threshold: Least score to accept, of the score or else of the
             confidence, where the log does not say what was accepted. Or an
-            `AnswerThreshold`, which calibrates the confidence too.
+            `AnswerThreshold`, which always calibrates the confidence.
 
     Raises:
         ImportError: If a table needs pyarrow.
@@ -131,8 +131,6 @@ class AnswerLog:
         if "correct" in wanted:
             wanted.pop("label", None)
             wanted.pop("predicted", None)
-        if self._threshold is not None:
-            wanted.pop("accepted", None)
         # One column may be both, and is read once.
         numbers = [*{wanted[x]: None for x in _NUMBERS if x in wanted}]
         gaps = [x for k, x in wanted.items() if k in ("correct", "label")]
@@ -160,18 +158,16 @@ class AnswerLog:
             pairs = zip(read["label"], read["predicted"], strict=True)
             correct = np.array([_same(*pair) for pair in pairs])
         accepted = None
+        if callable(self._threshold):
+            column = self._threshold.column
+            self.require((column,))
+            read = {**read, **self._threshold(read[column])}
+            accepted = read["accept"]
         if "accepted" in read:
             accepted = self._flags("accepted", read["accepted"], start)
-        elif self._threshold is not None:
+        elif accepted is None and self._threshold is not None:
             column = "score" if "score" in read else "confidence"
-            if callable(self._threshold):
-                column = self._threshold.column
-                if column not in read:
-                    self.require((column,))
-                answer = self._threshold(read[column])
-                read, accepted = {**read, **answer}, answer["accept"]
-            else:
-                accepted = read[column] >= self._threshold
+            accepted = read[column] >= self._threshold
         ids = None
         if "ids" in read:
             ids = [str(x) for x in read["ids"]]
