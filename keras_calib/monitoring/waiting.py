@@ -6,6 +6,7 @@ import numbers
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -191,13 +192,13 @@ def _read(ids: Any, count: int) -> tuple[list[str], list[int]]:
         ids = [ids]
     if hasattr(ids, "shape"):
         ids = as_groups(ids).reshape(-1).tolist()
-    names = names_of(ids := [*ids], "ids")
-    for kind in {*map(type, ids)}:
-        if not issubclass(kind, str | bytes | numbers.Real):
+    for kind in {*map(type, ids := [*ids])}:
+        if not issubclass(kind, str | bytes | numbers.Real | NoneType):
             raise type_error(
                 "`ids` must be texts or whole numbers: make a text of each",
                 type=kind.__name__,
             )
+    names = names_of(ids, "ids")
     if len(names) != count:
         raise value_error(
             "`ids` must have one id for each answer",

@@ -10,6 +10,7 @@ from cases import BACKEND
 import keras_calib as kc
 from keras_calib import Monitor
 from keras_calib import SelectiveClassifier
+from keras_calib import load_threshold
 from keras_calib.backend.locks import PathLock
 from keras_calib.reporting.command_line import main
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
@@ -118,8 +119,6 @@ def test_runs_go_on_where_the_last_ended(tmp_path, capsys):
         code, shown = said(capsys, again, state)
         assert code == 1 and "repeated=" in shown
         assert ("give each log once" in shown) == again.startswith("--log")
-    code, shown = said(capsys, f"--log={logs[1]}", state, "--risk=0.2")
-    assert code == 1 and "--risk must be that of --state" in shown
     assert (tmp_path / "s.npz").read_bytes() == kept
     assert said(capsys, f"--log={logs[1]}", state)[0] == 3
     assert said(capsys, f"--labels={late[1]}", state)[0] == 3
@@ -138,6 +137,58 @@ def test_runs_go_on_where_the_last_ended(tmp_path, capsys):
     assert found.evidence == pytest.approx(wanted.evidence)
     code, shown = said(capsys, state, "--restart")
     assert code == 0 and "No alarm." in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--risk=0.2", "--risk must be that of --state"),
+        ("--tolerance=none", "--tolerance must be that of --state"),
+        (
+            "--restart=risk,coverage",
+            "--restart must be all, or of what --state",
+        ),
+    ],
+)
+def test_arguments_that_a_state_has_not_are_told(
+    tmp_path, capsys, given, words
+):
+    path = tmp_path / "s.npz"
+    Monitor(risk=0.1).save(path)
+    kept = path.read_bytes()
+    code, shown = said(capsys, f"--state={path}", "--restart=risk", given)
+    assert code == 2 and f"error: {words}" in shown
+    assert path.read_bytes() == kept
+
+
+def test_a_column_says_what_was_accepted_and_not_the_threshold(
+    tmp_path, capsys
+):
+    own, other = tmp_path / "own.csv", tmp_path / "other.csv"
+    own.write_text(f"{HEAD}\na,0.95,0,1\nb,0.55,1,0\nc,0.75,1,1")
+    other.write_text("id,confidence\nd,0.95\ne,0.55")
+    rule = tmp_path / "threshold.json"
+    told = {"name": "affine", "slope": 0.5, "intercept": 0}
+    told = {"answer_threshold": 1, "column": "confidence", "calibrator": told}
+    rule.write_text(json.dumps({**told, "threshold": 0.6}))
+    state, line = tmp_path / "s.npz", f"The column `accepted` of {own} says"
+    for threshold, change in (
+        ("0.6", lambda c: c),
+        (rule, load_threshold(rule)),
+    ):
+        given = "--risk=0.1", f"--threshold={threshold}", f"--state={state}"
+        code, shown = said(capsys, f"--log={own}", f"--log={other}", *given)
+        assert code == 0 and shown.count(line) == 1
+        assert "5 answers, 3 accepted" in shown
+        counts = Monitor.load(state).counts
+        assert counts["accepted_wrong"] == 1.0
+        confidence = change(np.array([0.95, 0.55, 0.75]))
+        if threshold == rule:
+            confidence = confidence["confidence"]
+        assert counts["confidence"] == pytest.approx(confidence.sum())
+        state.unlink()
+    code, shown = said(capsys, f"--log={own}", "--risk=0.1")
+    assert code == 0 and line not in shown
 
 
 def test_a_log_given_again_is_seen_though_few_ids_are_kept(tmp_path, capsys):
@@ -379,6 +430,7 @@ def test_a_state_in_use_is_left_alone(tmp_path, capsys, monkeypatch):
         (("--log=a.csv", "--coverage=0.8,0.6"), "such as 0.6,0.8"),
         (("--log=a.csv", "--tolerance=x"), "or none"),
         (("--log=a.csv", "--state=s.txt"), "ends in .npz"),
+        (("--log=a.csv", "--threshold=nan"), "--threshold must be a number"),
         (("--log=a.csv", "--out=o.pdf"), ".png or .svg or .html"),
         (("--state=s.npz", "--restart=all,x"), "names=['all', 'x']"),
     ],
