@@ -37,8 +37,9 @@ def labelled_answers(
     """The answers of a log that have a label."""
     columns = {name: getattr(given, name) for name in _COLUMNS}
     log = AnswerLog(path, {**columns, "group": given.group})
+    empty = value_error("the log must have answers", rows=0)
     if log.is_empty:
-        raise value_error("the log must have answers", rows=0)
+        raise empty
     named = given.confidence is not None and given.score is None
     needed: tuple[str, ...] = ("score", "confidence")
     if of_confidence or named:
@@ -61,6 +62,8 @@ def labelled_answers(
         correct.append(part.labels)
         ids.append(np.asarray(part.ids or [], object))
         groups.append([] if part.group is None else part.group)
+    if not start:
+        raise empty
     right = np.concatenate(correct)
     here = right == right
     if not here.any():

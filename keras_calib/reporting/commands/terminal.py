@@ -25,6 +25,7 @@ __all__ = [
     "check_shares",
     "flags",
     "load_keras",
+    "of_arguments",
     "picture_of",
 ]
 
@@ -64,6 +65,15 @@ def blamed(flag: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, OSError) as error:
         raise ValueError(f"{flag}: {error}") from error
+
+
+@contextlib.contextmanager
+def of_arguments() -> Iterator[None]:
+    """Says that the arguments are at fault, not a file."""
+    try:
+        yield
+    except ValueError as error:
+        raise argparse.ArgumentError(None, str(error)) from error
 
 
 def picture_of(display: Any, path: Path) -> bytes:
