@@ -34,8 +34,9 @@ def labelled_answers(
 ) -> LabelledAnswers:
     """The answers of a log that have a label."""
     log = AnswerLog(path, vars(given))
+    empty = value_error("the log must have answers", rows=0)
     if log.is_empty:
-        raise value_error("the log must have answers", rows=0)
+        raise empty
     named = given.confidence is not None and given.score is None
     needed: tuple[str, ...] = ("score", "confidence")
     if of_confidence or named:
@@ -58,6 +59,8 @@ def labelled_answers(
         correct.append(part.labels)
         ids.append(np.asarray(part.ids or [], object))
         groups.append([] if part.group is None else part.group)
+    if not start:
+        raise empty
     right = np.concatenate(correct)
     here = right == right
     if not here.any():

@@ -1,6 +1,7 @@
 """The arguments of `keras-calib plan`, read and checked without Keras."""
 
 import argparse
+import contextlib
 import io
 import json
 from pathlib import Path
@@ -13,6 +14,7 @@ from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import check_shares
 from keras_calib.reporting.commands.terminal import flags
 from keras_calib.reporting.commands.terminal import load_keras
+from keras_calib.reporting.commands.terminal import of_arguments
 from keras_calib.reporting.commands.terminal import picture_of
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
@@ -117,6 +119,10 @@ def check(given: argparse.Namespace) -> None:
             received=[f"--{x}" for x in targets],
         )
     check_shares(given, [x.removeprefix("--") for x in (*_SHARES, *_DEFAULTS)])
+    if given.max_samples < 1:
+        raise value_error(
+            "`max_samples` must be >= 1", max_samples=given.max_samples
+        )
     pilots = given.pilot or []
     wanted = 2 if given.compare is not None else 1
     assumed = "disagreement" if wanted == 2 else "accuracy"
@@ -149,13 +155,10 @@ def run(given: argparse.Namespace, progress: Progress) -> None:
     pilot = pilot_of_files(given, progress) if given.pilot else None
     progress.say("Simulating selections ...")
     shared = ("delta", "power", "level", "accuracy", "coverage", "disagreement")
+    shared += ("method", "max_samples")
     options = {x: getattr(given, x) for x in (*_TARGETS, *shared)}
-    found = plan(
-        pilot=pilot,
-        method=given.method,
-        max_samples=given.max_samples,
-        **options,
-    )
+    with contextlib.nullcontext() if given.pilot else of_arguments():
+        found = plan(pilot=pilot, **options)
     progress.clear()
     if given.out is not None:
         _write(found, Path(given.out))

@@ -346,7 +346,7 @@ def _class_names(text: str | None) -> list[str] | None:
         try:
             names = Path(text).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeError) as error:
-            raise ValueError(f"--classes={text}: {error}") from error
+            raise OSError(f"--classes={text}: {error}") from error
     names = [name.strip() for name in names]
     if len(names) < 2 or len({*names}) < len(names) or "" in names:
         raise value_error(

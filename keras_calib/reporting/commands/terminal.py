@@ -20,21 +20,17 @@ from keras_calib.backend.errors import value_error
 
 __all__ = [
     "Progress",
-    "UsageError",
     "add_groups",
     "blamed",
     "check_shares",
     "flags",
     "load_keras",
+    "of_arguments",
     "picture_of",
 ]
 
 # Seconds between two changes of the line.
 _PAUSE = 0.1
-
-
-class UsageError(ValueError):
-    """Arguments are at fault, as a file that they name has shown."""
 
 
 def add_groups(parser: argparse.ArgumentParser, groups: dict) -> None:
@@ -69,6 +65,15 @@ def blamed(flag: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, OSError) as error:
         raise ValueError(f"{flag}: {error}") from error
+
+
+@contextlib.contextmanager
+def of_arguments() -> Iterator[None]:
+    """Says that the arguments are at fault, not a file."""
+    try:
+        yield
+    except ValueError as error:
+        raise argparse.ArgumentError(None, str(error)) from error
 
 
 def picture_of(display: Any, path: Path) -> bytes:

@@ -162,5 +162,7 @@ def _column(file: "ColumnFile", name: str, is_text: bool) -> "np.ndarray":
     import numpy as np
 
     asked = ([name], []) if is_text else ([], [name])
-    parts = [part[name] for part in file.parts(*asked, [])]
-    return np.concatenate([np.atleast_1d(x) for x in parts])
+    parts = [np.atleast_1d(x[name]) for x in file.parts(*asked, [])]
+    if not parts:
+        raise ValueError(f"{file.path.name} must have records, not names alone")
+    return np.concatenate(parts)

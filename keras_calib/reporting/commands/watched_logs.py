@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import PathLock
 from keras_calib.exporting.certificate_file import read_certificate
+from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring import Monitor
 from keras_calib.plots import MonitorDisplay
 from keras_calib.reporting.answer_thresholds import load_threshold
 from keras_calib.reporting.commands.terminal import Progress
-from keras_calib.reporting.commands.terminal import UsageError
 from keras_calib.reporting.commands.terminal import blamed
+from keras_calib.reporting.commands.terminal import of_arguments
 from keras_calib.reporting.commands.terminal import picture_of
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.reporting.prediction_files.threshold_file import (
@@ -48,11 +48,9 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
         monitor = _monitor(given)
         is_old = monitor.counts["answers"] > 0
         if given.restart is not None:
-            if other := sorted({*given.restart} - {*monitor.limits}):
-                raise UsageError(
-                    "--restart must be all, or of what --state watches: "
-                    f"{', '.join(monitor.limits)}. Received: {other}"
-                )
+            with of_arguments():
+                for name in given.restart:
+                    check_in("--restart", name, [*monitor.limits])
             monitor.restart(*given.restart)
         lines: list[str] = []
         threshold = given.threshold
@@ -134,13 +132,12 @@ def _monitor(given: Namespace) -> Monitor:
         monitor = Monitor.load(given.state)
     for name, value in arguments.items():
         if (found := getattr(monitor, name)) != value:
-            raise UsageError(
-                invalid(
+            with of_arguments():
+                raise value_error(
                     f"`{name}` must be that of --state: leave it out, or "
                     "begin another state",
                     **{name: value, "state": found},
                 )
-            )
     if given.selector:
         warn("--selector is not read: --state has its risk and coverage")
     return monitor
