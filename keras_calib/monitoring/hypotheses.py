@@ -6,8 +6,9 @@ log factor of an outcome of 0 and of 1, `(2, num_alternatives)` each.
 """
 
 import numpy as np
+from scipy.special import logit
 
-from keras_calib.formulas.evidence import largest_log_factor
+from keras_calib.formulas.evidence import CLOSEST
 from keras_calib.formulas.evidence import log_factors
 from keras_calib.formulas.evidence import moved
 from keras_calib.formulas.intervals import clopper_pearson
@@ -101,7 +102,9 @@ class CalibrationHolds:
             [_TEMPERATURES, ones, np.ones_like(_RANGE_SHIFTS)]
         )
         self._shift = np.concatenate([zeros, _SHIFTS, _RANGE_SHIFTS])
-        most = largest_log_factor(self._shift, self._temperature)
+        # log p is no steeper than the log-odds of p.
+        most = logit(1.0 - CLOSEST) * np.abs(1.0 / self._temperature - 1.0)
+        most += np.abs(self._shift)
         ranged = np.tile(most[num_all:], len(_RANGES) + 1)
         most = np.tile(np.concatenate([most[:num_all], ranged]), (2, 1))
         self.extremes = -most, most

@@ -72,7 +72,7 @@ def window_sums(monitor: Monitor) -> Any:
     return (
         "Batch" >> beam.BatchElements(_FEWEST, _MOST)
         | "Sums" >> beam.Map(_sums_of, monitor)
-        | "Add" >> beam.CombineGlobally(_total).without_defaults()
+        | "Add" >> beam.CombineGlobally(sum).without_defaults()
         | "Ends" >> beam.Map(with_end)
     )
 
@@ -192,11 +192,3 @@ def _answers(element: Any) -> list[np.ndarray]:
         # None becomes NaN.
         arrays.append(np.atleast_1d(array.astype("float64")))
     return list(np.broadcast_arrays(*arrays))
-
-
-def _total(sums: Iterable[np.ndarray]) -> np.ndarray:
-    """The sum of arrays; 0 of none, which Beam asks for."""
-    total: Any = 0.0
-    for part in sums:
-        total = total + part
-    return total
