@@ -19,7 +19,6 @@ from keras_calib.monitoring.monitor_record import named
 from keras_calib.monitoring.monitor_record import totals_of
 from keras_calib.monitoring.monitor_setup import Setup
 from keras_calib.monitoring.monitor_setup import alike
-from keras_calib.monitoring.monitor_state import check_same
 from keras_calib.monitoring.monitor_state import load_parts
 from keras_calib.monitoring.monitor_state import read_state
 from keras_calib.monitoring.monitor_state import state_of
@@ -150,7 +149,7 @@ class Monitor:
             ValueError: If a value is out of its range or an id came before.
                 Nothing is added then.
         """
-        outcomes = self._read(confidence, accepted, correct)
+        outcomes = read_answers(confidence, accepted, correct, self._holds)
         confidence, accepted, correct = outcomes
         known = ~np.isnan(correct)
         if ids is not None:
@@ -200,7 +199,7 @@ class Monitor:
         Use them where workers see parts of a window in no order: add their
         arrays, and give the total to `add_sums`. Arguments as in `update`.
         """
-        outcomes = self._read(confidence, accepted, correct)
+        outcomes = read_answers(confidence, accepted, correct, self._holds)
         return sums_of(outcomes, self._holds, self._setup.marks())
 
     @in_turn
@@ -308,8 +307,7 @@ class Monitor:
 
         Args:
             monitors: Monitors with the same arguments, one or more. Ids must
-                be unique over all of them, such as by the server's name
-                before each.
+                be unique over all, such as by the server's name before each.
 
         Raises:
             TypeError: If they are no list of monitors.
@@ -340,9 +338,8 @@ class Monitor:
                 complete, or has values that no state has. Nothing is replaced
                 then.
         """
-        check_same(self._setup.config(), state)
         made = self._of(self._setup)
-        load_parts(made._parts(), state)
+        load_parts(self._setup.config(), made._parts(), state)
         self.__dict__.update(made.__dict__)
 
     def save(self, path: Any) -> None:
@@ -381,12 +378,6 @@ class Monitor:
 
     def _logs(self) -> list[float]:
         return [watch.log_evidence for watch in self._watches.values()]
-
-    def _read(
-        self, confidence: Any, accepted: Any, correct: Any
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        needed = "calibration" in self._holds
-        return read_answers(confidence, accepted, correct, calibration=needed)
 
     def _check_sums(self, sums: Any) -> tuple[dict[str, tuple], np.ndarray]:
         """Parts of the hypotheses, and the totals; raises as `add_sums`."""

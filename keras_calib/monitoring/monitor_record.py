@@ -118,17 +118,9 @@ def are_counts(totals: np.ndarray) -> np.ndarray:
     )
     unknown = accepted - known_accepted
     # Accepted and rejected answers: right, wrong, and without a label.
-    cells = np.stack(
-        [
-            known_accepted - wrong,
-            wrong,
-            right - known_accepted + wrong,
-            known - right - wrong,
-            unknown,
-            answers - known - unknown,
-        ]
-    )
-    found = ((cells >= 0.0) & (cells % 1.0 == 0.0)).all(axis=0)
+    cells = [known_accepted - wrong, wrong, right - known_accepted + wrong]
+    cells += [known - right - wrong, unknown, answers - known - unknown]
+    found = np.all([(x >= 0.0) & (x % 1.0 == 0.0) for x in cells], axis=0)
     return found & (confidence >= 0.0) & (confidence <= known * (1.0 + 1e-9))
 
 

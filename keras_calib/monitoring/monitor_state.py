@@ -16,7 +16,6 @@ from keras_calib.numerics.arrays import as_array
 
 __all__ = [
     "VERSION",
-    "check_same",
     "differences",
     "load_parts",
     "read_state",
@@ -55,8 +54,12 @@ def read_state(path: Any, make: Callable[[dict[str, Any]], Any]) -> Any:
     )
 
 
-def check_same(config: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Raises ValueError for a state of another version or configuration."""
+def load_parts(
+    config: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    state: Mapping[str, Any],
+) -> None:
+    """Replaces the states of parts; ValueError for another configuration."""
     try:
         found = _config_of(state)
     except (KeyError, ValueError) as error:
@@ -70,6 +73,7 @@ def check_same(config: Mapping[str, Any], state: Mapping[str, Any]) -> None:
             "(there, here); `Monitor.load` takes them from the file",
             **differ,
         )
+    _load(parts, state, lambda k, x: x.check(k, as_array(state[k], k).copy()))
 
 
 def differences(
@@ -92,11 +96,6 @@ def state_of(
         for key, value in part.state_dict().items():
             state[f"{name}.{key}"] = np.asarray(value)
     return state
-
-
-def load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Replaces the states of parts by arrays, which are checked."""
-    _load(parts, state, lambda k, x: x.check(k, as_array(state[k], k).copy()))
 
 
 def _load(

@@ -1,5 +1,6 @@
 """Answers and labels that come into a monitor, checked."""
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -29,22 +30,21 @@ _ROUNDING = 1e-6
 
 
 def read_answers(
-    confidence: Any, accepted: Any, correct: Any, *, calibration: bool
+    confidence: Any, accepted: Any, correct: Any, holds: Iterable[str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Confidence, acceptance and correctness `(n,)`, NaN without a label."""
+    accepted = as_array(accepted, "accepted", "float64")
+    correct = np.nan if correct is None else correct
+    correct = as_array(correct, "correct", "float64")
     if confidence is None:
-        if calibration:
+        if "calibration" in holds:
             raise value_error(
                 "`confidence` must be given: calibration is watched; "
                 "`tolerance=None` leaves it out",
                 confidence=confidence,
             )
-        accepted = as_array(accepted, "accepted", "float64")
-        shape = accepted.shape
-        if not shape and correct is not None:
-            shape = as_array(correct, "correct", "float64").shape
         # No number that depends on it is shown.
-        confidence = np.zeros(shape or (1,))
+        confidence = np.zeros(accepted.shape or correct.shape or (1,))
     confidence = np.atleast_1d(as_array(confidence, "confidence", "float64"))
     shape = confidence.shape
     if len(shape) != 1:
@@ -54,10 +54,8 @@ def read_answers(
     bad = ~((confidence >= 0.0) & (confidence <= 1.0))
     if bad.any():
         raise value_error("`confidence` must lie in [0, 1]", **located(bad))
-    correct = np.nan if correct is None else correct
     found = []
     for name, x in (("accepted", accepted), ("correct", correct)):
-        x = as_array(x, name, "float64")
         if x.shape not in ((), shape):
             raise value_error(
                 f"`{name}` must have the shape of `confidence`",

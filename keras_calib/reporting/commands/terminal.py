@@ -41,9 +41,9 @@ _PAUSE = 0.1
 def add_groups(
     parser: argparse.ArgumentParser, groups: dict[str, Options]
 ) -> None:
-    """Gives a parser flags with their options, by title of a group."""
+    """Gives a parser flags with their options, by title of a group or ""."""
     for title, arguments in groups.items():
-        group = parser.add_argument_group(title)
+        group = parser.add_argument_group(title) if title else parser
         for flag, told in arguments.items():
             name, *value = flag.split()
             options: dict[str, Any] = {"metavar": value[0]} if value else {}
