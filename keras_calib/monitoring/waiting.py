@@ -188,7 +188,8 @@ class Waiting:
 
 def _read(ids: Any, count: int) -> tuple[list[str], list[int]]:
     """Ids as texts, and their hashes."""
-    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+    # A set has no order.
+    if isinstance(ids, str | bytes | set) or not isinstance(ids, Iterable):
         ids = [ids]
     if hasattr(ids, "shape"):
         ids = as_groups(ids).reshape(-1).tolist()

@@ -151,7 +151,7 @@ def _pairs(windows: Any) -> list[tuple[Any, Any]]:
                 type=type(pair).__name__,
             )
         # An array without axes, as of a file, is a number too.
-        end = np.asarray(pair[0])[()]
+        end = pair[0][()] if isinstance(pair[0], np.ndarray) else pair[0]
         check_number(f"windows[{place}][0]", end)
         found.append((end, pair[1]))
     return found

@@ -173,4 +173,7 @@ def test_ids_are_texts_or_whole_numbers():
         ):
             with pytest.raises(TypeError, match="`ids` must be texts or whole"):
                 call(odd)
+    # What has no order cannot be matched.
+    with pytest.raises(TypeError, match="`ids` must be texts or whole"):
+        monitor.update([0.9, 0.8], [1, 1], ids={"b", "c"})
     assert monitor.counts["waiting"] == monitor.counts["answers"] == 1

@@ -65,10 +65,8 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
                     continue
                 _check_log(log, given, monitor)
                 if given.threshold is not None and "accepted" in log.has:
-                    lines.append(
-                        f"The column `accepted` of {path} says what was "
-                        "accepted, not --threshold."
-                    )
+                    said = "says what was accepted, not --threshold."
+                    lines.append(f"{path} {said}")
                 if is_old and "ids" in log.has:
                     _check_new(log, monitor, progress)
                 _add(log, monitor, progress)

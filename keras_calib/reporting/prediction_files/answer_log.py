@@ -186,6 +186,10 @@ class AnswerLog:
             accepted = self._flags("accepted", read["accepted"], start)
         elif accepted is None and self._threshold is not None:
             column = "score" if "score" in read else "confidence"
+            if (wrong := np.isnan(read[column])).any():
+                row = start + int(wrong.argmax())
+                name = self._columns[column]
+                raise self._file.bad_value(name, "must not be NaN", row)
             accepted = read[column] >= self._threshold
         ids = None
         if "ids" in read:

@@ -171,7 +171,7 @@ def test_a_column_says_what_was_accepted_and_not_the_threshold(
     told = {"name": "affine", "slope": 0.5, "intercept": 0}
     told = {"answer_threshold": 1, "column": "confidence", "calibrator": told}
     rule.write_text(json.dumps({**told, "threshold": 0.6}))
-    state, line = tmp_path / "s.npz", f"The column `accepted` of {own} says"
+    state, line = tmp_path / "s.npz", f"{own} says what was accepted, not"
     for threshold, change in (
         ("0.6", lambda c: c),
         (rule, load_threshold(rule)),
@@ -381,6 +381,13 @@ def test_a_faulty_log_is_refused_in_words(
     code, shown = said(capsys, f"--log={tmp_path / name}", "--risk=0.1")
     assert code == 1 and words in shown, shown
     assert f"--log={tmp_path / name}" in shown
+
+
+def test_a_score_of_nan_is_not_rejected_in_silence(tmp_path, capsys):
+    np.savez(tmp_path / "log.npz", score=[0.9, np.nan], correct=[1, 1])
+    given = "--risk=0.1", "--tolerance=none", "--threshold=0.5"
+    code, shown = said(capsys, f"--log={tmp_path / 'log.npz'}", *given)
+    assert code == 1 and "`score` must not be NaN. Received: row=2" in shown
 
 
 @pytest.mark.parametrize(
