@@ -147,6 +147,14 @@ def integer(call, argument, bad, rule):
             ValueError,
             quoted + re.escape(rule),
         )
+    # Sums of them wrap, or are floats.
+    for value in (np.int8(9), np.uint64(9)):
+        yield Case(
+            f"{named}={value!r}",
+            partial(call, **{argument: value}),
+            TypeError,
+            quoted + "an int, an int32 or an int64: give",
+        )
     for value in (2.5, 100.0, NAN, "100", True, None):
         yield Case(
             f"{named}={value!r}",

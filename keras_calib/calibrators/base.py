@@ -67,7 +67,6 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
     needs_every_class = True
     # Whether a fit cannot raise the NLL of its own samples.
     lowers_nll = False
-    keeps_ruled_out = False  # whether the map leaves -inf as it is
 
     def __init__(self, *, name: str | None = None, **kwargs: Any):
         super().__init__(name=name, **kwargs)
@@ -170,9 +169,8 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
     ) -> Any:
         """Outputs of a model, mapped by a function of two or more logits."""
         pair, one_output = self.model_logits(logits, from_logits)
-        found = calibrate(pair)
-        if not self.keeps_ruled_out:
-            found = ops.where(is_ruled_out(pair), pair, found)
+        # A map may lift such a logit, as a temperature does.
+        found = ops.where(is_ruled_out(pair), pair, calibrate(pair))
         return found[..., 1:] - found[..., :1] if one_output else found
 
     def model_logits(self, outputs: Any, from_logits: bool) -> tuple[Any, bool]:

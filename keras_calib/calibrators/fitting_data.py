@@ -21,6 +21,7 @@ from threadpoolctl import ThreadpoolController
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import standardize_logits
+from keras_calib.inputs.readers import nothing_counts
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import shape_of
@@ -305,10 +306,9 @@ def _of_batch(
     labels: Any, logits: Any, weight: Any = None, *, ignore_class: int | None
 ) -> FittingData | None:
     """The valid samples of one batch; None if there are none."""
-    ids = to_numpy(labels)
-    if not ids.size or (weight is not None and not np.any(to_numpy(weight))):
-        return None
-    if ignore_class is not None and np.all(ids == ignore_class):
+    if not to_numpy(labels).size or nothing_counts(
+        labels, weight, ignore_class
+    ):
         return None
     whole = read_samples(labels, logits, weight, ignore_class)
     if whole.valid is None:

@@ -14,6 +14,7 @@ from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import has_error
 from keras_calib.formulas.proper import log_losses
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import generator
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import to_numpy
 
@@ -65,7 +66,7 @@ def stratified_folds(
 
     Samples of one image or sequence are alike, so they share a fold.
     """
-    random = np.random.default_rng(seed)
+    random = generator(seed)
     counted = np.flatnonzero(samples.counts())
     fold = np.zeros(len(samples.logits), "int64")
     alike = samples.groups()

@@ -24,6 +24,7 @@ from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.checks import generator
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_ruled_out
@@ -192,9 +193,7 @@ class GaussianProcessCalibration(Calibrator):
         """Logits of each draw `(..., num_draws, num_classes)`."""
         u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         rank = self._deviations.shape[0]
-        noise = np.random.default_rng(self.seed).standard_normal(
-            (rank, self.num_draws)
-        )
+        noise = generator(self.seed).standard_normal((rank, self.num_draws))
         noise = ops.convert_to_tensor(noise.astype("float32"))
         table = ops.matmul(ops.transpose(self._deviations), noise)
         table = table + ops.expand_dims(self._offsets, -1)

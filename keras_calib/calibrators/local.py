@@ -108,7 +108,6 @@ class LocalTemperatureScaling(Calibrator):
     """
 
     needs_every_class = False
-    keeps_ruled_out = True
     kernel = fitted_array("kernel", "Filters of the logits.")
     bias = fitted_array("bias", "Biases of these filters.")
     image_kernel = fitted_array("image_kernel", "Filter of the image.")

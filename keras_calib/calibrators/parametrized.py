@@ -83,7 +83,6 @@ class ParametrizedTemperatureScaling(Calibrator):
 
     fitted_values = ("temperature", *Network._fields)
     needs_every_class = False
-    keeps_ruled_out = True
     kernel_1 = fitted_array("kernel_1", "Weights of the first layer.")
     bias_1 = fitted_array("bias_1", "Biases of the first layer.")
     kernel_2 = fitted_array("kernel_2", "Weights of the second layer.")

@@ -61,8 +61,6 @@ class PriorCorrection(Calibrator):
         Computation 2002, https://doi.org/10.1162/089976602753284446
     """
 
-    keeps_ruled_out = True
-
     def __init__(
         self,
         source: Any,

@@ -94,7 +94,6 @@ class TemperatureScaling(Calibrator):
 
     fitted_values = ("temperature",)
     needs_every_class = False
-    keeps_ruled_out = True
 
     def __init__(
         self,

@@ -9,6 +9,8 @@ from keras import ops
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.keras_internals import keras_mask
+from keras_calib.backend.keras_internals import set_keras_mask
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import logsumexp
 from keras_calib.predictions.outputs import to_model_logits
@@ -20,6 +22,7 @@ __all__ = [
     "input_structure",
     "log_probs_of",
     "serialized",
+    "stacked",
 ]
 
 
@@ -56,7 +59,16 @@ def log_probs_of(model: keras.Model, inputs: Any, from_logits: bool) -> Any:
     """Inference log p of every class `(batch, ..., num_classes)`."""
     # Some models return their one output in a dict or list.
     (outputs,) = keras.tree.flatten(model(inputs, training=False))
-    return ops.log_softmax(to_model_logits(outputs, from_logits), axis=-1)
+    found = ops.log_softmax(to_model_logits(outputs, from_logits), axis=-1)
+    set_keras_mask(found, keras_mask(outputs, len(found.shape) - 1))
+    return found
+
+
+def stacked(answers: list) -> Any:
+    """Log p of the members on the axis after the batch, with their mask."""
+    found = ops.stack(answers, axis=1)
+    set_keras_mask(found, keras_mask(answers[0], len(found.shape) - 2))
+    return found
 
 
 def serialized(model: keras.Model) -> dict:
@@ -84,6 +96,7 @@ class Member(keras.layers.Layer):
     def __init__(self, models: list, num_members: int, name: str):
         # Networks cast their inputs as they need them.
         super().__init__(name=name, dtype="float32", autocast=False)
+        self.supports_masking = True
         self.layers = [_uncompiled(model) for model in models]
         self.num_members = num_members
 
@@ -102,6 +115,7 @@ class _LogMean(keras.layers.Layer):
 
     def __init__(self, weights: np.ndarray, name: str):
         super().__init__(name=name, dtype="float32")
+        self.supports_masking = True
         with np.errstate(divide="ignore"):
             self._log_weights = np.log(weights).astype("float32")
 

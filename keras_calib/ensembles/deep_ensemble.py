@@ -5,7 +5,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
@@ -15,6 +14,7 @@ from keras_calib.ensembles.base import check_classifier
 from keras_calib.ensembles.base import input_structure
 from keras_calib.ensembles.base import log_probs_of
 from keras_calib.ensembles.base import serialized
+from keras_calib.ensembles.base import stacked
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
@@ -144,7 +144,7 @@ class _Members(Member):
     def call(self, inputs):
         members = zip(self.layers, self.from_logits, strict=True)
         answers = [log_probs_of(m, inputs, logits) for m, logits in members]
-        return ops.stack(answers, axis=1)
+        return stacked(answers)
 
 
 def _read_models(models: Any) -> list[keras.Model]:

@@ -18,6 +18,7 @@ from keras_calib.ensembles.base import check_classifier
 from keras_calib.ensembles.base import input_structure
 from keras_calib.ensembles.base import log_probs_of
 from keras_calib.ensembles.base import serialized
+from keras_calib.ensembles.base import stacked
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import array_namespace
@@ -199,7 +200,7 @@ class _Passes(Member):
         for i in range(self.num_members):
             with masked(layers, (seed, i), per_sample):
                 passes.append(log_probs_of(model, inputs, from_logits))
-        return ops.stack(passes, axis=1)
+        return stacked(passes)
 
 
 def dropout_layers(model: keras.Model) -> list[keras.layers.Layer]:

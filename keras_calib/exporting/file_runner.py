@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import fits
+from keras_calib.numerics.softmax import filled
 
 __all__ = ["FileRunner"]
 
@@ -95,8 +96,9 @@ class FileRunner:
         size, self.batch_size = self.batch_size, 1
         alone = self.run({name: x[rows] for name, x in inputs.items()})
         self.batch_size = size
-        error = np.abs(alone["logits"] - logits[rows])
-        allowed = tolerance * max(1.0, float(np.abs(logits[rows]).max()))
+        logits = filled(logits[rows])
+        error = np.abs(filled(alone["logits"]) - logits)
+        allowed = tolerance * max(1.0, float(np.abs(logits).max()))
         # NaN is told elsewhere.
         if (error > allowed).any():
             raise value_error(

@@ -31,6 +31,7 @@ from keras_calib.formulas.bins import bin_index
 from keras_calib.formulas.bins import bin_sums
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_share
+from keras_calib.numerics.arrays import as_array
 from keras_calib.selection import ChosenThreshold
 from keras_calib.selection import SelectiveClassifier
 from keras_calib.selection.candidates import check_units
@@ -320,7 +321,7 @@ def _ece(confidence: np.ndarray, correct: np.ndarray) -> float:
 
 
 def _read_labels(labels: Any, rows: int) -> np.ndarray:
-    labels = np.asarray(labels)
+    labels = as_array(labels, "labels")
     if labels.dtype.kind not in "iub":
         raise value_error("`labels` must be class ids", dtype=labels.dtype.name)
     if labels.shape[:1] != (rows,):
@@ -329,7 +330,7 @@ def _read_labels(labels: Any, rows: int) -> np.ndarray:
             rows=rows,
             **{"labels.shape": labels.shape},
         )
-    return labels.astype("int64")
+    return labels
 
 
 def _check_ids(

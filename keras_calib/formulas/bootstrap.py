@@ -10,6 +10,7 @@ from keras_calib.formulas.intervals import tail_of
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import generator
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import to_numpy
 
@@ -80,7 +81,7 @@ def poisson_interval(
     mass = right + wrong
     if not mass.any():
         return np.nan, np.nan
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     seen = np.flatnonzero(mass)
     cells = rng.choice(
         seen, (num_replicates, 2), p=mass[seen] / mass[seen].sum()

@@ -16,6 +16,7 @@ from scipy.stats import binom
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_not_empty
+from keras_calib.inputs.checks import generator
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import safe_divide
 
@@ -113,7 +114,7 @@ def betting_p_value(
         by Betting, Journal of the Royal Statistical Society B 86, 2024,
         https://arxiv.org/abs/2010.09686
     """
-    order = np.random.default_rng(seed).permutation(len(losses))
+    order = generator(seed).permutation(len(losses))
     return _in_order(losses[order], limit, delta)
 
 
@@ -165,7 +166,7 @@ def accepted_p_values(
         totals = np.append(0.0, np.cumsum(losses))[accepted]
         return hoeffding_bentkus_p_value(totals, accepted, limit)
     # Within the accepted, ranks must not order the bets: losses rise with them.
-    ranks = np.random.default_rng(seed).permutation(len(losses))
+    ranks = generator(seed).permutation(len(losses))
     ordered = losses[ranks]
     return np.array(
         [_in_order(ordered[ranks < m], limit, delta) for m in accepted],
@@ -183,7 +184,7 @@ class AcceptedBets:
     def __init__(
         self, losses: np.ndarray, limit: float, delta: float, seed: int = 0
     ):
-        self._ranks = np.random.default_rng(seed).permutation(len(losses))
+        self._ranks = generator(seed).permutation(len(losses))
         self._ordered = losses[self._ranks]
         self._limit = limit
         self._delta = delta

@@ -11,6 +11,7 @@ from scipy.stats import norm as normal
 from keras_calib.formulas.cumulative import check_kind
 from keras_calib.formulas.cumulative import cumulative_error
 from keras_calib.formulas.intervals import tail_of
+from keras_calib.inputs.checks import generator
 
 __all__ = ["cumulative_interval"]
 
@@ -112,7 +113,7 @@ def _highest_noise(
     Paths are Brownian motion that runs with the variance. Only places matter
     that may be the true extremes.
     """
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     steps = np.sqrt(np.maximum(np.diff(time), 0.0))
     paths = np.zeros((_PATHS, len(time)))
     draws = rng.standard_normal((_PATHS, len(steps)), "float32")

@@ -25,6 +25,7 @@ from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import tanh
 from keras_calib.numerics.arrays import value_if_eager
 from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.softmax import logsumexp
 
 __all__ = ["choice_logits", "sequence_confidence", "token_log_probs"]
 
@@ -101,7 +102,7 @@ def token_log_probs(
     is_own = ops.arange(shape[-1], dtype="int32") == ids
     low = ops.cast(-float("inf"), logits.dtype)
     # Log-odds against the token: without it in the sum, no digit cancels.
-    against = ops.logsumexp(ops.where(is_own, low, logits - own), axis=-1)
+    against = logsumexp(ops.where(is_own, low, logits - own))
     ruled_out = is_ruled_out(ops.squeeze(own, axis=-1))
     found = ops.where(ruled_out, low, -ops.softplus(against))
     return ops.where(known, found, float("nan"))
@@ -215,11 +216,8 @@ def choice_logits(logits: Any, choices: Sequence) -> Any:
     groups = _choices(choices, shape_of(logits)[-1])
     if all(len(group) == 1 for group in groups):
         return ops.take(logits, np.concatenate(groups), axis=-1)
-    found = [
-        ops.logsumexp(ops.take(logits, group, axis=-1), axis=-1)
-        for group in groups
-    ]
-    return ops.stack(found, axis=-1)
+    parts = (ops.take(logits, group, axis=-1) for group in groups)
+    return ops.stack([logsumexp(part) for part in parts], axis=-1)
 
 
 def _log_confidence(
@@ -230,7 +228,7 @@ def _log_confidence(
         return ops.min(log_p, axis=-1)
     if reduction == "mean":
         low = ops.cast(-float("inf"), log_p.dtype)
-        total = ops.logsumexp(ops.where(counts, log_p, low), axis=-1)
+        total = logsumexp(ops.where(counts, log_p, low))
         return -at_least(ops.log(number) - total, 0.0)
     total = ops.sum(log_p, axis=-1)
     return total if reduction == "product" else total / number

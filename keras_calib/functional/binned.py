@@ -315,6 +315,9 @@ def debiased_calibration_error(
         width.
     """
     top = event_of(labels, probs, mode, **options)
-    sums = _bins_of(top, num_bins, closed, bool(options.get("votes")))
     counts = are_frequency_weights(top.weight)
+    if not counts:
+        # So that no square is 0.
+        top = top._replace(weight=top.weight / top.weight.max())
+    sums = _bins_of(top, num_bins, closed, bool(options.get("votes")))
     return float(binned_errors.debiased_error(sums, counts))

@@ -10,6 +10,7 @@ from scipy.stats import norm
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import generator
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 
@@ -119,7 +120,7 @@ def compare(
     values = both(sample_weight)
     if sample_weight is not None:
         sample_weight = as_array(sample_weight, "sample_weight", "float64")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     replicates = np.empty(num_replicates)
     for i in range(num_replicates):
         counts = rng.poisson(size=rows).astype("float64")

@@ -21,6 +21,7 @@ from keras_calib.formulas.drawn_labels import intraclass_correlation
 from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import generator
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.options import reads_arrays
 from keras_calib.inputs.top_label import counted
@@ -194,7 +195,7 @@ class _Draws(NamedTuple):
 
     def blocks(self, null: DrawnLabels) -> Iterator[np.ndarray]:
         """Sets of shares of correct labels, `(sets, n)` at a time."""
-        rng = np.random.default_rng(self.seed)
+        rng = generator(self.seed)
         rows = max(1, _BLOCK // len(null.confidence))
         for first in range(0, self.num_samples, rows):
             yield null.draw(rng, min(rows, self.num_samples - first))

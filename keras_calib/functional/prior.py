@@ -17,6 +17,7 @@ from keras_calib.formulas.prior import read_prior
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.checks import generator
 from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.rows import check_no_nan
@@ -211,7 +212,7 @@ def _draws(
     seed: int,
 ) -> tuple[np.ndarray, bool]:
     """Estimates `(num_draws, K)` from rows drawn anew, and if all converged."""
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     count = len(ratio)
     # A share of 0 would stay 0.
     start = 0.999 * prior + 0.001 / len(prior)

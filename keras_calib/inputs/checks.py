@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import sys
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
@@ -29,8 +30,8 @@ __all__ = [
     "check_rows",
     "check_share",
     "class_axis",
+    "generator",
 ]
-
 
 # What calibration errors bin: confidences of the predicted class, or
 # probabilities of the second of two.
@@ -53,8 +54,21 @@ def check_integer(name: str, value: Any, minimum: int | None = None) -> None:
     """Raise unless `value` is a whole number, of at least `minimum`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise type_error(f"`{name}` must be an integer", **{name: value})
+    kind = getattr(value, "dtype", np.dtype("int64"))
+    if kind.name not in ("int32", "int64"):
+        # Sums of it would wrap, or become floats.
+        rule = f"`{name}` must be an int, an int32 or an int64: give"
+        raise type_error(f"{rule} int({name})", **{name: value})
+    if int(value) >= 2**63:
+        raise value_error(f"`{name}` must be < 2^63", **{name: value})
     if minimum is not None:
         check_at_least(name, value, minimum)
+
+
+def generator(seed: int) -> np.random.Generator:
+    """Random numbers of a seed; raises unless it is a whole number >= 0."""
+    check_integer("seed", seed, 0)
+    return np.random.default_rng(seed)
 
 
 def check_flag(name: str, value: Any) -> None:
@@ -82,6 +96,9 @@ def check_above(name: str, value: Any, bound: float) -> None:
     check_number(name, value)
     if value <= bound:
         raise value_error(f"`{name}` must be > {bound}", **{name: value})
+    if 0.0 < abs(value) < sys.float_info.min:
+        rule = f"`{name}` must not be so near 0 that its half may be 0"
+        raise value_error(rule, **{name: value})
 
 
 def check_share(name: str, value: Any, *, positive: bool = False) -> None:

@@ -21,6 +21,7 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_not_empty
 from keras_calib.inputs.checks import check_rank
+from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.values import Rule
 from keras_calib.inputs.values import as_check
 from keras_calib.inputs.values import is_integer
@@ -178,7 +179,7 @@ def read_columns(
         present = weight > 0
     labels, outputs = labels.reshape(-1, size), outputs.reshape(-1, size)
     if ignore_class is not None:
-        shown = labels != ignore_class
+        shown = ~is_ignored(labels, ignore_class)
         present = shown if present is None else present & shown
     if present is not None:
         labels = np.where(present, labels, np.zeros_like(labels))

@@ -27,12 +27,16 @@ from keras_calib.inputs.values import pairs_hint
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.numerics.arrays import cast
 from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
     "CONTEXT",
+    "is_ignored",
     "narrowed_ids",
+    "nothing_counts",
     "possible_labels",
     "soft_labels",
     "split_objectness",
@@ -65,7 +69,7 @@ def split_objectness(
     objectness = ops.where(context, ops.zeros_like(objectness), objectness)
     shown = objectness
     if ignore_class is not None:
-        ignored = ops.convert_to_tensor(ids == ignore_class)
+        ignored = ops.convert_to_tensor(is_ignored(ids, ignore_class))
         shown = ops.where(ignored, ops.zeros_like(shown), shown)
     check_objectness(shown, rules=rules)
     return ids, objectness, context
@@ -161,11 +165,11 @@ def standardize_labels(
         y_true = at_least_float32(y_true)
         check_soft_labels(y_true, names[0], mask, rules=rules)
         return y_true, None
-    if xp is not np:
-        y_true = _signed(y_true)
     valid = None
     if ignore_class is not None:
-        valid = ops.convert_to_tensor(y_true != ignore_class)
+        valid = ops.logical_not(is_ignored(y_true, ignore_class))
+    if xp is not np:
+        y_true = _signed(y_true)
     counts = mask if valid is None else valid
     if mask is not None and valid is not None:
         counts = ops.logical_and(valid, mask)
@@ -181,6 +185,35 @@ def standardize_labels(
     if counts is not None:
         ids = ops.where(counts, ids, ops.zeros_like(ids))
     return ids, valid
+
+
+def is_ignored(ids: Any, ignore_class: int) -> Any:
+    """Mask of ids of the ignored class (array-agnostic).
+
+    No id is of a class that its dtype cannot hold: 2049 would be 2048 in half
+    precision, and -1 the largest of unsigned integers.
+    """
+    xp = array_namespace(ids)
+    dtype = np.dtype(backend.standardize_dtype(ids.dtype))
+    try:
+        with np.errstate(over="ignore"):
+            held = int(np.array(ignore_class).astype(dtype)) == ignore_class
+    except OverflowError:
+        held = False
+    if not held:
+        return xp.zeros_like(ids, dtype="bool")
+    return (ids if xp is np else _signed(ids)) == ignore_class
+
+
+def nothing_counts(
+    labels: Any, sample_weight: Any, ignore_class: int | None
+) -> bool:
+    """Whether every label of a batch has weight 0 or the ignored class."""
+    if sample_weight is not None and not to_numpy(sample_weight).any():
+        return True
+    return ignore_class is not None and bool(
+        is_ignored(to_numpy(labels), ignore_class).all()
+    )
 
 
 def _signed(ids: Any) -> Any:
@@ -206,10 +239,8 @@ def narrowed_ids(ids: Any, num_classes: int | None) -> Any:
     known = xp.logical_and(ids >= 0, ids < limit)
     if not is_integer(ids):
         known = xp.logical_and(known, xp.equal(ids, xp.round(ids)))
-    if xp is np:
-        ids = np.where(known, ids, -1).astype("int32")
-        return ops.convert_to_tensor(ids)
-    return ops.cast(ops.where(known, ids, -ops.ones_like(ids)), "int32")
+    ids = cast(xp.where(known, ids, xp.zeros_like(ids)), "int32")
+    return ops.convert_to_tensor(xp.where(known, ids, -xp.ones_like(ids)))
 
 
 def possible_labels(

@@ -179,7 +179,8 @@ def _are_votes(votes: Any, total: Any) -> Any:
     xp = array_namespace(votes)
     with np.errstate(invalid="ignore"):
         whole = xp.all(xp.equal(votes, xp.floor(votes)), axis=-1)
+        positive = xp.all(votes >= 0, axis=-1)
         is_share = xp.abs(total - 1.0) <= SUM_TOLERANCE
         inside = xp.logical_and(total > 0, total < float("inf"))
-        inside = xp.logical_and(inside, xp.min(votes, axis=-1) >= 0)
+        inside = xp.logical_and(inside, positive)
     return xp.logical_and(inside, xp.logical_or(whole, is_share))

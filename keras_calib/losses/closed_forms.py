@@ -12,6 +12,7 @@ from keras import ops
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.backend.row_gradients import is_wide
 from keras_calib.backend.row_gradients import with_gradient_by_rows
+from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.losses.label_forms import ClassIds
 from keras_calib.losses.label_forms import Targets
 from keras_calib.losses.label_forms import shown
@@ -96,18 +97,20 @@ def flat_rows(labels: Any, logits: Any, sample_weight: Any) -> tuple:
 
     Ids keep their mask, which `top_probability` takes, and `shown`.
     """
-    logits = at_least_float32(logits)
+    rows = at_least_float32(logits)
     if isinstance(labels, ClassIds):
         parts = (x if x is None else ops.reshape(x, (-1,)) for x in labels)
         labels = ClassIds(*parts)
     else:
-        labels = labels_like(labels, logits)
-        labels = ops.reshape(labels, (-1, logits.shape[-1]))
-    logits = ops.reshape(logits, (-1, logits.shape[-1]))
+        labels = labels_like(labels, rows)
+        labels = ops.reshape(labels, (-1, rows.shape[-1]))
+    logits = ops.reshape(rows, (-1, rows.shape[-1]))
     if sample_weight is None:
         return labels, logits, ops.ones_like(logits[:, 0])
-    weight = ops.cast(ops.reshape(sample_weight, (-1,)), logits.dtype)
-    return labels, logits, weight
+    # Not looked at, as those of a loss were before; NaN where it is none.
+    weight = broadcast_weight(sample_weight, rows, rules=[])
+    weight = ops.cast(ops.reshape(weight, (-1,)), logits.dtype)
+    return labels, logits, ops.where(weight >= 0.0, weight, float("nan"))
 
 
 def correctness(labels: Any, logits: Any) -> Any:

@@ -1,5 +1,6 @@
 """The focal family: cross entropy scaled by a power of the probability."""
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -20,8 +21,10 @@ from keras_calib.losses.label_forms import Targets
 from keras_calib.losses.label_forms import read_as
 from keras_calib.losses.label_forms import reads_ids
 from keras_calib.losses.label_forms import shown
+from keras_calib.numerics.arrays import as_numbers
 from keras_calib.numerics.arrays import at_least
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import shape_of
 
 __all__ = [
     "FLSD",
@@ -198,6 +201,9 @@ def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
     Differs:
         The released code adds 1e-20 to 1 - p_y and sums over the batch.
     """
+    edges, gammas = as_numbers(edges, "edges"), as_numbers(gammas, "gammas")
+    if (shape := shape_of(edges)) != tuple(n + 1 for n in shape_of(gammas)):
+        raise value_error("`edges` must be one more than `gammas`", edges=shape)
 
     def choose(p):
         inner = ops.cast(edges, p.dtype)[1:-1]
@@ -210,19 +216,14 @@ def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
 
 def _rows(p: Any, gammas: Sequence[Sequence[float]]) -> Any:
     """Index of the row of the table that each p_y belongs to, int32."""
-    rows = ops.zeros_like(p, dtype="int32")
-    for threshold, _ in gammas[:-1]:
-        rows = rows + ops.cast(p >= threshold, "int32")
-    return rows
+    steps = (ops.cast(p >= threshold, "int32") for threshold, _ in gammas[:-1])
+    return sum(steps, start=ops.zeros_like(p, dtype="int32"))
 
 
 def _power(x: Any, exponent: float) -> Any:
     """x^exponent for x > 0, by products for exponents up to 4."""
     if exponent in (1.0, 2.0, 3.0, 4.0):
-        power = x
-        for _ in range(int(exponent) - 1):
-            power = power * x
-        return power
+        return math.prod([x] * (int(exponent) - 1), start=x)
     return ops.ones_like(x) if exponent == 0.0 else ops.power(x, exponent)
 
 
@@ -389,11 +390,10 @@ def _read_table(gammas: Any) -> list[list[float]]:
     except (TypeError, ValueError):
         table = []
     if not table or any(len(row) != 2 for row in table):
-        raise value_error(
-            "`gammas` must be rows of (threshold, gamma)", gammas=gammas
-        )
-    for threshold, gamma in table:
-        check_number("gammas", threshold)
+        rule = "`gammas` must be rows of (threshold, gamma)"
+        raise value_error(rule, gammas=gammas)
+    check_number("gammas", table[0][0])
+    for _, gamma in table:
         check_at_least("gammas", gamma, 0.0)
     for (low, _), (high, _) in zip(table, table[1:], strict=False):
         check_above("gammas", high, low)

@@ -69,7 +69,8 @@ def mmce(
 
     Returns:
         A scalar in [0, 1], or in [0, sqrt(2)] for the weighted variants. It
-        is 0 if all weights are 0.
+        is 0 if all weights are 0. `"weighted_released"` exceeds this if the
+        weights of the correct or of the wrong samples sum to less than 1.
 
     Reference:
         Kumar et al., Trainable Calibration Measures for Neural Networks from
@@ -80,7 +81,12 @@ def mmce(
     right = correctness(labels, logits)
     # Columns: the right and the wrong samples.
     groups = ops.stack([weight * right, weight * (1.0 - right)], axis=-1)
-    scales = _scales(ops.sum(groups, axis=0), variant)
+    counts = ops.sum(groups, axis=0)
+    scales = _scales(counts, variant)
+    if variant.startswith("unweighted"):
+        counts = ops.sum(counts)
+    # Before they are multiplied, as products of small weights would be 0.
+    groups = safe_divide(groups, counts)
 
     def forward(confidence):
         value, gradient = _quadratic_form(
@@ -98,15 +104,11 @@ def mmce(
 
 
 def _scales(counts: Any, variant: str) -> Any:
-    """Factor of each pair of groups, `(2, 2)`."""
-    if variant.startswith("unweighted"):
-        counts = ops.sum(counts) * ops.ones_like(counts)
+    """Factor of each pair of shares of groups, `(2, 2)`."""
     pairs = ops.expand_dims(counts, 0) * ops.expand_dims(counts, 1)
-    one = ops.ones_like(pairs)
     if variant == "weighted_released":
-        one = one * ops.sign(counts[0] * counts[1])
-        pairs = pairs * (pairs + _PAIRS_EPSILON)
-    return safe_divide(one, pairs)
+        return ops.sign(pairs[0, 1]) / (pairs + _PAIRS_EPSILON)
+    return ops.ones_like(pairs) * ops.sign(ops.sum(counts))
 
 
 def _quadratic_form(confidence, right, groups, scales, width):

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_rows
 from keras_calib.inputs.values import read_mask
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics.arrays import shape_of
@@ -64,7 +65,7 @@ def blurred_labels(rows: Any, mask: Any, sigma: float, kernel_size: int) -> Any:
 
     if mask is None:
         return 0.5 * (rows + neighbors(rows))
-    shown = ops.cast(ops.expand_dims(read_mask(mask), -1), rows.dtype)
+    shown = _shown(mask, rows)
     rows = rows * shown
     total = ops.where(shown > 0, 1.0 + neighbors(shown), ops.ones_like(shown))
     return (rows + neighbors(rows)) / total
@@ -91,10 +92,17 @@ def box_shares(rows: Any, mask: Any, kernel_size: int, edges: str) -> Any:
 
     if mask is None:
         return _convolved(rows, axes, weights, beyond)
-    shown = ops.cast(ops.expand_dims(read_mask(mask), -1), rows.dtype)
+    shown = _shown(mask, rows)
     shares = _convolved(rows * shown, axes, weights, beyond)
     total = _convolved(shown, axes, weights, beyond)
     return shares / ops.where(shown > 0, total, ops.ones_like(total))
+
+
+def _shown(mask: Any, rows: Any) -> Any:
+    """A mask as 1 and 0 `(batch, ..., 1)`."""
+    mask = read_mask(mask)
+    check_rows("mask", mask, rows)
+    return ops.cast(ops.expand_dims(mask, -1), rows.dtype)
 
 
 def _axes_of_space(rows: Any) -> range:

@@ -17,6 +17,7 @@ from keras_calib.backend.replicas import num_replicas
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import both
 from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.rows import is_sound
 from keras_calib.inputs.rows import resembles_probabilities
@@ -235,7 +236,7 @@ def _labels(
     if labels.shape != tuple(lead):
         return None
     ids = labels.reshape(-1)
-    mask = None if ignore_class is None else ids != ignore_class
+    mask = None if ignore_class is None else ~is_ignored(ids, ignore_class)
     counts = both(mask, counts)
     if counts is not None:
         # Samples to leave out may have any label.

@@ -206,7 +206,11 @@ class DatasetEvaluator:
     def _values_of_parts(self) -> dict[str, float]:
         if not self._held:
             return dict.fromkeys(self.parts, 0.0)
-        labels, logits, weight, *_ = zip(*self._held, strict=True)
+        held = self._held
+        if any(x.weight is not None for x in held):
+            # A batch without weights has weights of 1.
+            held = [x._replace(weight=x.weights()) for x in held]
+        labels, logits, weight, *_ = zip(*held, strict=True)
         samples = FittingData(
             np.concatenate(labels),
             np.concatenate(logits),

@@ -12,6 +12,7 @@ from keras_calib.formulas.cumulative import cumulative_p_value
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.readers import nothing_counts
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.numerics.arrays import at_least_float32
@@ -33,7 +34,7 @@ from keras_calib.reporting.verdict import change_of
 from keras_calib.reporting.verdict import judged
 from keras_calib.reporting.verdict import verdict
 
-__all__ = ["Mistake", "ModelEvaluation", "nothing_counts", "with_intervals"]
+__all__ = ["Mistake", "ModelEvaluation", "with_intervals"]
 
 # Least confidence of errors that are counted by label and predicted class.
 _SURE_PAIR = SURE[1]
@@ -270,17 +271,6 @@ class ModelEvaluation:
         }
         texts, broken = about_selection(found, chosen, votes=self.options.votes)
         return {**found, "sentences": texts, "contradicted": broken}
-
-
-def nothing_counts(
-    labels: Any, sample_weight: Any, ignore_class: int | None
-) -> bool:
-    """Whether every label of a batch has weight 0 or the ignored class."""
-    if sample_weight is not None and not to_numpy(sample_weight).any():
-        return True
-    return ignore_class is not None and bool(
-        (to_numpy(labels) == ignore_class).all()
-    )
 
 
 def with_intervals(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:

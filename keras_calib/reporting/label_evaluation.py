@@ -11,13 +11,13 @@ from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.inputs.multi_label import LabelColumns
 from keras_calib.inputs.multi_label import read_columns
 from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.readers import nothing_counts
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.metrics import MultiLabelMetric
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.predictions.multi_label import label_logits
-from keras_calib.reporting.evaluation import nothing_counts
 from keras_calib.reporting.evaluation import with_intervals
 from keras_calib.reporting.label_sums import LabelFacts
 from keras_calib.reporting.label_sums import LabelSums

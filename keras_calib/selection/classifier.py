@@ -17,6 +17,7 @@ from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import CalibratorChoice
 from keras_calib.formulas import scores
 from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.weights import masked_weight
 from keras_calib.inputs.weights import read_masked
@@ -233,7 +234,7 @@ class SelectiveClassifier(StoredLayer, FitsOnModel):
         if groups is not None:
             shape, weight = logits.shape[:-1], sample_weight
             if ignore_class is not None and labels.size == math.prod(shape):
-                shown = labels.reshape(shape) != ignore_class
+                shown = ~is_ignored(labels.reshape(shape), ignore_class)
                 weight = masked_weight(weight, shown, shape)
             names, places = read_groups(groups, shape, weight, rule)
         asked = risk, coverage, delta, method

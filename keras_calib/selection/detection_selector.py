@@ -140,8 +140,9 @@ class DetectionSelector(keras.layers.Layer):
         Args:
             detections: A dict of arrays as KerasHub's detectors return it:
                 `"confidence"` (or `"scores"`) and `"labels"` (or `"classes"`)
-                `(..., boxes)`, -1 for padding. `"boxes"` `(..., boxes, 4)` and
-                other entries of that form are sorted with them.
+                `(..., boxes)`, -1 for padding. `"boxes"` `(..., boxes, 4)`,
+                which are kept if they are finite, and other entries of that
+                form are sorted with them.
         """
         found, label_name, score_name = read_entries(detections)
         if self.calibrator is not None:
@@ -154,6 +155,10 @@ class DetectionSelector(keras.layers.Layer):
         valid = ops.logical_and(
             labels >= 0, in_unit_interval(found[score_name])
         )
+        if "boxes" in found:
+            far = ops.abs(ops.cast(found["boxes"], "float32"))
+            finite = ops.all(far < float("inf"), axis=-1)
+            valid = ops.logical_and(valid, finite)
         if "num_detections" in found:
             count = ops.cast(found.pop("num_detections"), "int32")
             valid = ops.logical_and(valid, places < count[..., None])

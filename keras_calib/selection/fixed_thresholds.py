@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from keras_calib.inputs.checks import generator
 from keras_calib.selection.candidates import ranked_candidates
 
 __all__ = [
@@ -28,7 +29,7 @@ _MARGIN = 1.2
 def tenth_of(kind: np.ndarray, seed: int) -> np.ndarray:
     """Mask of a random tenth of each kind (class or group) `(n,)`, >= 1 row."""
     count = len(kind)
-    order = np.random.default_rng(seed).permutation(count)
+    order = generator(seed).permutation(count)
     order = order[np.argsort(kind[order], kind="stable")]
     sizes = np.bincount(kind)
     first = np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -13,6 +13,7 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_number
+from keras_calib.inputs.checks import generator
 from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.certification import certified_coverage
@@ -124,7 +125,7 @@ def plan(
     _check_inside("level", level)
     check_in("method", method, tuple(METHODS))
     check_integer("max_samples", max_samples, 1)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     if compare is not None:
         return plan_comparison(
             compare, power, level, pilot, disagreement, max_samples, rng

@@ -20,6 +20,7 @@ from keras_calib.formulas.shifted_risk import subsample_of
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import generator
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.selection.candidates import Candidates
@@ -191,7 +192,7 @@ class PriorTarget(NamedTuple):
         drawn again, which the level allows for.
         """
         drawn = subsample_of(count, self.prior, _UNFILLED)
-        rng = np.random.default_rng(self.seed)
+        rng = generator(self.seed)
         while True:
             wanted = rng.multinomial(drawn.size, self.prior)
             if (wanted <= count).all():

@@ -16,9 +16,8 @@ from keras_calib.formulas.costs import upper_bounds_of_means
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.formulas.operating_points import within_risk
 from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.selection.candidates import Candidates
@@ -136,13 +135,13 @@ class Target(NamedTuple):
                 coverage=self.coverage,
             )
         if self.coverage is not None:
-            check_above("coverage", self.coverage, 0.0)
-            check_at_most("coverage", self.coverage, 1.0)
+            check_share("coverage", self.coverage, positive=True)
         else:
-            check_at_least("risk", self.risk, 0.0)
-            check_at_most("risk", self.risk, 1.0)
+            check_share("risk", self.risk)
         if self.delta is not None:
             check_above("delta", self.delta, 0.0)
+            if self.risk:
+                check_above("risk", self.risk, 0.0)
             inside = self.risk is not None and 0.0 < self.risk < 1.0
             if not (inside and self.delta < 1.0):
                 raise value_error(

@@ -18,6 +18,8 @@ from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import generator
+from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
@@ -70,7 +72,7 @@ class HeldOut(NamedTuple):
         if self.ignore_class is None:
             return places
         # `tuned` read class ids, as it must where one is ignored.
-        return places[rest.labels.reshape(-1) != self.ignore_class]
+        return places[~is_ignored(rest.labels.reshape(-1), self.ignore_class)]
 
     def split(self, fraction: float, seed: int) -> list["HeldOut"]:
         """A random share of the rows for tuning, and the rest."""
@@ -162,7 +164,7 @@ def drawn_parts(
             tune_fraction=fraction,
             rows=count,
         )
-    order = np.random.default_rng(seed).permutation(count)
+    order = generator(seed).permutation(count)
     # Only the choice of rows is random: they keep their order.
     return np.sort(order[:num_tune]), np.sort(order[num_tune:])
 

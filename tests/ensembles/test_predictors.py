@@ -168,6 +168,31 @@ def test_predictors_plug_into_metrics_calibrators_and_selection():
         assert array(answers["label"]).shape == (24,)
 
 
+@pytest.mark.portable
+@pytest.mark.parametrize("kind", ["ensemble", "dropout"])
+def test_predictors_pass_on_the_mask_of_their_members(kind):
+    member = keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            layers.Embedding(4, 3, mask_zero=True),
+            layers.Dropout(0.5),
+            layers.Dense(3),
+        ]
+    )
+    made = {
+        "ensemble": lambda: kc.DeepEnsemble([member], from_logits=True),
+        "dropout": lambda: kc.MonteCarloDropout(member, 2, from_logits=True),
+    }[kind]()
+    tokens = np.array([[1, 2, 3, 0, 0], [3, 1, 0, 0, 0]])
+    logits = made(tokens)
+    metric = kc.ECE(from_logits=True)
+    metric.update_state(np.zeros((2, 5), int), logits)
+    expected = kc.ECE(from_logits=True)
+    expected.update_state(np.zeros(5, int), array(logits)[tokens != 0])
+    found = float(metric.result())
+    assert found == pytest.approx(float(expected.result()), rel=1e-6)
+
+
 def test_predictors_are_not_trained():
     model = network()
     made = kc.MonteCarloDropout(model, 2, from_logits=True)

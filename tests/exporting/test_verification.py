@@ -128,6 +128,13 @@ def test_a_masked_class_hides_no_error_in_the_others(value):
         verify(served, wrong)
 
 
+def test_the_least_float_stands_for_a_logit_of_minus_infinity():
+    # As LiteRT gives it.
+    least = float(np.finfo("float32").min)
+    served = ServedModel(masked(trained(10)[0], -np.inf), selector(0.0), True)
+    verify(served, with_one("logits", lambda x: np.maximum(x, least)))
+
+
 def test_probabilities_next_to_one_are_compared_as_far_as_they_are_known():
     # log(1 - p) of p = 1 - 6e-8 is -17, of p = 1 it is -85.
     probs = np.array([[1.0], [0.7]], "float32")

@@ -8,6 +8,7 @@ from cases import array
 from keras import ops
 
 import keras_calib as kc
+from keras_calib.backend.gradients import value_and_grad
 
 RTOL = 1e-9 if HAS_FLOAT64 else 2e-5
 REDUCTIONS = ("geometric_mean", "mean", "minimum", "product")
@@ -113,6 +114,22 @@ def test_choices_add_the_probabilities_of_their_spellings():
     np.testing.assert_allclose(found, logits[..., [4, 0, 2]], rtol=1e-6)
 
 
+@pytest.mark.portable
+def test_a_choice_of_tokens_that_are_all_ruled_out_has_no_gradient():
+    logits = np.array([[3.0, 1.0, -np.inf, -np.inf, 0.5]], "float32")
+    loss = kc.LabelSmoothing(from_logits=True)
+
+    def of(logits):
+        return loss([0], kc.choice_logits(logits, [[0, 1], [2, 3], 4]))
+
+    value, gradient = value_and_grad(of, ops.convert_to_tensor(logits))
+    left = loss([0], kc.choice_logits(logits[:, [0, 1, 4]], [[0, 1], 2]))
+    assert float(value) == pytest.approx(float(left), rel=1e-6)
+    gradient = array(gradient)
+    assert (gradient[0, 2:4] == 0.0).all()
+    np.testing.assert_allclose(gradient.sum(), 0.0, atol=1e-6)
+
+
 def answers(logits, ids, mask):
     log_p = kc.token_log_probs(logits, ids)
     parts = [
@@ -153,6 +170,12 @@ LOG_P = np.array([[-1.0, -2.0]])
 WRONG = [
     (kc.token_log_probs, (np.zeros((1, 2, 3)), [[0, 3]]), {}, "in .0, voc"),
     (kc.token_log_probs, (np.zeros((1, 2, 3)), [[0, -100]]), {}, "padding"),
+    (
+        kc.token_log_probs,
+        (np.zeros((1, 2, 3)), np.array([[0, 3]], "uint8")),
+        {},
+        "in .0, voc",
+    ),
     (kc.token_log_probs, (np.zeros((1, 2, 3)), [[0, 1, 2]]), {}, "shape"),
     (kc.token_log_probs, (np.zeros((1, 2, 3)), [[0.0, 1]]), {}, "whole"),
     (kc.sequence_confidence, (-LOG_P,), {}, "must be <= 0"),

@@ -292,6 +292,12 @@ def test_whole_weights_are_repeats():
         )
     weighted = classwise_ece(labels, probs, edges="mass", sample_weight=weight)
     same(weighted, classwise_ece(*repeated, edges="mass"))
+    # Of fractions only ratios count, and no square is 0.
+    found = [
+        debiased_calibration_error(labels, probs, sample_weight=scale * weight)
+        for scale in (0.3, 0.3e-165)
+    ]
+    same(*found)
 
 
 def test_closed_sides_differ_on_edges_alone():

@@ -118,6 +118,8 @@ def test_calibration_test_reads_as_the_metrics_do():
         calibration_test(labels, probs, sample_weight=np.ones(300))
     with pytest.raises(ValueError, match=r"`statistic` must be one of"):
         calibration_test(labels, probs, statistic="hl")
+    with pytest.raises(ValueError, match="`seed` must be >= 0"):
+        calibration_test(labels, probs, num_samples=9, seed=-1)
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,24 @@ def test_what_does_not_count_is_not_judged(how):
             assert float(metric.result()) == float(plain.result())
 
 
+@pytest.mark.portable
+@pytest.mark.parametrize(
+    ("dtype", "ignored", "label"),
+    [("float16", 2049, 2048), ("float32", 2**24 + 1, 2**24)]
+    + [("uint8", -1, 255), ("uint64", -1, 2**64 - 1)] * (BACKEND != "jax"),
+)
+def test_no_label_is_ignored_for_a_class_that_its_dtype_cannot_hold(
+    dtype, ignored, label
+):
+    labels = np.array([*IDS, label], dtype)
+    probs = np.concatenate([PROBS, PROBS[:1]])
+    with pytest.raises(ValueError, match="must hold class ids in"):
+        ece(labels, probs, ignore_class=ignored)
+    metric = ECE(ignore_class=ignored)
+    compiled_update(metric)(labels, probs)
+    assert int(metric.num_invalid) == 1
+
+
 def test_probabilities_read_as_logits_are_told_once():
     rule = "looks like probabilities"
     loss, metric = MbLS(from_logits=True), ECE(from_logits=True)

@@ -1,5 +1,7 @@
 """MMCE is its sum over pairs, whatever ties, widths, weights and sizes."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from cases import BACKEND
@@ -63,6 +65,34 @@ def test_mmce_equals_the_sum_over_all_pairs(variant):
         expected = plain_mmce(confidence, right, weight, width, variant)
         error = abs(float(value) - expected)
         assert error <= tolerance * expected + 1e-6, seed
+
+
+@pytest.mark.portable
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
+def test_terms_of_the_batch_depend_on_ratios_of_weights(scale):
+    ids, logits = sample(n=40, num_classes=3)
+    rows, weight = one_hot(ids, 3), np.linspace(0.5, 1.0, 40)
+    terms = [partial(kc.mmce, variant=name) for name in VARIANTS[:3]]
+    for term in (*terms, kc.mdca, kc.dca, partial(kc.l1_ace, by="batch")):
+        scaled = (scale * weight).astype("float32")
+        found = float(term(rows, logits, sample_weight=scaled))
+        expected = float(term(rows, logits, sample_weight=weight))
+        assert found == pytest.approx(expected, rel=1e-4), term
+
+
+@pytest.mark.portable
+def test_terms_of_the_batch_refuse_what_is_no_weight_or_are_nan():
+    ids, logits = sample(n=40, num_classes=3)
+    weight = np.ones(40, "float32")
+    for term in (kc.mmce, kc.mdca, kc.dca, partial(kc.l1_ace, by="batch")):
+        given = partial(term, one_hot(ids, 3), logits)
+        for wrong in (np.ma.masked_equal(weight, 1), ["a"] * 40):
+            with pytest.raises(TypeError, match="`sample_weight` must"):
+                given(sample_weight=wrong)
+        with pytest.raises(ValueError, match="`sample_weight` must have the"):
+            given(sample_weight=weight[1:])
+        for wrong in (-1.0, np.nan, np.inf):
+            assert np.isnan(float(given(sample_weight=[wrong, *weight[1:]])))
 
 
 def test_narrow_kernels_of_mmce_are_exact_in_large_batches():

@@ -151,3 +151,10 @@ def test_empty_data_and_weights_of_zero_add_nothing(case):
     metric.update_state(labels[:0], probs[:0])
     metric.update_state(labels, probs, np.zeros(5, "float32"))
     assert not state(metric).any()
+
+
+@pytest.mark.portable
+def test_an_empty_batch_of_votes_adds_nothing():
+    metric = kc.ECE(labels="votes")
+    metric.update_state(np.zeros((0, 3)), np.zeros((0, 3), "float32"))
+    assert not state(metric).any()

@@ -131,6 +131,17 @@ def test_images_of_several_sizes_are_measured_together():
     assert values["cal_prediction_flips"] == np.mean(one != other)
 
 
+def test_a_batch_without_weights_beside_others_has_weights_of_1():
+    first = X[:9], Y[:9], np.full(9, 2.0)
+    found = []
+    for weight in ((), (np.ones(len(X) - 9),)):
+        batches = [first, (X[9:], Y[9:], *weight)]
+        log = logger(batches, metrics=["ece", "refinement_nll"])
+        fit(network(kc.MbLS(from_logits=True)), log, epochs=1)
+        found.append(log.logged[0].values)
+    assert found[0] == found[1]
+
+
 def test_weights_and_ignored_labels_of_dense_outputs_count_as_in_ece():
     x = np.stack([X] * 5, axis=1)
     x = x + np.arange(5, dtype="float32")[:, None]

@@ -35,6 +35,16 @@ def _expected(found, threshold, most):
 
 
 @pytest.mark.portable
+def test_a_box_without_finite_sides_is_not_kept():
+    boxes = np.ones((1, 3, 4), "float32")
+    boxes[0, 0, 1], boxes[0, 1, 3] = np.nan, np.inf
+    found = {"boxes": boxes, "labels": [[0] * 3], "confidence": [[0.9] * 3]}
+    kept = _numbers(kc.DetectionSelector(threshold=0.5)(found))
+    assert kept["num_detections"].tolist() == [1]
+    assert np.isfinite(kept["boxes"]).all()
+
+
+@pytest.mark.portable
 @pytest.mark.parametrize("threshold", [0.4, [0.3, np.inf, 0.0]])
 def test_kept_boxes_come_first_and_the_others_are_padding(threshold):
     found = padded(images("found"), 40)

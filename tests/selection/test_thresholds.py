@@ -81,6 +81,8 @@ BAD_TARGETS = (
     ({"risk": 1.1}, "`risk` must be <= 1"),
     ({"risk": 0.1, "delta": 0.0}, "`delta` must be > 0"),
     ({"risk": 0.1, "delta": 1.0}, "`delta` must be < 1"),
+    ({"risk": 0.1, "delta": 5e-324}, "`delta` must not be so near 0"),
+    ({"risk": 5e-324, "delta": 0.1}, "`risk` must not be so near 0"),
     ({"risk": 0.0, "delta": 0.1}, "needs a `risk`"),
     ({"coverage": 0.5, "delta": 0.1}, "needs a `risk`"),
     ({"risk": 0.1, "method": "best"}, "`method` must be one of"),
