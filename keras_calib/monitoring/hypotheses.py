@@ -1,8 +1,8 @@
 """The three hypotheses of a monitor, and the alternatives they are tested by.
 
 Each class has the `prior` of its alternatives, `log_factors` and `facts` of
-outcomes, the `message` of an alarm, and `extremes`: the least and the largest
-log factor of an outcome of 0 and of 1, `(2, num_alternatives)` each.
+outcomes, and the `message` of an alarm. Its `extremes` are the least and the
+largest log factors of an outcome of 0 and of 1, `(2, num_alternatives)` each.
 """
 
 import numpy as np
