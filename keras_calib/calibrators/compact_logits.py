@@ -150,7 +150,9 @@ class CompactLogits:
         if found:
             # One part for a batch: passes over many small ones take longer.
             columns = zip(*found, strict=True)
-            self._parts.append(_Part(*map(np.concatenate, columns)))
+            part = _Part(*map(np.concatenate, columns))
+            # A copy has the list too, so it is replaced and never changed.
+            self._parts = [*self._parts, part]
         self._num_classes = num_classes
         return self
 

@@ -13,6 +13,7 @@ from scipy.special import expit
 from scipy.special import logit
 
 __all__ = [
+    "CLOSEST",
     "log_evidence",
     "log_factors",
     "moved",
@@ -21,7 +22,7 @@ __all__ = [
 ]
 
 # Probabilities closer to 0 or 1 are rounded in logs, and prove nothing.
-_CLOSEST = 1e-6
+CLOSEST = 1e-6
 # Stand in for 0 and its log.
 _NOTHING = 1e-300
 _LEAST = -1e300
@@ -42,7 +43,7 @@ def moved(
     Returns:
         Probabilities `(n, num_alternatives)`.
     """
-    inside = np.clip(probability, _CLOSEST, 1.0 - _CLOSEST)
+    inside = np.clip(probability, CLOSEST, 1.0 - CLOSEST)
     return expit(logit(inside)[:, None] / temperature + shift)
 
 
@@ -79,8 +80,8 @@ def log_factors(
         by Betting, JRSS B 2024, https://doi.org/10.1093/jrsssb/qkad009
     """
     # A wider hypothesis: 0 and 1 would need no more than one wrong rounding.
-    low = np.minimum(low, 1.0 - _CLOSEST)[:, None]
-    high = np.maximum(high, _CLOSEST)[:, None]
+    low = np.minimum(low, 1.0 - CLOSEST)[:, None]
+    high = np.maximum(high, CLOSEST)[:, None]
     nearest = np.clip(alternative, low, high)
     hit = outcome[:, None] > 0.5
     numerator = np.where(hit, alternative, 1.0 - alternative)

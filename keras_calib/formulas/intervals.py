@@ -12,6 +12,7 @@ from scipy.stats import t
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
+from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
@@ -48,6 +49,7 @@ def clopper_pearson(
         `(lower, upper)`, each `(...)`, in [0, 1]. It is (0, 1) without trials.
 
     Raises:
+        TypeError: If counts are not real numbers, or masked arrays.
         ValueError: If an argument is out of its range.
 
     Reference:
@@ -57,8 +59,8 @@ def clopper_pearson(
     """
     check_above("level", level, 0.0)
     check_at_most("level", level, 1.0)
-    successes = np.asarray(successes, "float64")
-    trials = np.asarray(trials, "float64")
+    successes = as_array(successes, "successes", "float64")
+    trials = as_array(trials, "trials", "float64")
     if not (np.all(successes >= 0) and np.all(successes <= trials)):
         raise value_error(
             "`successes` must lie between 0 and `trials`",

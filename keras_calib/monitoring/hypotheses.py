@@ -1,11 +1,14 @@
 """The three hypotheses of a monitor, and the alternatives they are tested by.
 
 Each class has the `prior` of its alternatives, `log_factors` and `facts` of
-outcomes, and the `message` of an alarm.
+outcomes, and the `message` of an alarm. Its `extremes` are the least and the
+largest log factors of an outcome of 0 and of 1, `(2, num_alternatives)` each.
 """
 
 import numpy as np
+from scipy.special import logit
 
+from keras_calib.formulas.evidence import CLOSEST
 from keras_calib.formulas.evidence import log_factors
 from keras_calib.formulas.evidence import moved
 from keras_calib.formulas.intervals import clopper_pearson
@@ -23,23 +26,32 @@ _RANGES = np.array([0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999])
 _RANGE_SHIFTS = np.array([-1.0, -0.4, 0.4, 1.0])
 
 
-class RiskHolds:
+class _ShareHolds:
+    """A share of outcomes is from `low` to `high`, whatever the confidence."""
+
+    def __init__(self, low: float, high: float, *away: np.ndarray):
+        alternatives = np.concatenate(away, axis=1)
+        num = alternatives.shape[1]
+        self.prior = np.full(num, 1.0 / num)
+        ends = np.full(2, low), np.full(2, high)
+        self._factors = log_factors(_OUTCOMES, *ends, alternatives)
+        self.extremes = self._factors, self._factors
+
+    def log_factors(self, outcomes: np.ndarray) -> np.ndarray:
+        """Log of the factors `(n, num_alternatives)` of outcomes `(n,)`."""
+        return self._factors[outcomes.astype("int64")]
+
+    def facts(self, outcomes: np.ndarray) -> np.ndarray:
+        """What is summed since a start `(n, 2)`: outcomes of 1."""
+        return np.array([outcomes, np.zeros(len(outcomes))]).T
+
+
+class RiskHolds(_ShareHolds):
     """At most a share `risk` of the accepted answers is wrong."""
 
     def __init__(self, risk: float):
         self.risk = risk
-        self.prior = np.full(len(_ODDS), 1.0 / len(_ODDS))
-        limits = np.zeros(2), np.full(2, risk)
-        away = moved(limits[1], _ODDS)
-        self._factors = log_factors(_OUTCOMES, *limits, away)
-
-    def log_factors(self, wrong: np.ndarray) -> np.ndarray:
-        """Log of the factors `(n, num_alternatives)` of errors `(n,)`."""
-        return self._factors[wrong.astype("int64")]
-
-    def facts(self, wrong: np.ndarray) -> np.ndarray:
-        """What is summed since a start `(n, 2)`: errors."""
-        return _beside_zeros(wrong)
+        super().__init__(0.0, risk, moved(np.full(2, risk), _ODDS))
 
     def message(self, _: int, before: int, facts: np.ndarray) -> str:
         """An alarm in words."""
@@ -51,24 +63,13 @@ class RiskHolds:
         )
 
 
-class CoverageHolds:
+class CoverageHolds(_ShareHolds):
     """The accepted share is from `low` to `high`."""
 
     def __init__(self, low: float, high: float):
         self.low, self.high = low, high
-        self.prior = np.full(2 * len(_ODDS), 0.5 / len(_ODDS))
-        ends = np.full(2, low), np.full(2, high)
-        away = [moved(ends[0], -_ODDS), moved(ends[1], _ODDS)]
-        away = np.concatenate(away, axis=1)
-        self._factors = log_factors(_OUTCOMES, *ends, away)
-
-    def log_factors(self, accepted: np.ndarray) -> np.ndarray:
-        """Log of the factors `(n, num_alternatives)` of answers `(n,)`."""
-        return self._factors[accepted.astype("int64")]
-
-    def facts(self, accepted: np.ndarray) -> np.ndarray:
-        """What is summed since a start `(n, 2)`: accepted answers."""
-        return _beside_zeros(accepted)
+        away = moved(np.full(2, low), -_ODDS), moved(np.full(2, high), _ODDS)
+        super().__init__(low, high, *away)
 
     def message(self, place: int, before: int, facts: np.ndarray) -> str:
         """An alarm in words."""
@@ -101,6 +102,12 @@ class CalibrationHolds:
             [_TEMPERATURES, ones, np.ones_like(_RANGE_SHIFTS)]
         )
         self._shift = np.concatenate([zeros, _SHIFTS, _RANGE_SHIFTS])
+        # log p is no steeper than the log-odds of p.
+        most = logit(1.0 - CLOSEST) * np.abs(1.0 / self._temperature - 1.0)
+        most += np.abs(self._shift)
+        ranged = np.tile(most[num_all:], len(_RANGES) + 1)
+        most = np.tile(np.concatenate([most[:num_all], ranged]), (2, 1))
+        self.extremes = -most, most
 
     def log_factors(
         self, confidence: np.ndarray, correct: np.ndarray
@@ -142,12 +149,6 @@ class CalibrationHolds:
             f"mean confidence of {mean:.3f}. Fit the calibrator on new "
             "labels, and restart the monitor."
         )
-
-
-def _beside_zeros(outcomes: np.ndarray) -> np.ndarray:
-    found = np.zeros((len(outcomes), 2))
-    found[:, 0] = outcomes
-    return found
 
 
 def _share(facts: np.ndarray) -> str:

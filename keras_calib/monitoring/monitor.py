@@ -1,5 +1,6 @@
 """Monitoring of a model in use, with alarms that are valid at any time."""
 
+import copy
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -8,17 +9,16 @@ from typing import Self
 
 import numpy as np
 
-from keras_calib.backend.errors import value_error
 from keras_calib.backend.locks import in_turn
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring.alarm import Alarm
 from keras_calib.monitoring.monitor_record import MOST_LOG
 from keras_calib.monitoring.monitor_record import PIECE
-from keras_calib.monitoring.monitor_record import TOTALS
 from keras_calib.monitoring.monitor_record import Record
+from keras_calib.monitoring.monitor_record import named
 from keras_calib.monitoring.monitor_record import totals_of
 from keras_calib.monitoring.monitor_setup import Setup
-from keras_calib.monitoring.monitor_state import check_same
+from keras_calib.monitoring.monitor_setup import alike
 from keras_calib.monitoring.monitor_state import load_parts
 from keras_calib.monitoring.monitor_state import read_state
 from keras_calib.monitoring.monitor_state import state_of
@@ -53,9 +53,10 @@ class Monitor:
 
     An alarm is raised when the evidence reaches 1 over its part of `alpha`.
     The risk has half, calibration and coverage a quarter each, in proportion
-    where one is not watched. A mixture over the times at which a
-    change may begin keeps good times from delaying it. An alarm stays until
-    `restart`.
+    where one is not watched. If the data of a selector give `coverage`, half
+    of its quarter allows for their error, which doubles its limit. A mixture
+    over the times at which a change may begin keeps good times from delaying
+    an alarm. An alarm stays until `restart`.
 
     Which answers get a label, and when, must not depend on whether they are
     right. A certified risk fails with probability `delta`, which adds to
@@ -148,7 +149,7 @@ class Monitor:
             ValueError: If a value is out of its range or an id came before.
                 Nothing is added then.
         """
-        outcomes = self._read(confidence, accepted, correct)
+        outcomes = read_answers(confidence, accepted, correct, self._holds)
         confidence, accepted, correct = outcomes
         known = ~np.isnan(correct)
         if ids is not None:
@@ -198,7 +199,7 @@ class Monitor:
         Use them where workers see parts of a window in no order: add their
         arrays, and give the total to `add_sums`. Arguments as in `update`.
         """
-        outcomes = self._read(confidence, accepted, correct)
+        outcomes = read_answers(confidence, accepted, correct, self._holds)
         return sums_of(outcomes, self._holds, self._setup.marks())
 
     @in_turn
@@ -264,7 +265,7 @@ class Monitor:
         `correct` ones, and the sum of the `confidence` of labelled ones. Also
         the number that is `waiting` for a label and that `expired`.
         """
-        found = dict(zip(TOTALS, self._record.totals.tolist(), strict=True))
+        found = named(self._record.totals)
         found["waiting"] = len(self._waiting)
         found["expired"] = self._waiting.num_expired
         return found
@@ -305,17 +306,16 @@ class Monitor:
         limit. Counts add, answers wait together, and the history begins anew.
 
         Args:
-            monitors: Monitors with the same arguments, one or more.
+            monitors: Monitors with the same arguments, one or more. Ids must
+                be unique over all, such as by the server's name before each.
 
         Raises:
-            ValueError: If there are none, or their arguments differ.
+            TypeError: If they are no list of monitors.
+            ValueError: If there are none, their arguments differ, or an
+                answer waits for its label whose id another one has too.
         """
-        monitors = list(monitors)
-        if not monitors:
-            raise value_error("`monitors` must not be empty", monitors=monitors)
+        monitors = alike(monitors, Monitor)
         made = cls._of(monitors[0]._setup)
-        for monitor in monitors:
-            check_same(made._setup.config(), monitor.state_dict())
         for name in made._watches:
             parts = [monitor._watches[name] for monitor in monitors]
             made._watches[name] = Watch.mean(parts)
@@ -338,8 +338,9 @@ class Monitor:
                 complete, or has values that no state has. Nothing is replaced
                 then.
         """
-        check_same(self._setup.config(), state)
-        load_parts(self._parts(), state)
+        made = self._of(self._setup)
+        load_parts(self._setup.config(), made._parts(), state)
+        self.__dict__.update(made.__dict__)
 
     def save(self, path: Any) -> None:
         """Writes arguments and state as one file, which is replaced whole."""
@@ -354,6 +355,11 @@ class Monitor:
                 version.
         """
         return read_state(path, lambda x: cls._of(Setup.of_config(x)))
+
+    @in_turn
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies of all kinds go on by themselves, as those of a metric.
+        return copy.deepcopy(self.__dict__)
 
     def __repr__(self) -> str:
         alarms = ", ".join(alarm.name for alarm in self.alarms) or "none"
@@ -372,12 +378,6 @@ class Monitor:
 
     def _logs(self) -> list[float]:
         return [watch.log_evidence for watch in self._watches.values()]
-
-    def _read(
-        self, confidence: Any, accepted: Any, correct: Any
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        needed = "calibration" in self._holds
-        return read_answers(confidence, accepted, correct, calibration=needed)
 
     def _check_sums(self, sums: Any) -> tuple[dict[str, tuple], np.ndarray]:
         """Parts of the hypotheses, and the totals; raises as `add_sums`."""

@@ -5,9 +5,18 @@ from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.npz import Stored
 
-__all__ = ["MOST_LOG", "PIECE", "Record", "TOTALS", "totals_of"]
+__all__ = [
+    "MOST_LOG",
+    "PIECE",
+    "Record",
+    "TOTALS",
+    "are_counts",
+    "named",
+    "totals_of",
+]
 
 # Answers between two points of the history, at first, and most points.
 PIECE = 200
@@ -78,16 +87,41 @@ class Record:
         """What the arrays of a state must be, by name."""
         columns = len(TOTALS) + len(self._names)
         return {
-            "totals": Stored("f", (len(TOTALS),), 0.0, 1e300),
+            "totals": Stored("f", (len(TOTALS),), 0.0, 2.0**53),
             "rows": Stored("f", (-_MOST_POINTS, columns), high=1e300),
             "piece": Stored("iu", (), PIECE, 2**62),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replaces the state."""
-        self.totals = np.array(state["totals"])
-        self._rows = [*np.array(state["rows"])]
+        """Replaces the state; ValueError for totals that no answers make."""
+        rows = np.array(state["rows"])
+        past = np.vstack([rows[:, : len(TOTALS)], state["totals"]])
+        if not are_counts(past).all() or (np.diff(past, axis=0) < 0.0).any():
+            raise value_error(
+                "`state` must have counts that answers make, which grow",
+                **named(state["totals"]),
+            )
+        self.totals = past[-1]
+        self._rows = [*rows]
         self._piece = int(state["piece"])
+
+
+def named(totals: np.ndarray) -> dict[str, float]:
+    """Totals by name."""
+    return dict(zip(TOTALS, totals.tolist(), strict=True))
+
+
+def are_counts(totals: np.ndarray) -> np.ndarray:
+    """Whether answers make totals `(..., num_totals)`: a bool `(...)`."""
+    answers, accepted, known_accepted, wrong, known, right, confidence = (
+        np.moveaxis(totals, -1, 0)
+    )
+    unknown = accepted - known_accepted
+    # Accepted and rejected answers: right, wrong, and without a label.
+    cells = [known_accepted - wrong, wrong, right - known_accepted + wrong]
+    cells += [known - right - wrong, unknown, answers - known - unknown]
+    found = np.all([(x >= 0.0) & (x % 1.0 == 0.0) for x in cells], axis=0)
+    return found & (confidence >= 0.0) & (confidence <= known * (1.0 + 1e-9))
 
 
 def totals_of(

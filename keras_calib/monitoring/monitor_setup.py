@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
 from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import check_share
@@ -21,13 +23,14 @@ from keras_calib.monitoring.hypotheses import CalibrationHolds
 from keras_calib.monitoring.hypotheses import CoverageHolds
 from keras_calib.monitoring.hypotheses import RiskHolds
 from keras_calib.monitoring.monitor_state import VERSION
+from keras_calib.monitoring.monitor_state import differences
 from keras_calib.selection import ChosenThreshold
 from keras_calib.selection import GroupThresholds
 from keras_calib.selection import MixtureThreshold
 from keras_calib.selection import PriorThreshold
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["Setup"]
+__all__ = ["Setup", "alike"]
 
 # Of coverage, half is for the interval of the expected share.
 _PARTS = {"risk": 0.5, "calibration": 0.25, "coverage": 0.25}
@@ -69,8 +72,7 @@ class Setup(NamedTuple):
         if risk is not None:
             risk = _inside("risk", risk)
         if tolerance is not None:
-            check_share("tolerance", tolerance)
-            tolerance = float(tolerance)
+            tolerance = _inside("tolerance", tolerance, check_at_least)
         given = {
             "risk": risk is not None,
             "calibration": tolerance is not None,
@@ -147,6 +149,25 @@ class Setup(NamedTuple):
         return found
 
 
+def alike(monitors: Any, kind: type) -> list[Any]:
+    """Monitors to merge, as a list, if they have the same arguments."""
+    listed = [*monitors] if isinstance(monitors, Iterable) else [monitors, None]
+    if not all(isinstance(x, kind) for x in listed):
+        raise type_error(
+            "`monitors` must be a list of `Monitor`", monitors=monitors
+        )
+    if not listed:
+        raise value_error("`monitors` must not be empty", monitors=monitors)
+    configs = [x._setup.config() for x in listed]
+    for config in configs:
+        if differ := differences(configs[0], config):
+            raise value_error(
+                "`monitors` must have the same arguments (here, in the first)",
+                **differ,
+            )
+    return listed
+
+
 def _chosen_of(selector: Any) -> ChosenThreshold | None:
     chosen = selector
     if isinstance(selector, SelectiveClassifier):
@@ -207,8 +228,8 @@ def _interval(coverage: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _inside(name: str, value: Any) -> float:
-    check_above(name, value, 0.0)
+def _inside(name: str, value: Any, check_low: Any = check_above) -> float:
+    check_low(name, value, 0.0)
     check_at_most(name, value, 1.0)
     if value == 1.0:
         raise value_error(f"`{name}` must be < 1", **{name: value})

@@ -16,7 +16,7 @@ from keras_calib.numerics.arrays import as_array
 
 __all__ = [
     "VERSION",
-    "check_same",
+    "differences",
     "load_parts",
     "read_state",
     "state_of",
@@ -54,8 +54,12 @@ def read_state(path: Any, make: Callable[[dict[str, Any]], Any]) -> Any:
     )
 
 
-def check_same(config: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Raises ValueError for a state of another version or configuration."""
+def load_parts(
+    config: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    state: Mapping[str, Any],
+) -> None:
+    """Replaces the states of parts; ValueError for another configuration."""
     try:
         found = _config_of(state)
     except (KeyError, ValueError) as error:
@@ -63,17 +67,24 @@ def check_same(config: Mapping[str, Any], state: Mapping[str, Any]) -> None:
             "`state` must be a `state_dict` of a `Monitor`",
             names=sorted(state)[:5],
         ) from error
-    differ = {
-        name: (found.get(name), config.get(name))
-        for name in {**config, **found}
-        if found.get(name) != config.get(name)
-    }
-    if differ:
+    if differ := differences(config, found):
         raise value_error(
             "`state` must be of a monitor with the same arguments and version "
             "(there, here); `Monitor.load` takes them from the file",
             **differ,
         )
+    _load(parts, state, lambda k, x: x.check(k, as_array(state[k], k).copy()))
+
+
+def differences(
+    config: Mapping[str, Any], other: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """What differs between two configurations: there, and here."""
+    return {
+        name: (other.get(name), config.get(name))
+        for name in {**config, **other}
+        if other.get(name) != config.get(name)
+    }
 
 
 def state_of(
@@ -85,11 +96,6 @@ def state_of(
         for key, value in part.state_dict().items():
             state[f"{name}.{key}"] = np.asarray(value)
     return state
-
-
-def load_parts(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Replaces the states of parts, or none if an array is not as it must."""
-    _load(parts, state, lambda k, x: x.check(k, as_array(state[k], k).copy()))
 
 
 def _load(

@@ -1,6 +1,6 @@
 """Answers and labels that come into a monitor, checked."""
 
-import math
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +10,8 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.values import located
 from keras_calib.monitoring.monitor_record import TOTALS
+from keras_calib.monitoring.monitor_record import are_counts
+from keras_calib.monitoring.monitor_record import named
 from keras_calib.monitoring.monitor_record import totals_of
 from keras_calib.numerics.arrays import as_array
 
@@ -23,26 +25,27 @@ __all__ = [
 
 # Bits of the hash of an answer that are summed.
 _BITS = 16
+# Of sums of factors, relative.
+_ROUNDING = 1e-6
 
 
 def read_answers(
-    confidence: Any, accepted: Any, correct: Any, *, calibration: bool
+    confidence: Any, accepted: Any, correct: Any, holds: Iterable[str]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Confidence, acceptance and correctness `(n,)`, NaN without a label."""
+    accepted = as_array(accepted, "accepted", "float64")
+    correct = np.nan if correct is None else correct
+    correct = as_array(correct, "correct", "float64")
     if confidence is None:
-        if calibration:
+        if "calibration" in holds:
             raise value_error(
                 "`confidence` must be given: calibration is watched; "
                 "`tolerance=None` leaves it out",
                 confidence=confidence,
             )
-        accepted = _numbers(accepted, "accepted")
-        shape = accepted.shape
-        if not shape and correct is not None:
-            shape = _numbers(correct, "correct").shape
         # No number that depends on it is shown.
-        confidence = np.zeros(shape or (1,))
-    confidence = np.atleast_1d(_numbers(confidence, "confidence"))
+        confidence = np.zeros(accepted.shape or correct.shape or (1,))
+    confidence = np.atleast_1d(as_array(confidence, "confidence", "float64"))
     shape = confidence.shape
     if len(shape) != 1:
         raise value_error(
@@ -51,10 +54,8 @@ def read_answers(
     bad = ~((confidence >= 0.0) & (confidence <= 1.0))
     if bad.any():
         raise value_error("`confidence` must lie in [0, 1]", **located(bad))
-    correct = np.nan if correct is None else correct
     found = []
     for name, x in (("accepted", accepted), ("correct", correct)):
-        x = _numbers(x, name)
         if x.shape not in ((), shape):
             raise value_error(
                 f"`{name}` must have the shape of `confidence`",
@@ -69,7 +70,7 @@ def read_answers(
 
 def read_labels(correct: Any) -> np.ndarray:
     """Correctness `(n,)` of answers that all have a label."""
-    correct = np.atleast_1d(_numbers(correct, "correct"))
+    correct = np.atleast_1d(as_array(correct, "correct", "float64"))
     if correct.ndim != 1:
         raise value_error(
             "`correct` must have shape (n,)", **{"correct.shape": correct.shape}
@@ -115,31 +116,38 @@ def read_sums(
         )
     *factors, totals, bits, found = np.split(sums, np.cumsum(lengths))
     answers, accepted, known_accepted, wrong, known, right, confidence = totals
+    is_whole = (bits >= 0.0) & (bits <= answers) & (bits % 1.0 == 0.0)
     if (found != answers * marks).any():
         raise value_error(
             "`sums` must be of monitors with the same arguments as this one",
             answers=answers,
         )
-    unknown = accepted - known_accepted
-    # Accepted and rejected answers: right, wrong, and without a label.
-    cells = [known_accepted - wrong, wrong, right - known_accepted + wrong]
-    cells += [known - right - wrong, unknown, answers - known - unknown, *bits]
-    counts = all(x >= 0.0 and x == math.floor(x) for x in cells)
-    if not counts or not 0.0 <= confidence <= known * (1.0 + 1e-9):
+    if not are_counts(totals) or not is_whole.all():
         raise value_error(
             "`sums` must be counts of answers, as `sums` returns them, or a "
             "sum of such arrays",
-            **dict(zip(TOTALS, totals.tolist(), strict=True)),
+            **named(totals),
         )
     facts = {
-        "risk": (known_accepted, [wrong, 0.0]),
-        "calibration": (known, [right, confidence]),
-        "coverage": (answers, [accepted, 0.0]),
+        "risk": (known_accepted, wrong, 0.0),
+        "calibration": (known, right, confidence),
+        "coverage": (answers, accepted, 0.0),
     }
-    parts = {
-        name: (factor, int(facts[name][0]), np.array(facts[name][1]))
-        for name, factor in zip(holds, factors, strict=True)
-    }
+    parts = {}
+    for (name, each), factor in zip(holds.items(), factors, strict=True):
+        count, *rest = facts[name]
+        outcomes = np.array([count - rest[0], rest[0]])
+        least, most = (outcomes @ x for x in each.extremes)
+        room = _ROUNDING * (outcomes @ np.abs(each.extremes).max(axis=0))
+        if ((factor < least - room) | (factor > most + room)).any():
+            raise value_error(
+                "`sums` must have the factors that so many answers make, as "
+                "`sums` returns them, or a sum of such arrays",
+                hypothesis=name,
+                outcomes=count,
+                largest=np.abs(factor).max(),
+            )
+        parts[name] = factor, int(count), np.array(rest)
     return parts, totals
 
 
@@ -155,15 +163,6 @@ def by_hypothesis(
         "calibration": (confidence, correct),
         "coverage": (accepted,),
     }
-
-
-def _numbers(x: Any, name: str) -> np.ndarray:
-    # The usual kinds need no search for tensors, which takes longer than all
-    # that the monitor does with one answer.
-    usual = isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "bf"
-    if usual or isinstance(x, bool | float):
-        return np.asarray(x, "float64")
-    return as_array(x, name, "float64")
 
 
 def _check_binary(x: np.ndarray, *, name: str, allow_nan: bool) -> None:

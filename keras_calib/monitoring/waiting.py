@@ -2,12 +2,16 @@
 
 import hashlib
 import itertools
+import numbers
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.npz import Stored
 from keras_calib.inputs.groups import as_groups
@@ -68,16 +72,24 @@ class Waiting:
         self._expire()
 
     def merge(self, others: Sequence["Waiting"]) -> None:
-        """Adds the answers of others; what has a label anywhere has one.
-
-        The newest of each count as equally new, so that each loses its oldest.
+        """Takes the answers of others, of which none may wait in one and be
+        known to another. Each loses its oldest where there are too many.
         """
-        newest = [reversed(x._answers.items()) for x in (self, *others)]
+        every = [item for x in others for item in x._answers.items()]
+        times = Counter(key for key, _ in every)
+        shared = {key for key, x in every if x == x and times[key] > 1}
+        if shared:
+            raise value_error(
+                "`monitors` must not share the id of an answer that waits for "
+                "its label: make ids unique over all monitors, such as by the "
+                "server's name before them, or merge when the labels are in",
+                shared=len(shared),
+                waiting=sum(map(len, others)),
+            )
+        newest = [reversed(x._answers.items()) for x in others]
         found: dict[int, float] = {}
         for row in itertools.zip_longest(*newest):
-            for key, value in filter(None, row):
-                if np.isnan(value) or key not in found:
-                    found[key] = value
+            found.update(filter(None, row))
         self._answers = dict(reversed(found.items()))
         self.num_expired += sum(other.num_expired for other in others)
         self._recount()
@@ -176,10 +188,17 @@ class Waiting:
 
 def _read(ids: Any, count: int) -> tuple[list[str], list[int]]:
     """Ids as texts, and their hashes."""
-    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+    # A set has no order.
+    if isinstance(ids, str | bytes | set) or not isinstance(ids, Iterable):
         ids = [ids]
     if hasattr(ids, "shape"):
         ids = as_groups(ids).reshape(-1).tolist()
+    for kind in {*map(type, ids := [*ids])}:
+        if not issubclass(kind, str | bytes | numbers.Real | NoneType):
+            raise type_error(
+                "`ids` must be texts or whole numbers: make a text of each",
+                type=kind.__name__,
+            )
     names = names_of(ids, "ids")
     if len(names) != count:
         raise value_error(

@@ -1,5 +1,6 @@
 """One hypothesis under watch: its evidence, block by block."""
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -143,8 +144,9 @@ class Watch:
         new = self._best <= mass
         self._best = np.maximum(self._best, mass) + self._open
         self._since = np.where(new, self._settled, self._since)
-        self._facts = np.where(new[:, None], 0.0, self._facts)
-        self._facts += self._open_count, *self._open_facts
+        # Arrays are replaced and never changed: copies share them.
+        before = np.where(new[:, None], 0.0, self._facts)
+        self._facts = before + (self._open_count, *self._open_facts)
         self._wealth = self._opened + self._open
         self._settled = self.count
         self._mass = 0.0
@@ -160,7 +162,7 @@ class Watch:
             Index of the alternative, number of outcomes before the start, and
             the number of outcomes and their facts since `(3,)`.
         """
-        found = self.copy()
+        found = copy.copy(self)
         found.settle()
         best = int(np.argmax(found._best + np.log(self._prior)))
         return best, int(found._since[best]), found._facts[best]
@@ -170,12 +172,6 @@ class Watch:
         place, before, *facts = self._alarm.tolist()
         return int(place), int(before), np.array(facts)
 
-    def copy(self) -> "Watch":
-        """An independent copy."""
-        made = Watch(self._prior, self.log_limit)
-        made.load_state_dict(self.state_dict())
-        return made
-
     @classmethod
     def mean(cls, watches: Sequence["Watch"]) -> "Watch":
         """One that holds the mean evidence of streams.
@@ -183,10 +179,10 @@ class Watch:
         It is valid if the hypothesis holds given the past of all. Its likeliest
         start is that of the stream with the most wealth.
         """
-        parts = [watch.copy() for watch in watches]
+        parts = [copy.copy(watch) for watch in watches]
         for part in parts:
             part.settle()
-        made = parts[0].copy()
+        made = copy.copy(parts[0])
         most = np.argmax([part._best for part in parts], axis=0)
         each = np.arange(len(most))
         for name in ("_best", "_since", "_facts"):
@@ -253,7 +249,7 @@ class Watch:
         self.highest = max(self.highest, most)
         if self.alarm_at < 0 and most >= self.log_limit:
             first = int(np.argmax(found >= self.log_limit))
-            then = self.copy()
+            then = copy.copy(self)
             then._open = sums[first]
             then._open_count += count + first
             then._open_facts = then._open_facts + facts[: first + 1].sum(axis=0)

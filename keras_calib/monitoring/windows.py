@@ -10,7 +10,9 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_keys
+from keras_calib.inputs.checks import check_number
 from keras_calib.monitoring.monitor import Monitor
+from keras_calib.numerics.arrays import check_numbers
 
 __all__ = ["add_windows", "window_sums"]
 
@@ -56,10 +58,7 @@ def window_sums(monitor: Monitor) -> Any:
     Reference:
         Windows: https://beam.apache.org/documentation/programming-guide
     """
-    if not isinstance(monitor, Monitor):
-        raise type_error(
-            "`monitor` must be a `Monitor`", monitor=type(monitor).__name__
-        )
+    _check_monitor(monitor)
     try:
         import apache_beam as beam
     except ImportError as error:
@@ -73,7 +72,7 @@ def window_sums(monitor: Monitor) -> Any:
     return (
         "Batch" >> beam.BatchElements(_FEWEST, _MOST)
         | "Sums" >> beam.Map(_sums_of, monitor)
-        | "Add" >> beam.CombineGlobally(_total).without_defaults()
+        | "Add" >> beam.CombineGlobally(sum).without_defaults()
         | "Ends" >> beam.Map(with_end)
     )
 
@@ -90,12 +89,14 @@ def add_windows(
 
     Args:
         monitor: The `Monitor` to add to.
-        windows: Pairs of `window_sums`, in any order.
+        windows: Pairs of `window_sums`, in any order: the end of a window, a
+            finite number, and its sums.
 
     Returns:
         The monitor.
 
     Raises:
+        TypeError: If these are no pairs, or an end is no number.
         ValueError: If a window comes twice, as from triggers that fire again,
             or sums are not of this monitor. Nothing is added then.
 
@@ -113,7 +114,8 @@ def add_windows(
         Ramdas et al., Game-Theoretic Statistics and Safe Anytime-Valid
         Inference, Statistical Science 2023, https://arxiv.org/abs/2210.01948
     """
-    pairs = sorted(windows, key=operator.itemgetter(0))
+    _check_monitor(monitor)
+    pairs = sorted(_pairs(windows), key=operator.itemgetter(0))
     ends = [end for end, _ in pairs]
     twice = [a for a, b in zip(ends, ends[1:], strict=False) if a == b]
     if twice:
@@ -128,6 +130,31 @@ def add_windows(
     for _, sums in pairs:
         monitor.add_sums(sums)
     return monitor
+
+
+def _check_monitor(monitor: Any) -> None:
+    if not isinstance(monitor, Monitor):
+        raise type_error(
+            "`monitor` must be a `Monitor`", monitor=type(monitor).__name__
+        )
+
+
+def _pairs(windows: Any) -> list[tuple[Any, Any]]:
+    """Ends and sums of windows, checked."""
+    found = []
+    listed = [*windows] if isinstance(windows, Iterable) else [windows]
+    for place, pair in enumerate(listed):
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise type_error(
+                "`windows` must be pairs of the end of a window and its sums",
+                place=place,
+                type=type(pair).__name__,
+            )
+        # An array without axes, as of a file, is a number too.
+        end = pair[0][()] if isinstance(pair[0], np.ndarray) else pair[0]
+        check_number(f"windows[{place}][0]", end)
+        found.append((end, pair[1]))
+    return found
 
 
 def _sums_of(elements: list, monitor: Monitor) -> np.ndarray:
@@ -156,14 +183,12 @@ def _answers(element: Any) -> list[np.ndarray]:
             "accepted, correct)`, or a dict of these",
             element=element,
         )
-    # None becomes NaN.
-    arrays = [np.atleast_1d(np.asarray(x, "float64")) for x in values]
+    arrays = []
+    for name, x in zip(_NAMES, values, strict=True):
+        check_numbers(name, x, of_part=True)
+        array = np.asarray(x)
+        if array.dtype.kind == "c":
+            check_numbers(name, array)
+        # None becomes NaN.
+        arrays.append(np.atleast_1d(array.astype("float64")))
     return list(np.broadcast_arrays(*arrays))
-
-
-def _total(sums: Iterable[np.ndarray]) -> np.ndarray:
-    """The sum of arrays; 0 of none, which Beam asks for."""
-    total: Any = 0.0
-    for part in sums:
-        total = total + part
-    return total

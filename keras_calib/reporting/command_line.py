@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import of_arguments
 from keras_calib.version import __version__
 
 __all__ = ["COMMANDS", "command_module", "main", "runs_as_command"]
@@ -72,12 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in {*COMMANDS} & {*arguments}:
         _fill(parsers[name], command_module(name))
     given = parser.parse_args(arguments)
-    module = command_module(given.command)
-    try:
-        module.check(given)
-    except ValueError as error:
-        parsers[given.command].error(_in_flags(error, module.FLAGS))
-    return _run(module, given)
+    return _run(command_module(given.command), given, parsers[given.command])
 
 
 def runs_as_command() -> bool:
@@ -96,7 +92,23 @@ def command_module(name: str) -> Any:
     return importlib.import_module(f"keras_calib.reporting.commands.{name}")
 
 
+class _Once(argparse.Action):
+    """The action of an option that is given once at most."""
+
+    _is_given = False
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        if self._is_given:
+            raise argparse.ArgumentError(
+                self, f"must be given once. Received also: {values}"
+            )
+        self._is_given = True
+        setattr(namespace, self.dest, values)
+
+
 def _fill(parser: argparse.ArgumentParser, module: Any) -> None:
+    # Of two values argparse would drop the first.
+    parser.register("action", None, _Once)
     parser.description = module.DESCRIPTION
     parser.epilog = f"{module.EXAMPLES}\n{_EXIT_CODES}"
     module.add_arguments(parser)
@@ -105,7 +117,9 @@ def _fill(parser: argparse.ArgumentParser, module: Any) -> None:
     )
 
 
-def _run(module: Any, given: argparse.Namespace) -> int:
+def _run(
+    module: Any, given: argparse.Namespace, parser: argparse.ArgumentParser
+) -> int:
     progress = Progress(given.quiet)
 
     def tell(kind: str, message: Any) -> None:
@@ -120,7 +134,12 @@ def _run(module: Any, given: argparse.Namespace) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = warn
+            with of_arguments():
+                module.check(given)
             return module.run(given, progress) or 0
+    except argparse.ArgumentError as error:
+        progress.clear()
+        return parser.error(_in_flags(error, module.FLAGS))
     except KeyboardInterrupt:
         progress.clear()
         return 130

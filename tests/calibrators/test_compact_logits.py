@@ -1,5 +1,7 @@
 """Compact logits answer as the logits that they stand for."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -124,6 +126,20 @@ def test_a_file_of_no_tokens_is_refused(compact, tmp_path):
         np.savez(path, **{**saved, name: forged})
         with pytest.raises(ValueError, match="that `save` wrote"):
             CompactLogits.load(path)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_goes_on_by_itself(tokens, compact, copied):
+    nll, count = compact.nll(), len(compact)
+    for change in (
+        lambda x: x.update(*(part[:50] for part in tokens)),
+        lambda x: x.merge(compact),
+    ):
+        made = copied(compact)
+        assert made.nll() == nll
+        change(made)
+        assert (len(compact), compact.nll()) == (count, nll)
+        assert len(made) > count
 
 
 def test_wrong_use_is_refused(tokens, compact):

@@ -1,5 +1,8 @@
 """One rule for groups and ids: what is one name, and what is none."""
 
+from decimal import Decimal
+from fractions import Fraction
+
 import keras
 import numpy as np
 import pytest
@@ -158,6 +161,19 @@ def test_large_numbers_are_not_rounded_together():
     monitor.update(None, [1, 1], ids=[2**53 + 1, 0.0])
     with pytest.raises(ValueError, match="ids"):
         monitor.update_labels([2**53], [0])
-    monitor.update(None, [1, 1], ids=[("a", 1), ("b", 2)])
-    monitor.update_labels([("b", 2)], [0])
-    assert monitor.counts["labelled"] == 1
+
+
+def test_ids_are_texts_or_whole_numbers():
+    """The text of anything else may differ from that of an equal one."""
+    monitor = _monitor().update([0.9], [1], ids=["a"])
+    for odd in (("a", 1), 1j, ["a"], {"a": 1}, Fraction, Decimal(7), object()):
+        for call in (
+            lambda x: monitor.update([0.9, 0.8], [1, 1], ids=["b", x]),
+            lambda x: monitor.update_labels(["a", x], [1, 1], unknown="skip"),
+        ):
+            with pytest.raises(TypeError, match="`ids` must be texts or whole"):
+                call(odd)
+    # What has no order cannot be matched.
+    with pytest.raises(TypeError, match="`ids` must be texts or whole"):
+        monitor.update([0.9, 0.8], [1, 1], ids={"b", "c"})
+    assert monitor.counts["waiting"] == monitor.counts["answers"] == 1

@@ -112,6 +112,28 @@ def test_merged_servers_each_lose_their_oldest_answers():
     assert merged.update_labels(newest, np.ones(7)) == 0
 
 
+@pytest.mark.parametrize("labelled", [(), "a", "b", "ab"])
+def test_servers_whose_ids_are_not_unique_lose_no_answer(labelled):
+    parts = {x: monitor().update([0.9], True, ids=[7]) for x in "ab"}
+    for name in labelled:
+        parts[name].update_labels([7], [1])
+    if labelled == "ab":
+        assert Monitor.merge(parts.values()).counts["labelled"] == 2
+        return
+    with pytest.raises(ValueError, match="unique over all monitors.*shared=1"):
+        Monitor.merge(parts.values())
+    unique = monitor().update([0.9], True, ids=["b7"])
+    for waiting in (parts["a"], parts["b"]):
+        merged = Monitor.merge([unique, waiting])
+        assert merged.counts["waiting"] == 1 + waiting.counts["waiting"]
+
+
+@pytest.mark.parametrize("given", [monitor(), [monitor(), "a"], "ab", None, 5])
+def test_only_monitors_are_merged(given):
+    with pytest.raises(TypeError, match="`monitors` must be a list of"):
+        Monitor.merge(given)
+
+
 def test_a_saved_monitor_goes_on_as_if_it_had_not_stopped(tmp_path):
     going = monitor().update(*answers(333))
     going.update([0.5, 0.9], [False, True], ids=["a", "b"])
@@ -162,9 +184,8 @@ def test_a_selector_gives_its_risk_and_the_shares_its_data_allow():
     low, high = watching.coverage
     width = np.sqrt(np.log(2 / 0.00625) / 4_000)
     assert (low, high) == pytest.approx((0.7 - width, 0.7 + width))
-    assert sum(1 / x for x in watching.limits.values()) == pytest.approx(
-        0.05 - 0.00625
-    )
+    limits = {"risk": 40.0, "calibration": 80.0, "coverage": 160.0}
+    assert watching.limits == pytest.approx(limits)
 
 
 def test_a_selector_with_costs_has_no_risk_to_watch():
@@ -219,6 +240,29 @@ REFUSED = {
     "an id that came before": (([0.5], True), {"ids": ["x"]}, "new"),
     "too few ids": (([0.5, 0.6], True), {"ids": ["y"]}, "one id"),
 }
+NO_NUMBERS = {
+    "masked": np.ma.masked_array([0.9, 0.5], mask=[False, True]),
+    "complex": np.array([0.9, 0.5 + 1j]),
+    "texts": ["0.9", "0.5"],
+    "None": [0.9, None],
+}
+
+
+@pytest.mark.parametrize("kind", NO_NUMBERS)
+def test_answers_that_are_no_numbers_are_refused_whole(kind):
+    watching, odd = (
+        monitor().update([0.9] * 2, True, ids=["a", "b"]),
+        NO_NUMBERS[kind],
+    )
+    fine = np.array([1.0, 0.0])
+    rows = {"confidence": fine, "accepted": fine, "correct": fine}
+    for name in rows:
+        for call in (watching.update, watching.sums):
+            with pytest.raises(TypeError, match=f"`{name}` must"):
+                call(**{**rows, name: odd})
+    with pytest.raises(TypeError, match="`correct` must"):
+        watching.update_labels(["a", "b"], odd)
+    assert watching.counts["answers"] == watching.counts["waiting"] == 2
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -266,7 +310,7 @@ def test_skipped_labels_are_counted():
 def test_states_of_others_are_refused(tmp_path):
     with pytest.raises(ValueError, match="alpha=\\(0.1, 0.05\\)"):
         monitor().load_state_dict(monitor(alpha=0.1).state_dict())
-    with pytest.raises(ValueError, match="risk"):
+    with pytest.raises(ValueError, match="`monitors` must.*risk=.0.2, 0.025"):
         Monitor.merge([monitor(), monitor(risk=0.2)])
     (tmp_path / "other").write_text("other")
     with pytest.raises(ValueError, match="`Monitor.save`"):
@@ -311,6 +355,7 @@ def test_a_broken_state_is_refused_whole(tmp_path, change, message):
         {"risk": 0.0},
         {"alpha": 1.0},
         {"tolerance": -0.1},
+        {"tolerance": 1},
         {"coverage": (0.8, 0.6)},
         {"coverage": 0.8},
         {"max_waiting": -1},

@@ -37,6 +37,15 @@ def with_first(value):
     return change
 
 
+def at(place, value):
+    def change(array):
+        array = array.copy()
+        array[..., place] = value
+        return array
+
+    return change
+
+
 FORGED = [
     *((f"{x}.wealth", with_first(np.nan)) for x in ("risk", "calibration")),
     ("coverage.wealth", with_first(np.inf)),
@@ -59,6 +68,11 @@ FORGED = [
     ("record.totals", lambda x: np.append(x, 0.0)),
     ("record.rows", with_first(np.nan)),
     ("record.rows", lambda x: np.zeros((600, x.shape[1]))),
+    *(("record.totals", at(i, 1e3)) for i in range(1, 7)),
+    *(("record.totals", at(i, 90.5)) for i in range(6)),
+    ("record.totals", at(0, 2.0**54)),
+    *(("record.rows", at(i, x)) for i in range(6) for x in (400.0, 90.5)),
+    ("record.rows", lambda x: np.vstack([x, 0.0 * x])),
     ("record.piece", lambda x: np.array(0)),
     ("waiting.answers", with_first(1.5)),
     ("waiting.answers", lambda x: x[:-1]),
@@ -151,9 +165,8 @@ def test_what_is_no_sum_of_answers_is_refused():
     for place, step in itertools.product(range(first, size), (0.5, -1e6, 1e6)):
         other = sums.copy()
         other[place] += step
-        # The sum of confidences is no count, and sums of bits may be any.
-        is_sum, is_bit = place == first + 6, first + 6 < place < size - 3
-        if not (is_sum and step == 0.5 or is_bit and step == 1e6):
+        # The sum of confidences is no count.
+        if place != first + 6 or step != 0.5:
             wrong.append(other)
     for other in wrong:
         with pytest.raises(ValueError, match="`sums` must be"):
@@ -205,10 +218,40 @@ def test_threads_that_share_a_monitor_lose_no_answer(monkeypatch):
     counts = own.counts
     assert counts["answers"] == counts["labelled"] == 2 * 8 * 5 * 60
     assert counts["waiting"] == 0
-    for copied in (copy.deepcopy(own), pickle.loads(pickle.dumps(own))):
-        same(copied, own)
-        copied.update(*rows)
-        assert own.counts == counts
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))],
+)
+def test_copies_of_a_monitor_go_on_by_themselves(copied):
+    own = monitor().update(*answers(333)).update([0.9], True, ids=["a"])
+    before = {name: x.copy() for name, x in own.state_dict().items()}
+    made = copied(own)
+    same(made, own)
+    made.update(*answers(333), ids=range(333)).update_labels(["a"], [0])
+    made.add_sums(made.sums(*answers(50))).restart()
+    for name, value in own.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+    own.update([0.9], True, ids=[7]).update_labels(["a"], [1])
+
+
+def test_sums_of_factors_that_no_answers_make_are_refused():
+    own = monitor(tolerance=0.0)
+    confidence = np.r_[0.0, 1.0, np.linspace(0.0, 1.0, 200)]
+    rows = np.array(list(itertools.product(confidence, [1, 0], [1, 0, np.nan])))
+    sums = own.sums(rows[:, 0], rows[:, 1], rows[:, 2])
+    sizes = {name: len(x.prior) for name, x in own._holds.items()}
+    for place in range(sum(sizes.values())):
+        # Of outcomes alone, the counts say what the factors are.
+        near = sums[place] + 0.1 if place < sizes["risk"] else -3e4
+        for value in (1e300, near):
+            with pytest.raises(ValueError, match="factors that so many"):
+                own.add_sums(at(place, value)(sums))
+    same(own, monitor(tolerance=0.0))
+    # Answers of one kind have the largest factors.
+    for row in rows[::41]:
+        own.add_sums(50 * own.sums(*row) + sums - sums)
 
 
 def test_a_selector_without_a_guarantee_is_not_watched_in_silence():

@@ -66,6 +66,21 @@ def test_evidence_never_grows_in_the_mean_given_the_past(name, monkeypatch):
             assert after <= before[here][0] * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("tolerance", [0.0, 0.05])
+def test_no_factor_of_a_confidence_is_beyond_the_extremes(tolerance):
+    holds = CalibrationHolds(tolerance)
+    near = 10.0 ** -np.arange(1.0, 17.0)
+    confidence = np.r_[0.0, near, np.linspace(0.0, 1.0, 999), 1.0 - near, 1.0]
+    for outcome in (0, 1):
+        found = holds.log_factors(confidence, np.full(len(confidence), outcome))
+        least, most = (x[outcome] for x in holds.extremes)
+        assert (found >= least).all() and (found <= most).all()
+        if not tolerance:
+            # Alternatives of all confidences come as far as that.
+            reached = np.abs(found).max(axis=0)[:13]
+            np.testing.assert_allclose(reached, most[:13], rtol=2e-3)
+
+
 def test_the_mass_of_all_starts_is_at_most_one():
     watch = Watch(np.ones(1), np.inf)
     rng = np.random.default_rng(0)

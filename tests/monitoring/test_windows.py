@@ -10,6 +10,7 @@ from cases import BACKEND
 from keras_calib import Monitor
 from keras_calib import add_windows
 from keras_calib import window_sums
+from keras_calib.monitoring.windows import _sums_of
 
 NUM, WIDTH = 1200, 200.0
 
@@ -114,6 +115,30 @@ def test_faulty_windows_are_refused_whole():
         add_windows(monitor, [(1.0, sums), (2.0, sums), (1.0, sums)])
     with pytest.raises(ValueError, match="with the same arguments"):
         add_windows(monitor, [(1.0, sums), (2.0, sums[:-1])])
+    day = np.datetime64("2026-01-01")
+    odd = ["900", True, None, (1.0,), np.ma.masked, day, np.nan, -np.inf]
+    for end in odd:
+        kind = ValueError if isinstance(end, float) else TypeError
+        with pytest.raises(kind, match=r"`windows\[1\]\[0\]` must be"):
+            add_windows(monitor, [(1.0, sums), (end, sums)])
+    for windows in ([sums], 5, "ab", {1.0: sums}, [(1.0, sums, 2)]):
+        with pytest.raises(TypeError, match="`windows` must be pairs"):
+            add_windows(monitor, windows)
     assert monitor.counts["answers"] == 0
-    with pytest.raises(TypeError, match="must be a `Monitor`"):
-        window_sums("monitor")
+    add_windows(monitor, iter([[np.array(2.0), sums], (np.int64(1), sums)]))
+    assert monitor.counts["answers"] == 2
+    for call in (window_sums, lambda x: add_windows(x, [])):
+        with pytest.raises(TypeError, match="must be a `Monitor`"):
+            call("monitor")
+
+
+def test_masked_and_complex_elements_are_refused():
+    element = {"confidence": 0.9, "accepted": True}
+    for odd in (np.ma.masked_array([0.9], mask=[True]), np.array([0.9 + 1j])):
+        for name in ("confidence", "accepted", "correct"):
+            with pytest.raises(TypeError, match=f"`{name}` must"):
+                _sums_of([{**element, name: odd}], made())
+    batch = ([0.9, 0.8], [1, 1], [1, None])
+    sums = _sums_of([batch, (0.9, True)], made())
+    counts = add_windows(made(), [(1.0, sums)]).counts
+    assert (counts["answers"], counts["labelled"]) == (3.0, 1.0)

@@ -23,10 +23,31 @@ MUTANTS = {
     ),
     "halves_of_sums_add": Mutant(
         "monitoring/outcomes.py",
-        "x == math.floor(x) for x in cells",
-        "True for x in cells",
+        "(bits % 1.0 == 0.0)",
+        "True",
         "monitoring/test_monitor_states.py::"
         "test_halves_of_even_sums_are_refused",
+    ),
+    "any_sum_of_factors_adds": Mutant(
+        "monitoring/outcomes.py",
+        "(factor < least - room) | (factor > most + room)",
+        "(factor < least - np.inf)",
+        "monitoring/test_monitor_states.py::"
+        "test_sums_of_factors_that_no_answers_make_are_refused",
+    ),
+    "copies_share_answers": Mutant(
+        "monitoring/monitor.py",
+        "return copy.deepcopy(self.__dict__)",
+        "return self.__dict__",
+        "monitoring/test_monitor_states.py::"
+        "test_copies_of_a_monitor_go_on_by_themselves",
+    ),
+    "merge_forgets_answers": Mutant(
+        "monitoring/waiting.py",
+        "if shared:",
+        "if False:",
+        "monitoring/test_monitor.py::"
+        "test_servers_whose_ids_are_not_unique_lose_no_answer",
     ),
     "threads_take_no_turns": Mutant(
         "backend/locks.py",

@@ -14,8 +14,8 @@ MUTANTS = {
     ),
     "null_wider_than_said": Mutant(
         "formulas/evidence.py",
-        "low = np.minimum(low, 1.0 - _CLOSEST)[:, None]",
-        "low = np.minimum(low - 0.001, 1.0 - _CLOSEST)[:, None]",
+        "low = np.minimum(low, 1.0 - CLOSEST)[:, None]",
+        "low = np.minimum(low - 0.001, 1.0 - CLOSEST)[:, None]",
         _MONITORING + "test_evidence_at_the_limit_is_1_in_the_mean",
     ),
     "two_walks_of_groups_have_all_of_delta": Mutant(

@@ -94,3 +94,12 @@ def test_clopper_pearson_ends_where_the_tail_is_two_and_a_half_percent():
     np.testing.assert_allclose(binom.sf(2, 10, low[1]), 0.025, rtol=1e-9)
     np.testing.assert_allclose(binom.cdf(3, 10, high[1]), 0.025, rtol=1e-9)
     assert [v.item() for v in kc.clopper_pearson(0, 0)] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "odd", [np.ma.masked_array([1], mask=[True]), np.array([1 + 1j]), ["1"]]
+)
+def test_an_interval_is_of_real_numbers(odd):
+    for name, given in (("successes", (odd, [2])), ("trials", ([1], odd))):
+        with pytest.raises(TypeError, match=f"`{name}` must"):
+            kc.clopper_pearson(*given)

@@ -1,5 +1,6 @@
 """The command line before and beside its work: help, log lines."""
 
+import argparse
 import os
 import subprocess
 import sys
@@ -79,6 +80,33 @@ def test_a_command_is_a_module_of_one_form(name):
     functions = ("add_arguments", "check", "run")
     texts = ("DESCRIPTION", "EXAMPLES", "FLAGS")
     assert {*texts, *functions} == {*module.__all__}
+
+
+def options(name):
+    """The options of a command that take a value, with a value of each."""
+    parser = argparse.ArgumentParser(add_help=False)
+    command_module(name).add_arguments(parser)
+    for action in parser._actions:
+        if action.option_strings and action.nargs != 0:
+            yield action, str((action.choices or ["1"])[0])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_is_given_once_or_counts_each_time(name, capsys):
+    repeated = set()
+    for action, value in options(name):
+        (flag,) = action.option_strings
+        with pytest.raises(SystemExit) as stop:
+            main([name, f"{flag}={value}", flag, value, "--decimal=?"])
+        assert stop.value.code == 2
+        # An option that repeats goes on to the next argument.
+        if f"{flag}: must be given once" not in capsys.readouterr().err:
+            repeated.add(flag)
+    assert repeated == {
+        "monitor": {"--log", "--labels"},
+        "plan": {"--pilot"},
+        "report": {"--predictions", "--notes"},
+    }.get(name, set())
 
 
 @pytest.mark.slow

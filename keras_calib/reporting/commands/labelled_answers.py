@@ -17,8 +17,6 @@ from keras_calib.selection import choose_threshold
 
 __all__ = ["LabelledAnswers", "chosen_for", "data_facts", "labelled_answers"]
 
-_COLUMNS = "confidence", "score", "correct", "label", "predicted", "ids"
-
 
 class LabelledAnswers(NamedTuple):
     """Answers with a label: their values `(n,)`, and how many have none."""
@@ -35,10 +33,10 @@ def labelled_answers(
     path: str, given: Namespace, progress: Progress, of_confidence: bool
 ) -> LabelledAnswers:
     """The answers of a log that have a label."""
-    columns = {name: getattr(given, name) for name in _COLUMNS}
-    log = AnswerLog(path, {**columns, "group": given.group})
+    log = AnswerLog(path, vars(given))
+    empty = value_error("the log must have answers", rows=0)
     if log.is_empty:
-        raise value_error("the log must have answers", rows=0)
+        raise empty
     named = given.confidence is not None and given.score is None
     needed: tuple[str, ...] = ("score", "confidence")
     if of_confidence or named:
@@ -61,6 +59,8 @@ def labelled_answers(
         correct.append(part.labels)
         ids.append(np.asarray(part.ids or [], object))
         groups.append([] if part.group is None else part.group)
+    if not start:
+        raise empty
     right = np.concatenate(correct)
     here = right == right
     if not here.any():

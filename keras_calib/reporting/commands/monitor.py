@@ -1,10 +1,11 @@
 """The arguments of `keras-calib monitor`, read and checked without Keras."""
 
 import argparse
+import math
 from pathlib import Path
-from typing import Any
 
 from keras_calib.backend.errors import value_error
+from keras_calib.reporting.commands.terminal import Options
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import add_groups
 from keras_calib.reporting.commands.terminal import check_shares
@@ -23,9 +24,9 @@ A log has one row for each answer, in their order:
   id          of the answer; needed for --labels. Without it, --state cannot
               refuse a log that was read before
   confidence  of the predicted class, in [0, 1]
-  accepted    1 or 0, true or false; or --threshold, for the column `score`, or
-              else for the confidence. A file of `threshold` there calibrates
-              the confidence first
+  accepted    1 or 0, true or false. Without it, --threshold says what is
+              accepted, by the column `score`, or else by the confidence. A
+              file of `threshold` calibrates the confidence of any log first
   correct     1 or 0, nothing without a label; or `label` and `predicted`
   time        may be there; it must not go back
 Files are .npz, .csv, .tsv, .parquet, or .jsonl with one JSON object in each
@@ -53,76 +54,48 @@ FLAGS = {
     "max_waiting": "--waiting",
     'unknown="skip"': "--unknown=skip",
 }
-_Arguments = dict[str, dict[str, Any]]
-_FILES: _Arguments = {
-    "--log": {
+_FILES: Options = {
+    "--log FILE": {
         "action": "append",
         "default": [],
-        "metavar": "FILE",
         "help": "answers; repeat it for further files, in their order",
     },
-    "--labels": {
+    "--labels FILE": {
         "action": "append",
         "default": [],
-        "metavar": "FILE",
         "help": "labels of answers of this log, or of the logs before",
     },
-    "--state": {
-        "metavar": "FILE",
-        "help": "the .npz file to go on from and to write",
-    },
-    "--out": {
-        "metavar": "FILE",
-        "help": "a picture: .png or .svg, or .html with the text",
-    },
+    "--state FILE": "the .npz file to go on from and to write",
+    "--out FILE": "a picture: .png or .svg, or .html with the text",
 }
-_WATCHED: _Arguments = {
-    "--risk": {
-        "type": float,
-        "metavar": "SHARE",
-        "help": "largest share of wrong answers among the accepted",
-    },
-    "--coverage": {
-        "metavar": "LOW,HIGH",
-        "help": "least and largest accepted share that are as expected",
-    },
-    "--selector": {
-        "metavar": "FILE",
-        "help": (
-            "a .keras file with a fitted selector, or the .json file of a "
-            "certificate or of `threshold`: gives risk and coverage"
-        ),
-    },
-    "--alpha": {
-        "type": float,
-        "metavar": "SHARE",
-        "help": "probability of a false alarm, at any time (0.05)",
-    },
-    "--tolerance": {
-        "metavar": "GAP",
-        "help": (
-            "gap between confidence and accuracy that is no cause for an "
-            "alarm, or `none` to leave calibration out (0.01)"
-        ),
-    },
-    "--restart": {
+_WATCHED: Options = {
+    "--risk SHARE": "largest share of wrong answers among the accepted",
+    "--coverage LOW,HIGH": (
+        "least and largest accepted share that are as expected"
+    ),
+    "--selector FILE": (
+        "a .keras file with a fitted selector, or the .json file of a "
+        "certificate or of `threshold`: gives risk and coverage"
+    ),
+    "--alpha SHARE": "probability of a false alarm, at any time (0.05)",
+    "--tolerance GAP": (
+        "gap between confidence and accuracy that is no cause for an alarm, or "
+        "`none` to leave calibration out (0.01)"
+    ),
+    "--restart NAMES": {
         "nargs": "?",
         "const": "all",
-        "metavar": "NAMES",
         "help": (
-            "after a repair, forget the evidence of the state: all, or "
-            "those of risk, calibration and coverage that are named"
+            "after a repair, forget the evidence of the state: all, or those "
+            "of risk, calibration and coverage that are named"
         ),
     },
 }
-_COLUMNS: _Arguments = {
-    "--threshold": {
-        "metavar": "SCORE",
-        "help": (
-            "least score to accept, where the log has no `accepted`; or the "
-            ".json file of `threshold`, for answers as in its log"
-        ),
-    },
+_COLUMNS: Options = {
+    "--threshold SCORE": (
+        "least score to accept, where the log has no `accepted`; or the .json "
+        "file of `threshold`, for answers as in its log"
+    ),
     "--unknown": {
         "choices": ("raise", "skip"),
         "default": "raise",
@@ -131,27 +104,18 @@ _COLUMNS: _Arguments = {
             "leave them out and count them (%(default)s)"
         ),
     },
-    "--waiting": {
-        "type": int,
-        "metavar": "N",
-        "help": (
-            "number of answers that may wait for labels, and whose ids are "
-            "remembered (100000)"
-        ),
-    },
-    **{
-        f"--{name}": {"metavar": "NAME", "help": f"column of {text}"}
-        for name, text in {
-            "ids": "the ids",
-            "confidence": "the confidence",
-            "score": "the score that --threshold is for",
-            "accepted": "acceptance",
-            "correct": "correctness",
-            "label": "the true class",
-            "predicted": "the predicted class",
-            "time": "the time",
-        }.items()
-    },
+    "--waiting N": (
+        "number of answers that may wait for labels, and whose ids are "
+        "remembered (100000)"
+    ),
+    "--ids NAME": "column of the ids",
+    "--confidence NAME": "column of the confidence",
+    "--score NAME": "column of the score that --threshold is for",
+    "--accepted NAME": "column of acceptance",
+    "--correct NAME": "column of correctness",
+    "--label NAME": "column of the true class",
+    "--predicted NAME": "column of the predicted class",
+    "--time NAME": "column of the time",
 }
 _GROUPS = {"files": _FILES, "what is watched": _WATCHED, "columns": _COLUMNS}
 _NAMES = ("risk", "calibration", "coverage")
@@ -202,26 +166,32 @@ def run(given: argparse.Namespace, progress: Progress) -> int:
     return 3 if has_alarm else 0
 
 
+def _numbers(text: str, count: int) -> list[float]:
+    """Numbers with commas between them, NaN if they are not so many."""
+    try:
+        found = [*map(float, text.split(","))]
+    except ValueError:
+        found = []
+    return found if len(found) == count else [math.nan] * count
+
+
 def _threshold(text: str | None) -> float | str | None:
     """A number, or the path of a file."""
     if text is None or text.lower().endswith(".json"):
         return text
-    try:
-        return float(text)
-    except ValueError:
+    (number,) = _numbers(text, 1)
+    if math.isnan(number):
         raise value_error(
             "--threshold must be a number, or the .json file of `threshold`",
             **{"--threshold": text},
-        ) from None
+        )
+    return number
 
 
 def _coverage(text: str | None) -> tuple[float, float] | None:
     if text is None:
         return None
-    try:
-        low, high = map(float, text.split(","))
-    except ValueError:
-        low, high = 1.0, 0.0
+    low, high = _numbers(text, 2)
     if not 0.0 <= low <= high <= 1.0:
         raise value_error(
             "`coverage` must be two shares with a comma between them, such as "
@@ -234,10 +204,7 @@ def _coverage(text: str | None) -> tuple[float, float] | None:
 def _tolerance(text: str | None) -> float | str | None:
     if text in (None, "none"):
         return text
-    try:
-        gap = float(text)
-    except ValueError:
-        gap = -1.0
+    (gap,) = _numbers(text, 1)
     if not 0.0 <= gap < 1.0:
         raise value_error(
             "`tolerance` must be a number in [0, 1), or none", tolerance=text

@@ -1,6 +1,7 @@
 """The arguments of `keras-calib plan`, read and checked without Keras."""
 
 import argparse
+import contextlib
 import io
 import json
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import Any
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
 from keras_calib.backend.files import write_csv
+from keras_calib.reporting.commands.terminal import Options
 from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import add_groups
 from keras_calib.reporting.commands.terminal import check_shares
 from keras_calib.reporting.commands.terminal import flags
 from keras_calib.reporting.commands.terminal import load_keras
+from keras_calib.reporting.commands.terminal import of_arguments
 from keras_calib.reporting.commands.terminal import picture_of
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
@@ -55,13 +59,36 @@ _DEFAULTS = {
     "--level": (0.95, "level of the interval of --ece or --compare"),
     "--coverage": (1.0, "share of the surest that have this --accuracy"),
 }
-_COLUMNS = {
-    "--labels": "column of class ids or names of classes",
-    "--logits": "columns of logits, as in `report`",
-    "--probs": "columns of probabilities, as in `report`",
-    "--confidence": "column of the probability of the predicted class",
-    "--correct": "column that says whether the prediction was right",
-    "--predicted": "column of the predicted class",
+_OPTIONS: Options = {
+    "--pilot FILE": {
+        "action": "append",
+        "help": "predictions with labels; twice with --compare",
+    },
+    **{f"{flag} SHARE": text for flag, text in _SHARES.items()},
+    **{
+        f"{flag} SHARE": {"default": value, "help": f"{text} (%(default)s)"}
+        for flag, (value, text) in _DEFAULTS.items()
+    },
+    "--method": {
+        "choices": ("ltt", "sgr"),
+        "default": "ltt",
+        "help": "how the threshold will be certified (%(default)s)",
+    },
+    "--max-samples N": {
+        "default": 100_000,
+        "help": "most labels to plan for (%(default)s)",
+    },
+    "--out FILE": (
+        "file to write too: a picture .png or .svg, or .json or .csv"
+    ),
+}
+_COLUMNS: Options = {
+    "--labels NAME": "column of class ids or names of classes",
+    "--logits NAME": "columns of logits, as in `report`",
+    "--probs NAME": "columns of probabilities, as in `report`",
+    "--confidence NAME": "column of the probability of the predicted class",
+    "--correct NAME": "column that says whether the prediction was right",
+    "--predicted NAME": "column of the predicted class",
 }
 _TARGETS = "risk", "ece", "compare"
 _KINDS = ".png", ".svg", ".json", ".csv"
@@ -69,43 +96,7 @@ _KINDS = ".png", ".svg", ".json", ".csv"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Gives a parser the arguments of the command."""
-    parser.add_argument(
-        "--pilot",
-        action="append",
-        metavar="FILE",
-        help="predictions with labels; twice with --compare",
-    )
-    for flag, text in _SHARES.items():
-        parser.add_argument(flag, type=float, metavar="SHARE", help=text)
-    for flag, (value, text) in _DEFAULTS.items():
-        parser.add_argument(
-            flag,
-            type=float,
-            metavar="SHARE",
-            default=value,
-            help=f"{text} (%(default)s)",
-        )
-    parser.add_argument(
-        "--method",
-        choices=("ltt", "sgr"),
-        default="ltt",
-        help="how the threshold will be certified (%(default)s)",
-    )
-    parser.add_argument(
-        "--max-samples",
-        type=int,
-        default=100_000,
-        metavar="N",
-        help="most labels to plan for (%(default)s)",
-    )
-    parser.add_argument(
-        "--out",
-        metavar="FILE",
-        help="file to write too: a picture .png or .svg, or .json or .csv",
-    )
-    group = parser.add_argument_group("columns")
-    for flag, text in _COLUMNS.items():
-        group.add_argument(flag, metavar="NAME", help=text)
+    add_groups(parser, {"": _OPTIONS, "columns": _COLUMNS})
 
 
 def check(given: argparse.Namespace) -> None:
@@ -117,6 +108,10 @@ def check(given: argparse.Namespace) -> None:
             received=[f"--{x}" for x in targets],
         )
     check_shares(given, [x.removeprefix("--") for x in (*_SHARES, *_DEFAULTS)])
+    if given.max_samples < 1:
+        raise value_error(
+            "`max_samples` must be >= 1", max_samples=given.max_samples
+        )
     pilots = given.pilot or []
     wanted = 2 if given.compare is not None else 1
     assumed = "disagreement" if wanted == 2 else "accuracy"
@@ -149,13 +144,10 @@ def run(given: argparse.Namespace, progress: Progress) -> None:
     pilot = pilot_of_files(given, progress) if given.pilot else None
     progress.say("Simulating selections ...")
     shared = ("delta", "power", "level", "accuracy", "coverage", "disagreement")
+    shared += ("method", "max_samples")
     options = {x: getattr(given, x) for x in (*_TARGETS, *shared)}
-    found = plan(
-        pilot=pilot,
-        method=given.method,
-        max_samples=given.max_samples,
-        **options,
-    )
+    with contextlib.nullcontext() if given.pilot else of_arguments():
+        found = plan(pilot=pilot, **options)
     progress.clear()
     if given.out is not None:
         _write(found, Path(given.out))

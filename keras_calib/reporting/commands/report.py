@@ -3,9 +3,9 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from keras_calib.backend.errors import value_error
+from keras_calib.reporting.commands.terminal import Options
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import add_groups
 from keras_calib.reporting.commands.terminal import check_shares
@@ -61,47 +61,35 @@ FLAGS = {
     "from_logits=True": "the array `logits` or columns `logit_0`, ...",
     "from_logits=False": "the array `probs` or columns `prob_0`, ...",
 }
-_Arguments = dict[str, dict[str, Any]]
-_FILES: _Arguments = {
-    "--predictions": {
+_FILES: Options = {
+    "--predictions FILE": {
         "required": True,
         "action": "append",
-        "metavar": "FILE",
         "help": (
-            "labels with logits or probabilities; repeat it for each "
-            "further model, which is named by its file"
+            "labels with logits or probabilities; repeat it for each further "
+            "model, which is named by its file"
         ),
     },
-    "--out": {
+    "--out FILE": {
         "required": True,
-        "metavar": "FILE",
         "help": "the .html file to write; - for standard output",
     },
-    "--calibration": {
-        "metavar": "FILE",
-        "help": "predictions on other data, to fit a calibrator on",
-    },
+    "--calibration FILE": "predictions on other data, to fit a calibrator on",
     "--calibrator": {
         "choices": ("choose", "temperature", "affine", "beta"),
         "help": (
-            "what to fit on them: the best of several by cross-validation, "
-            "or a temperature (choose); for logs of the confidence alone "
-            "affine, beta or temperature, as `threshold` (affine)"
+            "what to fit on them: the best of several by cross-validation, or "
+            "a temperature (choose); for logs of the confidence alone affine, "
+            "beta or temperature, as `threshold` (affine)"
         ),
     },
-    "--selection": {
-        "metavar": "FILE",
-        "help": "predictions on other data, to choose a threshold on",
-    },
+    "--selection FILE": "predictions on other data, to choose a threshold on",
 }
-_COLUMNS: _Arguments = {
-    "--labels": {
-        "metavar": "NAME",
-        "help": (
-            "column of class ids or names of classes; with --votes what "
-            "--logits may be"
-        ),
-    },
+_COLUMNS: Options = {
+    "--labels NAME": (
+        "column of class ids or names of classes; with --votes what --logits "
+        "may be"
+    ),
     "--votes": {
         "action": "store_true",
         "help": (
@@ -110,113 +98,71 @@ _COLUMNS: _Arguments = {
             "fitted on shares"
         ),
     },
-    "--logits": {
-        "metavar": "NAMES",
-        "help": (
-            "columns of logits: one column of lists or an array; the "
-            "start of names that go on with _ and the class; a pattern with "
-            "* in place of the class, such as 'P(*)'; or names with commas "
-            "between them, in the order of the class ids"
-        ),
-    },
-    "--probs": {
-        "metavar": "NAMES",
-        "help": (
-            "the same for probabilities; a single column of numbers is "
-            "that of the second of two classes"
-        ),
-    },
-    "--confidence": {
-        "metavar": "NAME",
-        "help": (
-            "column of the probability of the predicted class, for logs "
-            "that hold no other"
-        ),
-    },
-    "--correct": {
-        "metavar": "NAME",
-        "help": "column that says whether the prediction was right",
-    },
-    "--predicted": {
-        "metavar": "NAME",
-        "help": "column of the predicted class, to compare with the label",
-    },
-    "--weights": {
-        "metavar": "NAME",
-        "help": (
-            "column of weights; by default sample_weight, if there is one"
-        ),
-    },
-    "--ids": {
-        "metavar": "NAME",
-        "help": (
-            "column of identifiers, shown with the surest mistakes; the "
-            "same in all --predictions, and others in the other files"
-        ),
-    },
-    "--groups": {
-        "metavar": "NAMES",
-        "help": (
-            "columns of groups to compare, such as site,sex: the page says "
-            "of each how often it is right and how sure"
-        ),
-    },
-    "--classes": {
-        "metavar": "NAMES",
-        "help": (
-            "names of the classes in the order of their ids, with "
-            "commas between them; or a .txt file with one name in each "
-            "line"
-        ),
-    },
-    "--ignore-class": {
-        "type": int,
-        "metavar": "ID",
-        "help": "class id of samples that do not count",
-    },
-    "--separator": {
-        "metavar": "SIGN",
-        "help": (
-            "sign between the columns of a .csv file; by default the "
-            "one of , ; | and tab that is most frequent in its first "
-            "line"
-        ),
-    },
+    "--logits NAMES": (
+        "columns of logits: one column of lists or an array; the start of "
+        "names that go on with _ and the class; a pattern with * in place of "
+        "the class, such as 'P(*)'; or names with commas between them, in the "
+        "order of the class ids"
+    ),
+    "--probs NAMES": (
+        "the same for probabilities; a single column of numbers is that of the "
+        "second of two classes"
+    ),
+    "--confidence NAME": (
+        "column of the probability of the predicted class, for logs that hold "
+        "no other"
+    ),
+    "--correct NAME": "column that says whether the prediction was right",
+    "--predicted NAME": (
+        "column of the predicted class, to compare with the label"
+    ),
+    "--weights NAME": (
+        "column of weights; by default sample_weight, if there is one"
+    ),
+    "--ids NAME": (
+        "column of identifiers, shown with the surest mistakes; the same in "
+        "all --predictions, and others in the other files"
+    ),
+    "--groups NAMES": (
+        "columns of groups to compare, such as site,sex: the page says of each "
+        "how often it is right and how sure"
+    ),
+    "--classes NAMES": (
+        "names of the classes in the order of their ids, with commas between "
+        "them; or a .txt file with one name in each line"
+    ),
+    "--ignore-class ID": "class id of samples that do not count",
+    "--separator SIGN": (
+        "sign between the columns of a .csv file; by default the one of , ; | "
+        "and tab that is most frequent in its first line"
+    ),
     "--decimal": {
         "default": ".",
         "choices": (".", ","),
         "help": "decimal point of a .csv file (%(default)s)",
     },
 }
-_CONTENT: _Arguments = {
-    "--risk": {
-        "type": float,
-        "metavar": "SHARE",
-        "help": (
-            "largest share of wrong predictions among the accepted, "
-            "between 0 and 1"
-        ),
-    },
-    "--delta": {
-        "type": float,
+_CONTENT: Options = {
+    "--risk SHARE": (
+        "largest share of wrong predictions among the accepted, between 0 and 1"
+    ),
+    "--delta SHARE": {
         "default": 0.05,
-        "metavar": "SHARE",
         "help": "probability that the guarantee fails (%(default)s)",
     },
-    "--bins": {
-        "type": int,
+    "--bins N": {
         "default": 15,
-        "metavar": "N",
         "help": "number of bins of the ECE, at most 1000 (%(default)s)",
     },
-    "--title": {"default": "Calibration report", "help": "title of the page"},
-    "--notes": {
+    "--title": {
+        "default": "Calibration report",
+        "help": "title of the page",
+    },
+    "--notes NAME=TEXT": {
         "action": "append",
-        "metavar": "NAME=TEXT",
         "help": (
-            "note for readers, such as 'Data set=CIFAR-10 test'; repeat "
-            "it for further notes; by default the names and dates of "
-            "the files"
+            "note for readers, such as 'Data set=CIFAR-10 test'; repeat it for "
+            "further notes; by default the names and dates of the files"
         ),
     },
 }
@@ -346,7 +292,7 @@ def _class_names(text: str | None) -> list[str] | None:
         try:
             names = Path(text).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeError) as error:
-            raise ValueError(f"--classes={text}: {error}") from error
+            raise OSError(f"--classes={text}: {error}") from error
     names = [name.strip() for name in names]
     if len(names) < 2 or len({*names}) < len(names) or "" in names:
         raise value_error(

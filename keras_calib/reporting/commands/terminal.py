@@ -19,25 +19,37 @@ from typing import Any
 from keras_calib.backend.errors import value_error
 
 __all__ = [
+    "Options",
     "Progress",
     "add_groups",
     "blamed",
     "check_shares",
     "flags",
     "load_keras",
+    "of_arguments",
     "picture_of",
 ]
 
+# What follows a flag, by its name in the help; others are texts.
+_TYPES = {"SHARE": float, "N": int, "ID": int}
+# Flags, with the name of what follows, and their help or what argparse takes.
+Options = dict[str, str | dict[str, Any]]
 # Seconds between two changes of the line.
 _PAUSE = 0.1
 
 
-def add_groups(parser: argparse.ArgumentParser, groups: dict) -> None:
-    """Gives a parser flags with their options, by title of a group."""
+def add_groups(
+    parser: argparse.ArgumentParser, groups: dict[str, Options]
+) -> None:
+    """Gives a parser flags with their options, by title of a group or ""."""
     for title, arguments in groups.items():
-        group = parser.add_argument_group(title)
-        for flag, options in arguments.items():
-            group.add_argument(flag, **options)
+        group = parser.add_argument_group(title) if title else parser
+        for flag, told in arguments.items():
+            name, *value = flag.split()
+            options: dict[str, Any] = {"metavar": value[0]} if value else {}
+            options |= {"type": _TYPES.get(*value)} if value else {}
+            options |= {"help": told} if isinstance(told, str) else told
+            group.add_argument(name, **options)
 
 
 def flags(*names: str) -> dict[str, str]:
@@ -64,6 +76,15 @@ def blamed(flag: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, OSError) as error:
         raise ValueError(f"{flag}: {error}") from error
+
+
+@contextlib.contextmanager
+def of_arguments() -> Iterator[None]:
+    """Says that the arguments are at fault, not a file."""
+    try:
+        yield
+    except ValueError as error:
+        raise argparse.ArgumentError(None, str(error)) from error
 
 
 def picture_of(display: Any, path: Path) -> bytes:

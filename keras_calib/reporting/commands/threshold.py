@@ -2,9 +2,9 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from keras_calib.backend.errors import value_error
+from keras_calib.reporting.commands.terminal import Options
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import add_groups
 from keras_calib.reporting.commands.terminal import check_shares
@@ -50,38 +50,25 @@ FLAGS = {
     "groups": "--group",
     "path": "--out",
 }
-_Arguments = dict[str, dict[str, Any]]
-_FILES: _Arguments = {
-    "--log": {
+_FILES: Options = {
+    "--log FILE": {
         "required": True,
-        "metavar": "FILE",
         "help": "labelled answers, to choose the threshold on",
     },
-    "--calibration": {
-        "metavar": "FILE",
-        "help": "other labelled answers, to fit a calibrator on",
-    },
+    "--calibration FILE": "other labelled answers, to fit a calibrator on",
     "--calibrator": {
         "choices": ("affine", "beta", "temperature"),
         "help": "what to fit on them (affine)",
     },
-    "--out": {"metavar": "FILE", "help": "the .json file to write too"},
+    "--out FILE": "the .json file to write too",
 }
-_TARGET: _Arguments = {
-    "--risk": {
-        "type": float,
-        "metavar": "SHARE",
-        "help": "largest share of wrong answers among the accepted",
-    },
-    "--coverage": {
-        "type": float,
-        "metavar": "SHARE",
-        "help": "least share to accept, instead of --risk; no guarantee",
-    },
-    "--delta": {
-        "type": float,
+_TARGET: Options = {
+    "--risk SHARE": "largest share of wrong answers among the accepted",
+    "--coverage SHARE": (
+        "least share to accept, instead of --risk; no guarantee"
+    ),
+    "--delta SHARE": {
         "default": 0.05,
-        "metavar": "SHARE",
         "help": "probability that the guarantee fails (%(default)s)",
     },
     "--method": {
@@ -90,17 +77,14 @@ _TARGET: _Arguments = {
         "help": "how the threshold is certified (%(default)s)",
     },
 }
-_COLUMNS: _Arguments = {
-    f"--{name}": {"metavar": "NAME", "help": text}
-    for name, text in {
-        "confidence": "column of the confidence",
-        "score": "column of the score; the threshold is for it, if there is",
-        "correct": "column of correctness",
-        "label": "column of the true answer",
-        "predicted": "column of the given answer",
-        "ids": "column of the ids",
-        "group": "column of groups, such as tasks: a threshold for each",
-    }.items()
+_COLUMNS: Options = {
+    "--confidence NAME": "column of the confidence",
+    "--score NAME": "column of the score; the threshold is for it, if there is",
+    "--correct NAME": "column of correctness",
+    "--label NAME": "column of the true answer",
+    "--predicted NAME": "column of the given answer",
+    "--ids NAME": "column of the ids",
+    "--group NAME": "column of groups, such as tasks: a threshold for each",
 }
 _GROUPS = {"files": _FILES, "target": _TARGET, "columns": _COLUMNS}
 

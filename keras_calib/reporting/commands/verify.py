@@ -4,7 +4,9 @@ import argparse
 from typing import TYPE_CHECKING
 from typing import Any
 
+from keras_calib.reporting.commands.terminal import Options
 from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import add_groups
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,32 +46,26 @@ FLAGS = {
 }
 _COLUMNS = "score", "confidence", "correct", "group", "cost", "separator"
 
+_OPTIONS: Options = {
+    "path": "the exported folder or file, or the file of a threshold",
+    "--data FILE": "records of the data that chose the threshold",
+    "--score NAME": "column of scores (score)",
+    "--confidence NAME": "column of confidences, instead of scores",
+    "--correct NAME": "column that says whether a prediction was right",
+    "--group NAME": "column of groups, for thresholds by group (group)",
+    "--cost NAME": "column of costs of answers, with costs (cost)",
+    "--separator NAME": "sign between the columns of a .csv file",
+    "--decimal": {
+        "default": ".",
+        "choices": (".", ","),
+        "help": "decimal point of a .csv file (%(default)s)",
+    },
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Gives a parser the arguments of the command."""
-    parser.add_argument(
-        "path", help="the exported folder or file, or the file of a threshold"
-    )
-    parser.add_argument(
-        "--data",
-        metavar="FILE",
-        help="records of the data that chose the threshold",
-    )
-    for name, meaning in (
-        ("score", "column of scores (score)"),
-        ("confidence", "column of confidences, instead of scores"),
-        ("correct", "column that says whether a prediction was right"),
-        ("group", "column of groups, for thresholds by group (group)"),
-        ("cost", "column of costs of answers, with costs (cost)"),
-        ("separator", "sign between the columns of a .csv file"),
-    ):
-        parser.add_argument(f"--{name}", metavar="NAME", help=meaning)
-    parser.add_argument(
-        "--decimal",
-        default=".",
-        choices=(".", ","),
-        help="decimal point of a .csv file (%(default)s)",
-    )
+    add_groups(parser, {"": _OPTIONS})
 
 
 def check(given: argparse.Namespace) -> None:
@@ -162,5 +158,7 @@ def _column(file: "ColumnFile", name: str, is_text: bool) -> "np.ndarray":
     import numpy as np
 
     asked = ([name], []) if is_text else ([], [name])
-    parts = [part[name] for part in file.parts(*asked, [])]
-    return np.concatenate([np.atleast_1d(x) for x in parts])
+    parts = [np.atleast_1d(x[name]) for x in file.parts(*asked, [])]
+    if not parts:
+        raise ValueError(f"{file.path.name} must have records, not names alone")
+    return np.concatenate(parts)

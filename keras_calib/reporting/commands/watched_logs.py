@@ -12,11 +12,13 @@ from keras_calib.backend.errors import warn
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import PathLock
 from keras_calib.exporting.certificate_file import read_certificate
+from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring import Monitor
 from keras_calib.plots import MonitorDisplay
 from keras_calib.reporting.answer_thresholds import load_threshold
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import blamed
+from keras_calib.reporting.commands.terminal import of_arguments
 from keras_calib.reporting.commands.terminal import picture_of
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.reporting.prediction_files.threshold_file import (
@@ -29,16 +31,6 @@ from keras_calib.selection import SelectiveClassifier
 __all__ = ["watch_logs"]
 
 _WAITING = 100_000
-_COLUMNS = (
-    "ids",
-    "confidence",
-    "score",
-    "accepted",
-    "correct",
-    "label",
-    "predicted",
-    "time",
-)
 _PAGE = """\
 <!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Monitor</title></head>
@@ -56,19 +48,25 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
         monitor = _monitor(given)
         is_old = monitor.counts["answers"] > 0
         if given.restart is not None:
+            with of_arguments():
+                for name in given.restart:
+                    check_in("--restart", name, [*monitor.limits])
             monitor.restart(*given.restart)
         lines: list[str] = []
         threshold = given.threshold
         if isinstance(threshold, str):
             with blamed(f"--threshold={threshold}"):
                 threshold = load_threshold(threshold)
-        columns = {name: getattr(given, name) for name in _COLUMNS}
+        columns = vars(given)
         for path in given.log:
             with blamed(f"--log={path}"):
                 log = AnswerLog(path, columns, threshold=threshold)
                 if log.is_empty:
                     continue
                 _check_log(log, given, monitor)
+                if given.threshold is not None and "accepted" in log.has:
+                    said = "says what was accepted, not --threshold."
+                    lines.append(f"{path} {said}")
                 if is_old and "ids" in log.has:
                     _check_new(log, monitor, progress)
                 _add(log, monitor, progress)
@@ -132,11 +130,12 @@ def _monitor(given: Namespace) -> Monitor:
         monitor = Monitor.load(given.state)
     for name, value in arguments.items():
         if (found := getattr(monitor, name)) != value:
-            raise value_error(
-                f"`{name}` must be that of --state: leave it out, or begin "
-                "another state",
-                **{name: value, "state": found},
-            )
+            with of_arguments():
+                raise value_error(
+                    f"`{name}` must be that of --state: leave it out, or "
+                    "begin another state",
+                    **{name: value, "state": found},
+                )
     if given.selector:
         warn("--selector is not read: --state has its risk and coverage")
     return monitor
@@ -202,7 +201,7 @@ def _check_log(log: AnswerLog, given: Namespace, monitor: Monitor) -> None:
             "another name, and --threshold the least score to accept",
             columns=log.names,
         )
-    if given.threshold is not None:
+    if "accepted" not in log.has:
         log.require(("score", "confidence"))
     if "ids" in log.has:
         return

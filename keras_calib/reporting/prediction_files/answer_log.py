@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.prediction_files.columns import ColumnFile
+from keras_calib.reporting.prediction_files.columns import check_one_role
 
 __all__ = ["AnswerLog", "Answers", "correctness_of"]
 
@@ -31,6 +32,7 @@ _NAMES = {
     "group": (),
 }
 _NUMBERS = ("confidence", "score")
+_VERDICTS = ("accepted", "correct", "label", "predicted")
 _LINES = 4096
 # Of a file's columns, those that errors name.
 _MOST_NAMES = 20
@@ -76,7 +78,7 @@ class AnswerLog:
         columns: Names of columns by what they hold, None for the default.
         threshold: Least score to accept, of the score or else of the
             confidence, where the log does not say what was accepted. Or an
-            `AnswerThreshold`, which calibrates the confidence too.
+            `AnswerThreshold`, which always calibrates the confidence.
 
     Raises:
         ImportError: If a table needs pyarrow.
@@ -106,10 +108,17 @@ class AnswerLog:
         if self.is_empty:
             columns = {}
         self._threshold = threshold
+        # What an option gives is not found by its own name too.
+        given = {columns.get(x) for x in _VERDICTS}
+        free = [x for x in self._file.names if x not in given]
         self._columns = {
-            what: _found(self.path.name, self._file.names, names, columns, what)
+            what: self._given(columns.get(what))
+            or next((x for x in names if x in free), None)
             for what, names in _NAMES.items()
         }
+        # A confidence may be the score too.
+        used = [(f"--{x}", self._columns[x]) for x in (*_NUMBERS, *_VERDICTS)]
+        check_one_role(used[used[0][1] == used[1][1] :])
         self.has = {k for k, name in self._columns.items() if name is not None}
         self._last: tuple[int, Any] | None = None
 
@@ -131,18 +140,26 @@ class AnswerLog:
         if "correct" in wanted:
             wanted.pop("label", None)
             wanted.pop("predicted", None)
-        if self._threshold is not None:
-            wanted.pop("accepted", None)
         # One column may be both, and is read once.
         numbers = [*{wanted[x]: None for x in _NUMBERS if x in wanted}]
         gaps = [x for k, x in wanted.items() if k in ("correct", "label")]
-        others = [x for x in wanted.values() if x not in {*numbers, *gaps}]
-        parts = self._file.parts(others, numbers, [], gaps=gaps)
+        others = {*wanted.values()} - {*numbers, *gaps}
+        parts = self._file.parts([*others], numbers, [], gaps=gaps)
         start = 0
         for part in parts:
             read = {k: np.atleast_1d(part[x]) for k, x in wanted.items()}
             yield self._answers(read, start)
             start += len(next(iter(read.values())))
+
+    def _given(self, name: str | None) -> str | None:
+        """The column that an option gives, which must be there."""
+        if name is not None and name not in self._file.names:
+            raise value_error(
+                f"{self.path.name} must have the columns that are asked for",
+                absent=name,
+                columns=self.names,
+            )
+        return name
 
     def _answers(self, read: dict[str, np.ndarray], start: int) -> Answers:
         num = len(next(iter(read.values())))
@@ -160,18 +177,20 @@ class AnswerLog:
             pairs = zip(read["label"], read["predicted"], strict=True)
             correct = np.array([_same(*pair) for pair in pairs])
         accepted = None
+        if callable(self._threshold):
+            column = self._threshold.column
+            self.require((column,))
+            read = {**read, **self._threshold(read[column])}
+            accepted = read["accept"]
         if "accepted" in read:
             accepted = self._flags("accepted", read["accepted"], start)
-        elif self._threshold is not None:
+        elif accepted is None and self._threshold is not None:
             column = "score" if "score" in read else "confidence"
-            if callable(self._threshold):
-                column = self._threshold.column
-                if column not in read:
-                    self.require((column,))
-                answer = self._threshold(read[column])
-                read, accepted = {**read, **answer}, answer["accept"]
-            else:
-                accepted = read[column] >= self._threshold
+            if (wrong := np.isnan(read[column])).any():
+                row = start + int(wrong.argmax())
+                name = self._columns[column]
+                raise self._file.bad_value(name, "must not be NaN", row)
+            accepted = read[column] >= self._threshold
         ids = None
         if "ids" in read:
             ids = [str(x) for x in read["ids"]]
@@ -335,26 +354,6 @@ def _columns(
         name: np.array(x, "float64" if name in numbers else object)
         for name, x in found.items()
     }
-
-
-def _found(
-    file: str,
-    present: Sequence[str],
-    names: Sequence[str],
-    columns: dict[str, str | None],
-    what: str,
-) -> str | None:
-    """The column that holds what is asked for, or None."""
-    given = columns.get(what)
-    if given is None:
-        return next((x for x in names if x in present), None)
-    if given not in present:
-        raise value_error(
-            f"{file} must have the columns that are asked for",
-            absent=given,
-            columns=[*present][:_MOST_NAMES],
-        )
-    return given
 
 
 def _plain(value: Any) -> str:

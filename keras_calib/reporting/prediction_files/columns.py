@@ -5,6 +5,7 @@ import csv
 import importlib
 import math
 import re
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.npz import NpzFile
 from keras_calib.backend.npz import reading_npz
 
-__all__ = ["ColumnFile"]
+__all__ = ["ColumnFile", "check_one_role"]
 
 _ENDINGS = (".npz", ".csv", ".tsv", ".parquet")
 _SEPARATORS = ",;\t|"
@@ -58,7 +59,7 @@ class ColumnFile:
         if self._kind not in _ENDINGS:
             raise value_error(
                 "a file of predictions must end in .npz, .csv, .tsv or "
-                ".parquet",
+                ".parquet, and a log of answers in one of these or .jsonl",
                 file=str(path),
             )
         self.is_table = self._kind != ".npz"
@@ -291,6 +292,19 @@ class ColumnFile:
                 return str(file.schema_arrow.field(name).type)
         with self._open_csv({}, [name]) as reader:
             return str(reader.schema.field(name).type)
+
+
+def check_one_role(columns: Iterable[tuple[str, str | None]]) -> None:
+    """Raises ValueError for a column that two options give."""
+    options: dict[str, str] = {}
+    for option, name in columns:
+        if name and name in options:
+            raise value_error(
+                f"`{name}` must be the column of one option; the other needs "
+                "a column of its own",
+                options=[options[name], option],
+            )
+        options[name or ""] = option
 
 
 def _filled(column: Any, has_gaps: bool) -> Any:

@@ -135,7 +135,8 @@ class PredictionFile:
     def _columns(self) -> Iterator[dict[str, np.ndarray]]:
         """All columns that are read, piece by piece."""
         roles, classes = self._roles, self._class_columns()
-        texts = sorted(x for x in {roles.ids, *self.group_names} if x)
+        texts = {x for x in (roles.ids, *self.group_names) if x}
+        texts = sorted(texts - {*classes})
         numbers = [*roles.outputs, *roles.votes]
         numbers += [roles.weights] if roles.weights else []
         named = self.class_names and not self._has_numbers_for_names
@@ -176,7 +177,7 @@ class PredictionFile:
             labels = 1 - labels
         weight = part[roles.weights] if roles.weights else None
         ids = part[roles.ids] if roles.ids else None
-        own = [part[x].astype(object) for x in self.group_names]
+        own = [part[x].astype(str).astype(object) for x in self.group_names]
         grouped = np.stack(own, axis=-1) if own else None
         rows = Rows(labels, outputs, weight, ids, grouped)
         self._check_shapes(rows)

@@ -5,6 +5,7 @@ from os.path import commonprefix
 from typing import NamedTuple
 
 from keras_calib.backend.errors import value_error
+from keras_calib.reporting.prediction_files.columns import check_one_role
 
 __all__ = ["Columns", "Roles", "find_roles"]
 
@@ -84,6 +85,25 @@ class Roles(NamedTuple):
 
 def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
     """What the columns `names` of a file are; ValueError if they are not."""
+    roles = _found_roles(file, names, columns)
+    labels = "--labels" if roles.predicted or not roles.top1 else "--correct"
+    outputs = "--logits" if roles.from_logits else "--probs"
+    outputs = "--confidence" if roles.top1 else outputs
+    used = [(labels, x) for x in roles.votes or [roles.labels]]
+    used.append(("--predicted", roles.predicted or ""))
+    # What has classes may tell samples and groups apart too.
+    classes = () if roles.votes else {x for _, x in used}
+    used += [(outputs, x) for x in roles.outputs]
+    used.append(("--weights", roles.weights or ""))
+    texts = {x: "--groups" for x in columns.groups if x not in classes}
+    if roles.ids and roles.ids not in classes:
+        texts[roles.ids] = "--ids"
+    used += [(option, x) for x, option in texts.items()]
+    check_one_role(used)
+    return roles
+
+
+def _found_roles(file: str, names: list[str], columns: Columns) -> Roles:
     _check_present(file, names, [x for x in _single(columns) if x is not None])
     weights = columns.weights or (_WEIGHTS if _WEIGHTS in names else None)
     labels = columns.labels or next((x for x in _LABELS if x in names), None)

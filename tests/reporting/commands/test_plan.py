@@ -120,7 +120,10 @@ def test_the_command_writes_files(tmp_path, capsys, monkeypatch, planned, kind):
         (("--risk=0.1", "--accuracy=0.9", "--out=o.doc"), 2, "--out must"),
         (("--ece=0.1", "--accuracy=0.9", "--out=o.png"), 2, "--out must"),
         (("--risk=0.1", "--pilot=absent.npz"), 1, "error: --pilot=absent.npz"),
-        (("--risk=0.001", "--accuracy=0.9", *QUICK), 1, "--max-samples must"),
+        # Without a pilot no file can be at fault.
+        (("--risk=0.001", "--accuracy=0.9", *QUICK), 2, "--max-samples must"),
+        (("--compare=0.02", "--disagreement=0.01"), 2, "must not exceed"),
+        (("--risk=0.1", "--pilot=x", "--max-samples=0"), 2, "--max-samples"),
     ],
 )
 def test_wrong_arguments_are_refused(capsys, given, code, message):

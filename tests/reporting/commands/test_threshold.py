@@ -178,6 +178,18 @@ def test_every_answer_may_be_accepted(tmp_path, capsys):
     assert "Accept every answer: 100.00%" in capsys.readouterr().out
 
 
+def test_a_log_of_names_alone_has_no_answers(tmp_path, capsys):
+    log, out = tmp_path / "log.csv", tmp_path / "threshold.json"
+    write(log, *answers(200))
+    assert run(f"--log={log}", "--risk=0.4", f"--out={out}") == 0
+    log.write_text("confidence,correct\n")
+    message = "error: --log={}: the log must have answers. Received: rows=0"
+    assert run(f"--log={log}", "--risk=0.4") == 1
+    assert message.format(log) in capsys.readouterr().err
+    assert main(["verify", str(out), f"--data={log}", "--quiet"]) == 1
+    assert "must have answers" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("given", "code", "message"),
     [
@@ -193,6 +205,7 @@ def test_every_answer_may_be_accepted(tmp_path, capsys):
         (["--risk=0.1", "--ids=correct"], 1, "`id` must be there once"),
         (["--risk=0.1", "--calibration=same.csv", "--ids=id"], 1, "same"),
         (["--risk=0.1", "--calibration=falls.csv"], 1, "must rise"),
+        (["--risk=0.1", "--calibration=."], 1, "one of these or .jsonl"),
     ],
 )
 def test_the_command_refuses(

@@ -7,6 +7,7 @@ from noisy_predictions import softmax
 from report_pages import write_file
 
 import keras_calib as kc
+from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.reporting.prediction_files.reader import PredictionFile
 from keras_calib.reporting.prediction_files.reader import Rows
 from keras_calib.reporting.prediction_files.roles import Columns
@@ -270,3 +271,91 @@ def test_decimal_commas_are_hinted_at(tmp_path):
     path = write_table(tmp_path / "a.csv", ";", columns)
     with pytest.raises(ValueError, match="--decimal=, reads decimal commas"):
         PredictionFile(path)
+
+
+KINDS = (".npz", ".csv", ".parquet")
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Files of one table of records of the predicted class."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    folder = tmp_path_factory.mktemp("records")
+    table = {
+        "label": np.array([0, 1, 1]),
+        "confidence": np.array([0.9, 0.75, 1.0]),
+        "correct": np.array([1, 1, 0]),
+        "predicted": np.array([0, 1, 0]),
+        "sample_weight": np.array([1.0, 2.0, 1.0]),
+        "probs_0": np.array([0.5, 0.25, 1.0]),
+        "probs_1": np.array([0.5, 0.75, 0.0]),
+    }
+    np.savez(folder / "r.npz", **table)
+    table = pa.table(table)
+    pa.csv.write_csv(table, folder / "r.csv")
+    pa.parquet.write_table(table, folder / "r.parquet")
+    # Without probabilities the table is one of the predicted class.
+    table = table.drop_columns(["probs_0", "probs_1"])
+    np.savez(folder / "t.npz", **{k: table[k] for k in table.column_names})
+    pa.csv.write_csv(table, folder / "t.csv")
+    pa.parquet.write_table(table, folder / "t.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_that_two_options_give_is_refused(records, kind):
+    whole, top1 = records / f"r{kind}", records / f"t{kind}"
+    for options, columns in (
+        (("--confidence", "--weights"), {"weights": "confidence"}),
+        (("--labels", "--weights"), {"weights": "label"}),
+        (("--labels", "--predicted"), {"predicted": "label"}),
+        (("--correct", "--confidence"), {"correct": "confidence"}),
+        (("--confidence", "--groups"), {"groups": ["confidence"]}),
+        (("--weights", "--ids"), {"ids": "sample_weight"}),
+    ):
+        with pytest.raises(ValueError, match=f"{options[0]}', '{options[1]}"):
+            PredictionFile(top1, Columns(**columns))
+    if kind != ".npz":
+        for options, columns in (
+            (("--labels", "--probs"), {"labels": "probs_0"}),
+            (("--probs", "--weights"), {"weights": "probs_1"}),
+            (("--probs", "--probs"), {"probs": "probs_0,probs_0"}),
+        ):
+            match = f"{options[0]}', '{options[1]}"
+            with pytest.raises(ValueError, match=match):
+                PredictionFile(whole, Columns(**columns))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_classes_may_be_groups_too(records, kind):
+    columns = Columns(groups=["label", "predicted"], ids="label")
+    rows = PredictionFile(records / f"t{kind}", columns).read()
+    np.testing.assert_array_equal(rows.labels, [0, 1, 1])
+    assert rows.groups.tolist() == [["0", "0"], ["1", "1"], ["1", "0"]]
+    named = columns._replace(class_names=["no", "yes"])
+    assert PredictionFile(records / f"t{kind}", named).read().groups is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_is_not_right_because_it_is_itself(records, kind):
+    path = records / f"t{kind}"
+    for columns, options in (
+        ({"score": "correct"}, ("score", "correct")),
+        ({"confidence": "label"}, ("confidence", "label")),
+        ({"label": "predicted", "predicted": "predicted"}, ("label", "pred")),
+    ):
+        with pytest.raises(ValueError, match=f"{options[0]}', '--{options[1]}"):
+            AnswerLog(path, columns)
+    # A confidence is a score, and a group may be anything.
+    columns = {"score": "confidence", "group": "predicted", "ids": "predicted"}
+    (part,) = AnswerLog(path, {**columns, "correct": "predicted"}).parts()
+    assert part.score.tolist() == part.confidence.tolist() == [0.9, 0.75, 1.0]
+    assert [*map(str, part.group)] == part.ids == ["0", "1", "0"]
+    # An option takes a column away from the name that it would be found by.
+    log = AnswerLog(path, {"label": "correct", "predicted": "label"})
+    (part,) = log.parts()
+    assert "correct" not in log.has
+    assert part.labels.tolist() == [0, 1, 0]

@@ -1,0 +1,144 @@
+"""Logs that `keras-calib monitor` refuses, and what it says of them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_calib import Monitor
+from keras_calib import load_threshold
+from keras_calib.reporting.command_line import main
+
+
+def said(capsys, *arguments):
+    code = main(["monitor", *map(str, arguments)])
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
+
+
+HEAD = "id,confidence,accepted,correct"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--risk=0.2", "--risk must be that of --state"),
+        ("--tolerance=none", "--tolerance must be that of --state"),
+        ("--restart=risk,coverage", "`--restart` must be one of ['risk', "),
+    ],
+)
+def test_arguments_that_a_state_has_not_are_told(
+    tmp_path, capsys, given, words
+):
+    path = tmp_path / "s.npz"
+    Monitor(risk=0.1).save(path)
+    kept = path.read_bytes()
+    given = (given, "--restart")[: 2 - ("restart" in given)]
+    with pytest.raises(SystemExit) as stop:
+        main(["monitor", f"--state={path}", *given])
+    assert stop.value.code == 2
+    assert f"error: {words}" in capsys.readouterr().err
+    assert path.read_bytes() == kept
+
+
+def test_a_column_says_what_was_accepted_and_not_the_threshold(
+    tmp_path, capsys
+):
+    own, other = tmp_path / "own.csv", tmp_path / "other.csv"
+    own.write_text(f"{HEAD}\na,0.95,0,1\nb,0.55,1,0\nc,0.75,1,1")
+    other.write_text("id,confidence\nd,0.95\ne,0.55")
+    rule = tmp_path / "threshold.json"
+    told = {"name": "affine", "slope": 0.5, "intercept": 0}
+    told = {"answer_threshold": 1, "column": "confidence", "calibrator": told}
+    rule.write_text(json.dumps({**told, "threshold": 0.6}))
+    state, line = tmp_path / "s.npz", f"{own} says what was accepted, not"
+    for threshold, change in (
+        ("0.6", lambda c: c),
+        (rule, load_threshold(rule)),
+    ):
+        given = "--risk=0.1", f"--threshold={threshold}", f"--state={state}"
+        code, shown = said(capsys, f"--log={own}", f"--log={other}", *given)
+        assert code == 0 and shown.count(line) == 1
+        assert "5 answers, 3 accepted" in shown
+        counts = Monitor.load(state).counts
+        assert counts["accepted_wrong"] == 1.0
+        confidence = change(np.array([0.95, 0.55, 0.75]))
+        if threshold == rule:
+            confidence = confidence["confidence"]
+        assert counts["confidence"] == pytest.approx(confidence.sum())
+        state.unlink()
+    code, shown = said(capsys, f"--log={own}", "--risk=0.1")
+    assert code == 0 and line not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", "id,accepted\n1,1", "must have a column `confidence`"),
+        ("a.csv", "id,conf,accepted\n1,1,1", "['id', 'conf', 'accepted']"),
+        ("a.csv", "id,confidence\n1,0.5", "--threshold"),
+        ("a.csv", f"{HEAD}\n1,0.5,1,\n,0.5,1,", "`id` must have a value"),
+        ("a.csv", f"{HEAD}\n1,0.5,1,\n2,0.5,maybe,1", "row=2, value='maybe'"),
+        ("a.csv", f"{HEAD}\n1,0.5,1,2", "nothing without a label"),
+        ("a.csv", f"{HEAD}\n1,0.5,1,1\n1,0.5,1,1", "repeated=['1']"),
+        ("a.csv", f"{HEAD}\n1,1.5,1,1", "must lie in [0, 1]"),
+        ("a.csv", f"{HEAD},time\n1,1,1,1,5\n2,1,1,1,4", "must not go back"),
+        (
+            "a.csv",
+            f"{HEAD},time\n1,1,1,1,2026-01-02\n2,1,1,1,2026-01-01T23:00:00Z",
+            "must not go back",
+        ),
+        ("a.csv", f"{HEAD},time\n1,1,1,1,noon", "value='noon'"),
+        ("a.jsonl", '{"id": 1}\n{"id"', "one JSON object in each line"),
+        ("a.jsonl", '{"id": 1}\n[]', "line=2"),
+        (
+            "a.jsonl",
+            '{"id": 1, "confidence": "x", "accepted": true}',
+            "must hold numbers",
+        ),
+        ("a.jsonl", None, "No such file"),
+        ("a.txt", "", "must end in"),
+    ],
+)
+def test_a_faulty_log_is_refused_in_words(
+    tmp_path, capsys, name, content, words
+):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    code, shown = said(capsys, f"--log={tmp_path / name}", "--risk=0.1")
+    assert code == 1 and words in shown, shown
+    assert f"--log={tmp_path / name}" in shown
+
+
+def test_a_score_of_nan_is_not_rejected_in_silence(tmp_path, capsys):
+    np.savez(tmp_path / "log.npz", score=[0.9, np.nan], correct=[1, 1])
+    given = "--risk=0.1", "--tolerance=none", "--threshold=0.5"
+    code, shown = said(capsys, f"--log={tmp_path / 'log.npz'}", *given)
+    assert code == 1 and "`score` must not be NaN. Received: row=2" in shown
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("id,correct\nx,1", "--unknown=skip"),
+        ("id,label\na,1", "must have a column `predicted`"),
+        ("correct\n1", "must have a column `id`"),
+    ],
+)
+def test_faulty_labels_are_refused_in_words(tmp_path, capsys, content, words):
+    log, labels = tmp_path / "log.csv", tmp_path / "labels.csv"
+    log.write_text(f"{HEAD}\na,0.5,1,")
+    labels.write_text(content)
+    code, shown = said(
+        capsys, f"--log={log}", f"--labels={labels}", "--risk=0.1"
+    )
+    assert code == 1 and words in shown, shown
+
+
+def test_a_log_without_a_line_has_no_answers(tmp_path, capsys):
+    log, labels = tmp_path / "log.jsonl", tmp_path / "labels.jsonl"
+    log.write_text("")
+    labels.write_text("")
+    given = f"--log={log}", f"--labels={labels}", "--risk=0.1", "--ids=name"
+    code, shown = said(capsys, *given)
+    assert code == 0 and "0 answers, 0 accepted" in shown
