@@ -23,7 +23,6 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_ruled_out
@@ -153,9 +152,9 @@ class GaussianProcessCalibration(Calibrator):
             "offsets": offsets,
             "deviations": deviations,
         }
-        if self.given_arrays(values):
-            _check_table(values)
-            self.set_fitted(**values)
+        if arrays := self.given_arrays(values):
+            _check_table(arrays)
+            self.set_fitted(None, **arrays)
 
     @property
     def temperature(self) -> float:
@@ -320,9 +319,7 @@ def _check_table(values: dict[str, Any]) -> None:
     shapes = {name: np.shape(value) for name, value in values.items()}
     size = shapes["offsets"]
     if (
-        shapes["temperature"] != ()
-        or shapes["uniform_share"] != ()
-        or shapes["bounds"] != (2,)
+        shapes["bounds"] != (2,)
         or len(size) != 1
         or size[0] < 2
         or shapes["deviations"][1:] != size
@@ -332,8 +329,6 @@ def _check_table(values: dict[str, Any]) -> None:
             "(rank, num_knots), with two knots or more",
             shapes=list(shapes.values()),
         )
-    check_above("temperature", values["temperature"], 0.0)
-    check_share("uniform_share", values["uniform_share"], positive=True)
     low, high = map(float, values["bounds"])
     if not low < high:
         raise value_error("`bounds` must rise", bounds=[low, high])

@@ -352,6 +352,5 @@ class LocalTemperatureScaling(Calibrator):
         arrays = self.given_arrays(values)
         if not arrays:
             return
-        check_above("temperature", values["temperature"], 0.0)
         check_filters(arrays, self.tree, self.use_image)
         self.set_fitted(arrays["kernel"].shape[2], **arrays)

@@ -13,7 +13,6 @@ from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.parametrized_solver import LEAST_SHARE
 from keras_calib.calibrators.parametrized_solver import Network
 from keras_calib.calibrators.parametrized_solver import fitted_network
-from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
@@ -175,7 +174,6 @@ class ParametrizedTemperatureScaling(Calibrator):
         arrays = self.given_arrays(values)
         if not arrays:
             return
-        check_above("temperature", values["temperature"], 0.0)
         inputs, units = len(arrays["kernel_1"]), self.units
         shapes: list[tuple] = [(inputs, units), (units,), (units, units)]
         shapes += [(units,), (units,), ()]

@@ -16,6 +16,7 @@ import keras_calib as kc
 from keras_calib.calibrators.local_network import TreeShape
 from keras_calib.calibrators.local_network import start_weights
 from keras_calib.calibrators.local_network import tree_temperature
+from keras_calib.calibrators.one_vs_rest import OneVsRest
 
 # Fits that need a package which only some backends go with run where it is.
 CASES = [case for case in CALIBRATORS if case.can_fit]
@@ -53,6 +54,8 @@ def one_output():
     return labels, logits[:, 1:] - logits[:, :1]
 
 
+# Keras passes errors of a configuration on as a TypeError.
+WRONG = (ValueError, TypeError)
 FITTED = {}
 
 
@@ -392,3 +395,31 @@ def test_fewer_samples_than_parameters_are_refused():
     # As many are enough.
     binning = kc.HistogramBinning(num_bins=10)
     assert binning.fit(labels[:10], logits[:10]).fitted
+
+
+def test_no_fitted_value_is_taken_that_no_fit_has():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(60, 2)).astype("float32")
+    yes = logits + rng.logistic(size=logits.shape) > 0
+    for case in CLASSES:
+        config = fitted(case).get_config()
+        for name in case.cls.fitted_values:
+            for bad in (np.nan, np.inf, -np.inf, 1e300):
+                value = np.array(config[name])
+                value.flat[-1] = bad
+                with pytest.raises(WRONG, match=f"`{name}` must be "):
+                    case.cls.from_config({**config, name: value.tolist()})
+        if not isinstance(fitted(case), kc.TemperatureScaling | OneVsRest):
+            continue
+        # Those of several labels are read at the same door.
+        labels = kc.MultiLabelCalibrator(case.make())
+        labels.fit(yes, logits, num_folds=0)
+        labels = labels.get_config()
+        for name, value in labels["values"].items():
+            value = np.array(value)
+            value.flat[-1] = np.nan
+            values = {**labels["values"], name: value.tolist()}
+            with pytest.raises(WRONG, match=f"`{name}` must be "):
+                kc.MultiLabelCalibrator.from_config(
+                    {**labels, "values": values}
+                )

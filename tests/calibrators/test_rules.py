@@ -250,6 +250,39 @@ def test_tables_of_other_shapes_are_refused():
         kc.MatrixScaling(matrix=[[1, 0, 0], [0, 1, 0]], bias=[0, 0])
 
 
+@pytest.mark.parametrize(
+    ("cls", "values", "rule"),
+    [
+        (kc.HistogramBinning, ([[0.5, 0.8]], [[0.2, 0.7]]), "the last one 1"),
+        (kc.HistogramBinning, ([[1.0, 0.5]], [[0.2, 0.7]]), "not decrease"),
+        (kc.HistogramBinning, ([[-0.5, 1.0]], [[0.2, 0.7]]), "in .0, 1., and"),
+        (kc.HistogramBinning, ([[0.5, 1.0]], [[-3, 7.0]]), "in .0, 1."),
+        (kc.HistogramBinning, ([[]], [[]]), "a row for each class"),
+        (kc.HistogramBinning, ([[0.5], [0.5, 1]], [[0.2, 0.7]]), "hold real"),
+        (kc.IsotonicCalibration, ([[1.0, 0.5]], [[0.4, 0.8]]), "not decrease"),
+        (kc.IsotonicCalibration, ([[0.5, 1.0]], [[0.8, 0.4]]), "not decrease"),
+        (kc.IsotonicCalibration, ([[0.5, 1.0]], [[-2.0, 9.0]]), "in .0, 1."),
+        (kc.IsotonicCalibration, ([[-5.0, 1.0]], [[0.1, 0.9]]), "in .0, 1."),
+        (kc.VennAbers, ([[1.0, 0.0]], [[0.5] * 2], [[0.6] * 2]), "decrease"),
+        (kc.VennAbers, ([[1.0]], [[1.5]], [[0.6]]), "`p1` must be in"),
+        (kc.VennAbers, ([[1.0]], [[0.2]], [[0.3]]), "p0 must not exceed p1"),
+        (kc.QuadraticScaling, ([[1.0, 0, 0]], [[2.0, 1.0]]), "not decrease"),
+        (kc.BetaCalibration, ([[1.0, 0.0]],), "must have 3 columns"),
+        (kc.TemperatureScaling, (-1.0,), "must be > 0"),
+        # float32 has no such number.
+        (kc.TemperatureScaling, (1e-60,), "must be > 0"),
+        (kc.TemperatureScaling, ([1.0, 2.0],), "must be a number"),
+        (kc.TemperatureScaling, ("hot",), "hold real numbers"),
+        (kc.EnsembleTemperatureScaling, (2.0, [1.5, -0.5, 0]), "in .0, 1."),
+        (kc.StructuredVectorScaling, (1.0, [0.1], [1], [0]), "be a number"),
+    ],
+)
+def test_known_values_are_those_that_a_fit_could_find(cls, values, rule):
+    given = dict(zip(cls.fitted_values, values, strict=True))
+    with pytest.raises((ValueError, TypeError), match=rule):
+        cls(**given)
+
+
 def test_masks_of_sequences_pass_through():
     inputs = keras.Input((3,), dtype="int32")
     x = keras.layers.Embedding(5, 4, mask_zero=True)(inputs)
