@@ -113,6 +113,17 @@ class CostLayer(ThresholdLayer):
         """Ranks by expected costs from now on."""
         self._rule, self._functions, self._place = rule, (rule,), 0
 
+    def check_facts(self, threshold: Any, chosen: Any) -> None:
+        super().check_facts(threshold, chosen)
+        has_cost = getattr(chosen, "cost", None) is not None
+        if chosen is not None and has_cost != (self._rule is not None):
+            raise value_error(
+                "`costs` must be those that `chosen` tells of, or None for "
+                "facts without a cost",
+                costs=None if self._rule is None else "given",
+                **{"chosen.cost": getattr(chosen, "cost", None)},
+            )
+
     def take_costs(self, rule: CostRule, target: Any, top: Top1) -> None:
         """Takes the best threshold of a `CostTarget` for the rule."""
         records = rule.records(top)

@@ -125,6 +125,7 @@ class MultiLabelSelector(LabelThresholdLayer, FitsOnModel):
         if label_names is None and calibrator is not None:
             label_names = calibrator.label_names
         self.label_names = check_label_names(label_names, None)
+        self.check_facts(threshold, chosen)
         self._chosen = chosen
         if threshold is not None:
             self.set_threshold(as_array(threshold, "threshold", "float32"))

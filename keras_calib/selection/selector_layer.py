@@ -5,8 +5,10 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.calibrators.fitted_layer import DependentLayer
+from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.label_thresholds import LabelThresholds
@@ -16,6 +18,7 @@ from keras_calib.selection.thresholds import chosen_of
 
 __all__ = ["SelectorLayer"]
 
+_TINY = float(np.finfo("float32").tiny)
 # Facts by a field that they alone have, before those of one threshold.
 _KINDS = {
     "target_prior": PriorThreshold,
@@ -43,6 +46,23 @@ class SelectorLayer(DependentLayer):
     def parts(self) -> list[Any]:
         """The calibrator."""
         return [self.calibrator]
+
+    def check_facts(self, threshold: Any, chosen: Any) -> None:
+        """Raises ValueError unless given facts are those of the threshold."""
+        if chosen is None:
+            return
+        told = np.asarray(chosen.threshold, "float64")
+        given = np.nan if threshold is None else threshold
+        own = as_array(given, "threshold", "float64")
+        # A layer keeps it in float32.
+        near = own.shape == told.shape and np.isclose(own, told, 1e-6, _TINY)
+        if not np.all(near):
+            raise value_error(
+                "`threshold` must be that of `chosen`, whose facts are for no "
+                "other: leave `chosen` out, or fit anew",
+                threshold=own.reshape(-1)[:4].tolist(),
+                **{"chosen.threshold": told.reshape(-1)[:4].tolist()},
+            )
 
     def make_threshold(self, shape: tuple[int, ...]) -> None:
         """Makes the variable, unless there is one of this shape."""

@@ -62,6 +62,7 @@ class ThresholdLayer(SelectorLayer):
             chosen: Facts about it, or None.
         """
         group = chosen.group if isinstance(chosen, GroupThresholds) else ()
+        self.check_facts(threshold, chosen)
         self._make_threshold(group)
         self._fitted = threshold is not None
         self._chosen = chosen
@@ -69,17 +70,9 @@ class ThresholdLayer(SelectorLayer):
             self.note_fits()
         if threshold is None:
             return
-        if group:
-            threshold = np.asarray(threshold, "float32")
-            if threshold.shape != (len(group),) or np.isnan(threshold).any():
-                raise value_error(
-                    "`threshold` must have a number for each group of `chosen`",
-                    shape=threshold.shape,
-                    groups=len(group),
-                )
-        elif threshold not in (float("inf"), -float("inf")):
+        if not group and threshold not in (float("inf"), -float("inf")):
             check_number("threshold", threshold)
-        self._threshold.assign(threshold)
+        self._threshold.assign(np.asarray(threshold, "float32"))
 
     def _make_threshold(self, group: tuple) -> None:
         """Variables for one threshold, or for one of each group and the ids.
