@@ -146,15 +146,15 @@ def _check_state(
                 "with this version",
                 shape=entries.shape,
             )
-        if entries.dtype.kind not in "iu" or not np.all(
-            (entries >= 0) & (entries <= _LARGEST_ENTRY)
-        ):
+        wrong = entries
+        if entries.dtype.kind in "iu":
+            wrong = entries[(entries < 0) | (entries > _LARGEST_ENTRY)]
+        if wrong.size:
             raise value_error(
                 f'the state\'s "{key}" must be whole numbers from 0 to '
                 "2^52, as `state_dict()` returns them",
                 dtype=entries.dtype.name,
-                smallest=entries.min(),
-                largest=entries.max(),
+                wrong=wrong.reshape(-1)[:3].tolist(),
             )
 
 
