@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import CalibratorChoice
 from keras_calib.calibrators import TemperatureScaling
@@ -350,7 +351,7 @@ def _file_notes(
             what += f" of {next(models)}"
         if (rows := held_out.get(f"{flag}={text}")) is not None:
             said.append(f"{len(rows.labels):,} samples")
-        changed = datetime.datetime.fromtimestamp(Path(text).stat().st_mtime)
+        changed = datetime.datetime.fromtimestamp(path_of(text).stat().st_mtime)
         said.append(f"last changed {changed.isoformat(' ', 'minutes')}")
         notes[what] = ", ".join(said)
     return notes

@@ -124,13 +124,12 @@ def run(given: argparse.Namespace, progress: Progress) -> None:
 
 def _records(given: argparse.Namespace) -> dict[str, Any]:
     """What the kind of certificate needs, from the file."""
-    from pathlib import Path
-
+    from keras_calib.backend.files import path_of
     from keras_calib.exporting.certificate_file import certificate_path
     from keras_calib.exporting.certificate_file import read_certificate
     from keras_calib.reporting.prediction_files.columns import ColumnFile
 
-    place = certificate_path(Path(given.path).expanduser())
+    place = certificate_path(path_of(given.path))
     kind = read_certificate(place)["kind"]
     file = ColumnFile(given.data, given.separator, given.decimal)
     name, of_score = given.score or given.confidence, "scores"

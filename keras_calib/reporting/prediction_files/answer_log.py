@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Iterator
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.reporting.prediction_files.columns import ColumnFile
 from keras_calib.reporting.prediction_files.columns import check_one_role
 
@@ -99,7 +99,7 @@ class AnswerLog:
         *,
         threshold: Any = None,
     ):
-        self.path = Path(path)
+        self.path = path_of(path)
         is_lines = self.path.suffix.lower() in (".jsonl", ".ndjson")
         self._file: Any = _JsonLines(path) if is_lines else ColumnFile(path)
         self.num_rows = self._file.num_rows
@@ -278,7 +278,7 @@ class _JsonLines:
     """Columns of a file with one JSON object in each line."""
 
     def __init__(self, path: Any):
-        self.path = Path(path)
+        self.path = path_of(path)
         self.num_rows = 0
         names: dict[str, None] = {}
         # All lines: what few have, such as labels, may come late.

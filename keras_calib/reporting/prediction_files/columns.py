@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.backend.npz import NpzFile
 from keras_calib.backend.npz import reading_npz
 
@@ -48,7 +48,7 @@ class ColumnFile:
     def __init__(
         self, path: Any, separator: str | None = None, decimal: str = "."
     ):
-        self.path = Path(path)
+        self.path = path_of(path)
         self.num_rows: int | None = None
         self._kind = self.path.suffix.lower()
         self._separator = separator
