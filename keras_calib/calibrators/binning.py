@@ -120,14 +120,10 @@ class HistogramBinning(_Table):
         super().__init__(min_prob=min_prob, name=name, **kwargs)
         self._keep(num_bins=num_bins, edges=edges, empty=empty)
         self.set_known_rows(upper_edges=upper_edges, values=values)
-
-    def check_tables(self, tables: dict[str, np.ndarray]) -> None:
-        edges = tables["upper_edges"]
-        if edges.min() < 0.0 or (edges[:, -1] != 1.0).any():
+        if self.fitted and (self.upper_edges[:, -1] != 1.0).any():
             raise value_error(
-                "`upper_edges` must be in [0, 1], and the last one 1",
-                least=float(edges.min()),
-                last=edges[:4, -1].tolist(),
+                "`upper_edges` must end with 1 in each row",
+                last=self.upper_edges[:, -1].tolist()[:4],
             )
 
     def fit_samples(self, samples: FittingData) -> None:

@@ -82,9 +82,6 @@ class OneVsRest(Calibrator):
             return ops.concatenate([no, yes], axis=-1)
         return self.both_log_probs(features)[0]
 
-    def check_tables(self, tables: dict[str, np.ndarray]) -> None:
-        """Raises ValueError for tables of the constructor that no fit has."""
-
     def set_known_rows(self, *, alike: bool = True, **tables: Any) -> None:
         """Sets tables given to the constructor; one row is for two classes.
 
@@ -106,8 +103,6 @@ class OneVsRest(Calibrator):
                 )
         if alike and len(set(shapes.values())) > 1:
             raise value_error("tables must have the same shape", **shapes)
-        if arrays:
-            self.check_tables(arrays)
         self.set_known(**arrays)
         if self._num_classes == 1:
             self._num_classes = 2

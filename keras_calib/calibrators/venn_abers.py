@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.binning import locate
 from keras_calib.calibrators.binning import or_nan
@@ -95,16 +94,6 @@ class VennAbers(OneVsRest):
         self.set_known_rows(
             upper_edges=upper_edges, p1=p1, p0_complement=p0_complement
         )
-
-    def check_tables(self, tables: dict[str, np.ndarray]) -> None:
-        p1, rest = tables["p1"], tables["p0_complement"]
-        short = p1 + rest < 1.0 - 1e-6
-        if short.any():
-            raise value_error(
-                "p0 must not exceed p1: `p1` + `p0_complement` must be >= 1",
-                p1=p1[short][:4].tolist(),
-                p0_complement=rest[short][:4].tolist(),
-            )
 
     def fit_samples(self, samples: FittingData) -> None:
         if samples.weight is not None:

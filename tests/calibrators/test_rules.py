@@ -253,9 +253,8 @@ def test_tables_of_other_shapes_are_refused():
 @pytest.mark.parametrize(
     ("cls", "values", "rule"),
     [
-        (kc.HistogramBinning, ([[0.5, 0.8]], [[0.2, 0.7]]), "the last one 1"),
+        (kc.HistogramBinning, ([[0.5, 0.8]], [[0.2, 0.7]]), "end with 1 in"),
         (kc.HistogramBinning, ([[1.0, 0.5]], [[0.2, 0.7]]), "not decrease"),
-        (kc.HistogramBinning, ([[-0.5, 1.0]], [[0.2, 0.7]]), "in .0, 1., and"),
         (kc.HistogramBinning, ([[0.5, 1.0]], [[-3, 7.0]]), "in .0, 1."),
         (kc.HistogramBinning, ([[]], [[]]), "a row for each class"),
         (kc.HistogramBinning, ([[0.5], [0.5, 1]], [[0.2, 0.7]]), "hold real"),
@@ -265,7 +264,6 @@ def test_tables_of_other_shapes_are_refused():
         (kc.IsotonicCalibration, ([[-5.0, 1.0]], [[0.1, 0.9]]), "in .0, 1."),
         (kc.VennAbers, ([[1.0, 0.0]], [[0.5] * 2], [[0.6] * 2]), "decrease"),
         (kc.VennAbers, ([[1.0]], [[1.5]], [[0.6]]), "`p1` must be in"),
-        (kc.VennAbers, ([[1.0]], [[0.2]], [[0.3]]), "p0 must not exceed p1"),
         (kc.QuadraticScaling, ([[1.0, 0, 0]], [[2.0, 1.0]]), "not decrease"),
         (kc.BetaCalibration, ([[1.0, 0.0]],), "must have 3 columns"),
         (kc.TemperatureScaling, (-1.0,), "must be > 0"),

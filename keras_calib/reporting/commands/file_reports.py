@@ -155,7 +155,11 @@ def _read_held_out(
     keys, ids, held_out = {}, {}, {}
     for flag, file in files.items():
         with blamed(flag):
-            _check_held_out(flag, file)
+            if flag.startswith("--selection") and file.pixels:
+                raise ValueError(
+                    "a threshold with a guarantee needs one prediction for "
+                    "each sample: pixels of an image are not independent"
+                )
             what = f"Reading {flag}"
             parts = progress.rows(file.batches(_ROWS), what, file.num_rows)
             rows = join_rows([*parts])
@@ -164,14 +168,6 @@ def _read_held_out(
                 ids[flag] = rows.ids
             held_out[flag] = _rows_of_logits(rows, file.from_logits, reading)
     return keys, ids, held_out
-
-
-def _check_held_out(flag: str, file: PredictionFile) -> None:
-    if flag.startswith("--selection") and file.pixels:
-        raise ValueError(
-            "a threshold with a guarantee needs one prediction for "
-            "each sample: pixels of an image are not independent"
-        )
 
 
 def _confidence_map(

@@ -15,6 +15,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of
 from keras_calib.reporting.prediction_files.columns import ColumnFile
 from keras_calib.reporting.prediction_files.columns import check_one_role
+from keras_calib.reporting.prediction_files.columns import check_present
 
 __all__ = ["AnswerLog", "Answers", "correctness_of"]
 
@@ -108,11 +109,13 @@ class AnswerLog:
         if self.is_empty:
             columns = {}
         self._threshold = threshold
+        asked = [x for x in columns.values() if x is not None]
+        check_present(self.path.name, self._file.names, asked)
         # What an option gives is not found by its own name too.
         given = {columns.get(x) for x in _VERDICTS}
         free = [x for x in self._file.names if x not in given]
         self._columns = {
-            what: self._given(columns.get(what))
+            what: columns.get(what)
             or next((x for x in names if x in free), None)
             for what, names in _NAMES.items()
         }
@@ -152,16 +155,6 @@ class AnswerLog:
             read = {k: np.atleast_1d(part[x]) for k, x in wanted.items()}
             yield self._answers(read, start)
             start += len(next(iter(read.values())))
-
-    def _given(self, name: str | None) -> str | None:
-        """The column that an option gives, which must be there."""
-        if name is not None and name not in self._file.names:
-            raise value_error(
-                f"{self.path.name} must have the columns that are asked for",
-                absent=name,
-                columns=self.names,
-            )
-        return name
 
     def _answers(self, read: dict[str, np.ndarray], start: int) -> Answers:
         num = len(next(iter(read.values())))
