@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
+from keras_calib.backend.traced import is_in_live_graph
 from keras_calib.calibrators.fitted_layer import DependentLayer
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import to_numpy
@@ -43,6 +44,16 @@ class SelectorLayer(DependentLayer):
         value = to_numpy(self._threshold)
         return value if value.ndim else float(value)
 
+    @property
+    def chosen(self) -> Any:
+        """Coverage, risk and guarantee found by `fit`; None without a fit.
+
+        A `ChosenThreshold`, or `LabelThresholds` of several labels. After a fit
+        with `groups` `GroupThresholds`, or `MixtureThreshold` with
+        `one_threshold`; with `target_prior` `PriorThreshold`.
+        """
+        return self._chosen
+
     def parts(self) -> list[Any]:
         """The calibrator."""
         return [self.calibrator]
@@ -64,11 +75,29 @@ class SelectorLayer(DependentLayer):
                 **{"chosen.threshold": told.reshape(-1)[:4].tolist()},
             )
 
+        has_cost = getattr(chosen, "cost", None) is not None
+        if has_cost != (getattr(self, "costs", None) is not None):
+            raise value_error(
+                "`costs` must be those that `chosen` is for, or None if its "
+                "facts have no cost",
+                chosen=chosen,
+            )
+
     def make_threshold(self, shape: tuple[int, ...]) -> None:
         """Makes the variable, unless there is one of this shape."""
         if self._threshold is not None:
-            if tuple(self._threshold.shape) == shape:
+            before = tuple(self._threshold.shape)
+            if before == shape:
                 return
+            if is_in_live_graph(self):
+                raise value_error(
+                    f"`{type(self).__name__}` must keep its number of "
+                    "thresholds while a compiled function holds it, such as "
+                    "that of `model.predict`: fit a new selector and build a "
+                    "new model with it",
+                    before=before,
+                    now=shape,
+                )
             unlock_variables(self)
             self.built = False
             del self._threshold

@@ -6,7 +6,6 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.traced import is_in_live_graph
 from keras_calib.backend.traced import note_graph
 from keras_calib.inputs.checks import check_number
 from keras_calib.selection.candidates import Candidates
@@ -95,18 +94,6 @@ class ThresholdLayer(SelectorLayer):
         if group:
             self._ids.assign(ids_of(group))
 
-    def _check_may_regroup(self, group: tuple) -> None:
-        """Raises if a compiled function would go on with other variables."""
-        if len(group) != len(self._group) and is_in_live_graph(self):
-            raise value_error(
-                f"`{type(self).__name__}` must keep its number of groups while "
-                "a compiled function holds it, such as that of "
-                "`model.predict`: fit a new selector and build a new model "
-                "with it",
-                before=len(self._group),
-                now=len(group),
-            )
-
     @property
     def groups(self) -> tuple:
         """Ids or names of the groups, ascending; empty without groups."""
@@ -125,15 +112,6 @@ class ThresholdLayer(SelectorLayer):
         if self._ids is None:
             return self._threshold
         return thresholds_of(self._ids, self._threshold, groups, shape)
-
-    @property
-    def chosen(self) -> Any:
-        """Coverage, risk and guarantee found by `fit`; None without a fit.
-
-        A `ChosenThreshold`, `GroupThresholds` after a fit with `groups`,
-        `MixtureThreshold` with `one_threshold`, or `PriorThreshold`.
-        """
-        return self._chosen
 
     def table(self, group: Any = None) -> ThresholdTable:
         """Coverage and risk of each threshold, on the data of the last fit.
@@ -184,7 +162,6 @@ class ThresholdLayer(SelectorLayer):
         largest_cost: float | None = None,
     ) -> None:
         """Takes a threshold that was chosen among the candidates."""
-        self._check_may_regroup(())
         self._make_threshold(())
         self._group_table = self._cost_records = None
         self._chosen = chosen
@@ -210,7 +187,6 @@ class ThresholdLayer(SelectorLayer):
         )
         chosen, certified = choose_of_groups(names, found, target)
         chosen = with_group_hashes(chosen, found)
-        self._check_may_regroup(names)
         self._make_threshold(names)
         self._chosen, self._table = chosen, None
         self._cost_records = None
