@@ -21,6 +21,7 @@ from keras_calib.calibrators.folds import check_folds
 from keras_calib.calibrators.folds import warn_if_harmful
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
@@ -28,7 +29,7 @@ from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
 
-__all__ = ["Calibrator", "fitted_array"]
+__all__ = ["Calibrator", "check_shapes", "fitted_array"]
 
 
 _LIMITS = np.finfo("float32")
@@ -368,6 +369,17 @@ def _check_fitted_value(name: str, array: np.ndarray, ascends: bool) -> None:
             f"`{name}` must not decrease within a row",
             rows=np.flatnonzero(falls)[:4].tolist(),
         )
+
+
+def check_shapes(arrays: dict[str, np.ndarray], shapes: dict) -> None:
+    """Raises ValueError for values of other shapes; None is any size."""
+    for name, array in arrays.items():
+        if not fits(array.shape, needed := shapes.get(name, array.shape)):
+            raise value_error(
+                f"`{name}` must have the shape that other arguments give it",
+                needed=needed,
+                **{f"{name}.shape": array.shape},
+            )
 
 
 def _named(values: Iterable[str]) -> str:
