@@ -56,7 +56,7 @@ def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
 
     Raises ValueError if `path` is a folder.
     """
-    path = Path(os.path.realpath(path_of(path)))
+    path = path_of(path).resolve()
     if path.is_dir():
         raise value_error(
             "A file must not take the place of a folder: give the name of a "

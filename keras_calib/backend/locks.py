@@ -56,7 +56,7 @@ class PathLock:
 
     def __init__(self, name: str, path: Any):
         self._name = name
-        self._path = Path(os.path.realpath(path_of(path, name)))
+        self._path = path_of(path, name).resolve()
         self._place = self._path.with_name(f".{self._path.name}.lock")
 
     def acquire(self) -> None:

@@ -31,7 +31,6 @@ from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = ["Calibrator", "check_shapes", "fitted_array"]
 
-
 _LIMITS = np.finfo("float32")
 _TINY, _LARGEST = float(_LIMITS.tiny), float(_LIMITS.max)
 _ANY, _SHARE = (-_LARGEST, _LARGEST, "finite"), (0.0, 1.0, "in [0, 1]")
@@ -306,11 +305,8 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
     def set_known(self, **values: Any) -> None:
         """Sets values given to the constructor: all of them, or none."""
         arrays = self.given_arrays(values)
-        counts = {
-            len(np.atleast_1d(v))
-            for k, v in arrays.items()
-            if k not in _SCALARS
-        }
+        names = [k for k in arrays if k not in _SCALARS]
+        counts = {len(np.atleast_1d(arrays[k])) for k in names}
         if len(counts) > 1:
             raise value_error(
                 f"{_named(arrays)} must be for the same number of classes",

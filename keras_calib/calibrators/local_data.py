@@ -16,8 +16,8 @@ from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
-    "filter_shapes",
     "check_maps",
+    "filter_shapes",
     "image_of",
     "images_of",
     "joined_batches",

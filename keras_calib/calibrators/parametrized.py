@@ -126,7 +126,7 @@ class ParametrizedTemperatureScaling(Calibrator):
         values = {"temperature": temperature, **network._asdict()}
         if arrays := self.given_arrays(values):
             # As many as classes, if there are fewer than inputs.
-            inputs = min(*arrays["kernel_1"].shape[:1], num_inputs, num_inputs)
+            inputs = min([*arrays["kernel_1"].shape[:1], num_inputs])
             one, two = (units,), (units, units)
             shapes = Network((inputs, units), one, two, one, one, ())
             check_shapes(arrays, shapes._asdict())

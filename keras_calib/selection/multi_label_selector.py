@@ -287,7 +287,11 @@ class MultiLabelSelector(SelectorLayer, FitsOnModel):
         if self.by == "example":
             records = example_records(columns, right, self.example)
             kept, correct, weight = records
-            chosen = _of_examples(score[kept], correct, weight, target)
+            if isinstance(target, ExampleTarget):
+                chosen = target.choose(score[kept], correct, weight)
+            else:
+                some = candidates(score[kept], correct, weight, target.delta)
+                chosen, _ = choose(some, target)
         else:
             found = []
             for k in range(columns.num_labels):
@@ -343,13 +347,6 @@ class MultiLabelSelector(SelectorLayer, FitsOnModel):
         self.make_threshold(threshold.shape)
         self._threshold.assign(threshold)
         self.mark_fitted()
-
-
-def _of_examples(score: Any, correct: Any, weight: Any, target: Any) -> Any:
-    if isinstance(target, ExampleTarget):
-        return target.choose(score, correct, weight)
-    found = candidates(score, correct, weight, target.delta)
-    return choose(found, target)[0]
 
 
 def selector_of(part: SelectiveClassifier, **options: Any) -> Any:

@@ -9,13 +9,14 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import is_in_live_graph
 from keras_calib.calibrators.fitted_layer import DependentLayer
+from keras_calib.formulas.costs import MeanCost
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.label_thresholds import LabelThresholds
 from keras_calib.selection.shifted_facts import MixtureThreshold
 from keras_calib.selection.shifted_facts import PriorThreshold
-from keras_calib.selection.thresholds import chosen_of
+from keras_calib.selection.thresholds import ChosenThreshold
 
 __all__ = ["SelectorLayer"]
 
@@ -74,7 +75,6 @@ class SelectorLayer(DependentLayer):
                 threshold=own.reshape(-1)[:4].tolist(),
                 **{"chosen.threshold": told.reshape(-1)[:4].tolist()},
             )
-
         has_cost = getattr(chosen, "cost", None) is not None
         if has_cost != (getattr(self, "costs", None) is not None):
             raise value_error(
@@ -140,4 +140,6 @@ def _facts_of(config: dict) -> Any:
     for name, kind in _KINDS.items():
         if name in fields:
             return kind(**fields)
-    return chosen_of(config)
+    if fields.get("cost") is not None:
+        fields["cost"] = MeanCost(*fields["cost"])
+    return ChosenThreshold(**fields)

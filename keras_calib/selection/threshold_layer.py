@@ -48,17 +48,11 @@ class ThresholdLayer(SelectorLayer):
             kwargs["groups"] = served_ids(kwargs["groups"], self._group)
         return super().__call__(logits, *args, **kwargs)
 
-    def set_threshold(
-        self,
-        threshold: Any,
-        chosen: Any,
-    ) -> None:
+    def set_threshold(self, threshold: Any, chosen: Any) -> None:
         """Makes the variable; the constructor calls it last.
 
-        Args:
-            threshold: The threshold, or None to wait for a fit; one for each
-                group of `chosen`.
-            chosen: Facts about it, or None.
+        `threshold` is None to wait for a fit, or one for each group of the
+        facts `chosen`.
         """
         group = chosen.group if isinstance(chosen, GroupThresholds) else ()
         self.check_facts(threshold, chosen)

@@ -48,10 +48,8 @@ __all__ = ["report_of_files"]
 # What top-1 records tell: metrics of the predicted class alone.
 _TOP1_METRICS = tuple(x for x in EXPLAINED if x not in ("nll", "brier"))
 # Calibrators of the confidence alone, and of all classes.
-_OF_LOGS, _OF_LOGITS = (
-    ("affine", "beta", "temperature"),
-    ("choose", "temperature"),
-)
+_OF_LOGS = "affine", "beta", "temperature"
+_OF_LOGITS = "choose", "temperature"
 # Rows that are read at a time of data to fit on.
 _ROWS = 4096
 # What the page calls the file of a flag.

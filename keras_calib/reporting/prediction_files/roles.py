@@ -96,10 +96,9 @@ def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
     classes = () if roles.votes else {x for _, x in used}
     used += [(outputs, x) for x in roles.outputs]
     used.append(("--weights", roles.weights or ""))
-    texts = {x: "--groups" for x in columns.groups if x not in classes}
-    if roles.ids and roles.ids not in classes:
-        texts[roles.ids] = "--ids"
-    used += [(option, x) for x, option in texts.items()]
+    texts = {roles.ids or "": "--ids"}
+    texts |= dict.fromkeys(columns.groups, "--groups")
+    used += [(option, x) for x, option in texts.items() if x not in classes]
     check_one_role(used)
     return roles
 
