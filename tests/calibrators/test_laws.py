@@ -375,28 +375,6 @@ def test_a_class_without_samples_is_refused_where_it_matters():
             assert calibrator.fitted, case
 
 
-def test_fewer_samples_than_parameters_are_refused():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(80, 4)).astype("float32")
-    labels = np.arange(80) % 4
-    for case in CLASSES:
-        needed = case.make().num_parameters(4)
-        if needed < 5:
-            continue
-        for few, weight in (
-            ((labels[: needed - 1], logits[: needed - 1]), None),
-            ((labels, logits), np.arange(80) < needed - 1),
-        ):
-            calibrator = case.make()
-            rule = f"samples={needed - 1}, param.*={needed}"
-            with pytest.raises(ValueError, match=rule):
-                calibrator.fit(*few, weight)
-            assert not calibrator.fitted, case
-    # As many are enough.
-    binning = kc.HistogramBinning(num_bins=10)
-    assert binning.fit(labels[:10], logits[:10]).fitted
-
-
 def test_no_fitted_value_is_taken_that_no_fit_has():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(60, 2)).astype("float32")

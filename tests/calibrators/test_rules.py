@@ -7,6 +7,7 @@ from functools import partial
 import keras
 import numpy as np
 import pytest
+from cases import CALIBRATORS
 from cases import array
 
 import keras_calib as kc
@@ -30,6 +31,28 @@ def test_force_fits_all_the_same():
     with pytest.raises(ValueError, match="`force=True` fits all the same"):
         scaling.fit(labels, logits)
     assert scaling.fit(labels, logits, num_folds=0, force=True).fitted
+
+
+def test_fewer_samples_than_parameters_are_refused():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(80, 4)).astype("float32")
+    labels = np.arange(80) % 4
+    for case in CALIBRATORS:
+        needed = case.make().num_parameters(4)
+        if needed < 5 or not case.can_fit:
+            continue
+        for few, weight in (
+            ((labels[: needed - 1], logits[: needed - 1]), None),
+            ((labels, logits), np.arange(80) < needed - 1),
+        ):
+            calibrator = case.make()
+            rule = f"samples={needed - 1}, param.*={needed}"
+            with pytest.raises(ValueError, match=rule):
+                calibrator.fit(*few, weight)
+            assert not calibrator.fitted, case
+    # As many are enough.
+    binning = kc.HistogramBinning(num_bins=10)
+    assert binning.fit(labels[:10], logits[:10]).fitted
 
 
 def test_a_map_that_helps_no_other_sample_says_so():
