@@ -376,9 +376,8 @@ def test_a_class_without_samples_is_refused_where_it_matters():
 
 
 def test_no_fitted_value_is_taken_that_no_fit_has():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(60, 2)).astype("float32")
-    yes = logits + rng.logistic(size=logits.shape) > 0
+    _, logits = held_out(60, num_classes=2)
+    yes = logits + np.random.default_rng(1).normal(size=(60, 2)) > 0
     for case in CLASSES:
         config = fitted(case).get_config()
         for name in case.cls.fitted_values:
@@ -391,13 +390,11 @@ def test_no_fitted_value_is_taken_that_no_fit_has():
             continue
         # Those of several labels are read at the same door.
         labels = kc.MultiLabelCalibrator(case.make())
-        labels.fit(yes, logits, num_folds=0)
-        labels = labels.get_config()
+        labels = labels.fit(yes, logits, num_folds=0).get_config()
         for name, value in labels["values"].items():
             value = np.array(value)
             value.flat[-1] = np.nan
             values = {**labels["values"], name: value.tolist()}
+            other = {**labels, "values": values}
             with pytest.raises(WRONG, match=f"`{name}` must be "):
-                kc.MultiLabelCalibrator.from_config(
-                    {**labels, "values": values}
-                )
+                kc.MultiLabelCalibrator.from_config(other)
