@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.arguments import KeepsArguments
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import is_in_live_graph
@@ -295,10 +296,9 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
                 given=list(given),
             )
         for name, array in given.items():
-            if name in _SCALARS and array.ndim > by_label:
-                raise value_error(
-                    f"`{name}` must be a number", shape=array.shape
-                )
+            is_number = array.ndim <= by_label and array.dtype.kind != "b"
+            if name in _SCALARS and not is_number:
+                raise type_error(f"`{name}` must be a number", value=array)
             _check_fitted_value(name, array, name in self.ascending)
         return {k: v.astype("float32") for k, v in given.items()}
 

@@ -72,7 +72,7 @@ class SelectorLayer(DependentLayer):
             raise value_error(
                 "`threshold` must be that of `chosen`, whose facts are for no "
                 "other: leave `chosen` out, or fit anew",
-                threshold=own.reshape(-1)[:4].tolist(),
+                threshold=own[:4].tolist() if own.ndim else threshold,
                 **{"chosen.threshold": told.reshape(-1)[:4].tolist()},
             )
         has_cost = getattr(chosen, "cost", None) is not None

@@ -293,6 +293,7 @@ def test_tables_of_other_shapes_are_refused():
         # float32 has no such number.
         (kc.TemperatureScaling, (1e-60,), "must be > 0"),
         (kc.TemperatureScaling, ([1.0, 2.0],), "must be a number"),
+        (kc.TemperatureScaling, (True,), "must be a number"),
         (kc.TemperatureScaling, ("hot",), "hold real numbers"),
         (kc.EnsembleTemperatureScaling, (2.0, [1.5, -0.5, 0]), "in .0, 1."),
         (kc.StructuredVectorScaling, (1.0, [0.1], [1], [0]), "be a number"),
