@@ -13,18 +13,35 @@ from pathlib import Path
 from typing import IO
 from typing import Any
 
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 
-__all__ = ["replacing", "safe_cell", "write_csv"]
+__all__ = ["path_of", "replacing", "safe_cell", "write_csv"]
 
 # Age in seconds at which an unfinished file is taken to be abandoned.
 _ABANDONED = 3600.0
+_URL = re.compile(r"[A-Za-z][\w+.-]+:/")
 # How a cell begins that a spreadsheet may run, also in the wide forms of East
 # Asian keyboards, and numbers, which begin so too.
 _FORMULA = re.compile(r"\s*[=+\-@\uff0b\uff0d\uff1d\uff20]|[\t\r\n]")
 _NUMBER = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.ASCII | re.I
 )
+
+
+def path_of(path: Any, name: str = "path") -> Path:
+    """The path of a text or `os.PathLike`, with ~ for the user's folder."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise type_error(
+            f"`{name}` must be a text or an `os.PathLike`", **{name: path}
+        )
+    # Before it is a Path, which loses one of two slashes.
+    if "\0" in text or _URL.match(text):
+        raise value_error(
+            f"`{name}` must be of a local file system", **{name: text}
+        )
+    return Path(os.path.expanduser(text))
 
 
 @contextlib.contextmanager
@@ -39,7 +56,7 @@ def replacing(path: Any, *, text: bool = False) -> Iterator[IO]:
 
     Raises ValueError if `path` is a folder.
     """
-    path = Path(os.path.realpath(path))
+    path = path_of(path).resolve()
     if path.is_dir():
         raise value_error(
             "A file must not take the place of a folder: give the name of a "

@@ -15,6 +15,7 @@ from typing import TypeVar
 from typing import cast
 
 from keras_calib.backend.errors import invalid
+from keras_calib.backend.files import path_of
 
 __all__ = ["PathLock", "STATES", "check_not_locked", "in_turn"]
 
@@ -55,7 +56,7 @@ class PathLock:
 
     def __init__(self, name: str, path: Any):
         self._name = name
-        self._path = Path(os.path.realpath(path))
+        self._path = path_of(path, name).resolve()
         self._place = self._path.with_name(f".{self._path.name}.lock")
 
     def acquire(self) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 
 __all__ = ["NpzFile", "Stored", "reading_npz"]
 
@@ -113,7 +114,8 @@ def reading_npz(
     What is read may have so many `times` the bytes of the file: 1 for arrays
     that were saved without compression.
     """
-    if os.path.isdir(path):
+    path = path_of(path)
+    if path.is_dir():
         raise value_error(rule, path=str(path), error="it is a folder")
     with open(path, "rb") as opened:
         try:

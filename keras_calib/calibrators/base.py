@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.arguments import KeepsArguments
+from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import is_in_live_graph
@@ -19,7 +20,9 @@ from keras_calib.calibrators.fitting_data import one_thread_of_blas
 from keras_calib.calibrators.fitting_data import read_any
 from keras_calib.calibrators.folds import check_folds
 from keras_calib.calibrators.folds import warn_if_harmful
+from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import as_numbers
+from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.arrays import value_if_eager
@@ -27,7 +30,22 @@ from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
 
-__all__ = ["Calibrator", "fitted_array"]
+__all__ = ["Calibrator", "check_shapes", "fitted_array"]
+
+_LIMITS = np.finfo("float32")
+_TINY, _LARGEST = float(_LIMITS.tiny), float(_LIMITS.max)
+_ANY, _SHARE = (-_LARGEST, _LARGEST, "finite"), (0.0, 1.0, "in [0, 1]")
+_SCALARS = "temperature", "uniform_share"
+# The ranges of fitted values by name, where they are not any number.
+_RANGES = {
+    "temperature": (_TINY, _LARGEST, "> 0 and finite"),
+    "uniform_share": (_TINY, 1.0, "> 0 and <= 1"),
+    "mixture": _SHARE,
+    "values": _SHARE,
+    "p1": _SHARE,
+    "p0_complement": _SHARE,
+    "thresholds": (0.0, 2.0, "in [0, 1], or 2 at the end of a row"),
+}
 
 
 def fitted_array(name: str, doc: str) -> property:
@@ -63,6 +81,8 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
 
     # Names that are constructor arguments, variables and properties alike.
     fitted_values: tuple[str, ...] = ()
+    # Those of them whose rows do not decrease.
+    ascending: tuple[str, ...] = ()
     # Whether a class without a sample leaves something undetermined.
     needs_every_class = True
     # Whether a fit cannot raise the NLL of its own samples.
@@ -259,28 +279,39 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
         self._num_classes = num_classes
         self.mark_fitted()
 
-    def given_arrays(self, values: dict[str, Any]) -> dict[str, np.ndarray]:
-        """Fitted values given to the constructor: all of them, or none."""
-        given = {k: v for k, v in values.items() if v is not None}
+    def given_arrays(
+        self, values: dict[str, Any], *, by_label: bool = False
+    ) -> dict[str, np.ndarray]:
+        """Fitted values given to the constructor: all of them, or none.
+
+        Raises ValueError for one that no fit can have. Those of several labels
+        have a temperature for each.
+        """
+        given = {k: as_array(v, k) for k, v in values.items() if v is not None}
         if given and set(given) != set(self.fitted_values):
             raise value_error(
                 f"{_named(self.fitted_values)} must be given together",
                 given=list(given),
             )
-        return {k: np.asarray(v, "float32") for k, v in given.items()}
+        for name, array in given.items():
+            is_number = array.ndim <= by_label and array.dtype.kind != "b"
+            if name in _SCALARS and not is_number:
+                raise type_error(f"`{name}` must be a number", value=array)
+            _check_fitted_value(name, array, name in self.ascending)
+        return {k: v.astype("float32") for k, v in given.items()}
 
     def set_known(self, **values: Any) -> None:
         """Sets values given to the constructor: all of them, or none."""
         arrays = self.given_arrays(values)
-        if not arrays:
-            return
-        counts = {len(np.atleast_1d(v)) for v in arrays.values()}
+        names = [k for k in arrays if k not in _SCALARS]
+        counts = {len(np.atleast_1d(arrays[k])) for k in names}
         if len(counts) > 1:
             raise value_error(
                 f"{_named(arrays)} must be for the same number of classes",
                 shapes=[v.shape for v in arrays.values()],
             )
-        self.set_fitted(counts.pop(), **arrays)
+        if arrays:
+            self.set_fitted(max(counts, default=None), **arrays)
 
     def _check_classes(self, shape: tuple) -> None:
         num_classes = None if shape[-1] is None else max(shape[-1], 2)
@@ -316,6 +347,32 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
                 "`force=True` fits all the same",
                 samples=count,
                 parameters=needed,
+            )
+
+
+def _check_fitted_value(name: str, array: np.ndarray, ascends: bool) -> None:
+    """Raises ValueError unless a value that was given can be one of a fit."""
+    low, high, rule = _RANGES.get(name, _ANY)
+    right = (array >= low) & (array <= high)
+    if not right.all():
+        wrong = array[~right][:4].tolist()
+        raise value_error(f"`{name}` must be {rule}", **{name: wrong})
+    falls = (np.diff(np.atleast_2d(array)) < 0).any(axis=-1)
+    if ascends and falls.any():
+        raise value_error(
+            f"`{name}` must not decrease within a row",
+            rows=np.flatnonzero(falls)[:4].tolist(),
+        )
+
+
+def check_shapes(arrays: dict[str, np.ndarray], shapes: dict) -> None:
+    """Raises ValueError for values of other shapes; None is any size."""
+    for name, array in arrays.items():
+        if not fits(array.shape, needed := shapes.get(name, array.shape)):
+            raise value_error(
+                f"`{name}` must have the shape that other arguments give it",
+                needed=needed,
+                **{f"{name}.shape": array.shape},
             )
 
 

@@ -66,6 +66,7 @@ class BetaCalibration(OneVsRest):
     """
 
     fitted_values = ("coefficients",)
+    columns_of = {"coefficients": 3}
     coefficients = fitted_array(
         "coefficients", "The fitted a, b, c of each class."
     )

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 from scipy.optimize import isotonic_regression
 
+from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.one_vs_rest import OneVsRest
@@ -96,6 +97,7 @@ class HistogramBinning(_Table):
     """
 
     fitted_values = ("upper_edges", "values")
+    ascending = ("upper_edges",)
     upper_edges = fitted_array(
         "upper_edges", "Upper ends of the bins; 1 pads rows."
     )
@@ -118,6 +120,11 @@ class HistogramBinning(_Table):
         super().__init__(min_prob=min_prob, name=name, **kwargs)
         self._keep(num_bins=num_bins, edges=edges, empty=empty)
         self.set_known_rows(upper_edges=upper_edges, values=values)
+        if self.fitted and (self.upper_edges[:, -1] != 1.0).any():
+            raise value_error(
+                "`upper_edges` must end with 1 in each row",
+                last=self.upper_edges[:, -1].tolist()[:4],
+            )
 
     def fit_samples(self, samples: FittingData) -> None:
         edges, values = [], []
@@ -202,6 +209,7 @@ class IsotonicCalibration(_Table):
     """
 
     fitted_values = ("thresholds", "values")
+    ascending = fitted_values
     thresholds = fitted_array("thresholds", "p at the bends of q; 2 pads rows.")
 
     def __init__(

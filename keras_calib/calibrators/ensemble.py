@@ -13,7 +13,6 @@ from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
-from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.numerics.softmax import num_allowed
@@ -81,16 +80,14 @@ class EnsembleTemperatureScaling(Calibrator):
         self._keep(objective=objective)
         self.lowers_nll = objective == "nll"
         known = {"temperature": temperature, "mixture": mixture}
-        if self.given_arrays(known):
-            check_above("temperature", temperature, 0.0)
-            shares = np.asarray(mixture, "float64")
-            off = shares.shape != (3,) or abs(shares.sum() - 1) > 1e-5
-            if off or shares.min() < 0:
+        if arrays := self.given_arrays(known):
+            shares = arrays["mixture"]
+            if shares.shape != (3,) or abs(shares.sum() - 1) > 1e-5:
                 raise value_error(
                     "`mixture` must be three shares >= 0 that sum to 1",
                     mixture=mixture,
                 )
-            self.set_fitted(**known)
+            self.set_fitted(None, **arrays)
 
     @property
     def temperature(self) -> float:

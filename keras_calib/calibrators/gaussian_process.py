@@ -11,6 +11,7 @@ from scipy.special import log_softmax
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.base import check_shapes
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.gaussian_process_solver import Curve
@@ -23,7 +24,6 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_share
 from keras_calib.inputs.checks import generator
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
@@ -154,9 +154,9 @@ class GaussianProcessCalibration(Calibrator):
             "offsets": offsets,
             "deviations": deviations,
         }
-        if self.given_arrays(values):
-            _check_table(values)
-            self.set_fitted(**values)
+        if arrays := self.given_arrays(values):
+            _check_table(arrays)
+            self.set_fitted(None, **arrays)
 
     @property
     def temperature(self) -> float:
@@ -313,26 +313,11 @@ def _error(curve: Curve, offsets: np.ndarray) -> float:
     return float(np.abs(table - curve.at(between)[0]).max())
 
 
-def _check_table(values: dict[str, Any]) -> None:
-    """Raises ValueError unless the values have shapes that fit."""
-    names = ", ".join(f"`{name}`" for name in values)
-    shapes = {name: np.shape(value) for name, value in values.items()}
-    size = shapes["offsets"]
-    if (
-        shapes["temperature"] != ()
-        or shapes["uniform_share"] != ()
-        or shapes["bounds"] != (2,)
-        or len(size) != 1
-        or size[0] < 2
-        or shapes["deviations"][1:] != size
-    ):
-        raise value_error(
-            f"{names} must have the shapes (), (), (2,), (num_knots,) and "
-            "(rank, num_knots), with two knots or more",
-            shapes=list(shapes.values()),
-        )
-    check_above("temperature", values["temperature"], 0.0)
-    check_share("uniform_share", values["uniform_share"], positive=True)
+def _check_table(values: dict[str, np.ndarray]) -> None:
+    """Raises ValueError unless the values are those of a table."""
+    size = len(np.atleast_1d(values["offsets"]))
+    shapes = {"bounds": (2,), "offsets": (max(2, size),)}
+    check_shapes(values, {**shapes, "deviations": (None, size)})
     low, high = map(float, values["bounds"])
     if not low < high:
         raise value_error("`bounds` must rise", bounds=[low, high])

@@ -9,12 +9,13 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.base import check_shapes
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.fitting_data import checked_batches
 from keras_calib.calibrators.fitting_data import read_samples
-from keras_calib.calibrators.local_data import check_filters
 from keras_calib.calibrators.local_data import check_maps
+from keras_calib.calibrators.local_data import filter_shapes
 from keras_calib.calibrators.local_data import image_of
 from keras_calib.calibrators.local_data import images_of
 from keras_calib.calibrators.local_data import joined_batches
@@ -183,7 +184,9 @@ class LocalTemperatureScaling(Calibrator):
             "image_kernel": image_kernel,
             "image_bias": image_bias,
         }
-        self._set_given(values)
+        if arrays := self.given_arrays(values):
+            check_shapes(arrays, filter_shapes(self.tree, use_image))
+            self.set_fitted(arrays["kernel"].shape[2], **arrays)
 
     @property
     def temperature(self) -> float:
@@ -345,12 +348,3 @@ class LocalTemperatureScaling(Calibrator):
         """Channels of the image, known once fitted."""
         known = self.use_image and self.fitted
         return shape_of(self._image_kernel)[2] if known else None
-
-    def _set_given(self, values: dict[str, Any]) -> None:
-        """Sets fitted values given to the constructor: all, or none."""
-        arrays = self.given_arrays(values)
-        if not arrays:
-            return
-        check_above("temperature", values["temperature"], 0.0)
-        check_filters(arrays, self.tree, self.use_image)
-        self.set_fitted(arrays["kernel"].shape[2], **arrays)

@@ -16,8 +16,8 @@ from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [
-    "check_filters",
     "check_maps",
+    "filter_shapes",
     "image_of",
     "images_of",
     "joined_batches",
@@ -44,25 +44,15 @@ def check_maps(logits: Any, image: Any, channels: int | None) -> None:
         )
 
 
-def check_filters(
-    arrays: dict[str, np.ndarray], tree: TreeShape, use_image: bool
-) -> None:
-    """Raises unless fitted values have the shapes of the tree."""
+def filter_shapes(tree: TreeShape, use_image: bool) -> dict[str, tuple]:
+    """The shapes of fitted values by name; None is a number of channels."""
     size, filters = (tree.kernel_size,) * 2, tree.channels(use_image)
-    wanted: dict[str, tuple] = {
-        "temperature": (),
+    return {
         "kernel": (*size, None, filters),
         "bias": (filters,),
         "image_kernel": (*size, None, 1),
         "image_bias": (1,),
     }
-    for name, array in arrays.items():
-        if not fits(array.shape, wanted[name]):
-            raise value_error(
-                f"`{name}` must have the shape of these filters",
-                needed=wanted[name],
-                **{f"{name}.shape": array.shape},
-            )
 
 
 def image_of(inputs: Any) -> Any:

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.logistic_solver import least_logistic
@@ -109,6 +108,7 @@ class AffineScaling(_LogOddsScaling):
     """
 
     fitted_values = ("coefficients",)
+    columns_of = {"coefficients": 2}
 
     def __init__(
         self,
@@ -119,7 +119,6 @@ class AffineScaling(_LogOddsScaling):
         **kwargs: Any,
     ):
         super().__init__(penalty=penalty, name=name, **kwargs)
-        _check_columns("coefficients", coefficients, 2)
         self.set_known_rows(coefficients=coefficients)
 
     def fit_samples(self, samples: FittingData) -> None:
@@ -197,6 +196,8 @@ class QuadraticScaling(_LogOddsScaling):
     """
 
     fitted_values = ("coefficients", "ends")
+    columns_of = {"coefficients": 3, "ends": 2}
+    ascending = ("ends",)
     ends = fitted_array("ends", "Least and largest s of each parabola.")
 
     def __init__(
@@ -215,8 +216,6 @@ class QuadraticScaling(_LogOddsScaling):
         if coefficients is not None and ends is None:
             rows = len(np.atleast_1d(coefficients))
             ends = np.full((rows, 2), [-_LARGEST, _LARGEST])
-        _check_columns("coefficients", coefficients, 3)
-        _check_columns("ends", ends, 2)
         self.set_known_rows(alike=False, coefficients=coefficients, ends=ends)
 
     def fit_samples(self, samples: FittingData) -> None:
@@ -265,15 +264,6 @@ class QuadraticScaling(_LogOddsScaling):
     def num_parameters(self, num_classes: int) -> int:
         """Three: each class is fitted on all samples."""
         return 3
-
-
-def _check_columns(name: str, table: Any, size: int) -> None:
-    """Raises ValueError unless a table has so many columns, or is None."""
-    shape = np.shape(table)
-    if table is not None and len(shape) == 2 and shape[1] != size:
-        raise value_error(
-            f"`{name}` must have {size} columns", **{f"{name}.shape": shape}
-        )
 
 
 def _ends(log_odds: np.ndarray, weight: Any) -> np.ndarray:

@@ -125,7 +125,8 @@ class MultiLabelCalibrator(FittedLayer, FitsOnModel):
                 applies=applies is not None,
             )
         if values is not None and applies is not None:
-            self._set(values, np.asarray(applies, bool))
+            arrays = self.calibrator.given_arrays(values, by_label=True)
+            self._set(arrays, np.asarray(applies, bool))
 
     def fit(
         self,

@@ -27,6 +27,9 @@ class OneVsRest(Calibrator):
     Two classes are one binary problem, that of the second class.
     """
 
+    # How many columns a table must have, by its name.
+    columns_of: dict[str, int] = {}
+
     def columns(
         self, samples: FittingData
     ) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
@@ -84,16 +87,23 @@ class OneVsRest(Calibrator):
 
         With `alike` they must have the same shape, not only as many rows.
         """
-        shapes = {k: np.shape(v) for k, v in tables.items() if v is not None}
-        if any(len(x) != 2 or x[0] == 2 for x in shapes.values()):
+        arrays = self.given_arrays(tables)
+        shapes = {k: v.shape for k, v in arrays.items()}
+        if any(len(x) != 2 or x[0] == 2 or 0 in x for x in shapes.values()):
             raise value_error(
                 "tables must have a row for each class, and one row for two "
                 "classes",
                 **shapes,
             )
+        for name, (_, size) in shapes.items():
+            if size != self.columns_of.get(name, size):
+                raise value_error(
+                    f"`{name}` must have {self.columns_of[name]} columns",
+                    **{f"{name}.shape": shapes[name]},
+                )
         if alike and len(set(shapes.values())) > 1:
             raise value_error("tables must have the same shape", **shapes)
-        self.set_known(**tables)
+        self.set_known(**arrays)
         if self._num_classes == 1:
             self._num_classes = 2
 

@@ -8,16 +8,15 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.base import check_shapes
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.parametrized_solver import LEAST_SHARE
 from keras_calib.calibrators.parametrized_solver import Network
 from keras_calib.calibrators.parametrized_solver import fitted_network
-from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.numerics.arrays import fits
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import filled
 
@@ -123,7 +122,14 @@ class ParametrizedTemperatureScaling(Calibrator):
         )
         self.lowers_nll = objective == "nll"
         network = Network(kernel_1, bias_1, kernel_2, bias_2, kernel_3, bias_3)
-        self._set_given({"temperature": temperature, **network._asdict()})
+        values = {"temperature": temperature, **network._asdict()}
+        if arrays := self.given_arrays(values):
+            # As many as classes, if there are fewer than inputs.
+            inputs = min([*arrays["kernel_1"].shape[:1], num_inputs])
+            one, two = (units,), (units, units)
+            shapes = Network((inputs, units), one, two, one, one, ())
+            check_shapes(arrays, shapes._asdict())
+            self.set_fitted(self._known_classes(inputs), **arrays)
 
     @property
     def temperature(self) -> float:
@@ -169,22 +175,3 @@ class ParametrizedTemperatureScaling(Calibrator):
     def _known_classes(self, inputs: int) -> int | None:
         """Number of classes, if it is below that of the inputs asked for."""
         return inputs if inputs < self.num_inputs else None
-
-    def _set_given(self, values: dict[str, Any]) -> None:
-        arrays = self.given_arrays(values)
-        if not arrays:
-            return
-        check_above("temperature", values["temperature"], 0.0)
-        inputs, units = len(arrays["kernel_1"]), self.units
-        shapes: list[tuple] = [(inputs, units), (units,), (units, units)]
-        shapes += [(units,), (units,), ()]
-        for name, shape in zip(Network._fields, shapes, strict=True):
-            off = not fits(arrays[name].shape, shape)
-            if off or inputs > self.num_inputs:
-                raise value_error(
-                    f"`{name}` must have the shape that `num_inputs` and "
-                    "`units` give it",
-                    needed=shape,
-                    **{f"{name}.shape": arrays[name].shape},
-                )
-        self.set_fitted(self._known_classes(inputs), **arrays)

@@ -6,7 +6,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.affine import AffineCalibrator
 from keras_calib.calibrators.affine import check_square
 from keras_calib.calibrators.affine_coordinates import without_ruled_out
@@ -14,8 +13,6 @@ from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import logsumexp
 from keras_calib.numerics.softmax import num_allowed
@@ -48,22 +45,6 @@ class _Structured(AffineCalibrator):
     temperature = fitted_array("temperature", "The temperature T, a scalar.")
     uniform_share = fitted_array("uniform_share", "The share s of uniform.")
     bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
-
-    def set_known_map(self, weights: Any, **values: Any) -> None:
-        """Sets values given to the constructor: all of them, or none."""
-        name = "scale" if self.diagonal else "matrix"
-        values |= {name: weights}
-        if not self.given_arrays(values):
-            return
-        check_above("temperature", values["temperature"], 0.0)
-        check_share("uniform_share", values["uniform_share"], positive=True)
-        shapes = np.shape(weights), np.shape(values["bias"])
-        if shapes[0][:1] != shapes[1]:
-            raise value_error(
-                f"`{name}` and `bias` must be for the same number of classes",
-                shapes=shapes,
-            )
-        self.set_fitted(shapes[1][0], **values)
 
     def features(self, logits: Any) -> Any:
         """log((1 - s) softmax(z / T) + s / K) (array-agnostic)."""
@@ -139,10 +120,10 @@ class StructuredVectorScaling(_Structured):
         **kwargs: Any,
     ):
         super().__init__(penalty=penalty, name=name, **kwargs)
-        self.set_known_map(
-            scale,
+        self.set_known(
             temperature=temperature,
             uniform_share=uniform_share,
+            scale=scale,
             bias=bias,
         )
 
@@ -207,9 +188,9 @@ class StructuredMatrixScaling(_Structured):
     ):
         super().__init__(penalty=penalty, name=name, **kwargs)
         check_square(matrix)
-        self.set_known_map(
-            matrix,
+        self.set_known(
             temperature=temperature,
             uniform_share=uniform_share,
+            matrix=matrix,
             bias=bias,
         )

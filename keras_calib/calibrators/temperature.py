@@ -114,9 +114,7 @@ class TemperatureScaling(Calibrator):
             raise value_error("`grid` must not be empty", grid=grid)
         for value in self.grid or []:
             check_above("grid", value, 0.0)
-        if temperature is not None:
-            check_above("temperature", temperature, 0.0)
-            self.set_fitted(temperature=temperature)
+        self.set_known(temperature=temperature)
 
     @property
     def temperature(self) -> float:

@@ -74,6 +74,7 @@ class VennAbers(OneVsRest):
     """
 
     fitted_values = ("upper_edges", "p1", "p0_complement")
+    ascending = ("upper_edges",)
     upper_edges = fitted_array(
         "upper_edges", "Largest log-odds of each entry; rows repeat their last."
     )

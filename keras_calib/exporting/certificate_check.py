@@ -11,6 +11,7 @@ from typing import Any
 from typing import NamedTuple
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.exporting.certificate_file import artefact_files
 from keras_calib.exporting.certificate_file import certificate_path
 from keras_calib.exporting.certificate_file import differences_within
@@ -104,7 +105,7 @@ def check_certificate(
         Angelopoulos et al., Learn then Test, 2021,
         https://arxiv.org/abs/2110.01052
     """
-    path = Path(path).expanduser()
+    path = path_of(path)
     if not path.exists():
         raise value_error(
             "`path` must be an exported folder or file", path=str(path)

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.backend.files import replacing
 from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import TemperatureScaling
@@ -153,7 +154,7 @@ def recalibrate_file(
     target = Target(risk, coverage, delta, method).check()
     check_share("tune_fraction", tune_fraction, positive=True)
     check_integer("batch_size", batch_size, 1)
-    name = format_of(Path(path), None)
+    name = format_of(path_of(path), None)
     if name == "savedmodel":
         raise value_error(
             "`path` must end in .tflite or .onnx; for a SavedModel assign its "
@@ -347,10 +348,10 @@ def _check_ids(
 
 def _read_paths(path: Any, out: Any) -> tuple[Path, Path]:
     """The file to read and the one to write; raises ValueError."""
-    path = Path(path).expanduser().resolve()
+    path = path_of(path).resolve()
     if not path.is_file():
         raise value_error("`path` must be an existing file", path=str(path))
-    written = path if out is None else Path(out).expanduser().resolve()
+    written = path if out is None else path_of(out, "out").resolve()
     if written != path:
         if os.path.lexists(written) or written.suffix != path.suffix:
             raise value_error(

@@ -9,6 +9,7 @@ import numpy as np
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.backend.files import replacing
 from keras_calib.backend.files import safe_cell
 from keras_calib.backend.files import write_csv
@@ -59,7 +60,7 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
     Reference:
         https://parquet.apache.org
     """
-    path = Path(path).expanduser()
+    path = path_of(path)
     kind = path.suffix.lower()
     if kind not in (".npz", ".csv", ".parquet"):
         raise value_error(

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import re
 from collections.abc import Callable
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ import keras
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.backend.files import replacing
 from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import Calibrator
@@ -181,7 +181,7 @@ def export(
         )
     check_flag("overwrite", overwrite)
     check_flag("certificate", certificate)
-    path = _read_path(path)
+    path = path_of(path)
     made = file_format(format_of(path, format))
     if os.path.lexists(path):
         check_replaced(path, made.name, overwrite)
@@ -227,15 +227,6 @@ def export(
         found = itertools.chain([next(found)], found)
         _write_whole(served, path, made, images, found, overwrite, certificate)
     return path
-
-
-def _read_path(path: Any) -> Path:
-    # Checked first, as a Path loses one of the two slashes.
-    if re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)):
-        raise value_error(
-            "`path` must be of a local file system", path=str(path)
-        )
-    return Path(path).expanduser()
 
 
 def _read_selector(

@@ -99,10 +99,25 @@ class MergeableMetric(keras.metrics.Metric):
         if flags.shape == (3,):
             # The first versions had one less.
             state = {**state, "flags": np.append(flags, 0)}
+        if state["schema"] != self._schema:
+            raise value_error(
+                f"the state must be of schema {self._schema}: make it anew "
+                "with this version",
+                schema=state["schema"],
+            )
+        config = self._comparable_config()
+        if state["config"] != config:
+            raise value_error(
+                "`metrics` must be of one configuration: make all with the "
+                "same arguments",
+                own=config,
+                other=state["config"],
+            )
         own = {"sums": self.sums, "flags": self.flags}
-        shapes = {key: tuple(x.shape) for key, x in own.items()}
-        _check_state(state, self._schema, self._comparable_config(), shapes)
-        return {key: np.asarray(state[key], "int64") for key in own}
+        return {
+            key: _entries(key, state[key], tuple(variable.shape))
+            for key, variable in own.items()
+        }
 
     def _assign(self, state: dict[str, Any]) -> None:
         assign_sum(self.sums, exact_sums.normalize_limbs(state["sums"]))
@@ -118,44 +133,26 @@ def _restored(
     return made
 
 
-def _check_state(
-    state: dict[str, Any],
-    schema: int,
-    config: dict[str, Any],
-    shapes: dict[str, tuple[int, ...]],
-) -> None:
-    """Raise unless a state belongs to a metric of this configuration."""
-    if state["schema"] != schema:
+def _entries(key: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Entries of a state in int64; ValueError for what no state has."""
+    entries = np.asarray(given)
+    if entries.shape != shape:
         raise value_error(
-            f"the state must be of schema {schema}: make it anew with this "
-            "version",
-            schema=state["schema"],
+            f'the state\'s "{key}" must have shape {shape}: make it anew '
+            "with this version",
+            shape=entries.shape,
         )
-    if state["config"] != config:
+    wrong = entries
+    if entries.dtype.kind in "iu":
+        wrong = entries[(entries < 0) | (entries > _LARGEST_ENTRY)]
+    if wrong.size:
         raise value_error(
-            "`metrics` must be of one configuration: make all with the same "
-            "arguments",
-            own=config,
-            other=state["config"],
+            f'the state\'s "{key}" must be whole numbers from 0 to 2^52, as '
+            "`state_dict()` returns them",
+            dtype=entries.dtype.name,
+            wrong=wrong.reshape(-1)[:3].tolist(),
         )
-    for key, shape in shapes.items():
-        entries = np.asarray(state[key])
-        if entries.shape != shape:
-            raise value_error(
-                f'the state\'s "{key}" must have shape {shape}: make it anew '
-                "with this version",
-                shape=entries.shape,
-            )
-        if entries.dtype.kind not in "iu" or not np.all(
-            (entries >= 0) & (entries <= _LARGEST_ENTRY)
-        ):
-            raise value_error(
-                f'the state\'s "{key}" must be whole numbers from 0 to '
-                "2^52, as `state_dict()` returns them",
-                dtype=entries.dtype.name,
-                smallest=entries.min(),
-                largest=entries.max(),
-            )
+    return entries.astype("int64")
 
 
 def _state_of(metric: Any, cls: type[Any]) -> dict[str, Any]:

@@ -8,13 +8,13 @@ import struct
 import time
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.backend.files import replacing
 from keras_calib.backend.files import safe_cell
 from keras_calib.backend.files import write_csv
@@ -55,7 +55,7 @@ class EpochFiles:
             if picture_dir is not None:
                 # A prefix such as "cal/" makes a group in TensorBoard.
                 name = f"{prefix.replace('/', '_')}reliability"
-                self._pictures = Path(picture_dir, name)
+                self._pictures = path_of(picture_dir, "picture_dir") / name
                 self._pictures.parent.mkdir(parents=True, exist_ok=True)
                 # Permissions do not always tell whether one can write.
                 probe = self._pictures.with_name(f"{name}_probe.png")
@@ -113,7 +113,7 @@ class EpochTable:
     """
 
     def __init__(self, path: Any, columns: list[str]):
-        self.path = Path(path)
+        self.path = path_of(path, "csv_path")
         self.columns = ["epoch", *map(safe_cell, columns)]
         self._lock = PathLock("csv_path", path)
         self._lock.acquire()

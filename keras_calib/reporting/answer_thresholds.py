@@ -1,12 +1,12 @@
 """The threshold of answers of any model, applied in Python."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
@@ -172,7 +172,7 @@ def load_threshold(path: Any) -> AnswerThreshold:
     """
     try:
         facts = json.loads(
-            Path(path).read_text(encoding="utf-8"),
+            path_of(path).read_text(encoding="utf-8"),
             parse_constant=_no_number,
             object_pairs_hook=_once,
         )

@@ -4,11 +4,11 @@ import html
 import json
 from collections.abc import Mapping
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.exporting.certificate_file import certificate_path
 from keras_calib.exporting.certificate_file import read_certificate
 from keras_calib.inputs.checks import check_number
@@ -95,7 +95,7 @@ def model_card(
         raise type_error("`tags` must be a list of texts", tags=tags)
     for metric, value in (evaluation or {}).items():
         check_number(metric, value)
-    place = certificate_path(Path(path).expanduser())
+    place = certificate_path(path_of(path))
     facts = read_certificate(place, check=True)
     return _template().render(
         {

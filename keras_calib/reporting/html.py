@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.backend.files import replacing
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.plots import ConfidenceDisplay
@@ -114,7 +115,7 @@ class Report:
 
 def check_html(path: Any) -> Path:
     """The path of a page to write; ValueError if it can be none."""
-    path = Path(path)
+    path = path_of(path)
     if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
         raise value_error(
             "`path` must be a file that ends in .html", path=str(path)

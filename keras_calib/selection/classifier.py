@@ -30,6 +30,7 @@ from keras_calib.selection.answers import interval_of_label
 from keras_calib.selection.candidates import check_units
 from keras_calib.selection.cost_targets import CostTarget
 from keras_calib.selection.cost_targets import read_target
+from keras_calib.selection.costs import CostLayer
 from keras_calib.selection.costs import CostRule
 from keras_calib.selection.costs import rule_of
 from keras_calib.selection.group_names import read_groups
@@ -38,7 +39,6 @@ from keras_calib.selection.prior_targets import PriorTarget
 from keras_calib.selection.shift import read_classes
 from keras_calib.selection.shifted_fits import labels_of
 from keras_calib.selection.shifted_fits import shifted_target
-from keras_calib.selection.stored_layer import StoredLayer
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.tuning import HeldOut
@@ -50,7 +50,7 @@ __all__ = ["SelectiveClassifier"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SelectiveClassifier(StoredLayer, FitsOnModel):
+class SelectiveClassifier(CostLayer, FitsOnModel):
     """A classifier that abstains when its score is below a threshold.
 
     Use it to let a model answer only when it is sure enough. It calibrates

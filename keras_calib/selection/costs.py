@@ -17,10 +17,15 @@ from keras_calib.numerics.softmax import Top1
 from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.selection.answers import accepted
 from keras_calib.selection.answers import answers_of
+from keras_calib.selection.candidates import of_records
+from keras_calib.selection.candidates import read_records
 from keras_calib.selection.data_hash import cost_facts
 from keras_calib.selection.data_hash import cost_hashes
 from keras_calib.selection.data_hash import cost_rows
+from keras_calib.selection.mixture_targets import MixtureTarget
+from keras_calib.selection.prior_targets import PriorTarget
 from keras_calib.selection.threshold_layer import ThresholdLayer
+from keras_calib.selection.thresholds import Target
 from keras_calib.selection.tuning import by_blocks
 
 __all__ = ["CostLayer", "CostRule", "rule_of"]
@@ -81,6 +86,7 @@ class CostRule:
 class CostLayer(ThresholdLayer):
     """Abstract: a layer that may answer by costs instead of errors."""
 
+    stored_parts = ("calibrator", "score")
     # The rule in use; None without costs.
     _rule: CostRule | None = None
     # The scores that there are, as given and as functions, and the place of
@@ -142,17 +148,53 @@ class CostLayer(ThresholdLayer):
             return self._rule.answers(logits, threshold)
         return answers_of(logits, self.score_of(logits), threshold)
 
-    def score_config(self) -> dict[str, Any]:
-        """Scores and costs as a configuration stores them."""
+    def get_config(self):
         score, costs = self.score, None
         if self._rule is not None:
             score, costs = "msp", self._rule.costs.tolist()
-        several = self._place is None
-        score = [*score] if several else score
+        score = [*score] if self._place is None else score
         return {
+            **super().get_config(),
             "score": keras.saving.serialize_keras_object(score),
             "costs": costs,
         }
+
+    def take_records(
+        self,
+        target: Target | PriorTarget | MixtureTarget,
+        records: tuple,
+        names: tuple | None,
+        kind: Any,
+        log_odds: bool,
+    ) -> None:
+        """Takes the best threshold; raises ValueError if none is within reach.
+
+        Args:
+            target: What to reach.
+            records: Scores, correctness and weights of one shape.
+            names: Names of the groups, or None.
+            kind: True class or place of the group of each record, or None.
+            log_odds: Whether scores are log-odds of the confidence.
+        """
+        if names is not None and isinstance(target, Target):
+            self.take_groups(names, kind, records, target)
+            return
+        scores, correct, weight = records
+        read = read_records(scores, correct, weight, target.delta)
+        kept = read[2] > 0
+        scores, correct, weight = (x[kept] for x in read)
+        found = of_records(scores, correct, weight)
+        if isinstance(target, Target):
+            self.take(found, target, log_odds)
+            return
+        found, chosen, certified = target.choose(
+            scores, correct, kind[kept], log_odds
+        )
+        self.keep(found, chosen, certified, target.delta)
+
+    def parts(self) -> list[Any]:
+        """Calibrator and scores."""
+        return [*super().parts(), *self._functions]
 
 
 def rule_of(costs: Any, score: Any) -> CostRule:

@@ -28,13 +28,13 @@ from keras_calib.selection.candidates import candidates
 from keras_calib.selection.candidates import check_equal_weights
 from keras_calib.selection.candidates import check_units
 from keras_calib.selection.classifier import SelectiveClassifier
-from keras_calib.selection.label_layer import LabelThresholdLayer
 from keras_calib.selection.label_records import ExampleTarget
 from keras_calib.selection.label_records import example_records
 from keras_calib.selection.label_records import split_rows
 from keras_calib.selection.label_records import weighted
 from keras_calib.selection.label_thresholds import LabelThresholds
 from keras_calib.selection.label_thresholds import choose_of_labels
+from keras_calib.selection.selector_layer import SelectorLayer
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.thresholds import choose
@@ -45,7 +45,7 @@ __all__ = ["MultiLabelSelector", "selector_of"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class MultiLabelSelector(LabelThresholdLayer, FitsOnModel):
+class MultiLabelSelector(SelectorLayer, FitsOnModel):
     """Abstains from answers to single labels, or to whole examples.
 
     Use it to let a model of several labels answer only where it is sure
@@ -94,6 +94,7 @@ class MultiLabelSelector(LabelThresholdLayer, FitsOnModel):
     """
 
     fits_batches = False
+    reads_labels = True
 
     def __init__(
         self,
@@ -125,6 +126,7 @@ class MultiLabelSelector(LabelThresholdLayer, FitsOnModel):
         if label_names is None and calibrator is not None:
             label_names = calibrator.label_names
         self.label_names = check_label_names(label_names, None)
+        self.check_facts(threshold, chosen)
         self._chosen = chosen
         if threshold is not None:
             self.set_threshold(as_array(threshold, "threshold", "float32"))
@@ -285,7 +287,11 @@ class MultiLabelSelector(LabelThresholdLayer, FitsOnModel):
         if self.by == "example":
             records = example_records(columns, right, self.example)
             kept, correct, weight = records
-            chosen = _of_examples(score[kept], correct, weight, target)
+            if isinstance(target, ExampleTarget):
+                chosen = target.choose(score[kept], correct, weight)
+            else:
+                some = candidates(score[kept], correct, weight, target.delta)
+                chosen, _ = choose(some, target)
         else:
             found = []
             for k in range(columns.num_labels):
@@ -303,12 +309,44 @@ class MultiLabelSelector(LabelThresholdLayer, FitsOnModel):
             chosen = choose_of_labels(names, found, target, at_once)
         self.keep(chosen)
 
+    def build(self, input_shape):
+        self.check_fitted()
 
-def _of_examples(score: Any, correct: Any, weight: Any, target: Any) -> Any:
-    if isinstance(target, ExampleTarget):
-        return target.choose(score, correct, weight)
-    found = candidates(score, correct, weight, target.delta)
-    return choose(found, target)[0]
+    def get_config(self):
+        names = self.label_names
+        return {
+            **super().get_config(),
+            "by": self.by,
+            "example": self.example,
+            "label_names": None if names is None else list(names),
+        }
+
+    def fitted_summary(self) -> dict[str, Any]:
+        """What it is by, threshold and calibrator."""
+        return {
+            "by": self.by,
+            "threshold": self._threshold,
+            "calibrator": self.calibrator,
+        }
+
+    def keep(self, chosen: LabelThresholds | ChosenThreshold) -> None:
+        """Takes the threshold of facts, and notes the calibrator's fit."""
+        self.set_threshold(np.asarray(chosen.threshold, "float32"))
+        self._chosen = chosen
+        self.note_fits()
+
+    def set_threshold(self, threshold: np.ndarray) -> None:
+        """Makes the variable if need be, and sets it."""
+        if np.isnan(threshold).any() or threshold.ndim != (self.by == "label"):
+            raise value_error(
+                "`threshold` must be a number by example, and one for each "
+                "label by label",
+                by=self.by,
+                shape=threshold.shape,
+            )
+        self.make_threshold(threshold.shape)
+        self._threshold.assign(threshold)
+        self.mark_fitted()
 
 
 def selector_of(part: SelectiveClassifier, **options: Any) -> Any:

@@ -5,17 +5,22 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import unlock_variables
+from keras_calib.backend.traced import is_in_live_graph
 from keras_calib.calibrators.fitted_layer import DependentLayer
+from keras_calib.formulas.costs import MeanCost
+from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.label_thresholds import LabelThresholds
 from keras_calib.selection.shifted_facts import MixtureThreshold
 from keras_calib.selection.shifted_facts import PriorThreshold
-from keras_calib.selection.thresholds import chosen_of
+from keras_calib.selection.thresholds import ChosenThreshold
 
 __all__ = ["SelectorLayer"]
 
+_TINY = float(np.finfo("float32").tiny)
 # Facts by a field that they alone have, before those of one threshold.
 _KINDS = {
     "target_prior": PriorThreshold,
@@ -40,15 +45,59 @@ class SelectorLayer(DependentLayer):
         value = to_numpy(self._threshold)
         return value if value.ndim else float(value)
 
+    @property
+    def chosen(self) -> Any:
+        """Coverage, risk and guarantee found by `fit`; None without a fit.
+
+        A `ChosenThreshold`, or `LabelThresholds` of several labels. After a fit
+        with `groups` `GroupThresholds`, or `MixtureThreshold` with
+        `one_threshold`; with `target_prior` `PriorThreshold`.
+        """
+        return self._chosen
+
     def parts(self) -> list[Any]:
         """The calibrator."""
         return [self.calibrator]
 
+    def check_facts(self, threshold: Any, chosen: Any) -> None:
+        """Raises ValueError unless given facts are those of the threshold."""
+        if chosen is None:
+            return
+        told = np.asarray(chosen.threshold, "float64")
+        given = np.nan if threshold is None else threshold
+        own = as_array(given, "threshold", "float64")
+        # A layer keeps it in float32.
+        near = own.shape == told.shape and np.isclose(own, told, 1e-6, _TINY)
+        if not np.all(near):
+            raise value_error(
+                "`threshold` must be that of `chosen`, whose facts are for no "
+                "other: leave `chosen` out, or fit anew",
+                threshold=own[:4].tolist() if own.ndim else threshold,
+                **{"chosen.threshold": told.reshape(-1)[:4].tolist()},
+            )
+        has_cost = getattr(chosen, "cost", None) is not None
+        if has_cost != (getattr(self, "costs", None) is not None):
+            raise value_error(
+                "`costs` must be those that `chosen` is for, or None if its "
+                "facts have no cost",
+                chosen=chosen,
+            )
+
     def make_threshold(self, shape: tuple[int, ...]) -> None:
         """Makes the variable, unless there is one of this shape."""
         if self._threshold is not None:
-            if tuple(self._threshold.shape) == shape:
+            before = tuple(self._threshold.shape)
+            if before == shape:
                 return
+            if is_in_live_graph(self):
+                raise value_error(
+                    f"`{type(self).__name__}` must keep its number of "
+                    "thresholds while a compiled function holds it, such as "
+                    "that of `model.predict`: fit a new selector and build a "
+                    "new model with it",
+                    before=before,
+                    now=shape,
+                )
             unlock_variables(self)
             self.built = False
             del self._threshold
@@ -91,4 +140,6 @@ def _facts_of(config: dict) -> Any:
     for name, kind in _KINDS.items():
         if name in fields:
             return kind(**fields)
-    return chosen_of(config)
+    if fields.get("cost") is not None:
+        fields["cost"] = MeanCost(*fields["cost"])
+    return ChosenThreshold(**fields)

@@ -6,7 +6,6 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.traced import is_in_live_graph
 from keras_calib.backend.traced import note_graph
 from keras_calib.inputs.checks import check_number
 from keras_calib.selection.candidates import Candidates
@@ -49,19 +48,14 @@ class ThresholdLayer(SelectorLayer):
             kwargs["groups"] = served_ids(kwargs["groups"], self._group)
         return super().__call__(logits, *args, **kwargs)
 
-    def set_threshold(
-        self,
-        threshold: Any,
-        chosen: Any,
-    ) -> None:
+    def set_threshold(self, threshold: Any, chosen: Any) -> None:
         """Makes the variable; the constructor calls it last.
 
-        Args:
-            threshold: The threshold, or None to wait for a fit; one for each
-                group of `chosen`.
-            chosen: Facts about it, or None.
+        `threshold` is None to wait for a fit, or one for each group of the
+        facts `chosen`.
         """
         group = chosen.group if isinstance(chosen, GroupThresholds) else ()
+        self.check_facts(threshold, chosen)
         self._make_threshold(group)
         self._fitted = threshold is not None
         self._chosen = chosen
@@ -69,17 +63,9 @@ class ThresholdLayer(SelectorLayer):
             self.note_fits()
         if threshold is None:
             return
-        if group:
-            threshold = np.asarray(threshold, "float32")
-            if threshold.shape != (len(group),) or np.isnan(threshold).any():
-                raise value_error(
-                    "`threshold` must have a number for each group of `chosen`",
-                    shape=threshold.shape,
-                    groups=len(group),
-                )
-        elif threshold not in (float("inf"), -float("inf")):
+        if not group and threshold not in (float("inf"), -float("inf")):
             check_number("threshold", threshold)
-        self._threshold.assign(threshold)
+        self._threshold.assign(np.asarray(threshold, "float32"))
 
     def _make_threshold(self, group: tuple) -> None:
         """Variables for one threshold, or for one of each group and the ids.
@@ -102,18 +88,6 @@ class ThresholdLayer(SelectorLayer):
         if group:
             self._ids.assign(ids_of(group))
 
-    def _check_may_regroup(self, group: tuple) -> None:
-        """Raises if a compiled function would go on with other variables."""
-        if len(group) != len(self._group) and is_in_live_graph(self):
-            raise value_error(
-                f"`{type(self).__name__}` must keep its number of groups while "
-                "a compiled function holds it, such as that of "
-                "`model.predict`: fit a new selector and build a new model "
-                "with it",
-                before=len(self._group),
-                now=len(group),
-            )
-
     @property
     def groups(self) -> tuple:
         """Ids or names of the groups, ascending; empty without groups."""
@@ -132,15 +106,6 @@ class ThresholdLayer(SelectorLayer):
         if self._ids is None:
             return self._threshold
         return thresholds_of(self._ids, self._threshold, groups, shape)
-
-    @property
-    def chosen(self) -> Any:
-        """Coverage, risk and guarantee found by `fit`; None without a fit.
-
-        A `ChosenThreshold`, `GroupThresholds` after a fit with `groups`,
-        `MixtureThreshold` with `one_threshold`, or `PriorThreshold`.
-        """
-        return self._chosen
 
     def table(self, group: Any = None) -> ThresholdTable:
         """Coverage and risk of each threshold, on the data of the last fit.
@@ -191,7 +156,6 @@ class ThresholdLayer(SelectorLayer):
         largest_cost: float | None = None,
     ) -> None:
         """Takes a threshold that was chosen among the candidates."""
-        self._check_may_regroup(())
         self._make_threshold(())
         self._group_table = self._cost_records = None
         self._chosen = chosen
@@ -217,7 +181,6 @@ class ThresholdLayer(SelectorLayer):
         )
         chosen, certified = choose_of_groups(names, found, target)
         chosen = with_group_hashes(chosen, found)
-        self._check_may_regroup(names)
         self._make_threshold(names)
         self._chosen, self._table = chosen, None
         self._cost_records = None

@@ -32,7 +32,6 @@ __all__ = [
     "ThresholdTable",
     "choose",
     "choose_threshold",
-    "chosen_of",
     "points_of",
     "table_of",
 ]
@@ -293,13 +292,6 @@ def points_of(
         rows.append((one.num_samples, *map(float, values)))
     risk = safe_divide(np.float64(wrong), np.float64(accepted))
     return (*zip(*rows, strict=True), accepted / total, float(risk))
-
-
-def chosen_of(config: dict) -> ChosenThreshold:
-    """A chosen threshold of its fields, as a layer stores them."""
-    cost = config.get("cost")
-    cost = None if cost is None else MeanCost(*cost)
-    return ChosenThreshold(**{**config, "cost": cost})
 
 
 def table_of(

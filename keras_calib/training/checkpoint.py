@@ -14,6 +14,7 @@ import numpy as np
 from keras import backend
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import check_not_locked
 from keras_calib.backend.npz import NpzFile
@@ -60,7 +61,7 @@ def finished_epochs(path: str | os.PathLike) -> int:
         Keras, BackupAndRestore,
         https://keras.io/api/callbacks/backup_and_restore/
     """
-    path = Path(path)
+    path = path_of(path)
     return _read(path)["epochs"] if path.exists() else 0
 
 
@@ -100,7 +101,7 @@ def save_training_state(
         The way of writing: POSIX, rename,
         https://pubs.opengroup.org/onlinepubs/9699919799/functions/rename.html
     """
-    path = Path(path)
+    path = path_of(path)
     check_not_locked("path", path)
     variables = _variables(model)
     state = {
@@ -155,7 +156,7 @@ def load_training_state(
         Keras, BackupAndRestore,
         https://keras.io/api/callbacks/backup_and_restore/
     """
-    path = Path(path)
+    path = path_of(path)
     if not path.exists():
         return None
     if not model.built:

@@ -1,12 +1,12 @@
 """A callback that resumes training after a kill."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import keras
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.backend.keras_internals import begin_at_epoch
 from keras_calib.backend.keras_internals import callback_model
 from keras_calib.backend.keras_internals import fit_arguments
@@ -92,7 +92,7 @@ class ResumableBackup(keras.callbacks.Callback):
     ):
         super().__init__()
         check_integer("every", every, 1)
-        self.path = Path(path)
+        self.path = path_of(path)
         self.callbacks = list(callbacks)
         for callback in self.callbacks:
             state_names(callback)

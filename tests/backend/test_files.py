@@ -16,8 +16,13 @@ from file_writers import writer
 from kinds_of_files import KINDS
 from kinds_of_files import writers
 
+import keras_calib as kc
 from keras_calib.backend.files import replacing
 from keras_calib.backend.files import write_csv
+from keras_calib.reporting.prediction_files.columns import ColumnFile
+from keras_calib.reporting.prediction_files.threshold_file import (
+    is_threshold_file,
+)
 
 FSIZE = resource.RLIMIT_FSIZE
 
@@ -118,6 +123,49 @@ def test_a_full_disk_leaves_the_old_file_and_says_which(name, tmp_path):
     assert raised.value.errno == errno.EFBIG
     assert name in str(raised.value)
     assert path.read_bytes() == old and names(tmp_path) == there
+
+
+# The command line gives this writer a path that it has read.
+@pytest.mark.parametrize("name", sorted({*KINDS} - {"plan.csv"}))
+def test_a_path_is_a_text_and_home_is_home(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    made, write = writers(), KINDS[name]
+    for path, error in (
+        (name.encode(), TypeError),
+        (5, TypeError),
+        (io.BytesIO(), TypeError),
+        (f"a\0{name}", ValueError),
+        (f"https://a.b/{name}", ValueError),
+    ):
+        with pytest.raises(error, match="^`(csv_)?path` must be "):
+            write(made, path)
+    assert names(tmp_path) == []
+    write(made, f"~/{name}")
+    assert name in names(tmp_path / "home")
+    assert names(tmp_path) == ["home"]
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("tokens.npz", kc.CompactLogits.load),
+        ("monitor.npz", kc.Monitor.load),
+        ("backup.npz", kc.finished_epochs),
+        ("threshold.json", is_threshold_file),
+        ("records.csv", lambda path: ColumnFile(path).names),
+    ],
+)
+def test_what_is_written_at_home_is_read_there(
+    name, read, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made, here = writers(), (tmp_path / name).resolve()
+    KINDS[name](made, here)
+    assert type(read(f"~/{name}")) is type(read(here))
+    for path in (bytes(here), 5, None):
+        with pytest.raises(TypeError, match="^`path` must be a text"):
+            read(path)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import keras_calib as kc
 from keras_calib.calibrators.local_network import TreeShape
 from keras_calib.calibrators.local_network import start_weights
 from keras_calib.calibrators.local_network import tree_temperature
+from keras_calib.calibrators.one_vs_rest import OneVsRest
 
 # Fits that need a package which only some backends go with run where it is.
 CASES = [case for case in CALIBRATORS if case.can_fit]
@@ -53,6 +54,8 @@ def one_output():
     return labels, logits[:, 1:] - logits[:, :1]
 
 
+# Keras passes errors of a configuration on as a TypeError.
+WRONG = (ValueError, TypeError)
 FITTED = {}
 
 
@@ -372,23 +375,26 @@ def test_a_class_without_samples_is_refused_where_it_matters():
             assert calibrator.fitted, case
 
 
-def test_fewer_samples_than_parameters_are_refused():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(80, 4)).astype("float32")
-    labels = np.arange(80) % 4
+def test_no_fitted_value_is_taken_that_no_fit_has():
+    _, logits = held_out(60, num_classes=2)
+    yes = logits + np.random.default_rng(1).normal(size=(60, 2)) > 0
     for case in CLASSES:
-        needed = case.make().num_parameters(4)
-        if needed < 5:
+        config = fitted(case).get_config()
+        for name in case.cls.fitted_values:
+            for bad in (np.nan, np.inf, -np.inf, 1e300):
+                value = np.array(config[name])
+                value.flat[-1] = bad
+                with pytest.raises(WRONG, match=f"`{name}` must be "):
+                    case.cls.from_config({**config, name: value.tolist()})
+        if not isinstance(fitted(case), kc.TemperatureScaling | OneVsRest):
             continue
-        for few, weight in (
-            ((labels[: needed - 1], logits[: needed - 1]), None),
-            ((labels, logits), np.arange(80) < needed - 1),
-        ):
-            calibrator = case.make()
-            rule = f"samples={needed - 1}, param.*={needed}"
-            with pytest.raises(ValueError, match=rule):
-                calibrator.fit(*few, weight)
-            assert not calibrator.fitted, case
-    # As many are enough.
-    binning = kc.HistogramBinning(num_bins=10)
-    assert binning.fit(labels[:10], logits[:10]).fitted
+        # Those of several labels are read at the same door.
+        labels = kc.MultiLabelCalibrator(case.make())
+        labels = labels.fit(yes, logits, num_folds=0).get_config()
+        for name, value in labels["values"].items():
+            value = np.array(value)
+            value.flat[-1] = np.nan
+            values = {**labels["values"], name: value.tolist()}
+            other = {**labels, "values": values}
+            with pytest.raises(WRONG, match=f"`{name}` must be "):
+                kc.MultiLabelCalibrator.from_config(other)

@@ -7,6 +7,7 @@ from functools import partial
 import keras
 import numpy as np
 import pytest
+from cases import CALIBRATORS
 from cases import array
 
 import keras_calib as kc
@@ -30,6 +31,28 @@ def test_force_fits_all_the_same():
     with pytest.raises(ValueError, match="`force=True` fits all the same"):
         scaling.fit(labels, logits)
     assert scaling.fit(labels, logits, num_folds=0, force=True).fitted
+
+
+def test_fewer_samples_than_parameters_are_refused():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(80, 4)).astype("float32")
+    labels = np.arange(80) % 4
+    for case in CALIBRATORS:
+        needed = case.make().num_parameters(4)
+        if needed < 5 or not case.can_fit:
+            continue
+        for few, weight in (
+            ((labels[: needed - 1], logits[: needed - 1]), None),
+            ((labels, logits), np.arange(80) < needed - 1),
+        ):
+            calibrator = case.make()
+            rule = f"samples={needed - 1}, param.*={needed}"
+            with pytest.raises(ValueError, match=rule):
+                calibrator.fit(*few, weight)
+            assert not calibrator.fitted, case
+    # As many are enough.
+    binning = kc.HistogramBinning(num_bins=10)
+    assert binning.fit(labels[:10], logits[:10]).fitted
 
 
 def test_a_map_that_helps_no_other_sample_says_so():
@@ -248,6 +271,38 @@ def test_tables_of_other_shapes_are_refused():
         kc.BetaCalibration(coefficients=[[1.0, 1.0, 0.0]] * 2)
     with pytest.raises(ValueError, match="`matrix` must be square"):
         kc.MatrixScaling(matrix=[[1, 0, 0], [0, 1, 0]], bias=[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("cls", "values", "rule"),
+    [
+        (kc.HistogramBinning, ([[0.5, 0.8]], [[0.2, 0.7]]), "end with 1 in"),
+        (kc.HistogramBinning, ([[1.0, 0.5]], [[0.2, 0.7]]), "not decrease"),
+        (kc.HistogramBinning, ([[0.5, 1.0]], [[-3, 7.0]]), "in .0, 1."),
+        (kc.HistogramBinning, ([[]], [[]]), "a row for each class"),
+        (kc.HistogramBinning, ([[0.5], [0.5, 1]], [[0.2, 0.7]]), "hold real"),
+        (kc.IsotonicCalibration, ([[1.0, 0.5]], [[0.4, 0.8]]), "not decrease"),
+        (kc.IsotonicCalibration, ([[0.5, 1.0]], [[0.8, 0.4]]), "not decrease"),
+        (kc.IsotonicCalibration, ([[0.5, 1.0]], [[-2.0, 9.0]]), "in .0, 1."),
+        (kc.IsotonicCalibration, ([[-5.0, 1.0]], [[0.1, 0.9]]), "in .0, 1."),
+        (kc.VennAbers, ([[1.0, 0.0]], [[0.5] * 2], [[0.6] * 2]), "decrease"),
+        (kc.VennAbers, ([[1.0]], [[1.5]], [[0.6]]), "`p1` must be in"),
+        (kc.QuadraticScaling, ([[1.0, 0, 0]], [[2.0, 1.0]]), "not decrease"),
+        (kc.BetaCalibration, ([[1.0, 0.0]],), "must have 3 columns"),
+        (kc.TemperatureScaling, (-1.0,), "must be > 0"),
+        # float32 has no such number.
+        (kc.TemperatureScaling, (1e-60,), "must be > 0"),
+        (kc.TemperatureScaling, ([1.0, 2.0],), "must be a number"),
+        (kc.TemperatureScaling, (True,), "must be a number"),
+        (kc.TemperatureScaling, ("hot",), "hold real numbers"),
+        (kc.EnsembleTemperatureScaling, (2.0, [1.5, -0.5, 0]), "in .0, 1."),
+        (kc.StructuredVectorScaling, (1.0, [0.1], [1], [0]), "be a number"),
+    ],
+)
+def test_known_values_are_those_that_a_fit_could_find(cls, values, rule):
+    given = dict(zip(cls.fitted_values, values, strict=True))
+    with pytest.raises((ValueError, TypeError), match=rule):
+        cls(**given)
 
 
 def test_masks_of_sequences_pass_through():

@@ -165,6 +165,10 @@ def test_a_state_that_does_not_fit_is_refused_whole():
         ({"sums": np.full((3, 90), -5)}, "whole numbers from 0"),
         ({"sums": np.full((3, 90), 2**62)}, "whole numbers from 0"),
         ({"sums": np.full((3, 90), 0.5)}, "whole numbers from 0"),
+        ({"sums": before["sums"].astype(str)}, "whole numbers from 0"),
+        ({"sums": before["sums"].astype(object)}, "whole numbers from 0"),
+        ({"flags": before["flags"] > 0}, "whole numbers from 0"),
+        ({"flags": None}, "must have shape"),
     ):
         bad = {**before, **change}
         with pytest.raises(ValueError, match=rule):

@@ -144,7 +144,7 @@ MUTANTS = {
         "calibrators/base.py",
         "if count < needed:",
         "if count <= needed:",
-        "calibrators/test_laws.py::test_fewer_samples_than_parameters_are_refused",
+        "calibrators/test_rules.py::test_fewer_samples_than_parameters_are_refused",
     ),
     "ignored_samples_weigh": Mutant(
         "calibrators/fitting_data.py",

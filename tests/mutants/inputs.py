@@ -94,7 +94,7 @@ MUTANTS = {
         "test_groups_given_for_all_rows_need_one_order[selects]",
     ),
     "rows_of_weight_0_choose": Mutant(
-        "selection/stored_layer.py",
+        "selection/costs.py",
         "kept = read[2] > 0",
         "kept = read[2] >= 0",
         "laws/test_what_counts.py::"

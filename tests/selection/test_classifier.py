@@ -256,3 +256,49 @@ def test_a_known_threshold_needs_no_fit():
     for calibrator in ("temperature", kc.TemperatureScaling):
         with pytest.raises(TypeError, match="`calibrator` must be a layer"):
             kc.SelectiveClassifier(calibrator=calibrator)
+
+
+def with_facts():
+    """Selectors with every kind of facts, by the facts' kind."""
+    labels, logits = noisy(n=600)
+    parts, costs = labels % 2, 1.0 - np.eye(4)
+    prior = np.bincount(labels, minlength=4) / len(labels)
+    share = {"risk": 0.05, "delta": 0.2}
+    shares = {"costs": costs, "mean_cost": 0.05, "delta": 0.2}
+    for target in (
+        share,
+        {"groups": parts, **share},
+        {"groups": parts, "one_threshold": True, **share},
+        {"target_prior": prior, **share},
+        shares,
+    ):
+        yield kc.SelectiveClassifier().fit(labels, logits, **target)
+    for by in ("label", "example"):
+        yield kc.MultiLabelSelector(by=by).fit(logits > 0.5, logits, **share)
+
+
+def test_a_threshold_beside_facts_is_that_of_the_facts():
+    for selector in with_facts():
+        config, cls = selector.get_config(), type(selector)
+        copy = cls.from_config(config)
+        assert copy.chosen == selector.chosen
+        np.testing.assert_array_equal(copy.threshold, selector.threshold)
+        known = np.array(config["threshold"])
+        near = np.nextafter(known, 0.0)
+        rounded = np.where(np.isinf(known), known, near).tolist()
+        assert cls.from_config({**config, "threshold": rounded}).fitted
+        for other in (known - 5.0, known + 1e-3, np.r_[known, known], -np.inf):
+            other = {**config, "threshold": np.asarray(other).tolist()}
+            with pytest.raises(ValueError, match="must be that of `chosen`"):
+                cls.from_config(other)
+        with pytest.raises(ValueError, match="that of `chosen`.*hold=None"):
+            cls.from_config({**config, "threshold": None})
+        # Without facts a threshold is free.
+        if not getattr(selector, "groups", ()):
+            other = (known - 5.0).tolist()
+            free = {**config, "threshold": other, "chosen": None}
+            assert cls.from_config(free).chosen is None
+        if "costs" in config:
+            costs = None if config["costs"] else (1.0 - np.eye(4)).tolist()
+            with pytest.raises(ValueError, match="`costs` must be those that"):
+                cls.from_config({**config, "costs": costs})

@@ -371,5 +371,5 @@ def test_known_thresholds_need_no_fit_and_match_their_groups():
     made = kc.SelectiveClassifier(threshold=facts.threshold, chosen=facts)
     assert 0.49 < accepted(made, logits, groups).mean() < 0.51
     for bad in (0.5, [0.5], [0.5, 1.0, np.nan, 2.0]):
-        with pytest.raises(ValueError, match="a number for each group"):
+        with pytest.raises(ValueError, match="must be that of `chosen`"):
             kc.SelectiveClassifier(threshold=bad, chosen=facts)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators import CalibratorChoice
 from keras_calib.calibrators import TemperatureScaling
@@ -47,10 +48,8 @@ __all__ = ["report_of_files"]
 # What top-1 records tell: metrics of the predicted class alone.
 _TOP1_METRICS = tuple(x for x in EXPLAINED if x not in ("nll", "brier"))
 # Calibrators of the confidence alone, and of all classes.
-_OF_LOGS, _OF_LOGITS = (
-    ("affine", "beta", "temperature"),
-    ("choose", "temperature"),
-)
+_OF_LOGS = "affine", "beta", "temperature"
+_OF_LOGITS = "choose", "temperature"
 # Rows that are read at a time of data to fit on.
 _ROWS = 4096
 # What the page calls the file of a flag.
@@ -154,7 +153,11 @@ def _read_held_out(
     keys, ids, held_out = {}, {}, {}
     for flag, file in files.items():
         with blamed(flag):
-            _check_held_out(flag, file)
+            if flag.startswith("--selection") and file.pixels:
+                raise ValueError(
+                    "a threshold with a guarantee needs one prediction for "
+                    "each sample: pixels of an image are not independent"
+                )
             what = f"Reading {flag}"
             parts = progress.rows(file.batches(_ROWS), what, file.num_rows)
             rows = join_rows([*parts])
@@ -163,14 +166,6 @@ def _read_held_out(
                 ids[flag] = rows.ids
             held_out[flag] = _rows_of_logits(rows, file.from_logits, reading)
     return keys, ids, held_out
-
-
-def _check_held_out(flag: str, file: PredictionFile) -> None:
-    if flag.startswith("--selection") and file.pixels:
-        raise ValueError(
-            "a threshold with a guarantee needs one prediction for "
-            "each sample: pixels of an image are not independent"
-        )
 
 
 def _confidence_map(
@@ -350,7 +345,7 @@ def _file_notes(
             what += f" of {next(models)}"
         if (rows := held_out.get(f"{flag}={text}")) is not None:
             said.append(f"{len(rows.labels):,} samples")
-        changed = datetime.datetime.fromtimestamp(Path(text).stat().st_mtime)
+        changed = datetime.datetime.fromtimestamp(path_of(text).stat().st_mtime)
         said.append(f"last changed {changed.isoformat(' ', 'minutes')}")
         notes[what] = ", ".join(said)
     return notes

@@ -45,33 +45,29 @@ def labelled_answers(
     if "correct" not in log.has:
         log.require(("predicted",))
     column = next(name for name in needed if name in log.has)
-    scores: list[np.ndarray] = []
-    correct: list[np.ndarray] = []
-    ids: list[np.ndarray] = []
-    groups: list[Any] = []
+    kept: list[tuple] = []
     start = 0
     what = f"Reading {log.path.name}"
     for part in progress.rows(log.parts(), what, log.num_rows):
-        values = part.score if column == "score" else part.confidence
-        _check_values(column, np.asarray(values), start)
+        values = np.asarray(getattr(part, column))
+        _check_values(column, values, start)
         start += len(part.labels)
-        scores.append(np.asarray(values, "float64"))
-        correct.append(part.labels)
-        ids.append(np.asarray(part.ids or [], object))
-        groups.append([] if part.group is None else part.group)
+        ids = np.asarray(part.ids or [], object)
+        group = [] if part.group is None else part.group
+        kept.append((values.astype("float64"), part.labels, ids, group))
     if not start:
         raise empty
-    right = np.concatenate(correct)
+    scores, right, ids, groups = map(np.concatenate, zip(*kept, strict=True))
     here = right == right
     if not here.any():
         raise value_error("the log must have labels", rows=len(right))
     if "ids" in log.has:
-        _check_once(np.concatenate(ids))
+        _check_once(ids)
     return LabelledAnswers(
-        np.concatenate(scores)[here],
+        scores[here],
         right[here],
-        np.concatenate(ids)[here] if "ids" in log.has else None,
-        np.concatenate(groups).astype(str)[here] if given.group else None,
+        ids[here] if "ids" in log.has else None,
+        groups.astype(str)[here] if given.group else None,
         column,
         int((~here).sum()),
     )

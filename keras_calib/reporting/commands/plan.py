@@ -47,13 +47,14 @@ FLAGS = {
     "path": "--out",
 }
 _SHARES = {
-    "--risk": "largest share of wrong predictions among the accepted",
-    "--ece": "half-width of the interval of the ECE",
-    "--compare": "difference of two accuracies to find",
-    "--accuracy": "that of a calibrated network, in place of a pilot",
-    "--disagreement": "share of samples on which one of two networks is right",
-}
-_DEFAULTS = {
+    "--risk": (None, "largest share of wrong predictions among the accepted"),
+    "--ece": (None, "half-width of the interval of the ECE"),
+    "--compare": (None, "difference of two accuracies to find"),
+    "--accuracy": (None, "that of a calibrated network, in place of a pilot"),
+    "--disagreement": (
+        None,
+        "share of samples on which one of two networks is right",
+    ),
     "--delta": (0.05, "probability that the guarantee fails"),
     "--power": (0.8, "probability to reach the target"),
     "--level": (0.95, "level of the interval of --ece or --compare"),
@@ -64,10 +65,12 @@ _OPTIONS: Options = {
         "action": "append",
         "help": "predictions with labels; twice with --compare",
     },
-    **{f"{flag} SHARE": text for flag, text in _SHARES.items()},
     **{
-        f"{flag} SHARE": {"default": value, "help": f"{text} (%(default)s)"}
-        for flag, (value, text) in _DEFAULTS.items()
+        f"{flag} SHARE": {
+            "default": value,
+            "help": text + " (%(default)s)" * (value is not None),
+        }
+        for flag, (value, text) in _SHARES.items()
     },
     "--method": {
         "choices": ("ltt", "sgr"),
@@ -107,7 +110,7 @@ def check(given: argparse.Namespace) -> None:
             "One of --risk, --ece and --compare must be given",
             received=[f"--{x}" for x in targets],
         )
-    check_shares(given, [x.removeprefix("--") for x in (*_SHARES, *_DEFAULTS)])
+    check_shares(given, [x.removeprefix("--") for x in _SHARES])
     if given.max_samples < 1:
         raise value_error(
             "`max_samples` must be >= 1", max_samples=given.max_samples
@@ -143,9 +146,8 @@ def run(given: argparse.Namespace, progress: Progress) -> None:
 
     pilot = pilot_of_files(given, progress) if given.pilot else None
     progress.say("Simulating selections ...")
-    shared = ("delta", "power", "level", "accuracy", "coverage", "disagreement")
-    shared += ("method", "max_samples")
-    options = {x: getattr(given, x) for x in (*_TARGETS, *shared)}
+    names = [x.removeprefix("--") for x in _SHARES]
+    options = {x: getattr(given, x) for x in (*names, "method", "max_samples")}
     with contextlib.nullcontext() if given.pilot else of_arguments():
         found = plan(pilot=pilot, **options)
     progress.clear()

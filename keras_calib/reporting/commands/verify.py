@@ -1,17 +1,11 @@
 """What `keras-calib verify` does: it checks a certificate without Keras."""
 
 import argparse
-from typing import TYPE_CHECKING
 from typing import Any
 
 from keras_calib.reporting.commands.terminal import Options
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.commands.terminal import add_groups
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from keras_calib.reporting.prediction_files.columns import ColumnFile
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
 
@@ -120,13 +114,14 @@ def run(given: argparse.Namespace, progress: Progress) -> None:
 
 def _records(given: argparse.Namespace) -> dict[str, Any]:
     """What the kind of certificate needs, from the file."""
-    from pathlib import Path
+    import numpy as np
 
+    from keras_calib.backend.files import path_of
     from keras_calib.exporting.certificate_file import certificate_path
     from keras_calib.exporting.certificate_file import read_certificate
     from keras_calib.reporting.prediction_files.columns import ColumnFile
 
-    place = certificate_path(Path(given.path).expanduser())
+    place = certificate_path(path_of(given.path))
     kind = read_certificate(place)["kind"]
     file = ColumnFile(given.data, given.separator, given.decimal)
     name, of_score = given.score or given.confidence, "scores"
@@ -148,17 +143,11 @@ def _records(given: argparse.Namespace) -> dict[str, Any]:
             f"{' and '.join(wanted.values())}. "
             f"Received: {', '.join(file.names[:20])}"
         )
-    return {
-        argument: _column(file, column, argument == "groups")
-        for argument, column in wanted.items()
-    }
-
-
-def _column(file: "ColumnFile", name: str, is_text: bool) -> "np.ndarray":
-    import numpy as np
-
-    asked = ([name], []) if is_text else ([], [name])
-    parts = [np.atleast_1d(x[name]) for x in file.parts(*asked, [])]
-    if not parts:
-        raise ValueError(f"{file.path.name} must have records, not names alone")
-    return np.concatenate(parts)
+    found = {}
+    for argument, column in wanted.items():
+        asked = ([column], []) if argument == "groups" else ([], [column])
+        parts = [np.atleast_1d(x[column]) for x in file.parts(*asked, [])]
+        if not parts:
+            raise ValueError(f"{given.data} must have records, not names alone")
+        found[argument] = np.concatenate(parts)
+    return found

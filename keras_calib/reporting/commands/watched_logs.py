@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.errors import warn
+from keras_calib.backend.files import path_of
 from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import PathLock
 from keras_calib.exporting.certificate_file import read_certificate
@@ -117,7 +118,7 @@ def _monitor(given: Namespace) -> Monitor:
     arguments = {k: x for k, x in arguments.items() if x is not None}
     if given.tolerance == "none":
         arguments["tolerance"] = None
-    if not given.state or not Path(given.state).exists():
+    if not given.state or not path_of(given.state).exists():
         if not given.log:
             raise ValueError(f"--state={given.state}: there is no such file")
         arguments.setdefault("max_waiting", _WAITING)

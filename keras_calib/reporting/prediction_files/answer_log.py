@@ -6,15 +6,16 @@ import json
 import re
 from collections.abc import Iterator
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.reporting.prediction_files.columns import ColumnFile
 from keras_calib.reporting.prediction_files.columns import check_one_role
+from keras_calib.reporting.prediction_files.columns import check_present
 
 __all__ = ["AnswerLog", "Answers", "correctness_of"]
 
@@ -99,7 +100,7 @@ class AnswerLog:
         *,
         threshold: Any = None,
     ):
-        self.path = Path(path)
+        self.path = path_of(path)
         is_lines = self.path.suffix.lower() in (".jsonl", ".ndjson")
         self._file: Any = _JsonLines(path) if is_lines else ColumnFile(path)
         self.num_rows = self._file.num_rows
@@ -108,11 +109,13 @@ class AnswerLog:
         if self.is_empty:
             columns = {}
         self._threshold = threshold
+        asked = [x for x in columns.values() if x is not None]
+        check_present(self.path.name, self._file.names, asked)
         # What an option gives is not found by its own name too.
         given = {columns.get(x) for x in _VERDICTS}
         free = [x for x in self._file.names if x not in given]
         self._columns = {
-            what: self._given(columns.get(what))
+            what: columns.get(what)
             or next((x for x in names if x in free), None)
             for what, names in _NAMES.items()
         }
@@ -150,16 +153,6 @@ class AnswerLog:
             read = {k: np.atleast_1d(part[x]) for k, x in wanted.items()}
             yield self._answers(read, start)
             start += len(next(iter(read.values())))
-
-    def _given(self, name: str | None) -> str | None:
-        """The column that an option gives, which must be there."""
-        if name is not None and name not in self._file.names:
-            raise value_error(
-                f"{self.path.name} must have the columns that are asked for",
-                absent=name,
-                columns=self.names,
-            )
-        return name
 
     def _answers(self, read: dict[str, np.ndarray], start: int) -> Answers:
         num = len(next(iter(read.values())))
@@ -278,7 +271,7 @@ class _JsonLines:
     """Columns of a file with one JSON object in each line."""
 
     def __init__(self, path: Any):
-        self.path = Path(path)
+        self.path = path_of(path)
         self.num_rows = 0
         names: dict[str, None] = {}
         # All lines: what few have, such as labels, may come late.

@@ -8,16 +8,16 @@ import re
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.backend.npz import NpzFile
 from keras_calib.backend.npz import reading_npz
 
-__all__ = ["ColumnFile", "check_one_role"]
+__all__ = ["ColumnFile", "check_one_role", "check_present"]
 
 _ENDINGS = (".npz", ".csv", ".tsv", ".parquet")
 _SEPARATORS = ",;\t|"
@@ -48,7 +48,7 @@ class ColumnFile:
     def __init__(
         self, path: Any, separator: str | None = None, decimal: str = "."
     ):
-        self.path = Path(path)
+        self.path = path_of(path)
         self.num_rows: int | None = None
         self._kind = self.path.suffix.lower()
         self._separator = separator
@@ -305,6 +305,16 @@ def check_one_role(columns: Iterable[tuple[str, str | None]]) -> None:
                 options=[options[name], option],
             )
         options[name or ""] = option
+
+
+def check_present(file: str, names: list[str], wanted: Sequence[str]) -> None:
+    """Raises ValueError for names that no column has."""
+    if absent := [x for x in wanted if x not in names]:
+        raise value_error(
+            f"{file} must have the columns that are asked for",
+            absent=absent[:20],
+            columns=names[:20],
+        )
 
 
 def _filled(column: Any, has_gaps: bool) -> Any:

@@ -135,8 +135,7 @@ class PredictionFile:
     def _columns(self) -> Iterator[dict[str, np.ndarray]]:
         """All columns that are read, piece by piece."""
         roles, classes = self._roles, self._class_columns()
-        texts = {x for x in (roles.ids, *self.group_names) if x}
-        texts = sorted(texts - {*classes})
+        texts = sorted({roles.ids or "", *self.group_names} - {"", *classes})
         numbers = [*roles.outputs, *roles.votes]
         numbers += [roles.weights] if roles.weights else []
         named = self.class_names and not self._has_numbers_for_names

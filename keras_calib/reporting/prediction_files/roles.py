@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.prediction_files.columns import check_one_role
+from keras_calib.reporting.prediction_files.columns import check_present
 
 __all__ = ["Columns", "Roles", "find_roles"]
 
@@ -95,16 +96,15 @@ def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
     classes = () if roles.votes else {x for _, x in used}
     used += [(outputs, x) for x in roles.outputs]
     used.append(("--weights", roles.weights or ""))
-    texts = {x: "--groups" for x in columns.groups if x not in classes}
-    if roles.ids and roles.ids not in classes:
-        texts[roles.ids] = "--ids"
-    used += [(option, x) for x, option in texts.items()]
+    texts = {roles.ids or "": "--ids"}
+    texts |= dict.fromkeys(columns.groups, "--groups")
+    used += [(option, x) for x, option in texts.items() if x not in classes]
     check_one_role(used)
     return roles
 
 
 def _found_roles(file: str, names: list[str], columns: Columns) -> Roles:
-    _check_present(file, names, [x for x in _single(columns) if x is not None])
+    check_present(file, names, [x for x in _single(columns) if x is not None])
     weights = columns.weights or (_WEIGHTS if _WEIGHTS in names else None)
     labels = columns.labels or next((x for x in _LABELS if x in names), None)
     if columns.votes:
@@ -186,15 +186,6 @@ def _single(columns: Columns) -> tuple[str | None, ...]:
     return (labels, *records, columns.weights, columns.ids, *columns.groups)
 
 
-def _check_present(file: str, names: list[str], wanted: Sequence[str]) -> None:
-    if absent := [x for x in wanted if x not in names]:
-        raise value_error(
-            f"{file} must have the columns that are asked for",
-            absent=absent[:20],
-            columns=names[:20],
-        )
-
-
 def _class_columns(
     file: str, names: list[str], text: str, classes: Sequence[str] | None
 ) -> tuple[list[str], Sequence[str] | None] | None:
@@ -206,7 +197,7 @@ def _class_columns(
         return [text], classes
     if "," in text:
         listed = text.split(",")
-        _check_present(file, names, listed)
+        check_present(file, names, listed)
         cut = len(commonprefix(listed).rpartition("_")[0])
         own = [x[cut:].removeprefix("_") for x in listed]
         return listed, classes or (None if own[0].isdecimal() else own)

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of
 from keras_calib.backend.files import replacing
 from keras_calib.exporting.certificate_file import digest_of
 from keras_calib.reporting.answer_thresholds import KEY
@@ -83,7 +83,7 @@ def threshold_facts(
 def write_threshold(path: Any, facts: dict[str, Any]) -> None:
     """Writes the facts of a threshold as JSON; the file is replaced whole."""
     text = json.dumps(facts, indent=2, allow_nan=False)
-    with replacing(Path(path)) as file:
+    with replacing(path) as file:
         file.write(f"{text}\n".encode())
 
 
@@ -109,7 +109,7 @@ def rows_sha256(
 def is_threshold_file(path: Any) -> bool:
     """Whether a file is one that `write_threshold` made."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(path_of(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(found, dict) and KEY in found

@@ -199,7 +199,7 @@ def test_a_log_of_names_alone_has_no_answers(tmp_path, capsys):
         (["--risk=0.1", "--calibrator=beta"], 2, "needs --calibration"),
         (["--risk=0.1", "--calibration=log.csv"], 2, "different answers"),
         (["--risk=0.001"], 1, "--log=log.csv: No threshold is certified"),
-        (["--risk=0.1", "--group=task"], 1, "absent='task'"),
+        (["--risk=0.1", "--group=task"], 1, "absent=['task']"),
         (["--risk=0.1", "--confidence=score"], 1, "confidence` must be in"),
         (["--risk=0.1", "--correct=shares"], 1, "for example by grade >="),
         (["--risk=0.1", "--ids=correct"], 1, "`id` must be there once"),
