@@ -109,14 +109,14 @@ class AnswerLog:
         if self.is_empty:
             columns = {}
         self._threshold = threshold
+        columns = {what: columns.get(what) for what in _NAMES}
         asked = [x for x in columns.values() if x is not None]
         check_present(self.path.name, self._file.names, asked)
         # What an option gives is not found by its own name too.
-        given = {columns.get(x) for x in _VERDICTS}
+        given = {columns[x] for x in _VERDICTS}
         free = [x for x in self._file.names if x not in given]
         self._columns = {
-            what: columns.get(what)
-            or next((x for x in names if x in free), None)
+            what: columns[what] or next((x for x in names if x in free), None)
             for what, names in _NAMES.items()
         }
         # A confidence may be the score too.
