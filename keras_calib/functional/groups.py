@@ -1,6 +1,8 @@
 """Metrics by group: do people, sites or devices differ?"""
 
+from collections.abc import Callable
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from typing import Unpack
 
@@ -338,10 +340,12 @@ def _table(
         p_values = [
             slices.p_values(x, min_size, name, bins, draws) for x in sums
         ]
-    means = {"mean_confidence": slices.mean_confidence}
+    more: dict[str, Callable] = {"mean_confidence": slices.mean_confidence}
+    more |= {name: partial(slices.loss, name) for name in _LOSSES}
+    more |= {name: partial(slices.ranking, name) for name in RANKS}
     return group_metrics(
         sums,
-        means | {x: getattr(slices, x) for x in (*_LOSSES, *RANKS)},
+        more,
         None if p_values is None else np.concatenate(p_values),
         metrics=metrics,
         min_size=min_size,
