@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.replicas import all_rows
 from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.formulas.scores import msp
@@ -147,8 +148,6 @@ class ConfidencePruningModel(RecordingModel):
         Raises:
             ValueError: If examples have no index.
         """
-        import tensorflow as tf
-
         spec = dataset.element_spec
         labels = spec[1] if isinstance(spec, tuple) else spec
         if not isinstance(labels, dict) or "index" not in labels:
