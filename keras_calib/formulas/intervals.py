@@ -2,6 +2,7 @@
 
 from typing import Any
 from typing import NamedTuple
+from typing import Self
 
 import numpy as np
 from scipy.special import ndtr
@@ -11,7 +12,7 @@ from scipy.stats import t
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
@@ -55,8 +56,7 @@ def clopper_pearson(
         Illustrated in the Case of the Binomial, Biometrika 1934,
         https://doi.org/10.1093/biomet/26.4.404
     """
-    check_above("level", level, 0.0)
-    check_at_most("level", level, 1.0)
+    check_share("level", level, positive=True)
     successes = np.asarray(successes, "float64")
     trials = np.asarray(trials, "float64")
     if not (np.all(successes >= 0) and np.all(successes <= trials)):
@@ -173,6 +173,14 @@ class Moments(NamedTuple):
     squares: Any
     second: Any
     third: Any
+
+    @classmethod
+    def of_ratio(
+        cls, ratio: Any, weight: Any, total: Any, second: Any, third: Any
+    ) -> Self:
+        """From the sums with w alone, as if each w were `ratio`."""
+        squared = ratio * weight, ratio * total, ratio * second
+        return cls(weight, total, *squared, second, third)
 
     @property
     def mean(self) -> Any:
