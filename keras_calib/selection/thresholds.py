@@ -25,6 +25,7 @@ from keras_calib.selection.candidates import candidates
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.reach import advice_on_risk
+from keras_calib.selection.reach import count_to_take
 
 __all__ = [
     "ChosenThreshold",
@@ -373,6 +374,4 @@ def _enough_samples(found: Candidates, risk: float, delta: float) -> int | None:
     needed = math.log(2.0 / delta)
     if needed > per_sample * _FURTHER * found.num_samples:
         return None
-    fewest = max(needed / per_sample, found.num_samples + 1.0)
-    unit = 10 ** max(0, math.floor(math.log10(fewest)) - 1)
-    return math.ceil(fewest / unit) * unit
+    return count_to_take(max(needed / per_sample, found.num_samples + 1.0))
