@@ -19,6 +19,7 @@ __all__ = [
     "Moments",
     "binomial_p_value",
     "binomial_upper_bound",
+    "check_inside",
     "clopper_pearson",
     "mean_interval",
     "poisson_binomial_tails",
@@ -145,10 +146,15 @@ def poisson_binomial_tails(
 
 def tail_of(level: float) -> float:
     """Half of the probability that an interval of this level may miss."""
-    check_above("level", level, 0.0)
-    if level >= 1.0:
-        raise value_error("`level` must be < 1", level=level)
+    check_inside("level", level)
     return (1.0 - level) / 2.0
+
+
+def check_inside(name: str, value: Any) -> None:
+    """Raise unless `value` is a number in (0, 1)."""
+    check_above(name, value, 0.0)
+    if value >= 1.0:
+        raise value_error(f"`{name}` must be < 1", **{name: value})
 
 
 class Moments(NamedTuple):

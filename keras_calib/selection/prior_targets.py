@@ -12,12 +12,12 @@ import numpy as np
 from scipy.stats import binom
 
 from keras_calib.backend.errors import value_error
+from keras_calib.formulas.intervals import check_inside
 from keras_calib.formulas.prior import read_prior
 from keras_calib.formulas.shifted_risk import class_weights
 from keras_calib.formulas.shifted_risk import largest_bet
 from keras_calib.formulas.shifted_risk import log_evidence
 from keras_calib.formulas.shifted_risk import subsample_of
-from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import generator
@@ -291,9 +291,7 @@ def check_risk_and_delta(risk: Any, delta: Any) -> None:
                 "`delta`; without one, weights go to `sample_weight`",
                 **{name: value},
             )
-        check_above(name, value, 0.0)
-        if value >= 1.0:
-            raise value_error(f"`{name}` must be < 1", **{name: value})
+        check_inside(name, value)
 
 
 def _candidates(
