@@ -150,9 +150,10 @@ def by_group(
         losses["brier"] = brier_losses_of_rows(read, "float64")
     if "nll" in metrics:
         losses["nll"] = losses_of_rows(log_losses, read, "float64")
-    records = Records(
-        top_of_arrays(read), _ones(read), votes, read.votes, losses
-    )
+    weight = np.ones(len(read.outputs)) if read.weight is None else read.weight
+    if read.mask is not None:
+        weight = weight * read.mask
+    records = Records(top_of_arrays(read), weight, votes, read.votes, losses)
     return _table(
         records,
         groupings(groups, lead, intersections),
@@ -269,11 +270,6 @@ def _check(
     name = "chi2" if statistic in (_COUNT, None) else statistic
     check_test(name, num_bins, num_samples)
     return metrics
-
-
-def _ones(read: Any) -> np.ndarray:
-    weight = np.ones(len(read.outputs)) if read.weight is None else read.weight
-    return weight if read.mask is None else weight * read.mask
 
 
 def _accepts(accept: Any, lead: tuple[int, ...]) -> np.ndarray | None:
