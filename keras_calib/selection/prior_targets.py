@@ -108,11 +108,9 @@ class PriorTarget(NamedTuple):
         if not certified.any():
             raise self._not_reached(found, test)
         place = int(np.flatnonzero(certified)[-1])
-        threshold = float(found.threshold[place])
+        facts = found.at(place)
         chosen = PriorThreshold(
-            threshold,
-            float(found.coverage[place]),
-            float(found.risk[place]),
+            *facts,
             len(scores),
             self.risk,
             self.delta,
@@ -121,7 +119,7 @@ class PriorTarget(NamedTuple):
             float(each.sum() ** 2 / (each**2).sum()),
             float(weight.max()),
             tuple(self.prior.tolist()),
-            float(sigmoid(np.float64(threshold))) if log_odds else None,
+            float(sigmoid(np.float64(facts[0]))) if log_odds else None,
         )
         return found, chosen, certified
 

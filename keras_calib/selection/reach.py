@@ -1,4 +1,4 @@
-"""The least risk within reach, for errors that name it."""
+"""The least limit within reach, for errors that name it."""
 
 import math
 from collections.abc import Callable

@@ -239,9 +239,7 @@ def choose(
         raise _not_reached(found, target)
     index = np.flatnonzero(reached)[0 if risk is None else -1]
     chosen = ChosenThreshold(
-        float(found.threshold[index]),
-        float(found.coverage[index]),
-        float(found.risk[index]),
+        *found.at(index),
         found.num_samples,
         **target.guarantee(),
     )
@@ -290,8 +288,7 @@ def points_of(
             continue
         accepted += float(one.accepted[place])
         wrong += float(one.wrong[place])
-        values = one.threshold[place], one.coverage[place], one.risk[place]
-        rows.append((one.num_samples, *map(float, values)))
+        rows.append((one.num_samples, *one.at(place)))
     risk = safe_divide(np.float64(wrong), np.float64(accepted))
     return (*zip(*rows, strict=True), accepted / total, float(risk))
 
