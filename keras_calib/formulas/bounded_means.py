@@ -236,13 +236,9 @@ def _in_order(losses: np.ndarray, limit: Any, delta: float) -> np.ndarray:
     # A bet may know only what came before.
     variance = np.append(0.25, variance[:-1])
     bet = np.sqrt(2.0 * np.log(1.0 / delta) / count / variance)
-    p_values = [
-        _p_value_of_bets(losses, one, np.minimum(bet, _LARGEST_BET / (1 - one)))
-        for one in limit.reshape(-1)
-    ]
+    p_values = []
+    for one in limit.reshape(-1):
+        own = np.minimum(bet, _LARGEST_BET / (1 - one))
+        capital = np.cumsum(np.log1p(own * (one - losses)))
+        p_values.append(np.exp(-max(capital.max(), 0.0)))
     return np.array(p_values).reshape(limit.shape)
-
-
-def _p_value_of_bets(losses: np.ndarray, limit: float, bet: np.ndarray) -> Any:
-    capital = np.cumsum(np.log1p(bet * (limit - losses)))
-    return np.exp(-max(capital.max(), 0.0))

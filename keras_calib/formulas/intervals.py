@@ -2,6 +2,7 @@
 
 from typing import Any
 from typing import NamedTuple
+from typing import Self
 
 import numpy as np
 from scipy.special import ndtr
@@ -11,7 +12,7 @@ from scipy.stats import t
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import safe_divide
 
@@ -19,6 +20,7 @@ __all__ = [
     "Moments",
     "binomial_p_value",
     "binomial_upper_bound",
+    "check_inside",
     "clopper_pearson",
     "mean_interval",
     "poisson_binomial_tails",
@@ -57,8 +59,7 @@ def clopper_pearson(
         Illustrated in the Case of the Binomial, Biometrika 1934,
         https://doi.org/10.1093/biomet/26.4.404
     """
-    check_above("level", level, 0.0)
-    check_at_most("level", level, 1.0)
+    check_share("level", level, positive=True)
     successes = as_array(successes, "successes", "float64")
     trials = as_array(trials, "trials", "float64")
     if not (np.all(successes >= 0) and np.all(successes <= trials)):
@@ -147,10 +148,15 @@ def poisson_binomial_tails(
 
 def tail_of(level: float) -> float:
     """Half of the probability that an interval of this level may miss."""
-    check_above("level", level, 0.0)
-    if level >= 1.0:
-        raise value_error("`level` must be < 1", level=level)
+    check_inside("level", level)
     return (1.0 - level) / 2.0
+
+
+def check_inside(name: str, value: Any) -> None:
+    """Raise unless `value` is a number in (0, 1)."""
+    check_above(name, value, 0.0)
+    if value >= 1.0:
+        raise value_error(f"`{name}` must be < 1", **{name: value})
 
 
 class Moments(NamedTuple):
@@ -175,6 +181,14 @@ class Moments(NamedTuple):
     squares: Any
     second: Any
     third: Any
+
+    @classmethod
+    def of_ratio(
+        cls, ratio: Any, weight: Any, total: Any, second: Any, third: Any
+    ) -> Self:
+        """From the sums with w alone, as if each w were `ratio`."""
+        squared = ratio * weight, ratio * total, ratio * second
+        return cls(weight, total, *squared, second, third)
 
     @property
     def mean(self) -> Any:

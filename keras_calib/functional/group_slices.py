@@ -93,33 +93,10 @@ class Slices:
         low, high = np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
         return Estimates(moments.mean, low, high)
 
-    def brier(
-        self, attribute: str | None, places: Any, level: float
-    ) -> Estimates:
-        """Brier score of each group."""
-        return self._loss("brier", 2.0, attribute, places, level)
-
-    def nll(
-        self, attribute: str | None, places: Any, level: float
-    ) -> Estimates:
-        """NLL of each group."""
-        return self._loss("nll", None, attribute, places, level)
-
-    def aurc(self, *group: Any) -> Estimates:
-        """AURC of each group."""
-        return self._rank("aurc", *group)
-
-    def augrc(self, *group: Any) -> Estimates:
-        """AUGRC of each group."""
-        return self._rank("augrc", *group)
-
-    def failure_auroc(self, *group: Any) -> Estimates:
-        """Failure AUROC of each group."""
-        return self._rank("failure_auroc", *group)
-
-    def _rank(
+    def ranking(
         self, name: str, attribute: str | None, places: Any, level: float
     ) -> Estimates:
+        """A metric of `RANKS` of each group."""
         formula, needs_both = RANKS[name]
 
         def value(groups: RankedGroups) -> float:
@@ -142,15 +119,12 @@ class Slices:
             rows.append([value(ranks), *ends])
         return Estimates(*np.reshape(rows, (-1, 3)).T)
 
-    def _loss(
-        self,
-        name: str,
-        largest: float | None,
-        attribute: str | None,
-        places: Any,
-        level: float,
+    def loss(
+        self, name: str, attribute: str | None, places: Any, level: float
     ) -> Estimates:
+        """Mean loss of each group, `"brier"` or `"nll"`."""
         losses = self._records.losses[name]
+        largest = 2.0 if name == "brier" else None
         finite = np.isfinite(losses)
         moments = self._moments(np.where(finite, losses, 0), attribute, places)
         wrong = self._moments(

@@ -1,6 +1,8 @@
 """Metrics by group: do people, sites or devices differ?"""
 
+from collections.abc import Callable
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from typing import Unpack
 
@@ -148,9 +150,10 @@ def by_group(
         losses["brier"] = brier_losses_of_rows(read, "float64")
     if "nll" in metrics:
         losses["nll"] = losses_of_rows(log_losses, read, "float64")
-    records = Records(
-        top_of_arrays(read), _ones(read), votes, read.votes, losses
-    )
+    weight = np.ones(len(read.outputs)) if read.weight is None else read.weight
+    if read.mask is not None:
+        weight = weight * read.mask
+    records = Records(top_of_arrays(read), weight, votes, read.votes, losses)
     return _table(
         records,
         groupings(groups, lead, intersections),
@@ -269,11 +272,6 @@ def _check(
     return metrics
 
 
-def _ones(read: Any) -> np.ndarray:
-    weight = np.ones(len(read.outputs)) if read.weight is None else read.weight
-    return weight if read.mask is None else weight * read.mask
-
-
 def _accepts(accept: Any, lead: tuple[int, ...]) -> np.ndarray | None:
     if accept is None:
         return None
@@ -338,10 +336,12 @@ def _table(
         p_values = [
             slices.p_values(x, min_size, name, bins, draws) for x in sums
         ]
-    means = {"mean_confidence": slices.mean_confidence}
+    more: dict[str, Callable] = {"mean_confidence": slices.mean_confidence}
+    more |= {name: partial(slices.loss, name) for name in _LOSSES}
+    more |= {name: partial(slices.ranking, name) for name in RANKS}
     return group_metrics(
         sums,
-        means | {x: getattr(slices, x) for x in (*_LOSSES, *RANKS)},
+        more,
         None if p_values is None else np.concatenate(p_values),
         metrics=metrics,
         min_size=min_size,

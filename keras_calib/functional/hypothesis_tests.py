@@ -174,8 +174,9 @@ def records_test(
     # A softmax in float32 can round to slightly more than 1.
     confidence = np.clip(top.confidence.astype("float64"), 0.0, 1.0)
     null = DrawnLabels(confidence)
-    if votes is not None:
-        null = _null_of_votes(votes, confidence, top.correct)
+    if votes is not None and votes.max() != 1:
+        rho = intraclass_correlation(confidence, top.correct, votes)
+        null = DrawnLabels(confidence, votes, rho)
     draws = _Draws(num_samples, seed)
     if statistic == "ece":
         return _resampled_ece(null, top.correct, num_bins, draws)
@@ -203,15 +204,6 @@ class _Draws(NamedTuple):
     def p_value(self, reached: int) -> float:
         """That of so many sets that reach the observed value."""
         return (1 + reached) / (1 + self.num_samples)
-
-
-def _null_of_votes(
-    votes: np.ndarray, confidence: np.ndarray, share: np.ndarray
-) -> DrawnLabels:
-    if votes.max() == 1:
-        return DrawnLabels(confidence)
-    rho = intraclass_correlation(confidence, share, votes)
-    return DrawnLabels(confidence, votes, rho)
 
 
 def _resampled_ece(

@@ -94,7 +94,7 @@ def _average_error(
 
     They exchange sums alone, of each class and bin or of the images.
     """
-    total = sum_over_replicas if spans_replicas else _as_it_is
+    total = sum_over_replicas if spans_replicas else lambda x: x
     logits = at_least_float32(logits)
     first, dtype = 0 if include_background else 1, logits.dtype
     lead = ops.shape(logits)[:-1]
@@ -188,10 +188,6 @@ def _images(weight: Any, total: Callable) -> tuple[Any, Any]:
     number = ops.reshape(number, (-1, *(1 for _ in space)))
     number = number + ops.zeros_like(weight, dtype="int32")
     return share, ops.reshape(ops.cast(number, "int32"), (-1,))
-
-
-def _as_it_is(x: Any) -> Any:
-    return x
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

@@ -28,7 +28,6 @@ __all__ = [
     "mark_first",
     "mask_of",
     "of_softmax",
-    "probability_margin",
     "through_true_class",
     "top_probability",
 ]
@@ -155,13 +154,6 @@ def top_probability(logits: Any, mask: Any = None) -> Any:
     rows = _flat(logits, lead), _flat(mask, lead)
     values = with_gradient_by_rows(forward, *rows)
     return ops.reshape(values, lead)
-
-
-def probability_margin(logits: Any) -> Any:
-    """Largest minus second largest probability `(...)`, in [0, 1]."""
-    probs = ops.softmax(at_least_float32(logits), axis=-1)
-    top = ops.top_k(probs, 2)[0]
-    return top[..., 0] - top[..., 1]
 
 
 def first_true(mask: Any) -> Any:

@@ -6,13 +6,13 @@ import keras
 from keras import ops
 
 from keras_calib.formulas.scores import neg_entropy
+from keras_calib.formulas.scores import prob_margin
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_rows
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import mark_first
 from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.closed_forms import probability_margin
 from keras_calib.losses.closed_forms import top_probability
 from keras_calib.losses.label_forms import reads_ids
 from keras_calib.numerics.arrays import as_numbers
@@ -28,7 +28,7 @@ _SCORES = {
     "neg_entropy": lambda z: safe_divide(
         neg_entropy(z), ops.log(num_allowed(z)[..., 0])
     ),
-    "prob_margin": probability_margin,
+    "prob_margin": prob_margin,
 }
 
 

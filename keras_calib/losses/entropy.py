@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_share
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
 from keras_calib.losses.closed_forms import through_true_class
@@ -222,8 +222,7 @@ class LabelRelaxation(PerSampleLoss):
         name: str = "label_relaxation",
         **kwargs: Any,
     ):
-        check_at_least("alpha", alpha, 0.0)
-        check_at_most("alpha", alpha, 1.0)
+        check_share("alpha", alpha)
         super().__init__(label_relaxation, alpha=alpha, name=name, **kwargs)
 
 

@@ -303,7 +303,11 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
 
     def get_config(self):
         config = super().get_config() | self.options.of_metric()
-        return config | self._kept()
+        # `mode` of a Keras metric is the direction that is better. States
+        # stored before there was a choice are those of the predicted class.
+        is_binary = getattr(self.summary, "is_binary", False)
+        own = {"mode": "binary"} if is_binary else {}
+        return config | self._kept() | own
 
     def _value(self, readings: Readings) -> Any:
         """The value, or a list of them (array-agnostic)."""

@@ -39,12 +39,6 @@ class BinnedMetric(StreamingMetric):
         super().__init__(summary, name=name, **kwargs)
         self._keep(num_bins=num_bins, closed=closed)
 
-    def get_config(self):
-        # `mode` of a Keras metric is the direction that is better. States
-        # stored before there was a choice are those of the predicted class.
-        own = {"mode": "binary"} if self.summary.is_binary else {}
-        return {**super().get_config(), **own}
-
     def bins(self) -> BinSums:
         """Return the sums of the bins so far, float64 arrays `(num_bins,)`."""
         return self._read().bins

@@ -76,10 +76,6 @@ class ECCE(StreamingMetric):
         if kind == "maximum":
             self._quantity = "ecce_maximum"
 
-    def get_config(self):
-        own = {"mode": "binary"} if self.summary.is_binary else {}
-        return {**super().get_config(), **own}
-
     def differences(self) -> CumulativeDifferences:
         """Return the cumulative differences so far, by filled cell."""
         return self._read().differences

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
@@ -40,22 +41,23 @@ _ROWS = 8
 _BLOCK = 512
 
 
-class _DetectionMetric(MergeableMetric):
+class _DetectionMetric(KeepsArguments, MergeableMetric):
     """Abstract base of metrics whose samples are the boxes of images."""
 
     mode = "min"
+    # Arguments that one of them has.
+    features: tuple[str, ...] = ()
+    image_shape: tuple | None = None
 
     def __init__(
         self,
         *,
         num_bins: tuple[int, ...],
-        features: Sequence[str],
         num_classes: int | None,
         average: str,
         min_overlap: float,
         min_confidence: float,
         box_format: str,
-        image_shape: Any,
         closed: str,
         name: str,
         dtype: Any,
@@ -74,15 +76,15 @@ class _DetectionMetric(MergeableMetric):
         check_in("closed", closed, CLOSED)
         super().__init__(name=name, dtype=dtype)
         set_direction(self, self.mode)
-        self.num_bins = num_bins
-        self.features = tuple(features)
-        self.num_classes = num_classes
-        self.average = average
-        self.min_overlap = min_overlap
-        self.min_confidence = min_confidence
-        self.box_format = box_format
-        self.image_shape = None if image_shape is None else tuple(image_shape)
-        self.closed = closed
+        self._keep(
+            num_bins=num_bins,
+            num_classes=num_classes,
+            average=average,
+            min_overlap=min_overlap,
+            min_confidence=min_confidence,
+            box_format=box_format,
+            closed=closed,
+        )
         self._shape = num_classes or 1, int(np.prod(num_bins))
         size = _ROWS * int(np.prod(self._shape)) + 4
         shapes = {"sums": (exact_sums.NUM_LIMBS, size), "flags": (4,)}
@@ -213,11 +215,7 @@ class _DetectionMetric(MergeableMetric):
         return {k: float(v) for k, v in enumerate(values) if not np.isnan(v)}
 
     def get_config(self):
-        names = (
-            *("num_bins", "num_classes", "average", "min_overlap"),
-            *("min_confidence", "box_format", "image_shape", "closed"),
-        )
-        return super().get_config() | {k: getattr(self, k) for k in names}
+        return super().get_config() | self._kept()
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -290,23 +288,20 @@ class DetectionECE(_DetectionMetric):
     ):
         super().__init__(
             num_bins=bins_of(num_bins, features),
-            features=features,
             num_classes=num_classes,
             average=average,
             min_overlap=min_overlap,
             min_confidence=min_confidence,
             box_format=box_format,
-            image_shape=image_shape,
             closed=closed,
             name=name,
             dtype=dtype,
         )
+        shape = None if image_shape is None else tuple(image_shape)
+        self._keep(image_shape=shape, features=tuple(features))
 
     def _target(self, records: DetectionRecords) -> np.ndarray:
         return records.correct.astype("float64")
-
-    def get_config(self):
-        return super().get_config() | {"features": self.features}
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -377,13 +372,11 @@ class LocalizationAwareECE(_DetectionMetric):
     ):
         super().__init__(
             num_bins=bins_of(num_bins, ()),
-            features=(),
             num_classes=num_classes,
             average=average,
             min_overlap=min_overlap,
             min_confidence=min_confidence,
             box_format=box_format,
-            image_shape=None,
             closed=closed,
             name=name,
             dtype=dtype,
@@ -393,6 +386,4 @@ class LocalizationAwareECE(_DetectionMetric):
         return records.overlap
 
     def get_config(self):
-        config = super().get_config()
-        del config["image_shape"]
-        return config | {"num_bins": self.num_bins[0]}
+        return super().get_config() | {"num_bins": self.num_bins[0]}

@@ -79,10 +79,6 @@ class AECE(StreamingMetric):
         super().__init__(summary, name=name, **kwargs)
         self._keep(num_bins=num_bins, edges=edges, resolution=resolution)
 
-    def get_config(self):
-        own = {"mode": "binary"} if self.summary.is_binary else {}
-        return {**super().get_config(), **own}
-
     def bins(self) -> BinSums:
         """Return the sums of the bins so far, float64 arrays `(num_bins,)`."""
         aece: Any = QUANTITIES["aece"]

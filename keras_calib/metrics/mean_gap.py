@@ -130,15 +130,7 @@ def mean_gap_of_votes(
     )
     if weight == 0.0:
         return MeanGap(0.0, -1.0, 1.0, "errors")
-    moments = Moments(
-        weight=weight,
-        total=total,
-        squared_weight=weight_ratio * weight,
-        squared_total=weight_ratio * total,
-        squares=weight_ratio * second,
-        second=second,
-        third=third,
-    )
+    moments = Moments.of_ratio(weight_ratio, weight, total, second, third)
     ends = mean_interval(moments, level=level, unseen=(-1.0, 1.0))
     low, high = np.clip(ends, -1.0, 1.0)
     return MeanGap(total / weight, float(low), float(high), None)

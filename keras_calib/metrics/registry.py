@@ -247,15 +247,7 @@ class _Share(Quantity):
             cubes = safe_divide(total**3, mass**2)
         xp, ratio = array_namespace(mass), readings.weight_ratio
         mass, total, squares, cubes = map(xp.sum, (mass, total, squares, cubes))
-        return Moments(
-            weight=mass,
-            total=total,
-            squared_weight=ratio * mass,
-            squared_total=ratio * total,
-            squares=ratio * squares,
-            second=squares,
-            third=cubes,
-        )
+        return Moments.of_ratio(ratio, mass, total, squares, cubes)
 
 
 @dataclass(frozen=True)

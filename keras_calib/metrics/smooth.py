@@ -57,7 +57,3 @@ class SmoothECE(StreamingMetric):
         summary = HistogramSummary(resolution, mode=mode)
         super().__init__(summary, name=name, **kwargs)
         self._keep(resolution=resolution)
-
-    def get_config(self):
-        own = {"mode": "binary"} if self.summary.is_binary else {}
-        return {**super().get_config(), **own}

@@ -11,6 +11,7 @@ from scipy.stats import binom
 
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.guarantees import first_rank
+from keras_calib.selection.guarantees import num_testable
 from keras_calib.selection.guarantees import starts
 from keras_calib.selection.guarantees import walk
 
@@ -117,12 +118,5 @@ def num_adaptive(
     The smallest must pass at a share of `delta` over the root of their number
     if it has no error. That depends on sizes alone.
     """
-    ordered = np.sort(np.asarray(sizes))[::-1]
-    low, high = 1, len(ordered)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if ordered[middle - 1] >= first_rank(risk, delta / math.sqrt(middle)):
-            low = middle
-        else:
-            high = middle - 1
-    return low, first_rank(risk, delta / math.sqrt(low))
+    count = max(num_testable(sizes, risk, delta, math.sqrt), 1)
+    return count, first_rank(risk, delta / math.sqrt(count))

@@ -64,6 +64,12 @@ class Candidates(NamedTuple):
         """Share of errors among the accepted, or their mean cost."""
         return safe_divide(self.wrong, self.accepted)
 
+    def at(self, place: int) -> tuple[float, float, float]:
+        """A threshold, its coverage and its risk."""
+        columns = self.threshold, self.coverage, self.risk
+        threshold, coverage, risk = (float(x[place]) for x in columns)
+        return threshold, coverage, risk
+
 
 def check_units(delta: float | None, shape: tuple) -> None:
     """Raises ValueError for a guarantee on samples that are not `(n,)`."""

@@ -21,6 +21,8 @@ from keras_calib.selection.candidates import check_equal_weights
 from keras_calib.selection.candidates import ranked_candidates
 from keras_calib.selection.guarantees import fixed_sequence
 from keras_calib.selection.guarantees import fixed_sequence_of_means
+from keras_calib.selection.reach import two_digits
+from keras_calib.selection.reach import within_reach
 from keras_calib.selection.thresholds import ChosenThreshold
 from keras_calib.selection.thresholds import Target
 
@@ -247,21 +249,15 @@ class CostTarget(NamedTuple):
         facts: dict[str, Any],
     ) -> ValueError:
         advice = "take more data, or a larger `mean_cost` or `delta`"
-        limits = _two_digits(facts["mean_cost"], self.largest)
-        low, high = 0, len(limits)
-        last = -1
-        while low < high:
-            middle = (low + high) // 2
-            within = self._within(found, ranked, limits[middle]) & allowed
-            if within.any():
-                high, last = middle, int(np.flatnonzero(within)[-1])
-            else:
-                low = middle + 1
-        if high < len(limits):
+        reach = within_reach(
+            lambda x: self._within(found, ranked, x) & allowed,
+            two_digits(facts["mean_cost"], self.largest),
+        )
+        if reach is not None:
             advice += (
-                f"; `mean_cost={limits[high]:g}` is within reach, with a "
-                f"coverage of {found.coverage[last]:.3f} here (a limit that "
-                "these data chose is guaranteed on other data only)"
+                f"; `mean_cost={reach[0]:g}` is within reach, with a "
+                f"coverage of {found.coverage[reach[1]]:.3f} here (a limit "
+                "that these data chose is guaranteed on other data only)"
             )
         return value_error(
             f"No threshold is certified to have this `mean_cost`: {advice}",
@@ -285,7 +281,15 @@ def read_target(
     `prices` are `mean_cost` and `reject_cost`.
     """
     if rule is None:
-        _check_no_costs(*prices)
+        mean_cost, reject_cost = prices
+        if mean_cost is not None or reject_cost is not None:
+            raise value_error(
+                "`costs` must be given with `reject_cost` or `mean_cost`: row "
+                "j for the true class j, column k for the answer k; "
+                "`1 - np.eye(num_classes)` counts errors",
+                mean_cost=mean_cost,
+                reject_cost=reject_cost,
+            )
         return Target(risk, coverage, delta, method or "ltt").check()
     costs = rule.costs
     one_cost = bool(np.all((costs == 0.0) | (costs == costs.max())))
@@ -294,27 +298,3 @@ def read_target(
     )
     target.check(risk)
     return target
-
-
-def _check_no_costs(mean_cost: float | None, reject_cost: float | None) -> None:
-    """Raises ValueError for prices without a matrix of costs."""
-    if mean_cost is not None or reject_cost is not None:
-        raise value_error(
-            "`costs` must be given with `reject_cost` or `mean_cost`: row j "
-            "for the true class j, column k for the answer k; "
-            "`1 - np.eye(num_classes)` counts errors",
-            mean_cost=mean_cost,
-            reject_cost=reject_cost,
-        )
-
-
-def _two_digits(least: float, below: float) -> list[float]:
-    """Numbers of two digits between two positive numbers, ascending."""
-    first = math.floor(math.log10(least)) - 1
-    last = math.floor(math.log10(below))
-    return [
-        value
-        for exponent in range(first, last + 1)
-        for digits in range(10, 100)
-        if least < (value := float(f"{digits}e{exponent}")) < below
-    ]

@@ -9,10 +9,9 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bounded_means import betting_p_value
 from keras_calib.formulas.detection import DetectionRecords
 from keras_calib.formulas.detection import check_records
-from keras_calib.inputs.checks import check_above
+from keras_calib.formulas.intervals import check_inside
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_number
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.guarantees import walk
@@ -196,10 +195,7 @@ def check_target(
     """Raise unless these are records of images, and a possible target."""
     check_records(records)
     for name, value in {"precision": precision, "delta": delta}.items():
-        check_number(name, value)
-        check_above(name, value, 0.0)
-        if value >= 1.0:
-            raise value_error(f"`{name}` must be < 1", **{name: value})
+        check_inside(name, value)
     check_in("average", average, ("boxes", "images"))
 
 

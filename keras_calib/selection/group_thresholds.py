@@ -10,6 +10,8 @@ from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.candidates import of_records
 from keras_calib.selection.candidates import read_records
+from keras_calib.selection.fact_tables import SHOWN
+from keras_calib.selection.fact_tables import table_lines
 from keras_calib.selection.group_walks import certified_by_group
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.thresholds import Target
@@ -21,9 +23,6 @@ __all__ = [
     "choose_of_groups",
     "split_by_group",
 ]
-
-# Most groups that a repr shows.
-_SHOWN = 12
 
 
 class GroupThresholds(NamedTuple):
@@ -82,27 +81,12 @@ class GroupThresholds(NamedTuple):
                 f"with probability {1.0 - self.delta:.4g} no group has a true "
                 f"risk above {self.certified_risk:.4g}"
             )
-        rows = [["group", "samples", "threshold", "coverage", "risk"]]
-        columns = (
-            self.group,
-            self.num_samples,
-            self.threshold,
-            self.group_coverage,
-            self.group_risk,
-        )
-        listed = list(zip(*columns, strict=True))[:_SHOWN]
-        for k, (name, number, *facts) in enumerate(listed):
-            row = [str(name), str(number), *(f"{x:.4g}" for x in facts)]
-            if facts[0] == np.inf:
-                row += [f"rejects everything: {self._reason(k)}"]
-            rows.append(row)
-        widths = [max(len(row[k]) for row in rows) for k in range(5)]
-        for row in rows:
-            cells = [x.rjust(w) for x, w in zip(row, widths, strict=False)]
-            lines.append("  ".join(["", *cells, *row[5:]]))
-        if count > _SHOWN:
-            lines.append(f"  and {count - _SHOWN} more groups")
-        return "\n".join(lines)
+        columns = "group", "samples", "threshold", "coverage", "risk"
+        table = table_lines(columns, self[:5])
+        for k, threshold in enumerate(self.threshold[:SHOWN], start=1):
+            if threshold == np.inf:
+                table[k] += f"  rejects everything: {self._reason(k - 1)}"
+        return "\n".join([*lines, *table])
 
     def _reason(self, place: int) -> str:
         number = self.num_samples[place]

@@ -12,6 +12,7 @@ from keras_calib.selection.adaptive_walks import adaptively_certified
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.guarantees import first_rank
+from keras_calib.selection.guarantees import num_testable
 from keras_calib.selection.guarantees import starts
 from keras_calib.selection.guarantees import walk
 
@@ -21,7 +22,6 @@ __all__ = [
     "certified_by_group",
     "completion_levels",
     "dependent_groups",
-    "num_testable",
     "shared_level",
 ]
 
@@ -128,24 +128,6 @@ def _stepwise(
     for i, (p_value, first, shares) in walks.items():
         certified[i] = walk(p_value, first, shares * level)
     return certified, tested, fewest
-
-
-def num_testable(sizes: np.ndarray, risk: float, delta: float) -> int:
-    """Most groups that can be tested at an equal share of `delta` each.
-
-    The larger ones are tested. A smaller one could not be certified even if
-    all its samples were correct, so it gets no share.
-    """
-    ordered = np.sort(np.asarray(sizes))[::-1]
-    # Tried from all groups on: fewer groups need fewer samples each.
-    low, high = 0, len(ordered)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if ordered[middle - 1] >= first_rank(risk, delta / middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def completion_levels(

@@ -21,6 +21,7 @@ __all__ = [
     "fixed_sequence",
     "fixed_sequence_of_means",
     "means_by_betting",
+    "num_testable",
     "sgr",
     "starts",
     "walk",
@@ -40,6 +41,30 @@ def first_rank(risk: float, delta: float) -> int:
     while binomial_p_value(0, count, risk) > delta:
         count += 1
     return count
+
+
+def num_testable(
+    sizes: np.ndarray,
+    risk: float,
+    delta: float,
+    parts: Callable[[int], float] = float,
+) -> int:
+    """Most groups that can be tested at an equal share of `delta` each.
+
+    The larger ones are tested. A smaller one could not be certified even if
+    all its samples were correct, so it gets no share. `parts` says into how
+    many shares `delta` is divided for so many groups.
+    """
+    ordered = np.sort(np.asarray(sizes))[::-1]
+    # Tried from all groups on: fewer groups need fewer samples each.
+    low, high = 0, len(ordered)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if ordered[middle - 1] >= first_rank(risk, delta / parts(middle)):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def fixed_sequence(

@@ -57,9 +57,7 @@ class ExampleTarget(NamedTuple):
             )
         place = np.flatnonzero(certified)[-1]
         return ChosenThreshold(
-            float(found.threshold[place]),
-            float(found.coverage[place]),
-            float(found.risk[place]),
+            *found.at(place),
             found.num_samples,
             **self._plain().guarantee(),
         )._replace(method=test)

@@ -11,16 +11,13 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.selection.candidates import Candidates
+from keras_calib.selection.fact_tables import table_lines
 from keras_calib.selection.group_walks import dependent_groups
-from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.thresholds import points_of
 
 __all__ = ["LabelThresholds", "choose_of_labels"]
-
-# Most labels that a repr shows.
-_SHOWN = 12
 
 
 class LabelThresholds(NamedTuple):
@@ -65,17 +62,8 @@ class LabelThresholds(NamedTuple):
                 f"with probability {1.0 - self.delta:.4g} {whose} a true risk "
                 f"above {self.certified_risk:.4g}"
             )
-        rows = [["label", "samples", "threshold", "coverage", "risk"]]
-        columns = self[:5]
-        for name, size, *facts in list(zip(*columns, strict=True))[:_SHOWN]:
-            rows.append([str(name), str(size), *(f"{x:.4g}" for x in facts)])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = [x.rjust(w) for x, w in zip(row, widths, strict=True)]
-            lines.append("  ".join(["", *cells]))
-        if len(self.label) > _SHOWN:
-            lines.append(f"  and {len(self.label) - _SHOWN} more labels")
-        return "\n".join(lines)
+        columns = "label", "samples", "threshold", "coverage", "risk"
+        return "\n".join([*lines, *table_lines(columns, self[:5])])
 
 
 def choose_of_labels(
@@ -107,8 +95,7 @@ def _certified(
         return [np.zeros(len(one.threshold), bool) for one in found]
     if at_once:
         return dependent_groups(found, risk, delta, target.method)
-    certify = METHODS[target.method]
-    return [certify(one.accepted, one.wrong, risk, delta) for one in found]
+    return [target.certified(one, risk, delta) for one in found]
 
 
 def _none_within_reach(

@@ -88,13 +88,11 @@ class MixtureTarget(NamedTuple):
         if not certified.any():
             raise self._not_reached(found, counts)
         place = int(np.flatnonzero(certified)[-1])
-        threshold = float(counts.threshold[place])
+        facts = found.at(place)
         coverage, risk = every[place] / sizes, errors[place] / every[place]
         worst = int(np.argmax(risk))
         chosen = MixtureThreshold(
-            threshold,
-            float(found.coverage[place]),
-            float(found.risk[place]),
+            *facts,
             len(scores),
             self.risk,
             self.delta,
@@ -106,7 +104,7 @@ class MixtureTarget(NamedTuple):
             tuple(sizes.tolist()),
             tuple(coverage.tolist()),
             tuple(risk.tolist()),
-            float(sigmoid(np.float64(threshold))) if log_odds else None,
+            float(sigmoid(np.float64(facts[0]))) if log_odds else None,
         )
         return found, chosen, certified
 

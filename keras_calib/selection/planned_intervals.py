@@ -16,6 +16,7 @@ from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.values import located
 from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.plan_tables import Plan
+from keras_calib.selection.reach import count_to_take
 
 __all__ = ["plan_comparison", "plan_ece"]
 
@@ -234,7 +235,7 @@ def _bisected(reaches: Any, max_samples: int) -> float:
         middle = int(math.sqrt(low * high))
         middle = min(max(middle, low + 1), high - 1)
         low, high = (low, middle) if reaches(middle) else (middle, high)
-    return min(_two_digits(high), float(max_samples))
+    return float(min(count_to_take(high), max_samples))
 
 
 def _scaled(width_of: Any, half_width: float, max_samples: int) -> float:
@@ -250,10 +251,4 @@ def _scaled(width_of: Any, half_width: float, max_samples: int) -> float:
             break
     if count == max_samples and wanted > 1.01 * count:
         return math.inf
-    return min(_two_digits(count), float(max_samples))
-
-
-def _two_digits(count: float) -> float:
-    """At most two digits, not below the number."""
-    unit = 10 ** max(0, math.floor(math.log10(count)) - 1)
-    return float(math.ceil(count / unit) * unit)
+    return float(min(count_to_take(count), max_samples))

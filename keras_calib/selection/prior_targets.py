@@ -12,12 +12,12 @@ import numpy as np
 from scipy.stats import binom
 
 from keras_calib.backend.errors import value_error
+from keras_calib.formulas.intervals import check_inside
 from keras_calib.formulas.prior import read_prior
 from keras_calib.formulas.shifted_risk import class_weights
 from keras_calib.formulas.shifted_risk import largest_bet
 from keras_calib.formulas.shifted_risk import log_evidence
 from keras_calib.formulas.shifted_risk import subsample_of
-from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.checks import generator
@@ -108,11 +108,9 @@ class PriorTarget(NamedTuple):
         if not certified.any():
             raise self._not_reached(found, test)
         place = int(np.flatnonzero(certified)[-1])
-        threshold = float(found.threshold[place])
+        facts = found.at(place)
         chosen = PriorThreshold(
-            threshold,
-            float(found.coverage[place]),
-            float(found.risk[place]),
+            *facts,
             len(scores),
             self.risk,
             self.delta,
@@ -121,7 +119,7 @@ class PriorTarget(NamedTuple):
             float(each.sum() ** 2 / (each**2).sum()),
             float(weight.max()),
             tuple(self.prior.tolist()),
-            float(sigmoid(np.float64(threshold))) if log_odds else None,
+            float(sigmoid(np.float64(facts[0]))) if log_odds else None,
         )
         return found, chosen, certified
 
@@ -291,9 +289,7 @@ def check_risk_and_delta(risk: Any, delta: Any) -> None:
                 "`delta`; without one, weights go to `sample_weight`",
                 **{name: value},
             )
-        check_above(name, value, 0.0)
-        if value >= 1.0:
-            raise value_error(f"`{name}` must be < 1", **{name: value})
+        check_inside(name, value)
 
 
 def _candidates(

@@ -1,11 +1,12 @@
-"""The least risk within reach, for errors that name it."""
+"""The least limit within reach, for errors that name it."""
 
 import math
 from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["advice_on_risk"]
+__all__ = ["advice_on_risk", "count_to_take", "two_digits", "within_reach"]
 
 
 def advice_on_risk(
@@ -19,7 +20,7 @@ def advice_on_risk(
     `certified` says which thresholds are at a risk, and `coverage` is theirs
     `(num_thresholds,)`, on the data that `where` names.
     """
-    reach = _within_reach(certified, limit)
+    reach = within_reach(certified, two_digits(limit, 1.0))
     if reach is None:
         return "a larger `risk` or `delta`"
     return (
@@ -29,27 +30,38 @@ def advice_on_risk(
     )
 
 
-def _within_reach(
-    certified: Callable[[float], np.ndarray], limit: float
+def within_reach(
+    certified: Callable[[float], np.ndarray], limits: Sequence[float]
 ) -> tuple[float, int] | None:
-    """The least risk of two digits above a limit that is certified.
+    """The least of ascending limits that is certified.
 
     `certified` says which thresholds are, `(num_thresholds,)` bool. Returns
-    the risk and the place of its most lenient threshold, or None.
+    the limit and the place of its most lenient threshold, or None.
     """
-    first = math.floor(math.log10(limit)) - 1
-    risks = [
-        risk
-        for exponent in range(first, -1)
-        for digits in range(10, 100)
-        if (risk := round(digits * 10.0**exponent, 12)) > limit
-    ]
-    low, high, last = 0, len(risks), -1
+    low, high, last = 0, len(limits), -1
     while low < high:
         middle = (low + high) // 2
-        places = np.flatnonzero(certified(risks[middle]))
+        places = np.flatnonzero(certified(limits[middle]))
         if len(places):
             high, last = middle, int(places[-1])
         else:
             low = middle + 1
-    return None if last < 0 else (risks[high], last)
+    return None if last < 0 else (limits[high], last)
+
+
+def two_digits(least: float, below: float) -> list[float]:
+    """Numbers of two digits between two positive numbers, ascending."""
+    first = math.floor(math.log10(least)) - 1
+    last = math.floor(math.log10(below))
+    return [
+        value
+        for exponent in range(first, last + 1)
+        for digits in range(10, 100)
+        if least < (value := float(f"{digits}e{exponent}")) < below
+    ]
+
+
+def count_to_take(count: float) -> int:
+    """At most two digits, not below the number."""
+    unit = 10 ** max(0, math.floor(math.log10(count)) - 1)
+    return math.ceil(count / unit) * unit

@@ -12,9 +12,8 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bounded_means import bounded_losses
 from keras_calib.formulas.intervals import binomial_p_value
-from keras_calib.inputs.checks import check_above
+from keras_calib.formulas.intervals import check_inside
 from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_number
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.candidates import Candidates
@@ -266,10 +265,7 @@ def _checked(
     for name, value in {**targets, "delta": delta}.items():
         if name != "delta":
             check_in("targets", name, (*_QUANTITIES, *losses))
-        check_number(name, value)
-        check_above(name, value, 0.0)
-        if value >= 1.0:
-            raise value_error(f"`{name}` must be < 1", **{name: value})
+        check_inside(name, value)
     return (
         {name: float(value) for name, value in targets.items()},
         {k: bounded_losses(x, f"losses[{k!r}]") for k, x in losses.items()},

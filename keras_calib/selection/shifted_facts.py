@@ -2,10 +2,9 @@
 
 from typing import NamedTuple
 
-__all__ = ["MixtureThreshold", "PriorThreshold"]
+from keras_calib.selection.fact_tables import table_lines
 
-# Most groups that a repr shows.
-_SHOWN = 12
+__all__ = ["MixtureThreshold", "PriorThreshold"]
 
 
 class PriorThreshold(NamedTuple):
@@ -102,24 +101,12 @@ class MixtureThreshold(NamedTuple):
             f"{len(self.group)} groups has a true risk above "
             f"{self.certified_risk:.4g}",
         ]
-        rows = [["group", "samples", "coverage", "risk"]]
-        columns = (
-            self.group,
-            self.group_samples,
-            self.group_coverage,
-            self.group_risk,
+        sizes = [f"{x:,}" for x in self.group_samples]
+        table = table_lines(
+            ("group", "samples", "coverage", "risk"),
+            (self.group, sizes, self.group_coverage, self.group_risk),
         )
-        for name, number, *facts in list(zip(*columns, strict=True))[:_SHOWN]:
-            rows.append(
-                [str(name), f"{number:,}", *(f"{x:.4g}" for x in facts)]
-            )
-        widths = [max(len(row[k]) for row in rows) for k in range(4)]
-        for row in rows:
-            cells = zip(row, widths, strict=True)
-            lines.append("  ".join(x.rjust(w) for x, w in cells))
-        if len(self.group) > _SHOWN:
-            lines.append(f"and {len(self.group) - _SHOWN} more groups")
-        return "\n  ".join(lines)
+        return "\n".join(["\n  ".join(lines), *table])
 
 
 def _head(name: str, chosen: PriorThreshold | MixtureThreshold) -> str:

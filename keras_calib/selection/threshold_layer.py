@@ -156,13 +156,8 @@ class ThresholdLayer(SelectorLayer):
         largest_cost: float | None = None,
     ) -> None:
         """Takes a threshold that was chosen among the candidates."""
-        self._make_threshold(())
-        self._group_table = self._cost_records = None
-        self._chosen = chosen
+        self._hold((), chosen)
         self._table = (found, certified, delta, largest_cost)
-        self.note_fits()
-        self._threshold.assign(chosen.threshold)
-        self.mark_fitted()
 
     def take_groups(
         self, names: tuple, places: np.ndarray, records: tuple, target: Target
@@ -181,9 +176,7 @@ class ThresholdLayer(SelectorLayer):
         )
         chosen, certified = choose_of_groups(names, found, target)
         chosen = with_group_hashes(chosen, found)
-        self._make_threshold(names)
-        self._chosen, self._table = chosen, None
-        self._cost_records = None
+        self._hold(names, chosen)
         rows = iter(certified)
         self._group_table = (
             {
@@ -192,6 +185,12 @@ class ThresholdLayer(SelectorLayer):
             },
             target.delta,
         )
+
+    def _hold(self, group: tuple, chosen: Any) -> None:
+        """Takes what was chosen, in place of all of an earlier fit."""
+        self._make_threshold(group)
+        self._chosen = chosen
+        self._table = self._group_table = self._cost_records = None
         self.note_fits()
         self._threshold.assign(np.asarray(chosen.threshold, "float32"))
         self.mark_fitted()

@@ -25,6 +25,7 @@ from keras_calib.selection.candidates import candidates
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.reach import advice_on_risk
+from keras_calib.selection.reach import count_to_take
 
 __all__ = [
     "ChosenThreshold",
@@ -237,9 +238,7 @@ def choose(
         raise _not_reached(found, target)
     index = np.flatnonzero(reached)[0 if risk is None else -1]
     chosen = ChosenThreshold(
-        float(found.threshold[index]),
-        float(found.coverage[index]),
-        float(found.risk[index]),
+        *found.at(index),
         found.num_samples,
         **target.guarantee(),
     )
@@ -288,8 +287,7 @@ def points_of(
             continue
         accepted += float(one.accepted[place])
         wrong += float(one.wrong[place])
-        values = one.threshold[place], one.coverage[place], one.risk[place]
-        rows.append((one.num_samples, *map(float, values)))
+        rows.append((one.num_samples, *one.at(place)))
     risk = safe_divide(np.float64(wrong), np.float64(accepted))
     return (*zip(*rows, strict=True), accepted / total, float(risk))
 
@@ -365,6 +363,4 @@ def _enough_samples(found: Candidates, risk: float, delta: float) -> int | None:
     needed = math.log(2.0 / delta)
     if needed > per_sample * _FURTHER * found.num_samples:
         return None
-    fewest = max(needed / per_sample, found.num_samples + 1.0)
-    unit = 10 ** max(0, math.floor(math.log10(fewest)) - 1)
-    return math.ceil(fewest / unit) * unit
+    return count_to_take(max(needed / per_sample, found.num_samples + 1.0))

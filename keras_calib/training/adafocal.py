@@ -1,6 +1,5 @@
 """Focal losses whose gamma changes from epoch to epoch."""
 
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -137,7 +136,6 @@ class AdaptiveFocalModel(FocalBinsModel):
             switch=switch,
             limits=(float(low), float(high)),
         )
-        self._update: Callable = _nothing
 
     def update_gammas(
         self, data: Any, batch_size: int = 32, steps: int | None = None
@@ -225,11 +223,6 @@ class AdaptiveFocalModel(FocalBinsModel):
         super().end_epoch(epoch)
         self._update()
 
-    def end_training(self) -> None:
-        super().end_training()
-        # Frees the validation data.
-        self._update = _nothing
-
 
 def _check_unweighted(data: Any) -> None:
     """Raises if validation data have weights, as far as they tell."""
@@ -252,7 +245,3 @@ def _check_no_weight(sample_weight: Any) -> None:
             "mass count samples",
             sample_weight=type(sample_weight).__name__,
         )
-
-
-def _nothing() -> None:
-    """Outside of `fit` there are no validation data."""

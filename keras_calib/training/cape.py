@@ -21,6 +21,7 @@ from keras_calib.predictions.batches import check_reread
 from keras_calib.predictions.batches import has_end
 from keras_calib.predictions.batches import predict_batches
 from keras_calib.predictions.outputs import reads_logits
+from keras_calib.training.epoch_model import no_data
 from keras_calib.training.recording_model import RecordingModel
 from keras_calib.training.sample_record import checked_index
 from keras_calib.training.sample_record import read_at
@@ -130,8 +131,7 @@ class CaPEModel(RecordingModel):
         if event == "predicted":
             self.classes = self._state("classes", (num_samples,))
         self.calibrates = self._state("calibrates", ())
-        self._given: Callable = _nothing
-        self._update: Callable = _nothing
+        self._given: Callable = no_data
 
     def records(self) -> list:
         of_classes = [] if self.classes is None else [self.classes]
@@ -204,7 +204,7 @@ class CaPEModel(RecordingModel):
         try:
             return super().fit(*args, **kwargs)
         finally:
-            self._given = _nothing
+            self._given = no_data
 
     def begin_training(self, arguments: dict) -> None:
         super().begin_training(arguments)
@@ -243,11 +243,6 @@ class CaPEModel(RecordingModel):
             self._update()
         self.calibrates.assign(float(calibrates))
 
-    def end_training(self) -> None:
-        super().end_training()
-        # Frees the training data.
-        self._update = _nothing
-
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
         if len(y_pred.shape) != 2:
             raise value_error(
@@ -279,7 +274,3 @@ class CaPEModel(RecordingModel):
         calibrates = ops.convert_to_tensor(self.calibrates) > 0
         loss = ops.where(calibrates, calibrated + self.added_losses(), plain)
         return unless_unknown(known, loss)
-
-
-def _nothing() -> None:
-    """Outside of `fit` there are no training data."""

@@ -1,6 +1,7 @@
 """Base class of models that act between epochs."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -23,6 +24,7 @@ __all__ = [
     "EpochModel",
     "epoch_events",
     "mean_of_the_whole",
+    "no_data",
     "without_index",
 ]
 
@@ -197,8 +199,20 @@ class EpochModel(keras.Model):
         return model
 
 
+def no_data() -> None:
+    """Outside of `fit` there are no data."""
+
+
 class ConfiguredModel(KeepsArguments, EpochModel):
     """Abstract: an `EpochModel` that is saved with arguments of its own."""
+
+    # What it does between epochs with the data of `fit`.
+    _update: Callable = staticmethod(no_data)
+
+    def end_training(self) -> None:
+        super().end_training()
+        # Frees the data.
+        self._update = no_data
 
     def get_config(self):
         return {**super().get_config(), **self._kept()}

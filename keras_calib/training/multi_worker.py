@@ -10,6 +10,7 @@ from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import build_from_batch
 from keras_calib.backend.keras_internals import first_epoch
+from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import to_numpy
@@ -171,8 +172,6 @@ class _Batches:
     def __init__(
         self, model: keras.Model, data: Any, steps: int | None, step: Callable
     ):
-        import tensorflow as tf
-
         strategy = model.distribute_strategy
         if callable(data):
             self._batches = strategy.distribute_datasets_from_function(data)
@@ -244,8 +243,6 @@ class _Batches:
 
 def _as_dataset(data: Any) -> Any:
     """Arrays as batches; a data set as it is."""
-    import tensorflow as tf
-
     if hasattr(data, "element_spec"):
         return data
     if not isinstance(data, tuple | list):

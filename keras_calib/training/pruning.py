@@ -7,13 +7,13 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.replicas import all_rows
 from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.formulas.scores import msp
-from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.training.crl import classified
@@ -88,14 +88,12 @@ class ConfidencePruningModel(RecordingModel):
         min_kept: float = 0.5,
         **kwargs: Any,
     ):
-        check_above("smoothing", smoothing, 0.0)
-        check_at_most("smoothing", smoothing, 1.0)
+        check_share("smoothing", smoothing, positive=True)
         check_at_least("fraction", fraction, 0.0)
         if fraction >= 1.0:
             raise value_error("`fraction` must be < 1", fraction=fraction)
         check_integer("every", every, 1)
-        check_at_least("min_kept", min_kept, 0.0)
-        check_at_most("min_kept", min_kept, 1.0)
+        check_share("min_kept", min_kept)
         super().__init__(*args, num_samples=num_samples, **kwargs)
         self._keep(
             smoothing=smoothing,
@@ -147,8 +145,6 @@ class ConfidencePruningModel(RecordingModel):
         Raises:
             ValueError: If examples have no index.
         """
-        import tensorflow as tf
-
         spec = dataset.element_spec
         labels = spec[1] if isinstance(spec, tuple) else spec
         if not isinstance(labels, dict) or "index" not in labels:

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import in_stateless_scope
+from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.inputs.readers import narrowed_ids
 from keras_calib.numerics.arrays import as_numbers
@@ -47,8 +48,6 @@ def add_at(record: Any, index: Any, values: Any) -> None:
     """Adds values `(batch,)` at an index, in which numbers may repeat."""
     values = ops.cast(values, record.dtype)
     if _changes_in_place(record):
-        import tensorflow as tf
-
         record.value.scatter_add(tf.IndexedSlices(values, index))
     else:
         record.assign(_added(ops.convert_to_tensor(record), index, values))
@@ -70,8 +69,6 @@ def _sums_of_equals(index: Any, values: Any) -> Any:
 
 def _added(x: Any, index: Any, values: Any) -> Any:
     if backend.backend() == "tensorflow":
-        import tensorflow as tf
-
         return tf.tensor_scatter_nd_add(x, ops.expand_dims(index, -1), values)
     if backend.backend() == "jax":
         return x.at[index].add(values)
@@ -82,8 +79,6 @@ def _changes_in_place(record: Any) -> bool:
     """Whether a few values change in place, as JAX does by itself."""
     if backend.backend() != "tensorflow" or num_replicas() > 1:
         return False
-    import tensorflow as tf
-
     value = record.value
     # A strategy of one replica mirrors the variable too.
     mirrored = isinstance(value, tf.distribute.DistributedValues)

@@ -10,6 +10,7 @@ from keras import ops
 from keras_calib.backend.keras_internals import compiled_metrics
 from keras_calib.backend.keras_internals import loss_tracker
 from keras_calib.backend.keras_internals import updated_metrics
+from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.backend.replicas import sum_over_replicas
 from keras_calib.inputs.checks import check_above
@@ -179,8 +180,6 @@ class SharpnessAwareModel(ConfiguredModel):
                 loss,
                 [v.value.grad for v in self.trainable_variables],
             )
-        import tensorflow as tf
-
         with tf.GradientTape() as tape:
             y_pred, loss, scaled = forward()
         weights = [v.value for v in self.trainable_variables]

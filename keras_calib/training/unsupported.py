@@ -8,6 +8,7 @@ from keras import backend
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.numerics.arrays import shape_of
 
@@ -41,8 +42,6 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
     refuse_uneven_batches(valid, arguments.get("validation_batch_size") or size)
     if backend.backend() != "tensorflow":
         return
-    import tensorflow as tf
-
     strategy = model.distribute_strategy
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         cluster = strategy.cluster_resolver.cluster_spec().as_dict()

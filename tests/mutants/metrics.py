@@ -38,8 +38,8 @@ MUTANTS = {
     ),
     "votes_as_if_independent": Mutant(
         "functional/hypothesis_tests.py",
-        "return DrawnLabels(confidence, votes, rho)",
-        "return DrawnLabels(confidence, votes, 0.0)",
+        "null = DrawnLabels(confidence, votes, rho)",
+        "null = DrawnLabels(confidence, votes, 0.0)",
         "functional/test_tests_of_votes.py::"
         "test_p_values_of_votes_are_uniform_and_find_gaps",
     ),

@@ -8,7 +8,7 @@ from keras_calib.data.transforms.crops import random_bits
 from keras_calib.data.transforms.examples import require
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_share
 
 __all__ = ["color_jitter", "cutmix", "mixup", "ricap"]
 
@@ -164,8 +164,7 @@ def cutmix(
         https://arxiv.org/abs/1905.04899
     """
     check_above("alpha", alpha, 0.0)
-    check_at_least("probability", probability, 0.0)
-    check_at_most("probability", probability, 1.0)
+    check_share("probability", probability)
     images, targets, seeds = _read(images, targets, seed, 4)
     size = tf.shape(images)[1:3]
     share = tf.sqrt(1.0 - _beta(alpha, seeds[0]))

@@ -26,9 +26,9 @@ from keras_calib.data.transforms.validity import has_objects
 from keras_calib.data.transforms.validity import read_parts
 from keras_calib.formulas.targets import check_beta_and_floor
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_share
 
 __all__ = ["training_pipeline", "validation_pipeline"]
 
@@ -149,8 +149,7 @@ def training_pipeline(
     check_in("targets", targets, _TARGETS)
     check_beta_and_floor(beta, floor)
     check_at_least("jitter", jitter, 0.0)
-    check_at_least("context_share", context_share, 0.0)
-    check_at_most("context_share", context_share, 1.0)
+    check_share("context_share", context_share)
     resizing = {"interpolation": interpolation, "antialias": antialias}
     cropping = Cropping.random(size, scale, ratio, flip=flip, **resizing)
     source = object_source(spec, objects, classes)

@@ -40,6 +40,7 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.checks import check_at_most
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_share
 
 __all__ = [
     "Cropping",
@@ -201,8 +202,7 @@ class Cropping(NamedTuple):
     @classmethod
     def center(cls, size: Any, fraction: float, **options: Any) -> Self:
         """Checks the arguments of `center_crop`."""
-        check_above("fraction", fraction, 0.0)
-        check_at_most("fraction", fraction, 1.0)
+        check_share("fraction", fraction, positive=True)
         return cls(_size(size), fraction=fraction, **options)
 
     def complete(
