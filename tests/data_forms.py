@@ -42,6 +42,8 @@ def network(**compiled):
 
 
 class Batches(keras.utils.PyDataset):
+    shape = (5,)  # As some loaders keep that of their images.
+
     def __init__(self, *arrays):
         super().__init__()
         self.arrays = arrays

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import value_and_grad
+from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs.batch import both
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_integer
@@ -136,8 +137,7 @@ def effective_labels(
     """
     per_sample, logits, axis, hard, valid = _read(loss, labels, logits)
     _, gradient = value_and_grad(lambda z: ops.sum(per_sample(z)), logits)
-    gradient = ops.moveaxis(gradient, axis, -1)
-    logits = ops.moveaxis(logits, axis, -1)
+    gradient, logits = (ops.moveaxis(x, axis, -1) for x in (gradient, logits))
     targets = ops.softmax(logits, axis=-1) - gradient
     predicted = ops.one_hot(
         ops.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype
@@ -145,8 +145,7 @@ def effective_labels(
     added = targets - hard
     if valid is not None:
         # A product would keep the NaN of an ignored sample.
-        counts = ops.expand_dims(valid, -1)
-        added = ops.where(counts, added, ops.zeros_like(added))
+        added = ops.where(valid[..., None], added, ops.zeros_like(added))
     others = (1.0 - predicted) * added
     return EffectiveLabels(
         ops.moveaxis(targets, -1, axis),
@@ -317,8 +316,7 @@ def prediction_flips(before: Any, after: Any) -> float:
 def flipped_share(before: np.ndarray, after: np.ndarray) -> float:
     """Share of the class ids >= 0 that differ; NaN without any."""
     count = np.count_nonzero(after >= 0)
-    flips = np.count_nonzero(before != after)
-    return float(flips / count) if count else float("nan")
+    return float(np.count_nonzero(before != after) / count) if count else np.nan
 
 
 def _regularizer(loss, labels, logits, mask=None):
@@ -338,6 +336,7 @@ def _regularizer(loss, labels, logits, mask=None):
 def _read(loss, labels, logits, mask=None):
     """Function of logits to losses; logits, class axis, label rows, mask."""
     check_loss(loss)
+    own = keras_mask(logits, len(getattr(logits, "shape", ())) - 1)
     logits = at_least_float32(logits)
     if (axis := setting_of(loss, "axis", -1)) is None:
         raise value_error("`loss` must have a class axis", loss=loss)
@@ -347,7 +346,8 @@ def _read(loss, labels, logits, mask=None):
     if mask is not None:
         mask = to_numpy(read_mask(mask))
         check_rows("mask", mask, ops.moveaxis(logits, axis, -1))
-        labels = _possible(labels, mask, axis, len(logits.shape))
+    if (mask := both(mask, own)) is not None:
+        labels = _possible(labels, to_numpy(mask), axis, len(logits.shape))
     ids = labels
     if isinstance(loss, PerSampleLoss):
         ids, _ = loss.split_labels(labels)

@@ -116,7 +116,7 @@ def reading_npz(
     """
     path = path_of(path)
     if path.is_dir():
-        raise value_error(rule, path=str(path), error="it is a folder")
+        raise value_error(rule, file=str(path), error="it is a folder")
     with open(path, "rb") as opened:
         try:
             size = os.fstat(opened.fileno()).st_size
@@ -127,5 +127,5 @@ def reading_npz(
         # A file from elsewhere may raise anything.
         except Exception as error:
             raise value_error(
-                rule, path=str(path), error=f"{type(error).__name__}: {error}"
+                rule, file=str(path), error=f"{type(error).__name__}: {error}"
             ) from error

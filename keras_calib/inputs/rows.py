@@ -91,7 +91,8 @@ def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         finite = np.isfinite(np.sum(outputs, dtype="float64"))
     narrow = not from_logits or outputs.dtype == np.float32
-    if finite and (narrow or outputs.max() <= _FLOAT32):
+    low = is_ruled_out(outputs.min(initial=0.0))
+    if finite and not low and (narrow or outputs.max() <= _FLOAT32):
         return
     bad = np.isnan(outputs)
     if from_logits:

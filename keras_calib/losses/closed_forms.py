@@ -104,12 +104,15 @@ def flat_rows(labels: Any, logits: Any, sample_weight: Any) -> tuple:
         labels = labels_like(labels, rows)
         labels = ops.reshape(labels, (-1, rows.shape[-1]))
     logits = ops.reshape(rows, (-1, rows.shape[-1]))
+    # A label that is ruled out makes the whole term NaN.
+    fault = Targets(labels, logits).fault()
     if sample_weight is None:
-        return labels, logits, ops.ones_like(logits[:, 0])
+        return labels, logits, ops.ones_like(logits[:, 0]) + fault
     # Not looked at, as those of a loss were before; NaN where it is none.
     weight = broadcast_weight(sample_weight, rows, rules=[])
     weight = ops.cast(ops.reshape(weight, (-1,)), logits.dtype)
-    return labels, logits, ops.where(weight >= 0.0, weight, float("nan"))
+    weight = ops.where(weight >= 0.0, weight, float("nan"))
+    return labels, logits, weight + fault
 
 
 def correctness(labels: Any, logits: Any) -> Any:

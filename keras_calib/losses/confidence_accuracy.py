@@ -50,8 +50,7 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     num_classes, targets = logits.shape[-1], Targets(labels, logits)
-    share = safe_divide(weight, ops.sum(weight)) + targets.fault()
-    share = ops.expand_dims(share, -1)
+    share = ops.expand_dims(safe_divide(weight, ops.sum(weight)), -1)
     logits = shown(logits, mask_of(labels))
 
     def forward(logits):

@@ -34,8 +34,9 @@ class MergeableMetric(keras.metrics.Metric):
 
         Args:
             metrics: One or several metrics of this class with an equal
-                `get_config()`, but for `name`, `dtype`, `refresh_every` and
-                `jit_compile`, or their `state_dict()`.
+                `get_config()`, but for `name`, `dtype`, `refresh_every`,
+                `jit_compile` and the `average` of labels, or their
+                `state_dict()`.
 
         Raises:
             TypeError: If one is of another class. Nothing is added then.

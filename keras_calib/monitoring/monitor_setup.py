@@ -221,10 +221,9 @@ def _interval(coverage: Any) -> tuple[float, float]:
         ) from error
     for end in (low, high):
         check_share("coverage", end)
-    if low > high:
-        raise value_error(
-            "`coverage` must be in order: least share first", coverage=coverage
-        )
+    if low > high or (low, high) == (0.0, 1.0):
+        rule = "`coverage` must be in order, least share first, and not (0, 1)"
+        raise value_error(rule, coverage=coverage)
     return float(low), float(high)
 
 

@@ -91,6 +91,9 @@ def as_numbers(x: Any, name: str) -> Any:
         # The list holds tensors without values, or with gradients.
         return ops.convert_to_tensor(x)
     check_numbers(name, array)
+    if array.dtype == np.longdouble:
+        # Tensors have no such dtype.
+        return array.astype("float64", copy=False)
     # JAX and torch need the byte order of the machine.
     if array.dtype.isnative:
         return array

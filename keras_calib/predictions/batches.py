@@ -253,13 +253,13 @@ def count_batches(
         check_integer("steps", steps, 1)
     if (arrays := _as_arrays(data)) is not None:
         count = -(-_length(arrays) // batch_size)
+    elif isinstance(data, keras.utils.PyDataset):
+        count = _size_of(data)
     elif not isinstance(data, Iterable) or hasattr(data, "shape"):
         raise type_error(
             "`data` must be a tuple of arrays (x, y), or a data set of batches",
             data=type(data).__name__,
         )
-    elif isinstance(data, keras.utils.PyDataset):
-        count = _size_of(data)
     elif callable(cardinality := getattr(data, "cardinality", None)):
         count = int(cardinality())
     else:

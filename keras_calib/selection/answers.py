@@ -46,8 +46,8 @@ def has_confidence(logits: Any) -> Any:
     A network that overflows gives NaN or infinity. Some classes may be ruled
     out, but not all.
     """
-    # A sum keeps NaN, which a maximum may drop.
-    total = ops.sum(logits, axis=-1)
+    # A sum keeps NaN, which a maximum may drop, and does not overflow so.
+    total = ops.sum(1e-9 * logits, axis=-1)
     found = ops.logical_and(
         total < float("inf"),
         ops.logical_not(is_ruled_out(ops.max(logits, axis=-1))),

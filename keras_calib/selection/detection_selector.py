@@ -337,7 +337,7 @@ class CalibratedDecoder(keras.layers.Layer):
 def _read_threshold(threshold: Any) -> np.ndarray:
     """Thresholds as the least float32 that are not below them."""
     given = as_array(threshold, "threshold", "float64")
-    good = ((given >= 0.0) & (given <= 1.0)) | (given >= _NEVER)
+    good = ((given >= 0.0) & (given <= 1.0)) | np.isin(given, (_NEVER, np.inf))
     if given.ndim > 1 or not given.size or not good.all():
         raise value_error(
             "`threshold` must be a number in [0, 1], one for each class "

@@ -18,6 +18,7 @@ from loss_batches import REPRESENTATIVES
 from loss_batches import compiled
 
 import keras_calib as kc
+from keras_calib.backend.keras_internals import set_keras_mask
 
 # JAX computes in 32 bits.
 DTYPE, TOLERANCE = ("float64", 1e-10) if HAS_FLOAT64 else ("float32", 2e-5)
@@ -142,6 +143,17 @@ def test_inactive_shares_by_hand():
             loss = cls(6.0, from_logits=from_logits, axis=1, ignore_class=255)
             assert kc.inactive_share(loss, ids, dense) == 2 / 4
             assert np.isnan(kc.inactive_share(loss, ids * 0 + 255, dense))
+
+
+@pytest.mark.portable
+def test_a_keras_mask_leaves_out_padding():
+    logits = np.array([[[9.0, 0, 0], [1.0, 0, 0], [9.0, 0, 0]]], "float32")
+    tensor = keras.ops.convert_to_tensor(logits)
+    set_keras_mask(tensor, keras.ops.convert_to_tensor([[True, True, False]]))
+    loss = kc.MbLS(margin=5.0, from_logits=True)
+    labels = np.zeros((1, 3), "longdouble")
+    assert kc.inactive_share(loss, labels, logits) == pytest.approx(1 / 3)
+    assert kc.inactive_share(loss, labels, tensor) == 0.5
 
 
 def test_regularizer_histogram_by_hand():

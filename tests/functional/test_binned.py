@@ -298,6 +298,8 @@ def test_whole_weights_are_repeats():
         for scale in (0.3, 0.3e-165)
     ]
     same(*found)
+    with pytest.raises(ValueError, match="must not be below 1e-290"):
+        ece(labels, probs, sample_weight=np.full(len(labels), 1e-310))
 
 
 def test_closed_sides_differ_on_edges_alone():

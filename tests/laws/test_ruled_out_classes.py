@@ -313,11 +313,12 @@ def test_a_token_that_is_ruled_out_has_the_probability_0():
 
 def test_a_row_without_any_class_is_refused_beside_labels_too():
     logits = np.random.default_rng(0).normal(size=(60, 3))
-    none = np.r_[logits[:-1], [[-np.inf] * 3]]
     prior = [0.3, 0.3, 0.4]
-    for call in (
-        lambda: kc.estimate_prior(none, prior, from_logits=True),
-        lambda: kc.prediction_flips(none, logits),
-    ):
-        with pytest.raises(ValueError, match="must not rule out all classes"):
-            call()
+    for value in CONVENTIONS:
+        none = np.r_[logits[:-1], [[value] * 3]]
+        for call in (
+            lambda x: kc.estimate_prior(x, prior, from_logits=True),
+            lambda x: kc.prediction_flips(x, logits),
+        ):
+            with pytest.raises(ValueError, match="not rule out all classes"):
+                call(none)

@@ -142,6 +142,8 @@ def test_a_label_that_is_ruled_out_is_refused_and_nan_in_compiled_code():
             assert np.isnan(array(losses)).all(), name
     # A function of a loss of your own cannot tell otherwise.
     assert np.isnan(array(kc.mbls(one_hot(ids, K), logits))).all()
+    for term in (kc.mmce, kc.mdca, kc.dca):
+        assert np.isnan(float(term(one_hot(ids, K), logits))), term
 
 
 @not_on_jax

@@ -357,6 +357,7 @@ def test_a_broken_state_is_refused_whole(tmp_path, change, message):
         {"tolerance": -0.1},
         {"tolerance": 1},
         {"coverage": (0.8, 0.6)},
+        {"coverage": (0, 1)},
         {"coverage": 0.8},
         {"max_waiting": -1},
         {"selector": "model"},

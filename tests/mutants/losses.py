@@ -95,8 +95,8 @@ MUTANTS = {
     ),
     "mdca_divides_by_the_count": Mutant(
         "losses/confidence_accuracy.py",
-        "safe_divide(weight, ops.sum(weight)) + targets.fault()",
-        "weight / ops.sum(ops.sign(weight + 1)) + targets.fault()",
+        "ops.expand_dims(safe_divide(weight, ops.sum(weight)), -1)",
+        "ops.expand_dims(weight / ops.sum(ops.sign(weight + 1)), -1)",
         _REPEATS,
     ),
     "huber_of_twice_the_square": Mutant(
@@ -176,8 +176,8 @@ MUTANTS = {
     ),
     "smoothing_of_an_ignored_nan": Mutant(
         "analysis/regularizers.py",
-        "added = ops.where(counts, added, ops.zeros_like(added))",
-        "added = added * ops.cast(counts, added.dtype)",
+        "added = ops.where(valid[..., None], added, ops.zeros_like(added))",
+        "added = added * ops.cast(valid[..., None], added.dtype)",
         _REGULARIZERS
         + "test_nothing_is_smoothed_where_an_ignored_sample_is_nan",
     ),

@@ -302,3 +302,11 @@ def test_a_threshold_beside_facts_is_that_of_the_facts():
             costs = None if config["costs"] else (1.0 - np.eye(4)).tolist()
             with pytest.raises(ValueError, match="`costs` must be those that"):
                 cls.from_config({**config, "costs": costs})
+
+
+@pytest.mark.portable
+def test_what_a_fit_covers_is_accepted_though_logits_sum_to_infinity():
+    logits = np.array([[2e38, 2e38, 0], [0, 2, 1], [2, 0, 1]], "float32")
+    selector = kc.SelectiveClassifier().fit([0, 1, 0], logits, coverage=1.0)
+    assert selector.chosen.coverage == 1.0
+    assert array(selector(logits)["accept"]).all()

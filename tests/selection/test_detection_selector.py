@@ -169,6 +169,10 @@ REFUSED = {
         lambda: kc.DetectionSelector()([{"confidence": 1, "labels": 0}]),
         "must be a dict",
     ),
+    "percent": (
+        lambda: kc.DetectionSelector(threshold=50.0),
+        "`threshold` must be a number in [0, 1]",
+    ),
     "decoder": (lambda: kc.CalibratedDecoder("nms"), "`decoder` must be"),
     "twice": (
         lambda: kc.CalibratedDecoder(kc.CalibratedDecoder(Decoder())),

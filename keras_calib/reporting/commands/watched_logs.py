@@ -58,7 +58,7 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
         if isinstance(threshold, str):
             with blamed(f"--threshold={threshold}"):
                 threshold = load_threshold(threshold)
-        columns = vars(given)
+        columns, last = vars(given), None
         for path in given.log:
             with blamed(f"--log={path}"):
                 log = AnswerLog(path, columns, threshold=threshold)
@@ -70,7 +70,9 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
                     lines.append(f"{path} {said}")
                 if is_old and "ids" in log.has:
                     _check_new(log, monitor, progress)
+                log.last = last
                 _add(log, monitor, progress)
+                last = log.last
         for path in given.labels:
             # A log may call its columns otherwise: there they need not be.
             own = {k: columns[k] for k in ("ids", "correct")}

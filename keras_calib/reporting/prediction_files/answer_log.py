@@ -16,6 +16,7 @@ from keras_calib.backend.files import path_of
 from keras_calib.reporting.prediction_files.columns import ColumnFile
 from keras_calib.reporting.prediction_files.columns import check_one_role
 from keras_calib.reporting.prediction_files.columns import check_present
+from keras_calib.reporting.prediction_files.columns import plain
 
 __all__ = ["AnswerLog", "Answers", "correctness_of"]
 
@@ -123,7 +124,7 @@ class AnswerLog:
         used = [(f"--{x}", self._columns[x]) for x in (*_NUMBERS, *_VERDICTS)]
         check_one_role(used[used[0][1] == used[1][1] :])
         self.has = {k for k, name in self._columns.items() if name is not None}
-        self._last: tuple[int, Any] | None = None
+        self.last: tuple[int, Any] | None = None
 
     def require(self, *options: Sequence[str]) -> None:
         """Raises ValueError unless the file has one of each of the options."""
@@ -186,7 +187,7 @@ class AnswerLog:
             accepted = read[column] >= self._threshold
         ids = None
         if "ids" in read:
-            ids = [str(x) for x in read["ids"]]
+            ids = [x if type(x) is str else plain(x) for x in read["ids"]]
             for i, text in enumerate(ids):
                 if not text.strip():
                     raise self._file.bad_value(
@@ -204,7 +205,7 @@ class AnswerLog:
         """Numbers 0 and 1, NaN for what is missing."""
         found = np.empty(len(values))
         for i, value in enumerate(values):
-            text = _plain(value).lower()
+            text = plain(value).lower()
             if gaps and text in _WITHOUT:
                 found[i] = np.nan
             elif text in _FLAGS:
@@ -230,7 +231,7 @@ class AnswerLog:
                     row,
                     value=str(text),
                 )
-            if self._last is not None and now < self._last[1]:
+            if self.last is not None and now < self.last[1]:
                 raise self._file.bad_value(
                     self._columns["time"],
                     "must not go back: sort the log by it, as alarms are for "
@@ -238,7 +239,7 @@ class AnswerLog:
                     row,
                     value=str(text),
                 )
-            self._last = row, now
+            self.last = row, now
 
 
 def correctness_of(
@@ -246,7 +247,7 @@ def correctness_of(
 ) -> np.ndarray:
     """1 for right and 0 for wrong of a column with a value in every row."""
     if values.dtype.kind in "OU":
-        found = [_FLAGS.get(_plain(x).lower(), np.nan) for x in values]
+        found = [_FLAGS.get(plain(x).lower(), np.nan) for x in values]
         values = np.where(np.isnan(found), values, np.array(found, object))
     (wrong,) = np.nonzero(~np.isin(values, (0, 1)))
     if len(wrong):
@@ -349,15 +350,10 @@ def _columns(
     }
 
 
-def _plain(value: Any) -> str:
-    """A value as a text, where 1, 1.0 and "1" are the same."""
-    return re.sub(r"^(-?\d+)\.0+$", r"\1", str(value).strip())
-
-
 def _same(label: Any, predicted: Any) -> float:
-    label = _plain(label)
+    label = plain(label)
     # A class may be called None.
-    return float(label == _plain(predicted)) if label else np.nan
+    return float(label == plain(predicted)) if label else np.nan
 
 
 def _time(text: str) -> float | None:

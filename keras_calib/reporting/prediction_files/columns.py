@@ -17,7 +17,7 @@ from keras_calib.backend.files import path_of
 from keras_calib.backend.npz import NpzFile
 from keras_calib.backend.npz import reading_npz
 
-__all__ = ["ColumnFile", "check_one_role", "check_present"]
+__all__ = ["ColumnFile", "check_one_role", "check_present", "plain"]
 
 _ENDINGS = (".npz", ".csv", ".tsv", ".parquet")
 _SEPARATORS = ",;\t|"
@@ -180,6 +180,9 @@ class ColumnFile:
                 include_columns=names,
                 column_types=types,
                 decimal_point=self._decimal,
+                # An empty cell is missing, and `NA` may be a name.
+                null_values=[""],
+                strings_can_be_null=True,
             ),
         )
 
@@ -266,6 +269,9 @@ class ColumnFile:
                     start + int(missing[0]),
                     value=str(values.reshape(-1)[missing[0]]),
                 )
+        if values.dtype.kind == "f":
+            # 1.0 is the same name as 1.
+            return np.array([plain(x) for x in values.flat], str)
         return values.astype(str)
 
     def _stacked(self, values: np.ndarray, name: str, start: int) -> np.ndarray:
@@ -292,6 +298,11 @@ class ColumnFile:
                 return str(file.schema_arrow.field(name).type)
         with self._open_csv({}, [name]) as reader:
             return str(reader.schema.field(name).type)
+
+
+def plain(value: Any) -> str:
+    """A value as a text, where 1, 1.0 and "1" are the same."""
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", str(value).strip())
 
 
 def check_one_role(columns: Iterable[tuple[str, str | None]]) -> None:

@@ -190,6 +190,26 @@ def test_a_log_of_names_alone_has_no_answers(tmp_path, capsys):
     assert "must have answers" in capsys.readouterr().err
 
 
+def test_an_empty_cell_is_no_class(tmp_path, capsys):
+    log, page = tmp_path / "log.csv", f"--out={tmp_path / 'a.html'}"
+    for right, wrong, column in (
+        ("0.9,cat,cat", "0.9,cat,", "predicted"),
+        ("0.9,1,1", "0.9,1,", "predicted"),
+        ("0.9,cat,cat", "0.9,,cat", "label"),
+    ):
+        rows = ["confidence,label,predicted", *[right] * 40, *[wrong] * 10]
+        log.write_text("\n".join(rows))
+        assert main(["report", f"--predictions={log}", page, "--quiet"]) == 1
+        missing = f"`{column}` must have a value in every row. Received: row=41"
+        assert missing in capsys.readouterr().err
+        code = run(f"--log={log}", "--coverage=1")
+        shown = capsys.readouterr()
+        if column == "label":
+            assert code == 0 and "of 40 answers" in shown.out
+        else:
+            assert code == 1 and missing in shown.err
+
+
 @pytest.mark.parametrize(
     ("given", "code", "message"),
     [

@@ -142,3 +142,29 @@ def test_a_log_without_a_line_has_no_answers(tmp_path, capsys):
     given = f"--log={log}", f"--labels={labels}", "--risk=0.1", "--ids=name"
     code, shown = said(capsys, *given)
     assert code == 0 and "0 answers, 0 accepted" in shown
+
+
+def test_time_does_not_go_back_from_log_to_log(tmp_path, capsys):
+    one, two = tmp_path / "1.csv", tmp_path / "2.csv"
+    one.write_text(f"{HEAD},time\na,0.9,1,1,5\nb,0.9,1,1,6")
+    two.write_text(f"{HEAD},time\nc,0.9,1,1,3")
+    code, shown = said(capsys, f"--log={one}", f"--log={two}", "--risk=0.1")
+    assert code == 1 and f"--log={two}: `time` must not go back" in shown
+    assert said(capsys, f"--log={two}", f"--log={one}", "--risk=0.1")[0] == 0
+
+
+def test_whole_floats_are_ids_as_integers_are(tmp_path, capsys):
+    log, labels = tmp_path / "log.csv", tmp_path / "labels.npz"
+    log.write_text("id,confidence,accepted\n1,0.9,1\n2,0.9,1")
+    np.savez(labels, id=np.array([1.0, 2.0]), correct=np.ones(2, int))
+    given = f"--log={log}", f"--labels={labels}", "--risk=0.1"
+    code, shown = said(capsys, *given)
+    assert code == 0 and "2 labels, 2 of accepted answers" in shown
+
+
+def test_a_damaged_file_is_that_of_its_option(tmp_path, capsys):
+    path = tmp_path / "z.npz"
+    path.write_bytes(b"PK123")
+    assert main(["threshold", f"--log={path}", "--coverage=1"]) == 1
+    shown = capsys.readouterr().err
+    assert f"--log={path}: " in shown and "--out" not in shown
