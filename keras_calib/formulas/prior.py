@@ -8,6 +8,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 
 __all__ = [
     "PriorFit",
@@ -53,10 +54,11 @@ def read_prior(name: str, value: Any) -> np.ndarray:
             f"`{name}` must have a share for each class, (num_classes,)",
             **{f"{name}.shape": prior.shape},
         )
-    # NaN fails too.
-    if not (prior >= 0).all() or not abs(prior.sum() - 1.0) <= _SUM:
+    # NaN fails too, and ratios of still smaller shares overflow.
+    shares = (prior == 0) | (prior >= PROBABILITY_FLOOR)
+    if not shares.all() or not abs(prior.sum() - 1.0) <= _SUM:
         raise value_error(
-            f"`{name}` must be shares >= 0 that sum to 1",
+            f"`{name}` must be shares >= 0 that sum to 1, 0 or above 1e-37",
             minimum=float(prior.min()),
             sum=float(prior.sum()),
         )

@@ -69,11 +69,12 @@ def broadcast_weight(
 def weight_of_rows(sample_weight: Any, lead_shape: tuple) -> np.ndarray:
     """Read one weight per row of a whole data set, float64 `(n,)`."""
     weight = as_array(sample_weight, "sample_weight", "float64")
-    if 0.0 < weight.max(initial=0.0) < 1e-290:
-        rule = "`sample_weight` must not be below 1e-290: only ratios matter"
-        raise value_error(rule, maximum=float(weight.max()))
     # The checks may round to float32, so the weights are kept in float64.
     shape = shape_of(standardize_weights(weight, lead_shape))
+    largest = weight.max(initial=0.0)
+    if largest and not 1e-290 <= largest <= 1e290:
+        rule = "`sample_weight` must have its largest in [1e-290, 1e290]"
+        raise value_error(f"{rule}: only ratios matter", largest=float(largest))
     return np.broadcast_to(weight.reshape(shape), lead_shape).reshape(-1)
 
 

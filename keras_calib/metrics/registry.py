@@ -41,6 +41,8 @@ __all__ = ["QUANTITIES", "Quantity", "Rank", "lost_order", "mode_of"]
 # Rounding errors of float32, relative to the value.
 _ROUNDING = 1e-6
 # Share of scores beyond a histogram above which there is a warning.
+# Sums of squares below it are rounded by more than a thousandth.
+_COARSE = 2.0**-20
 _CLIPPED = 0.01
 
 
@@ -360,7 +362,17 @@ def mode_of(name: str) -> str | None:
 def lost_order(
     metric: Any, quantities: Sequence[str], readings: Readings
 ) -> Iterator[str]:
-    """Yield a warning if a ranking has scores beyond its histogram."""
+    """Yield warnings of scores beyond a histogram, and of lost squares."""
+    if "debiased_calibration_error" in quantities:
+        bins = readings.bins
+        # In units of 2^-30.
+        coarse = np.asarray(bins.squared_weight) < _COARSE
+        weight = np.asarray(bins.weight)
+        if weight[coarse].sum() > 0.01 * weight.sum():
+            yield (
+                f"`{metric.name}` rounds the squares of weights that are so "
+                "small: multiply all by 1,000, as only ratios matter"
+            )
     histogram = readings.histogram
     if not any(isinstance(QUANTITIES.get(q), Rank) for q in quantities):
         return

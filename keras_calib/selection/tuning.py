@@ -199,7 +199,7 @@ def apply_score(function: Any, logits: Any) -> Any:
     if function == "msp":
         # Finite, as what is accepted, for a class that is left alone.
         return ops.minimum(top1(logits, from_logits=True).score, 1e18)
-    return function(logits)
+    return ops.cast(function(logits), "float32")
 
 
 def area(top: Top1) -> float:

@@ -100,6 +100,7 @@ def test_a_selector_fits_and_forgets_it_as_any_calibrator():
 def test_bad_priors_are_refused():
     for source, target, rule in (
         ([0.5, 0.6], [0.5, 0.5], "`source` must be shares >= 0 that sum to 1"),
+        ([0.5, 0.5, 1e-310], [0.3, 0.3, 0.4], "0 or above 1e-37"),
         ([0.5, 0.5], [-0.5, 1.5], "`target` must be shares >= 0"),
         ([0.5, 0.5], [np.nan, 1.0], "`target` must be shares >= 0"),
         ([0.5, 0.5], SOURCE, "`target` must have a share for each class"),

@@ -158,3 +158,13 @@ def test_an_empty_batch_of_votes_adds_nothing():
     metric = kc.ECE(labels="votes")
     metric.update_state(np.zeros((0, 3)), np.zeros((0, 3), "float32"))
     assert not state(metric).any()
+
+
+def test_squares_of_light_weights_that_are_lost_are_told():
+    confidence = np.r_[0.55, np.full(2000, 0.9)]
+    correct, weight = np.arange(2001) % 5 > 0, np.r_[1.0, np.full(2000, 1e-4)]
+    probs = np.stack([1.0 - confidence, confidence], axis=-1)
+    metric = kc.DebiasedCalibrationError()
+    metric.update_state(correct.astype(int), probs, 1e-3 * weight)
+    with pytest.warns(RuntimeWarning, match="multiply all by 1,000"):
+        metric.result()

@@ -310,3 +310,16 @@ def test_what_a_fit_covers_is_accepted_though_logits_sum_to_infinity():
     selector = kc.SelectiveClassifier().fit([0, 1, 0], logits, coverage=1.0)
     assert selector.chosen.coverage == 1.0
     assert array(selector(logits)["accept"]).all()
+
+
+@pytest.mark.portable
+@pytest.mark.parametrize("dtype", ["float16", "int32"])
+def test_a_score_of_another_dtype_is_served_as_it_was_fitted(dtype):
+    def score(logits):
+        return keras.ops.cast(keras.ops.max(logits, axis=-1), dtype)
+
+    logits = np.random.default_rng(0).normal(size=(60, 3)).astype("float32")
+    selector = kc.SelectiveClassifier(score=score)
+    selector.fit(np.arange(60) % 3, 9 * logits, coverage=0.5)
+    share = array(selector(9 * logits)["accept"]).mean()
+    assert share == pytest.approx(selector.chosen.coverage)

@@ -206,6 +206,8 @@ def _check_log(log: AnswerLog, given: Namespace, monitor: Monitor) -> None:
         )
     if "accepted" not in log.has:
         log.require(("score", "confidence"))
+    if "label" in log.has and "correct" not in log.has:
+        log.require(("predicted",))
     if "ids" in log.has:
         return
     if given.labels:

@@ -120,6 +120,12 @@ class AnswerLog:
             what: columns[what] or next((x for x in names if x in free), None)
             for what, names in _NAMES.items()
         }
+        if columns["label"] or columns["predicted"]:
+            # As asked for, whatever a column of another name says.
+            if columns["correct"]:
+                rule = "--correct excludes --label and --predicted"
+                raise value_error(rule, correct=columns["correct"])
+            self._columns["correct"] = None
         # A confidence may be the score too.
         used = [(f"--{x}", self._columns[x]) for x in (*_NUMBERS, *_VERDICTS)]
         check_one_role(used[used[0][1] == used[1][1] :])
@@ -295,7 +301,8 @@ class _JsonLines:
         for row, record in self._records():
             for name in names:
                 value = record.get(name)
-                if value is None and name not in gaps:
+                is_gap = value is None or value != value
+                if is_gap and name not in gaps:
                     raise self.bad_value(
                         name, "must have a value in every line", row, value=None
                     )
@@ -303,8 +310,7 @@ class _JsonLines:
                     raise self.bad_value(
                         name, "must hold numbers", row, value=value
                     )
-                is_gap = value is None or value != value
-                found[name].append("" if is_gap and name in gaps else value)
+                found[name].append("" if is_gap else value)
             count += 1
             if count == _LINES:
                 yield _columns(found, numbers)
@@ -325,11 +331,11 @@ class _JsonLines:
                 for row, line in enumerate(file):
                     record: Any = None
                     with contextlib.suppress(ValueError, RecursionError):
-                        record = json.loads(line)
+                        record = json.loads(line, object_pairs_hook=_once)
                     if not isinstance(record, dict):
                         raise value_error(
                             f"{self.path.name} must have one JSON object in "
-                            "each line",
+                            "each line, and each name once",
                             line=row + 1,
                         )
                     yield row, record
@@ -350,10 +356,17 @@ def _columns(
     }
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any] | None:
+    """The object of names and values; None if a name is there twice."""
+    made = dict(pairs)
+    return made if len(made) == len(pairs) else None
+
+
 def _same(label: Any, predicted: Any) -> float:
-    label = plain(label)
-    # A class may be called None.
-    return float(label == plain(predicted)) if label else np.nan
+    label, predicted = plain(label), plain(predicted)
+    # A class may be called None. Beside numbers `nan` is no class.
+    is_gap = label.lower() == "nan" and _time(predicted) is not None
+    return float(label == predicted) if label and not is_gap else np.nan
 
 
 def _time(text: str) -> float | None:

@@ -108,8 +108,9 @@ class ColumnFile:
                         "must hold numbers, or lists of one length, in every "
                         "row",
                     )
-            for name in texts:
-                read[name] = self._texts(read[name], name, start)
+            for name in (*texts, *others):
+                if name in texts or read[name].dtype.kind in "OU":
+                    read[name] = self._texts(read[name], name, start)
             yield read
             start += len(np.atleast_1d(read[names[0]]))
 
@@ -272,7 +273,7 @@ class ColumnFile:
         if values.dtype.kind == "f":
             # 1.0 is the same name as 1.
             return np.array([plain(x) for x in values.flat], str)
-        return values.astype(str)
+        return np.char.strip(values.astype(str))
 
     def _stacked(self, values: np.ndarray, name: str, start: int) -> np.ndarray:
         """Lists of one length as an array."""

@@ -258,6 +258,9 @@ class PredictionFile:
                     seen |= {*map(str, values)}
                 else:
                     ids = self._class_ids(values, name, start - len(values))
+                    if not ids.max() < 1e6:
+                        rule = "must be class ids below a million, or names"
+                        raise self._file.bad_value(name, rule)
                     most = max(most, int(ids.max()))
         if seen:
             self.class_names = sorted(seen)

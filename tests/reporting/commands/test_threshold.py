@@ -190,6 +190,43 @@ def test_a_log_of_names_alone_has_no_answers(tmp_path, capsys):
     assert "must have answers" in capsys.readouterr().err
 
 
+ROW = '{"confidence":0.9,"label":1,"predicted":%s}'
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "given", "words"),
+    [
+        # What an option names, and not another column.
+        ("a.csv", ["confidence,correct,x,y", *["0.9,1,a,b"] * 50],
+         ["--label=x", "--predicted=y"], "50 answers, of which 100.00% are"),
+        ("a.csv", ["confidence,correct,x,y", "0.9,1,a,b"],
+         ["--correct=correct", "--label=x", "--predicted=y"], "--correct exc"),
+        ("a.csv", ["confidence,label,predicted", *["0.9, 1,1"] * 40,
+                   *["0.9,nan,1"] * 10], [], "40 answers, of which 0.00%"),
+        ("a.jsonl", [ROW % 1, ROW % "NaN"], [], "`predicted` must have a val"),
+        ("a.jsonl", ['{"confidence":0.9,"correct":0,"correct":1}'], [],
+         "each name once"),
+    ],
+)  # fmt: skip
+def test_a_log_says_no_more_than_it_holds(
+    tmp_path, capsys, name, rows, given, words
+):
+    log = tmp_path / name
+    log.write_text("\n".join(rows))
+    run(f"--log={log}", "--coverage=1", *given)
+    shown = capsys.readouterr()
+    assert words in shown.out + shown.err
+
+
+def test_classes_that_no_page_can_hold_are_refused(tmp_path, capsys):
+    log = tmp_path / "log.csv"
+    for value in ("inf", 2**53):
+        rows = ["confidence,label,predicted", *[f"0.9,{value},{value}"] * 9]
+        log.write_text("\n".join(rows))
+        assert main(["report", f"--predictions={log}", "--out=a.html"]) == 1
+        assert "`label` must be class ids below a mi" in capsys.readouterr().err
+
+
 def test_an_empty_cell_is_no_class(tmp_path, capsys):
     log, page = tmp_path / "log.csv", f"--out={tmp_path / 'a.html'}"
     for right, wrong, column in (

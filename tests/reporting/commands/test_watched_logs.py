@@ -168,3 +168,10 @@ def test_a_damaged_file_is_that_of_its_option(tmp_path, capsys):
     assert main(["threshold", f"--log={path}", "--coverage=1"]) == 1
     shown = capsys.readouterr().err
     assert f"--log={path}: " in shown and "--out" not in shown
+
+
+def test_labels_without_predictions_are_none(tmp_path, capsys):
+    log = tmp_path / "log.csv"
+    log.write_text("id,confidence,accepted,truth\na,0.9,1,x")
+    code, shown = said(capsys, f"--log={log}", "--label=truth", "--risk=0.1")
+    assert code == 1 and "must have a column `predicted`" in shown
