@@ -16,7 +16,7 @@ from typing import Any
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.errors import value_error
 
-__all__ = ["path_of", "replacing", "safe_cell", "write_csv"]
+__all__ = ["each_once", "path_of", "replacing", "safe_cell", "write_csv"]
 
 # Age in seconds at which an unfinished file is taken to be abandoned.
 _ABANDONED = 3600.0
@@ -111,3 +111,11 @@ def _sync_folder(folder: Any) -> None:
             os.fsync(opened)
         finally:
             os.close(opened)
+
+
+def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; ValueError for a name that is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a name is there twice: {[k for k, _ in pairs]}")
+    return found

@@ -234,7 +234,8 @@ def _of_tensorflow(forward: Callable, logits: Any, beside: tuple) -> Any:
 
         def step(i, result):
             row, part = block(i)
-            return i + 1, _updated(result, part, row)
+            zeros = [0] * (len(part.shape) - 1)
+            return i + 1, ops.slice_update(result, [row, *zeros], part)
 
         return tf.while_loop(
             lambda i, _: i < _BLOCKS,
@@ -280,8 +281,3 @@ def _rows_of(x: Any, start: Any, size: Any) -> Any:
     # XLA reads no other rows of `x[start:end]` than the first.
     rest = list(x.shape[1:])
     return tf.slice(x, [start, *[0] * len(rest)], [size, *rest])
-
-
-def _updated(whole: Any, part: Any, start: Any) -> Any:
-    starts = [start, *[0] * (len(part.shape) - 1)]
-    return ops.slice_update(whole, starts, part)

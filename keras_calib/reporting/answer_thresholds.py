@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import each_once
 from keras_calib.backend.files import path_of
 from keras_calib.inputs.checks import check_above
 from keras_calib.inputs.checks import check_at_least
@@ -174,7 +175,7 @@ def load_threshold(path: Any) -> AnswerThreshold:
         facts = json.loads(
             path_of(path).read_text(encoding="utf-8"),
             parse_constant=_no_number,
-            object_pairs_hook=_once,
+            object_pairs_hook=each_once,
         )
     except (OSError, ValueError, RecursionError) as error:
         raise value_error(
@@ -201,13 +202,6 @@ def load_threshold(path: Any) -> AnswerThreshold:
 
 def _no_number(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"a name is there twice: {[k for k, _ in pairs]}")
-    return found
 
 
 def _check_facts(facts: dict[str, Any]) -> None:

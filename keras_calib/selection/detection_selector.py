@@ -157,8 +157,7 @@ class DetectionSelector(keras.layers.Layer):
         )
         if "boxes" in found:
             far = ops.abs(ops.cast(found["boxes"], "float32"))
-            finite = ops.all(far < float("inf"), axis=-1)
-            valid = ops.logical_and(valid, finite)
+            valid = ops.logical_and(valid, ops.all(far < float("inf"), axis=-1))
         if "num_detections" in found:
             count = ops.cast(found.pop("num_detections"), "int32")
             valid = ops.logical_and(valid, places < count[..., None])

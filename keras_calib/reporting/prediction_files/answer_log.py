@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import each_once
 from keras_calib.backend.files import path_of
 from keras_calib.reporting.prediction_files.columns import ColumnFile
 from keras_calib.reporting.prediction_files.columns import check_one_role
@@ -331,7 +332,7 @@ class _JsonLines:
                 for row, line in enumerate(file):
                     record: Any = None
                     with contextlib.suppress(ValueError, RecursionError):
-                        record = json.loads(line, object_pairs_hook=_once)
+                        record = json.loads(line, object_pairs_hook=each_once)
                     if not isinstance(record, dict):
                         raise value_error(
                             f"{self.path.name} must have one JSON object in "
@@ -354,12 +355,6 @@ def _columns(
         name: np.array(x, "float64" if name in numbers else object)
         for name, x in found.items()
     }
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any] | None:
-    """The object of names and values; None if a name is there twice."""
-    made = dict(pairs)
-    return made if len(made) == len(pairs) else None
 
 
 def _same(label: Any, predicted: Any) -> float:
