@@ -18,7 +18,7 @@ from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["MergeableMetric", "nan_if_lost", "what_is_wrong"]
 
-_KEYS = ("schema", "config", "sums", "flags")
+_KEYS = ("class", "schema", "config", "sums", "flags")
 # Upper limit of an entry, even in the sum of a million states.
 _LARGEST_ENTRY = 2**52
 _name_of = keras.saving.get_registered_name
@@ -160,15 +160,15 @@ def _state_of(metric: Any, cls: type[Any]) -> dict[str, Any]:
     """Return the state of a metric of class `cls`; states are returned too."""
     if isinstance(metric, MergeableMetric):
         metric = metric.state_dict()
-    is_state, own = isinstance(metric, dict), _name_of(cls)
-    # The first versions did not name the class.
-    kind = metric.get("class", own) if is_state else _name_of(type(metric))
-    if kind != own:
+    is_state = isinstance(metric, dict)
+    if is_state:
+        check_keys("state", metric, _KEYS, _KEYS)
+    kind = metric["class"] if is_state else _name_of(type(metric))
+    if kind != _name_of(cls):
         raise type_error(
             f"`metrics` must be {cls.__name__} metrics or their `state_dict()`",
             type=kind,
         )
-    check_keys("state", metric, (*_KEYS, "class"), _KEYS)
     return metric
 
 
