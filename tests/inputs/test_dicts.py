@@ -62,8 +62,8 @@ READERS = {
         {"confidence": 0.5, "accepted": 1, "correct": 1},
         ("correct",),
     ),
-    "state": (_METRIC.load_state_dict, _STATE, ("class",)),
-    "state to merge": (_METRIC.merge_state, _STATE, ("class",)),
+    "state": (_METRIC.load_state_dict, _STATE, ()),
+    "state to merge": (_METRIC.merge_state, _STATE, ()),
     "labels with an index": (split_index, {"label": [0], "index": [0]}, ()),
 }
 
