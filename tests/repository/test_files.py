@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import mutants
+import pytest
 from frozen import SUBJECTS
 from paths import ROOT
 from paths import TESTS
@@ -39,6 +40,35 @@ def test_modules_are_short_enough_to_read():
         > MAX_LINES
     }
     assert not found
+
+
+# What one function does for all, and where else it may be done.
+ONCE = {
+    # A dtype may not hold the class: integers alone, or float64.
+    r"[!=]= (self\.|data\.)?ignore_class": {
+        "inputs/readers.py",
+        "exporting/recalibration.py",
+        "beam.py",
+    },
+    # `generator` refuses what is no seed; others have checked it.
+    r"default_rng\((self\.|how\.)?seed\)": {
+        "inputs/checks.py",
+        "calibrators/local_network.py",
+        "calibrators/parametrized_solver.py",
+    },
+    # It has a gradient of NaN where all are ruled out; no score is trained.
+    r"\bops\.logsumexp": {"formulas/scores.py"},
+}
+
+
+@pytest.mark.parametrize("pattern", ONCE)
+def test_what_has_one_home_is_written_nowhere_else(pattern):
+    found = {
+        path.relative_to(ROOT / "keras_calib").as_posix()
+        for path in MODULES
+        if re.search(pattern, path.read_text(encoding="utf-8"))
+    }
+    assert found == ONCE[pattern]
 
 
 def test_the_lines_that_mutants_change_are_there():

@@ -197,17 +197,37 @@ ROW = '{"confidence":0.9,"label":1,"predicted":%s}'
     ("name", "rows", "given", "words"),
     [
         # What an option names, and not another column.
-        ("a.csv", ["confidence,correct,x,y", *["0.9,1,a,b"] * 50],
-         ["--label=x", "--predicted=y"], "50 answers, of which 100.00% are"),
-        ("a.csv", ["confidence,correct,x,y", "0.9,1,a,b"],
-         ["--correct=correct", "--label=x", "--predicted=y"], "--correct exc"),
-        ("a.csv", ["confidence,label,predicted", *["0.9, 1,1"] * 40,
-                   *["0.9,nan,1"] * 10], [], "40 answers, of which 0.00%"),
+        (
+            "a.csv",
+            ["confidence,correct,x,y", *["0.9,1,a,b"] * 50],
+            ["--label=x", "--predicted=y"],
+            "50 answers, of which 100.00% are",
+        ),
+        (
+            "a.csv",
+            ["confidence,correct,x,y", "0.9,1,a,b"],
+            ["--correct=correct", "--label=x", "--predicted=y"],
+            "--correct exc",
+        ),
+        (
+            "a.csv",
+            [
+                "confidence,label,predicted",
+                *["0.9, 1,1"] * 40,
+                *["0.9,nan,1"] * 10,
+            ],
+            [],
+            "40 answers, of which 0.00%",
+        ),
         ("a.jsonl", [ROW % 1, ROW % "NaN"], [], "`predicted` must have a val"),
-        ("a.jsonl", ['{"confidence":0.9,"correct":0,"correct":1}'], [],
-         "each name once"),
+        (
+            "a.jsonl",
+            ['{"confidence":0.9,"correct":0,"correct":1}'],
+            [],
+            "each name once",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_log_says_no_more_than_it_holds(
     tmp_path, capsys, name, rows, given, words
 ):
