@@ -16,16 +16,11 @@ to try it on a CPU.
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
+from absl import app, flags
 from keras import ops
-from losses import inputs
-from losses import losses
+from losses import inputs, losses
 from networks import resnet20
-from reporting import machine
-from reporting import markdown_table
-from reporting import medians_in_turn
-from reporting import publish
+from reporting import machine, markdown_table, medians_in_turn, publish
 
 import keras_calib
 from keras_calib.backend.keras_internals import build_from_batch

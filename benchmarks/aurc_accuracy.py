@@ -20,16 +20,16 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import median_ms
-from reporting import modes
-from reporting import publish
-from reporting import state_bytes
-from scipy.special import expit
-from scipy.special import logit
+from absl import app, flags
+from reporting import (
+    machine,
+    markdown_table,
+    median_ms,
+    modes,
+    publish,
+    state_bytes,
+)
+from scipy.special import expit, logit
 
 import keras_calib
 from keras_calib.formulas.equal_mass import equal_mass_error

@@ -16,9 +16,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from reporting import machine, markdown_table, publish
 
 import keras_calib as kc
 

@@ -21,13 +21,9 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from absl import app
-from absl import flags
+from absl import app, flags
 from calibrator_contenders import CONTENDERS
-from reporting import Peak
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from reporting import Peak, machine, markdown_table, publish
 
 import keras_calib
 

@@ -18,8 +18,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import app
-from absl import flags
+from absl import app, flags
 from keras import layers
 
 import keras_calib as kc

@@ -13,12 +13,8 @@ T from 0.5 to 4, in nats.
 import time
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import Peak
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import Peak, machine, markdown_table, publish
 
 import keras_calib as kc
 

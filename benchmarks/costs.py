@@ -16,25 +16,22 @@ coverage over that of the largest coverage within the limit, none counting as
 0. `plain` takes the mean cost on the data at its word.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 from scipy.stats import beta
 
 import keras_calib
 from keras_calib.formulas.costs import mean_cost_of_decisions
-from keras_calib.selection.guarantees import fixed_sequence
-from keras_calib.selection.guarantees import fixed_sequence_of_means
+from keras_calib.selection.guarantees import (
+    fixed_sequence,
+    fixed_sequence_of_means,
+)
 
 _LOGITS = flags.DEFINE_string("logits", None, "Folder of predictions.")
 _HALVES = flags.DEFINE_integer("halves", 5, "Random halves of each set.")

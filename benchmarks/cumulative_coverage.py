@@ -5,19 +5,19 @@ it has the percentiles of a Poisson bootstrap, and the estimate with the 95 %
 quantile of the range or the maximum of Brownian motion on both sides.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from reporting import markdown_table
 from scipy.optimize import brentq
-from scipy.special import expit
-from scipy.special import logit
+from scipy.special import expit, logit
 from scipy.stats import beta
 
-from keras_calib.formulas.cumulative import KINDS
-from keras_calib.formulas.cumulative import brownian_tail
-from keras_calib.formulas.cumulative import cumulative_error
+from keras_calib.formulas.cumulative import (
+    KINDS,
+    brownian_tail,
+    cumulative_error,
+)
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.histogram import HistogramSummary

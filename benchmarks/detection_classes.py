@@ -20,11 +20,8 @@ It takes about two minutes on one CPU core.
 from collections.abc import Iterator
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 
 import keras_calib as kc
 

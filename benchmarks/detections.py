@@ -26,16 +26,12 @@ It takes about two minutes on one CPU core.
 import contextlib
 import io
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 from scipy.special import ndtr
 
 import keras_calib as kc

@@ -19,13 +19,9 @@ It takes about three minutes of CPU time.
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
-from keras import layers
-from keras import ops
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from keras import layers, ops
+from reporting import machine, markdown_table, publish
 
 import keras_calib as kc
 

@@ -14,19 +14,20 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
+from absl import app, flags
 
 import keras_calib as kc
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 # With its flags: seeds, epochs, csv.
-from training_methods import LOGITS  # noqa: E402
-from training_methods import MEASURES  # noqa: E402
-from training_methods import load  # noqa: E402
-from training_methods import methods  # noqa: E402
-from training_methods import trained  # noqa: E402
+from training_methods import (  # noqa: E402
+    LOGITS,
+    MEASURES,
+    load,
+    methods,
+    trained,
+)
 
 # Endings of the columns of what they calibrate.
 CALIBRATORS = {

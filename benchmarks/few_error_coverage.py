@@ -9,12 +9,13 @@ from scipy.special import expit
 from scipy.stats import binom
 
 from keras_calib.formulas.binned_intervals import error_interval
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bins import bin_index, bin_sums
 from keras_calib.formulas.bootstrap import rank_interval
-from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.formulas.intervals import mean_interval
+from keras_calib.formulas.intervals import (
+    Moments,
+    clopper_pearson,
+    mean_interval,
+)
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.metrics.registry import QUANTITIES
 

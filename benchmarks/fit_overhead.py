@@ -18,12 +18,9 @@ from collections.abc import Callable
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
+from absl import app, flags
 from networks import resnet20
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from reporting import machine, markdown_table, publish
 
 import keras_calib
 

@@ -18,11 +18,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 
 _ROUNDS = flags.DEFINE_integer("rounds", 4, "Trainings of each kind.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")

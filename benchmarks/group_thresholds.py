@@ -16,24 +16,24 @@ whole delta, as if there were no others.
 import math
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 from scipy.stats import beta
 
 from keras_calib.formulas.intervals import binomial_p_value
-from keras_calib.selection.adaptive_walks import FAILS_ABOVE
-from keras_calib.selection.adaptive_walks import adaptive_walk
-from keras_calib.selection.adaptive_walks import level_shares
-from keras_calib.selection.adaptive_walks import num_adaptive
-from keras_calib.selection.group_walks import STEPWISE_PART
-from keras_calib.selection.group_walks import completion_levels
-from keras_calib.selection.group_walks import num_testable
-from keras_calib.selection.group_walks import shared_level
-from keras_calib.selection.guarantees import starts
-from keras_calib.selection.guarantees import walk
+from keras_calib.selection.adaptive_walks import (
+    FAILS_ABOVE,
+    adaptive_walk,
+    level_shares,
+    num_adaptive,
+)
+from keras_calib.selection.group_walks import (
+    STEPWISE_PART,
+    completion_levels,
+    num_testable,
+    shared_level,
+)
+from keras_calib.selection.guarantees import starts, walk
 
 _NUM_FITS = flags.DEFINE_integer("num_fits", 2000, "Per row.")
 _NUM_GROUPS = flags.DEFINE_integer("num_groups", 1000, "Of each fit.")

@@ -18,12 +18,8 @@ from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
-from reporting import quartiles
+from absl import app, flags
+from reporting import machine, markdown_table, publish, quartiles
 
 _REPEATS = flags.DEFINE_integer("repeats", 9, "Processes of each kind.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")

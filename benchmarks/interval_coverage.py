@@ -25,30 +25,25 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from absl import app
-from absl import flags
+from absl import app, flags
 from cumulative_coverage import cumulative_table
-from few_error_coverage import NUM_BINS
-from few_error_coverage import accuracy_table
-from few_error_coverage import moments
-from few_error_coverage import ranked
-from few_error_coverage import small_table
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
-from scipy.special import expit
-from scipy.special import logit
+from few_error_coverage import (
+    NUM_BINS,
+    accuracy_table,
+    moments,
+    ranked,
+    small_table,
+)
+from reporting import machine, markdown_table, publish
+from scipy.special import expit, logit
 from scipy.stats import beta
 
 import keras_calib
 from keras_calib.formulas.binned_intervals import error_interval
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.formulas.bootstrap import poisson_interval
 from keras_calib.formulas.intervals import mean_interval
-from keras_calib.formulas.risk_coverage import augrc_of_groups
-from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.formulas.risk_coverage import augrc_of_groups, aurc_of_groups
 from keras_calib.functional.comparison import compare
 
 _NUM_DRAWS = flags.DEFINE_integer(

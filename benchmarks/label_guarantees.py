@@ -18,25 +18,20 @@ share of draws in which some label has a true risk above the limit.
         --out=benchmarks/results/label_guarantees.md
 """
 
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 
 from keras_calib.formulas.intervals import binomial_p_value
-from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.candidates import candidates
-from keras_calib.selection.group_walks import completion_levels
-from keras_calib.selection.group_walks import dependent_groups
-from keras_calib.selection.group_walks import shared_level
-from keras_calib.selection.guarantees import METHODS
-from keras_calib.selection.guarantees import starts
-from keras_calib.selection.guarantees import walk
+from keras_calib.selection.candidates import Candidates, candidates
+from keras_calib.selection.group_walks import (
+    completion_levels,
+    dependent_groups,
+    shared_level,
+)
+from keras_calib.selection.guarantees import METHODS, starts, walk
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 200, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")

@@ -13,13 +13,14 @@ About five minutes on 2 CPU cores; 12 GB of memory.
 
 import numpy as np
 import tensorflow as tf
-from absl import app
-from absl import flags
-from reporting import TensorFlowStep
-from reporting import machine
-from reporting import markdown_table
-from reporting import medians_in_turn
-from reporting import publish
+from absl import app, flags
+from reporting import (
+    TensorFlowStep,
+    machine,
+    markdown_table,
+    medians_in_turn,
+    publish,
+)
 
 import keras_calib
 

@@ -23,15 +23,16 @@ the logits. About three minutes on 2 CPU cores.
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
+from absl import app, flags
 from keras import ops
-from reporting import TensorFlowStep
-from reporting import machine
-from reporting import markdown_table
-from reporting import median_ms
-from reporting import medians_in_turn
-from reporting import publish
+from reporting import (
+    TensorFlowStep,
+    machine,
+    markdown_table,
+    median_ms,
+    medians_in_turn,
+    publish,
+)
 
 import keras_calib
 

@@ -24,13 +24,9 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-from absl import app
-from absl import flags
-from peer_contenders import CONTENDERS
-from peer_contenders import METRICS
-from peer_contenders import OneCall
-from peer_data import Data
-from peer_data import reference
+from absl import app, flags
+from peer_contenders import CONTENDERS, METRICS, OneCall
+from peer_data import Data, reference
 from reporting import Peak
 
 _ROWS = flags.DEFINE_multi_string("rows", None, "Tables by name; all if none.")

@@ -25,19 +25,14 @@ import sys
 import time
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 
 import keras_calib
 from keras_calib.formulas.binned_errors import calibration_error
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bins import bin_index, bin_sums
 from keras_calib.formulas.equal_mass import equal_mass_error
-from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.formulas.risk_coverage import RankedGroups, aurc_of_groups
 
 _NUM = flags.DEFINE_integer("num_predictions", 100_000_000, "In all.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")

@@ -23,26 +23,20 @@ processes do not slow it.
 
 import importlib.metadata
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 
 import keras_calib as kc
-from keras_calib.formulas.evidence import log_evidence
-from keras_calib.formulas.evidence import start_mass
-from keras_calib.formulas.evidence import with_block
-from keras_calib.monitoring.hypotheses import CalibrationHolds
-from keras_calib.monitoring.hypotheses import CoverageHolds
-from keras_calib.monitoring.hypotheses import RiskHolds
-from keras_calib.monitoring.watch import BLOCK
-from keras_calib.monitoring.watch import HORIZON
-from keras_calib.monitoring.watch import SCALE
+from keras_calib.formulas.evidence import log_evidence, start_mass, with_block
+from keras_calib.monitoring.hypotheses import (
+    CalibrationHolds,
+    CoverageHolds,
+    RiskHolds,
+)
+from keras_calib.monitoring.watch import BLOCK, HORIZON, SCALE
 
 _NUM_STREAMS = flags.DEFINE_integer("num_streams", 2000, "Without a change.")
 _LENGTH = flags.DEFINE_integer("length", 1_000_000, "Outcomes of a stream.")

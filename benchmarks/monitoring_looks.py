@@ -22,21 +22,16 @@ from typing import NamedTuple
 
 import monitoring
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 
-from keras_calib.formulas.evidence import log_evidence
-from keras_calib.formulas.evidence import start_mass
-from keras_calib.formulas.evidence import with_block
-from keras_calib.monitoring.hypotheses import CalibrationHolds
-from keras_calib.monitoring.hypotheses import CoverageHolds
-from keras_calib.monitoring.hypotheses import RiskHolds
-from keras_calib.monitoring.watch import BLOCK
-from keras_calib.monitoring.watch import HORIZON
-from keras_calib.monitoring.watch import SCALE
+from keras_calib.formulas.evidence import log_evidence, start_mass, with_block
+from keras_calib.monitoring.hypotheses import (
+    CalibrationHolds,
+    CoverageHolds,
+    RiskHolds,
+)
+from keras_calib.monitoring.watch import BLOCK, HORIZON, SCALE
 
 FLAGS = flags.FLAGS
 _HYPOTHESES = flags.DEFINE_list(

@@ -19,16 +19,12 @@ medians of calls in turn after a first one, or of more than 100 labels one call.
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 
 import keras_calib as kc
 

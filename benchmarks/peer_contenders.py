@@ -13,12 +13,10 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from peer_data import NUM_BINS
-from peer_data import Data
+from peer_data import NUM_BINS, Data
 
 __all__ = ["CONTENDERS", "METRICS", "OneCall", "Stream"]
 
@@ -63,8 +61,7 @@ def _of_top_one(function: Callable) -> Callable:
 def _keras_calib(metric: str, mode: str) -> Callable:
     def make(data: Data) -> Stream:
         from keras import ops
-        from reporting import modes
-        from reporting import state_bytes
+        from reporting import modes, state_bytes
 
         import keras_calib
 

@@ -22,12 +22,8 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
-from reporting import quartiles
+from absl import app, flags
+from reporting import machine, markdown_table, publish, quartiles
 
 import keras_calib
 

@@ -14,18 +14,17 @@ Takes about a quarter of an hour on one CPU core with `--num_fits=1000`.
 """
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
-from risk_guarantee import DELTA
-from risk_guarantee import LIMITS
-from risk_guarantee import NUM_POINTS
-from risk_guarantee import SIZES
-from risk_guarantee import Truth
-from risk_guarantee import draw
-from risk_guarantee import populations
+from absl import app, flags
+from reporting import machine, markdown_table, publish
+from risk_guarantee import (
+    DELTA,
+    LIMITS,
+    NUM_POINTS,
+    SIZES,
+    Truth,
+    draw,
+    populations,
+)
 
 import keras_calib
 from keras_calib.selection.candidates import candidates

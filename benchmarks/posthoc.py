@@ -27,14 +27,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from absl import app
-from absl import flags
-from calibrator_contenders import CONTENDERS
-from calibrator_contenders import of_probabilities
-from calibrator_contenders import ours
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from calibrator_contenders import CONTENDERS, of_probabilities, ours
+from reporting import machine, markdown_table, publish
 from scipy.special import logsumexp
 
 import keras_calib

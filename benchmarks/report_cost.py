@@ -22,11 +22,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 
 _REPEATS = flags.DEFINE_integer("repeats", 3, "Runs of each; medians.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")

@@ -9,8 +9,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 

@@ -43,12 +43,14 @@ import re
 import sys
 
 import numpy as np
-from results_tables import ROOT
-from results_tables import deviation
-from results_tables import expected
-from results_tables import name_of
-from results_tables import published_of
-from results_tables import read
+from results_tables import (
+    ROOT,
+    deviation,
+    expected,
+    name_of,
+    published_of,
+    read,
+)
 
 __all__ = ["Page"]
 

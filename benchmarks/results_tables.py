@@ -6,18 +6,19 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import page_trend_test
-from scipy.stats import rankdata
+from scipy.stats import page_trend_test, rankdata
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = ROOT / "examples" / "papers"
 RUNS = ROOT / "benchmarks" / "results" / "runs"
 sys.path.insert(0, str(PAPERS))
 
-from results.pairs import LEVEL  # noqa: E402
-from results.pairs import holm  # noqa: E402
-from results.pairs import p_of_pairs  # noqa: E402
-from results.pairs import p_text  # noqa: E402
+from results.pairs import (  # noqa: E402
+    LEVEL,
+    holm,
+    p_of_pairs,
+    p_text,
+)
 
 __all__ = ["ROOT", "deviation", "expected", "name_of", "published_of", "read"]
 

@@ -19,11 +19,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 from scipy.stats import beta
 
 from keras_calib.selection.guarantees import METHODS

@@ -13,17 +13,18 @@ import sys
 from pathlib import Path
 
 import keras
-from absl import app
-from absl import flags
+from absl import app, flags
 
 import keras_calib as kc
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 # With its flags: epochs.
-from segmentation import READ  # noqa: E402
-from segmentation import scenes  # noqa: E402
-from segmentation import trained  # noqa: E402
+from segmentation import (  # noqa: E402
+    READ,
+    scenes,
+    trained,
+)
 
 _SEEDS = flags.DEFINE_integer("seeds", 5, "Number of seeds.")
 _CSV = flags.DEFINE_string("csv", "", "Where to write the measures.")

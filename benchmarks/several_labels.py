@@ -12,11 +12,8 @@ minutes of processor time.
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 
 import keras_calib as kc
 

@@ -23,23 +23,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 from scipy.stats import norm
 
 from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
 from keras_calib.formulas.shifted_risk import class_weights
 from keras_calib.selection.candidates import ranked_candidates
-from keras_calib.selection.fixed_thresholds import counts_at
-from keras_calib.selection.fixed_thresholds import fixed_thresholds
-from keras_calib.selection.fixed_thresholds import starts_at
-from keras_calib.selection.fixed_thresholds import tenth_of
+from keras_calib.selection.fixed_thresholds import (
+    counts_at,
+    fixed_thresholds,
+    starts_at,
+    tenth_of,
+)
 from keras_calib.selection.group_walks import certified_by_group
-from keras_calib.selection.guarantees import fixed_sequence
-from keras_calib.selection.guarantees import walk
+from keras_calib.selection.guarantees import fixed_sequence, walk
 from keras_calib.selection.mixture_targets import MixtureTarget
 from keras_calib.selection.prior_targets import PriorTarget
 

@@ -22,18 +22,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
+from absl import app, flags
 from networks import resnet20
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
-from reporting import quartiles
+from reporting import machine, markdown_table, publish, quartiles
 
 import keras_calib as kc
 

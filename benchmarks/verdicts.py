@@ -14,19 +14,13 @@ Takes about eight minutes on one CPU core.
 """
 
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
-from scipy.special import expit
-from scipy.special import logit
-from scipy.special import ndtri
+from absl import app, flags
+from reporting import machine, markdown_table, publish
+from scipy.special import expit, logit, ndtri
 
 import keras_calib as kc
 from keras_calib.metrics.mean_gap import mean_gap
-from keras_calib.reporting.verdict import direction
-from keras_calib.reporting.verdict import verdict
+from keras_calib.reporting.verdict import direction, verdict
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 2000, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")

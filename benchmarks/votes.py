@@ -23,18 +23,13 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
-from reporting import machine
-from reporting import markdown_table
-from reporting import publish
+from absl import app, flags
+from reporting import machine, markdown_table, publish
 from scipy.stats import norm as normal
 
 import keras_calib as kc
 from keras_calib.formulas.binned_intervals import error_interval
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 400, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
+from absl import app, flags
 from sklearn.datasets import load_digits
 
 import keras_calib

@@ -23,8 +23,7 @@ from urllib.parse import quote
 
 import apache_beam as beam
 import numpy as np
-from absl import app
-from absl import flags
+from absl import app, flags
 from apache_beam.options.pipeline_options import PipelineOptions
 
 import keras_calib

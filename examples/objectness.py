@@ -14,8 +14,7 @@ training also shows context images. It takes half a minute on 2 cores.
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import app
-from absl import flags
+from absl import app, flags
 from sklearn.datasets import load_digits
 
 import keras_calib

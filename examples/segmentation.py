@@ -14,8 +14,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
+from absl import app, flags
 
 import keras_calib
 

@@ -16,9 +16,7 @@ import csv
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
-from absl import logging
+from absl import app, flags, logging
 from scipy.stats import ttest_1samp
 from sklearn.datasets import load_digits
 

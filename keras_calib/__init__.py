@@ -17,44 +17,55 @@ __all__ = ["__version__"]
 if not runs_as_command():
     # First, so that no module waits for it.
     importlib.import_module("keras")
-    from keras_calib import analysis
-    from keras_calib import calibrators
-    from keras_calib import data
-    from keras_calib import ensembles
-    from keras_calib import exporting
-    from keras_calib import functional
-    from keras_calib import losses
-    from keras_calib import metrics
-    from keras_calib import monitoring
-    from keras_calib import plots
-    from keras_calib import reporting
-    from keras_calib import selection
-    from keras_calib import training
+    from keras_calib import (
+        analysis,
+        calibrators,
+        data,
+        detection,
+        ensembles,
+        exporting,
+        functional,
+        labels,
+        losses,
+        metrics,
+        monitoring,
+        plots,
+        reporting,
+        selection,
+        text,
+        training,
+    )
     from keras_calib.analysis import *
     from keras_calib.calibrators import *
     from keras_calib.data import *
+    from keras_calib.detection import *
     from keras_calib.ensembles import *
     from keras_calib.exporting import *
     from keras_calib.functional import *
     from keras_calib.inputs import config as config
+    from keras_calib.labels import *
     from keras_calib.losses import *
     from keras_calib.metrics import *
     from keras_calib.monitoring import *
     from keras_calib.plots import *
     from keras_calib.reporting import *
     from keras_calib.selection import *
+    from keras_calib.text import *
     from keras_calib.training import *
 
     __all__ += analysis.__all__
     __all__ += calibrators.__all__
     __all__ += data.__all__
+    __all__ += detection.__all__
     __all__ += ensembles.__all__
     __all__ += exporting.__all__
     __all__ += functional.__all__
+    __all__ += labels.__all__
     __all__ += losses.__all__
     __all__ += metrics.__all__
     __all__ += monitoring.__all__
     __all__ += plots.__all__
     __all__ += reporting.__all__
     __all__ += selection.__all__
+    __all__ += text.__all__
     __all__ += training.__all__

@@ -11,26 +11,21 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.errors import warn
-from keras_calib.formulas.proper import brier_losses
-from keras_calib.formulas.proper import log_losses
-from keras_calib.formulas.proper import summable_losses
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_keys
-from keras_calib.inputs.rows import resembles_probabilities
-from keras_calib.inputs.rows import usable_outputs
+from keras_calib.backend.errors import type_error, value_error, warn
+from keras_calib.formulas.proper import (
+    brier_losses,
+    log_losses,
+    summable_losses,
+)
+from keras_calib.inputs.checks import check_in, check_keys
+from keras_calib.inputs.rows import resembles_probabilities, usable_outputs
 from keras_calib.inputs.values import are_allowed
-from keras_calib.inputs.votes import flat_votes
-from keras_calib.inputs.votes import shares_of_rows
+from keras_calib.inputs.votes import flat_votes, shares_of_rows
 from keras_calib.metrics import table
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.softmax import Top1
-from keras_calib.numerics.softmax import is_wrong
-from keras_calib.numerics.softmax import log_odds_of
+from keras_calib.numerics.softmax import Top1, is_wrong, log_odds_of
 from keras_calib.numerics.softmax import top1 as top_of
 
 try:

@@ -3,8 +3,7 @@
 A test of the repository fails if an exported class has no case here.
 """
 
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,15 +11,16 @@ import keras
 import numpy as np
 from keras import ops
 from loss_case import LossCase
-from loss_cases import LOSSES
-from loss_cases import OTHER_LOSSES
-from metric_cases import KINDS
-from metric_cases import METRICS
-from metric_cases import OTHER_METRICS
-from metric_cases import TABLE
-from metric_cases import MetricCase
-from metric_cases import accuracy
-from metric_cases import table
+from loss_cases import LOSSES, OTHER_LOSSES
+from metric_cases import (
+    KINDS,
+    METRICS,
+    OTHER_METRICS,
+    TABLE,
+    MetricCase,
+    accuracy,
+    table,
+)
 
 import keras_calib as kc
 

@@ -23,8 +23,7 @@ if "JAX_COMPILATION_CACHE_DIR" in os.environ:
 import numpy as np
 import pytest
 from hypothesis import settings
-from repeats import NO_CASES
-from repeats import REPEATS
+from repeats import NO_CASES, REPEATS
 
 # The same examples in every run: a failure can be looked into.
 settings.register_profile("repeatable", derandomize=True)

@@ -64,8 +64,7 @@ def tf_data(*arrays):
 
 def torch_loader(*arrays):
     from torch import tensor
-    from torch.utils.data import DataLoader
-    from torch.utils.data import TensorDataset
+    from torch.utils.data import DataLoader, TensorDataset
 
     return DataLoader(TensorDataset(*map(tensor, arrays)), batch_size=10)
 

@@ -8,10 +8,8 @@ import json
 import jax
 import keras
 import numpy as np
-from cases import KINDS
-from cases import METRICS
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from cases import KINDS, METRICS
+from jax.sharding import NamedSharding, PartitionSpec
 
 import keras_calib as kc
 

@@ -2,9 +2,11 @@
 
 import json
 
-from keras_calib.exporting.certificate_file import certificate_path
-from keras_calib.exporting.certificate_file import digest_of
-from keras_calib.exporting.certificate_file import text_of
+from keras_calib.exporting.certificate_file import (
+    certificate_path,
+    digest_of,
+    text_of,
+)
 
 __all__ = ["BAD", "changed", "got", "other", "places", "put"]
 

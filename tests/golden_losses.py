@@ -7,13 +7,11 @@ more inputs. `NOT_EXPRESSED` says which stored methods are left, and why.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from cases import LOSSES
-from cases import one_hot
+from cases import LOSSES, one_hot
 from keras import ops
 
 import keras_calib as kc

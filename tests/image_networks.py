@@ -2,8 +2,7 @@
 
 import keras
 import numpy as np
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 SIDE, FEATURES, CLASSES = 12, 4, 3
 METHODS = ("grad_cam", "grad_cam++")

@@ -3,9 +3,7 @@
 import functools
 
 import numpy as np
-from cases import BACKEND
-from cases import LOSSES
-from cases import array
+from cases import BACKEND, LOSSES, array
 from keras import ops
 
 from keras_calib.backend.gradients import value_and_grad

@@ -102,10 +102,10 @@ NO_PREDICTIONS = {
     "check_certificate": "takes files: tests/exporting/test_certificates.py",
     **dict.fromkeys(
         ("CalibratedDecoder", "DetectionSelector"),
-        "takes boxes: tests/selection/test_detection_selector.py",
+        "takes boxes: tests/detection/test_selector.py",
     ),
     "choose_detection_class_thresholds": (
-        "takes boxes: tests/selection/test_detection_class_thresholds.py"
+        "takes boxes: tests/detection/test_class_thresholds.py"
     ),
     "combined_groups": "takes groups",
     "model_card": "takes files: tests/reporting/test_model_card.py",

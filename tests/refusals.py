@@ -7,39 +7,40 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
-from keras_calib import ACLS
-from keras_calib import AECE
-from keras_calib import AURC
-from keras_calib import CPC
-from keras_calib import DCA
-from keras_calib import ECE
-from keras_calib import FLSD
-from keras_calib import MDCA
-from keras_calib import MMCE
-from keras_calib import NLL
-from keras_calib import BrierLoss
-from keras_calib import ConfidencePenalty
-from keras_calib import FocalLoss
-from keras_calib import InverseFocalLoss
-from keras_calib import LabelRelaxation
-from keras_calib import LabelSmoothing
-from keras_calib import MbLS
-from keras_calib import ReliabilityDisplay
-from keras_calib import RiskCoverageDisplay
-from keras_calib import TemperatureScaling
-from keras_calib import UniformityPenalty
-from keras_calib import adaptive_ece
-from keras_calib import augrc
-from keras_calib import aurc
-from keras_calib import coverage_at_risk
-from keras_calib import eaurc
-from keras_calib import ece
-from keras_calib import nll
-from keras_calib import risk_at_coverage
-from keras_calib import risk_coverage_curve
+from keras_calib import (
+    ACLS,
+    AECE,
+    AURC,
+    CPC,
+    DCA,
+    ECE,
+    FLSD,
+    MDCA,
+    MMCE,
+    NLL,
+    BrierLoss,
+    ConfidencePenalty,
+    FocalLoss,
+    InverseFocalLoss,
+    LabelRelaxation,
+    LabelSmoothing,
+    MbLS,
+    ReliabilityDisplay,
+    RiskCoverageDisplay,
+    TemperatureScaling,
+    UniformityPenalty,
+    adaptive_ece,
+    augrc,
+    aurc,
+    coverage_at_risk,
+    eaurc,
+    ece,
+    nll,
+    risk_at_coverage,
+    risk_coverage_curve,
+)
 
 # The argument in backticks, the rule, then the fact.
 FORM = re.compile(

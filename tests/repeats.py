@@ -146,7 +146,7 @@ REPEATS: dict[str, dict[str, list[str]]] = {
             "one after the other",
         ],
     },
-    "selection/test_detection_class_thresholds.py": {
+    "detection/test_class_thresholds.py": {
         "test_a_class_that_misses_its_precision_is_seldom_certified": [
             "False-boxes",
             "True-images",

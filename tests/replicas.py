@@ -11,8 +11,7 @@ import sys
 import keras
 import numpy as np
 import tensorflow as tf
-from cases import KINDS
-from cases import METRICS
+from cases import KINDS, METRICS
 
 import keras_calib as kc
 

@@ -21,12 +21,8 @@ from pathlib import Path
 import keras
 import numpy as np
 from keras import ops
-from pages import blocks
-from pages import section
-from small_trainings import COUNT
-from small_trainings import CROSS_ENTROPY
-from small_trainings import data_of
-from small_trainings import network
+from pages import blocks, section
+from small_trainings import COUNT, CROSS_ENTROPY, data_of, network
 
 import keras_calib as kc
 

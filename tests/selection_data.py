@@ -4,9 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from cases import one_hot
+from cases import BACKEND, array, one_hot
 
 import keras_calib as kc
 

@@ -5,10 +5,7 @@ the odd arrays of `odd_inputs` in the place of every array that it reads.
 """
 
 import numpy as np
-from odd_inputs import INF
-from odd_inputs import NAN
-from odd_inputs import ODD_WEIGHTS
-from odd_inputs import _first
+from odd_inputs import INF, NAN, ODD_WEIGHTS, _first
 from shaped_boxes import BOXES
 from shaped_case import Shaped
 from shaped_records import RECORDS

@@ -3,9 +3,7 @@
 import functools
 
 import numpy as np
-from odd_inputs import INF
-from odd_inputs import NAN
-from odd_inputs import _first
+from odd_inputs import INF, NAN, _first
 from shaped_case import Shaped
 
 import keras_calib as kc

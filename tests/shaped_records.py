@@ -1,10 +1,7 @@
 """Public callables of scores, correctness and groups, for the battery."""
 
 import numpy as np
-from odd_inputs import INF
-from odd_inputs import NAN
-from odd_inputs import ODD_WEIGHTS
-from odd_inputs import _first
+from odd_inputs import INF, NAN, ODD_WEIGHTS, _first
 from shaped_case import Shaped
 
 import keras_calib as kc

@@ -1,10 +1,7 @@
 """Predictions that stream into metrics, in each way of a backend."""
 
 import numpy as np
-from cases import BACKEND
-from cases import METRICS
-from cases import array
-from cases import softmax
+from cases import BACKEND, METRICS, array, softmax
 from keras import ops
 
 from keras_calib.metrics.states.bins import BinSummary

@@ -8,10 +8,7 @@ import json
 
 import jax
 import keras
-from small_trainings import data_of
-from small_trainings import largest_differences
-from small_trainings import network
-from small_trainings import trained
+from small_trainings import data_of, largest_differences, network, trained
 
 # Those that look at all of a batch, and in two passes.
 NAMES = ("crl acls", "sam crl")

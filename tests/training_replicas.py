@@ -13,16 +13,15 @@ import numpy as np
 import tensorflow as tf
 from parts_of_batches import gradients
 from paths import ROOT
-from replica_consumers import read
-from replica_consumers import readme
-from replica_consumers import unlike
-from replica_consumers import updated
-from small_trainings import COUNT
-from small_trainings import MODELS
-from small_trainings import data_of
-from small_trainings import largest_differences
-from small_trainings import network
-from small_trainings import trained
+from replica_consumers import read, readme, unlike, updated
+from small_trainings import (
+    COUNT,
+    MODELS,
+    data_of,
+    largest_differences,
+    network,
+    trained,
+)
 
 import keras_calib as kc
 from keras_calib.backend.replicas import warn_of_differences

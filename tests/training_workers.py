@@ -9,9 +9,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 from keras import ops
-from small_trainings import COUNT
-from small_trainings import data_of
-from small_trainings import network
+from small_trainings import COUNT, data_of, network
 
 import keras_calib as kc
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import nbformat
 from locations import ROOT
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
-from nbclient.exceptions import CellTimeoutError
-from nbclient.exceptions import DeadKernelError
-from outputs import cleaned
-from outputs import uncoloured
+from nbclient.exceptions import (
+    CellExecutionError,
+    CellTimeoutError,
+    DeadKernelError,
+)
+from outputs import cleaned, uncoloured
 
 __all__ = ["execute", "execute_all"]
 

@@ -3,8 +3,7 @@
 import os
 import re
 
-from locations import DOCS
-from locations import ROOT
+from locations import DOCS, ROOT
 
 __all__ = ["copies", "linked_inside"]
 

@@ -1,15 +1,10 @@
 """A page for each method: when to use it, formula, picture, measurements."""
 
 import curves
-from docstrings import escaped
-from docstrings import parts
+from docstrings import escaped, parts
 from formulas import formula
-from measurements import costs
-from measurements import effects_of_calibrator
-from measurements import effects_of_loss
-from method_files import KINDS
-from method_files import code_of
-from method_files import methods
+from measurements import costs, effects_of_calibrator, effects_of_loss
+from method_files import KINDS, code_of, methods
 from reference_pages import link_to
 
 import keras_calib

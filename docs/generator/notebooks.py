@@ -9,8 +9,7 @@ from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from given import GIVEN
-from locations import DOCS
-from locations import ROOT
+from locations import DOCS, ROOT
 
 __all__ = ["FOLDER", "add_notebooks", "link_line", "notebook"]
 

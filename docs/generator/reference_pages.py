@@ -3,8 +3,7 @@
 import inspect
 from functools import cache
 
-from docstrings import summary
-from docstrings import text_of
+from docstrings import summary, text_of
 from method_files import methods
 
 import keras_calib
@@ -21,6 +20,9 @@ _GROUPS = {
     "functional": ("Functions of arrays", ["functional"]),
     "calibrators": ("Calibrators", ["calibrators"]),
     "selection": ("Selection", ["selection"]),
+    "text": ("Text", ["text"]),
+    "labels": ("Several labels", ["labels"]),
+    "detection": ("Boxes", ["detection"]),
     "data": ("Data", ["data"]),
     "analysis": ("Analysis of losses and networks", ["analysis"]),
     "plots": ("Displays and reports", ["plots", "reporting"]),

@@ -15,8 +15,7 @@ from pathlib import Path
 import keras
 import matplotlib as mpl
 import numpy as np
-from absl import app
-from absl import flags
+from absl import app, flags
 from sklearn.datasets import load_digits
 
 import keras_calib

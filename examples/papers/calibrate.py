@@ -19,14 +19,15 @@ import csv
 from pathlib import Path
 
 import keras
-from absl import app
-from absl import flags
+from absl import app, flags
 from config.data_flags import define_temperatures
 from config.recipe_flags import read_temperatures
-from results.runs import load_network
-from results.runs import measures
-from results.runs import read_predictions
-from results.runs import repairable_runs
+from results.runs import (
+    load_network,
+    measures,
+    read_predictions,
+    repairable_runs,
+)
 
 import keras_calib
 

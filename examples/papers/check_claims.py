@@ -21,12 +21,8 @@ lower than, higher than or equal to the second.
 from pathlib import Path
 
 import numpy as np
-from absl import app
-from absl import flags
-from results.pairs import LEVEL
-from results.pairs import holm
-from results.pairs import p_of_pairs
-from results.pairs import p_text
+from absl import app, flags
+from results.pairs import LEVEL, holm, p_of_pairs, p_text
 from results.runs import read_rows
 
 __all__ = ["checked", "table"]

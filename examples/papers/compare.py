@@ -33,20 +33,20 @@ mean over set-ups and for a further set-up. This needs at least two seeds and
 from pathlib import Path
 
 import matplotlib as mpl
-from absl import app
-from absl import flags
+from absl import app, flags
 from results import hierarchical
-from results.comparisons import blocks
-from results.comparisons import differences
-from results.comparisons import grouped
-from results.comparisons import markdown
-from results.comparisons import paired_values
-from results.comparisons import ranks
-from results.comparisons import read_published
-from results.comparisons import write_rows
+from results.comparisons import (
+    blocks,
+    differences,
+    grouped,
+    markdown,
+    paired_values,
+    ranks,
+    read_published,
+    write_rows,
+)
 from results.other_data import measured_on
-from results.pairs import draw
-from results.pairs import summarize
+from results.pairs import draw, summarize
 
 _MEASURES = flags.DEFINE_list(
     "measures",

@@ -19,19 +19,19 @@ data of one member are training data of another.
 
 from pathlib import Path
 
-from absl import app
-from absl import flags
-from absl import logging
+from absl import app, flags, logging
 from config import recipe_flags
-from results.runs import load_network
-from results.runs import measures
-from results.runs import predict
-from results.runs import read_flags
-from results.runs import read_row
-from results.runs import repaired
-from results.runs import save_predictions
-from results.runs import usable_runs
-from results.runs import write_row
+from results.runs import (
+    load_network,
+    measures,
+    predict,
+    read_flags,
+    read_row,
+    repaired,
+    save_predictions,
+    usable_runs,
+    write_row,
+)
 from runs.images import image_task
 
 import keras_calib

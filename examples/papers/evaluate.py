@@ -27,21 +27,19 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
-from absl import logging
+from absl import app, flags, logging
 from config import recipe_flags
 from data.images import batches
-from data.large_images import context_batches
-from data.large_images import evaluation_batches
-from data.large_images import mapped
-from results.runs import load_network
-from results.runs import measures
-from results.runs import predict
-from results.runs import read_predictions
-from results.runs import save_predictions
-from results.runs import usable_runs
-from results.runs import write_row
+from data.large_images import context_batches, evaluation_batches, mapped
+from results.runs import (
+    load_network,
+    measures,
+    predict,
+    read_predictions,
+    save_predictions,
+    usable_runs,
+    write_row,
+)
 
 import keras_calib
 

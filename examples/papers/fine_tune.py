@@ -13,16 +13,10 @@ METHOD_tuned.
 """
 
 import keras
-from absl import app
-from absl import flags
-from absl import logging
+from absl import app, flags, logging
 from config import recipe_flags
-from config.strategies import check_batch_size
-from config.strategies import scope
-from results.runs import load_network
-from results.runs import read_flags
-from results.runs import read_row
-from results.runs import run_folder
+from config.strategies import check_batch_size, scope
+from results.runs import load_network, read_flags, read_row, run_folder
 from runs.images import image_task
 from runs.training import run
 

@@ -13,8 +13,7 @@ the nearest of them. Grey lines are of equal loss, as keras_calib computes it.
 from pathlib import Path
 
 import matplotlib as mpl
-from absl import app
-from absl import flags
+from absl import app, flags
 from results.simplex import draw_targets
 
 _ALPHA = flags.DEFINE_float(

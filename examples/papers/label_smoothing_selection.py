@@ -25,11 +25,8 @@ and AURC falls with it. The 300 rows that choose p have too few errors.
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
-from absl import logging
-from data.datasets import load_digits
-from data.datasets import load_tfds
+from absl import app, flags, logging
+from data.datasets import load_digits, load_tfds
 
 import keras_calib
 

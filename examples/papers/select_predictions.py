@@ -30,20 +30,18 @@ import csv
 from pathlib import Path
 
 import matplotlib as mpl
-from absl import app
-from absl import flags
-from results.mixtures import draw_mixtures
-from results.mixtures import mixed
-from results.runs import read_predictions
-from results.runs import read_row
-from results.runs import repairable_runs
-from results.selections import curves_of
-from results.selections import guarantee
-from results.selections import imbalance
-from results.selections import key_of
-from results.selections import names_of
-from results.selections import read_votes
-from results.selections import selection_row
+from absl import app, flags
+from results.mixtures import draw_mixtures, mixed
+from results.runs import read_predictions, read_row, repairable_runs
+from results.selections import (
+    curves_of,
+    guarantee,
+    imbalance,
+    key_of,
+    names_of,
+    read_votes,
+    selection_row,
+)
 
 import keras_calib
 

@@ -31,22 +31,22 @@ import csv
 from pathlib import Path
 
 import numpy as np
-from absl import app
-from absl import flags
-from absl import logging
+from absl import app, flags, logging
 from config import recipe_flags
 from config.strategies import check_batch_size
 from results.runs import measures
-from runs.sweeps import Protocol
-from runs.sweeps import apply_cell
-from runs.sweeps import cell_name
-from runs.sweeps import cells
-from runs.sweeps import chosen
-from runs.sweeps import copy_runs
-from runs.sweeps import parse_axis
-from runs.sweeps import read_sets
-from runs.sweeps import train
-from runs.sweeps import tune
+from runs.sweeps import (
+    Protocol,
+    apply_cell,
+    cell_name,
+    cells,
+    chosen,
+    copy_runs,
+    parse_axis,
+    read_sets,
+    train,
+    tune,
+)
 
 recipe_flags.define()
 _GRID = flags.DEFINE_multi_string(

@@ -17,8 +17,7 @@ Any flag after the files changes them. After a kill, add --resume.
 - the model as .keras file and as SavedModel
 """
 
-from absl import app
-from absl import logging
+from absl import app, logging
 from config import recipe_flags
 from config.strategies import check_batch_size
 from results.runs import run_folder

@@ -36,17 +36,12 @@ with those of the paper. After a kill, add --resume.
 - backup.npz
 """
 
-from absl import app
-from absl import flags
-from absl import logging
+from absl import app, flags, logging
 from config import recipe_flags
 from config.strategies import check_batch_size
 from data.detection import load_boxes
 from results.runs import run_folder
-from runs.detection import backbone_names
-from runs.detection import check_setup
-from runs.detection import detector
-from runs.detection import run
+from runs.detection import backbone_names, check_setup, detector, run
 
 recipe_flags.define()
 _BEGIN = flags.DEFINE_string(

@@ -35,21 +35,11 @@ from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
-from absl import app
-from absl import flags
-from absl import logging
+from absl import app, flags, logging
 from config.strategies import check_batch_size
-from results.comparisons import grouped
-from results.comparisons import write_rows
-from results.objectness import draw_crops
-from results.objectness import draw_reliability
-from results.objectness import table
-from runs.objectness import METHODS
-from runs.objectness import Data
-from runs.objectness import Settings
-from runs.objectness import folder_of
-from runs.objectness import load
-from runs.objectness import run
+from results.comparisons import grouped, write_rows
+from results.objectness import draw_crops, draw_reliability, table
+from runs.objectness import METHODS, Data, Settings, folder_of, load, run
 
 import keras_calib
 

@@ -10,13 +10,11 @@ What is written is what train_classifier.py writes, and confidence.png: images,
 classes, and where the network is sure and wrong.
 """
 
-from absl import app
-from absl import logging
+from absl import app, logging
 from config import recipe_flags
 from config.strategies import check_batch_size
 from data.scenes import load_scenes
-from results.runs import load_network
-from results.runs import run_folder
+from results.runs import load_network, run_folder
 from runs.scene_pictures import draw_confidence
 from runs.scenes import scene_task
 from runs.training import run

@@ -11,12 +11,10 @@ words begin as random numbers, so add --train_vectors. What is written is what
 train_classifier.py writes.
 """
 
-from absl import app
-from absl import logging
+from absl import app, logging
 from config import recipe_flags
 from config.strategies import check_batch_size
-from data.images import resampled
-from data.images import split
+from data.images import resampled, split
 from data.texts import read_texts
 from results.runs import run_folder
 from runs.texts import text_task

@@ -21,13 +21,9 @@ gets trends.md and trends.png.
 from pathlib import Path
 
 import matplotlib as mpl
-from absl import app
-from absl import flags
+from absl import app, flags
 from results.comparisons import grouped
-from results.trends import draw
-from results.trends import markdown
-from results.trends import rows_of
-from results.trends import summaries
+from results.trends import draw, markdown, rows_of, summaries
 
 _OF = flags.DEFINE_string("of", "alpha", "Argument of the loss that varies.")
 _METHOD = flags.DEFINE_string(

@@ -23,9 +23,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
-from absl import logging
+from absl import app, flags, logging
 from grpc_service import GrpcClient
 from rest_client import RestClient
 from sklearn.datasets import load_digits

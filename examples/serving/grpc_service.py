@@ -10,10 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import tensorflow as tf
-from limits import Limits
-from limits import brief
-from tensorflow_serving.apis import predict_pb2
-from tensorflow_serving.apis import prediction_service_pb2_grpc
+from limits import Limits, brief
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 __all__ = ["GrpcClient", "start_grpc"]
 

@@ -15,10 +15,8 @@ import reprlib
 import threading
 
 import numpy as np
-from bounded_server import BoundedServer
-from bounded_server import as_json
-from limits import Limits
-from limits import brief
+from bounded_server import BoundedServer, as_json
+from limits import Limits, brief
 
 __all__ = ["start_rest"]
 

@@ -23,8 +23,7 @@ import signal
 import threading
 import time
 
-from absl import app
-from absl import flags
+from absl import app, flags
 from grpc_service import start_grpc
 from limits import Limits
 from loaded_model import LoadedModel

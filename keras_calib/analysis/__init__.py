@@ -6,13 +6,15 @@ Floor: above `losses` and `predictions`, beside `selection` and `training`.
 """
 
 from keras_calib.analysis.activation_maps import class_activation_maps
-from keras_calib.analysis.regularizers import EffectiveLabels
-from keras_calib.analysis.regularizers import RegularizerHistogram
-from keras_calib.analysis.regularizers import effective_labels
-from keras_calib.analysis.regularizers import inactive_share
-from keras_calib.analysis.regularizers import per_sample_losses
-from keras_calib.analysis.regularizers import prediction_flips
-from keras_calib.analysis.regularizers import regularizer_histogram
+from keras_calib.analysis.regularizers import (
+    EffectiveLabels,
+    RegularizerHistogram,
+    effective_labels,
+    inactive_share,
+    per_sample_losses,
+    prediction_flips,
+    regularizer_histogram,
+)
 
 __all__ = [
     "EffectiveLabels",

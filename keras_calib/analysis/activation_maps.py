@@ -1,23 +1,17 @@
 """Class activation maps: the parts of an image that support a class."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_calib.analysis.feature_maps import FeatureMaps
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.gradients import value_and_grad
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.values import check_ids
-from keras_calib.inputs.values import is_integer
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.inputs.checks import check_in, check_integer, check_not_empty
+from keras_calib.inputs.values import check_ids, is_integer
+from keras_calib.numerics.arrays import safe_divide, to_numpy
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = ["ClassActivations", "class_activation_maps", "class_activations"]

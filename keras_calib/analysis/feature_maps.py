@@ -5,16 +5,14 @@ The `call` of the layer is replaced, which works in any model and backend.
 
 import contextlib
 import itertools
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.predictions.outputs import reads_logits
 

@@ -1,8 +1,7 @@
 """Effect of a loss on its targets, and of a training step on predictions."""
 
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -12,26 +11,28 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import value_and_grad
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs.batch import both
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_loss
-from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.checks import check_number
-from keras_calib.inputs.checks import check_rows
-from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.readers import soft_labels
-from keras_calib.inputs.readers import standardize_labels
-from keras_calib.inputs.rows import check_no_nan
-from keras_calib.inputs.rows import warn_of_probabilities
+from keras_calib.inputs.checks import (
+    check_above,
+    check_integer,
+    check_loss,
+    check_not_empty,
+    check_number,
+    check_rows,
+    class_axis,
+)
+from keras_calib.inputs.readers import soft_labels, standardize_labels
+from keras_calib.inputs.rows import check_no_nan, warn_of_probabilities
 from keras_calib.inputs.values import read_mask
 from keras_calib.losses import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.arrays import (
+    as_array,
+    as_numbers,
+    at_least_float32,
+    shape_of,
+    to_numpy,
+    value_if_eager,
+)
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.predictions.outputs import setting_of
 

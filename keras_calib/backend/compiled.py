@@ -5,8 +5,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
 __all__ = [
     "float_sums_of_segments",

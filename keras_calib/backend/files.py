@@ -7,14 +7,11 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO
-from typing import Any
+from typing import IO, Any
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 
 __all__ = ["each_once", "path_of", "replacing", "safe_cell", "write_csv"]
 

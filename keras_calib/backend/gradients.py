@@ -4,8 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
 __all__ = ["value_and_grad", "with_gradient"]
 

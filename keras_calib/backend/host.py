@@ -3,8 +3,7 @@
 from typing import Any
 
 import numpy as np
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
 from keras_calib.backend.traced import is_traced
 

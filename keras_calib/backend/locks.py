@@ -10,9 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from typing import TypeVar
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.files import path_of

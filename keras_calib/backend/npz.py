@@ -5,8 +5,7 @@ import math
 import os
 import zipfile
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 

@@ -7,8 +7,7 @@ from typing import Any
 import keras
 from keras import backend
 
-from keras_calib.backend.keras_internals import keras_mask
-from keras_calib.backend.keras_internals import nested_layers
+from keras_calib.backend.keras_internals import keras_mask, nested_layers
 
 __all__ = ["mask_of_output"]
 

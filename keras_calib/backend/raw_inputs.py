@@ -5,8 +5,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
 __all__ = ["preparation"]
 

@@ -8,11 +8,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import warn
+from keras_calib.backend.errors import invalid, warn
 from keras_calib.backend.keras_internals import backing_value
 
 __all__ = [

@@ -9,8 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.backend.xla import run_by_xla

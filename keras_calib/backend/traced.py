@@ -5,11 +5,12 @@ import weakref
 from typing import Any
 
 import numpy as np
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
-from keras_calib.backend.keras_internals import activation_behind
-from keras_calib.backend.keras_internals import in_stateless_scope
+from keras_calib.backend.keras_internals import (
+    activation_behind,
+    in_stateless_scope,
+)
 
 __all__ = [
     "forget_constants",

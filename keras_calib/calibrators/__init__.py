@@ -5,30 +5,34 @@ thresholds (`selection`).
 Floor: beside `losses`, `metrics` and `data`.
 """
 
-from keras_calib.calibrators.affine import DirichletCalibration
-from keras_calib.calibrators.affine import MatrixScaling
-from keras_calib.calibrators.affine import VectorScaling
+from keras_calib.calibrators.affine import (
+    DirichletCalibration,
+    MatrixScaling,
+    VectorScaling,
+)
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.beta import BetaCalibration
-from keras_calib.calibrators.binning import HistogramBinning
-from keras_calib.calibrators.binning import IsotonicCalibration
-from keras_calib.calibrators.choice import CalibratorChoice
-from keras_calib.calibrators.choice import CandidateScore
-from keras_calib.calibrators.choosing import choose_calibrator
-from keras_calib.calibrators.choosing import choose_calibrator_on
+from keras_calib.calibrators.binning import (
+    HistogramBinning,
+    IsotonicCalibration,
+)
+from keras_calib.calibrators.choice import CalibratorChoice, CandidateScore
+from keras_calib.calibrators.choosing import (
+    choose_calibrator,
+    choose_calibrator_on,
+)
 from keras_calib.calibrators.compact_logits import CompactLogits
-from keras_calib.calibrators.detection import DetectionScaling
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.gaussian_process import GaussianProcessCalibration
 from keras_calib.calibrators.local import LocalTemperatureScaling
-from keras_calib.calibrators.logistic import AffineScaling
-from keras_calib.calibrators.logistic import QuadraticScaling
-from keras_calib.calibrators.multi_label import MultiLabelCalibrator
+from keras_calib.calibrators.logistic import AffineScaling, QuadraticScaling
 from keras_calib.calibrators.parametrized import ParametrizedTemperatureScaling
 from keras_calib.calibrators.prior import PriorCorrection
 from keras_calib.calibrators.refinement import refinement_nll
-from keras_calib.calibrators.structured import StructuredMatrixScaling
-from keras_calib.calibrators.structured import StructuredVectorScaling
+from keras_calib.calibrators.structured import (
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
+)
 from keras_calib.calibrators.temperature import TemperatureScaling
 from keras_calib.calibrators.venn_abers import VennAbers
 
@@ -39,7 +43,6 @@ __all__ = [
     "CalibratorChoice",
     "CandidateScore",
     "CompactLogits",
-    "DetectionScaling",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
     "GaussianProcessCalibration",
@@ -47,7 +50,6 @@ __all__ = [
     "IsotonicCalibration",
     "LocalTemperatureScaling",
     "MatrixScaling",
-    "MultiLabelCalibrator",
     "ParametrizedTemperatureScaling",
     "PriorCorrection",
     "QuadraticScaling",

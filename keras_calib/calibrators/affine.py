@@ -9,20 +9,18 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
-from keras_calib.calibrators.affine_coordinates import Ridge
-from keras_calib.calibrators.affine_coordinates import degrees_of_freedom
-from keras_calib.calibrators.affine_coordinates import without_ruled_out
-from keras_calib.calibrators.affine_solver import identity
-from keras_calib.calibrators.affine_solver import least_affine
-from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.base import fitted_array
+from keras_calib.calibrators.affine_coordinates import (
+    Ridge,
+    degrees_of_freedom,
+    without_ruled_out,
+)
+from keras_calib.calibrators.affine_solver import identity, least_affine
+from keras_calib.calibrators.base import Calibrator, fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.numerics.softmax import logsumexp
+from keras_calib.inputs.checks import check_above, check_at_least
+from keras_calib.numerics.softmax import is_ruled_out, logsumexp
 
 __all__ = [
     "AffineCalibrator",

@@ -1,15 +1,13 @@
 """Coordinates for fits of affine maps, in which the curvature is near 1."""
 
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.softmax import FAR_BELOW
-from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.softmax import FAR_BELOW, is_ruled_out
 
 __all__ = [
     "LARGE_BLOCK",

@@ -13,13 +13,15 @@ import numpy as np
 from scipy.optimize import minimize
 
 from keras_calib.backend.errors import warn
-from keras_calib.calibrators.affine_coordinates import LARGE_BLOCK
-from keras_calib.calibrators.affine_coordinates import Ridge
-from keras_calib.calibrators.affine_coordinates import exact_coordinates
-from keras_calib.calibrators.affine_coordinates import mapped
-from keras_calib.calibrators.affine_coordinates import products_of
-from keras_calib.calibrators.affine_coordinates import usual_coordinates
-from keras_calib.calibrators.affine_coordinates import without_ruled_out
+from keras_calib.calibrators.affine_coordinates import (
+    LARGE_BLOCK,
+    Ridge,
+    exact_coordinates,
+    mapped,
+    products_of,
+    usual_coordinates,
+    without_ruled_out,
+)
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import is_separated
 from keras_calib.numerics.softmax import is_ruled_out

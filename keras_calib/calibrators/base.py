@@ -1,31 +1,30 @@
 """The base of every calibrator."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from typing import Any
-from typing import Self
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
 import numpy as np
 from keras import ops
 
 from keras_calib.backend.arguments import KeepsArguments
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import unlock_variables
-from keras_calib.backend.traced import is_in_live_graph
-from keras_calib.backend.traced import note_graph
+from keras_calib.backend.traced import is_in_live_graph, note_graph
 from keras_calib.calibrators.fitted_layer import FittedLayer
-from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.fitting_data import one_thread_of_blas
-from keras_calib.calibrators.fitting_data import read_any
-from keras_calib.calibrators.folds import check_folds
-from keras_calib.calibrators.folds import warn_if_harmful
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import fits
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.calibrators.fitting_data import (
+    FittingData,
+    one_thread_of_blas,
+    read_any,
+)
+from keras_calib.calibrators.folds import check_folds, warn_if_harmful
+from keras_calib.numerics.arrays import (
+    as_array,
+    as_numbers,
+    fits,
+    shape_of,
+    to_numpy,
+    value_if_eager,
+)
 from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits

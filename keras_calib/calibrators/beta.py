@@ -10,14 +10,14 @@ from keras import ops
 
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.logistic_solver import least_logistic
-from keras_calib.calibrators.logistic_solver import softplus
-from keras_calib.calibrators.logistic_solver import typical_slope
-from keras_calib.calibrators.one_vs_rest import OneVsRest
-from keras_calib.calibrators.one_vs_rest import log_odds_of_classes
+from keras_calib.calibrators.logistic_solver import (
+    least_logistic,
+    softplus,
+    typical_slope,
+)
+from keras_calib.calibrators.one_vs_rest import OneVsRest, log_odds_of_classes
 from keras_calib.calibrators.separation import solve_each
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
+from keras_calib.inputs.checks import check_at_least, check_at_most
 
 __all__ = ["BetaCalibration"]
 

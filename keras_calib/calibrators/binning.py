@@ -14,10 +14,12 @@ from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.one_vs_rest import OneVsRest
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import (
+    check_at_least,
+    check_at_most,
+    check_in,
+    check_integer,
+)
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import to_logits
 

@@ -2,49 +2,48 @@
 
 import math
 import time
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from scipy.stats import t as student_t
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.errors import warn
+from keras_calib.backend.errors import type_error, value_error, warn
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.choice import NONE
-from keras_calib.calibrators.choice import CalibratorChoice
-from keras_calib.calibrators.choice import CandidateScore
+from keras_calib.calibrators.choice import (
+    NONE,
+    CalibratorChoice,
+    CandidateScore,
+)
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
-from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.fitting_data import one_thread_of_blas
-from keras_calib.calibrators.fitting_data import read_any
-from keras_calib.calibrators.folds import is_harmful
-from keras_calib.calibrators.folds import mean_and_error
-from keras_calib.calibrators.folds import num_units
-from keras_calib.calibrators.folds import out_of_fold
-from keras_calib.calibrators.folds import sample_losses
-from keras_calib.calibrators.folds import stratified_folds
-from keras_calib.calibrators.folds import unfitted_copy
-from keras_calib.calibrators.logistic import AffineScaling
-from keras_calib.calibrators.logistic import QuadraticScaling
-from keras_calib.calibrators.structured import StructuredMatrixScaling
-from keras_calib.calibrators.structured import StructuredVectorScaling
+from keras_calib.calibrators.fitting_data import (
+    FittingData,
+    one_thread_of_blas,
+    read_any,
+)
+from keras_calib.calibrators.folds import (
+    is_harmful,
+    mean_and_error,
+    num_units,
+    out_of_fold,
+    sample_losses,
+    stratified_folds,
+    unfitted_copy,
+)
+from keras_calib.calibrators.logistic import AffineScaling, QuadraticScaling
+from keras_calib.calibrators.structured import (
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
+)
 from keras_calib.calibrators.temperature import TemperatureScaling
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.formulas.binned_errors import calibration_error
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.softmax import is_wrong
-from keras_calib.numerics.softmax import top1
+from keras_calib.numerics.softmax import is_wrong, top1
 from keras_calib.predictions.collect import predicted_batches
 from keras_calib.predictions.fits_on_model import check_data_set
 from keras_calib.predictions.outputs import read_as

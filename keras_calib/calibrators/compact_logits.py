@@ -6,30 +6,23 @@ Derivation: docs/derivations.md, 'Compact logits'.
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
-from typing import NamedTuple
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import replacing
-from keras_calib.backend.npz import Stored
-from keras_calib.backend.npz import reading_npz
+from keras_calib.backend.npz import Stored, reading_npz
 from keras_calib.formulas.binned_errors import calibration_error
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
-from keras_calib.formulas.compact_logits import RANGE
-from keras_calib.formulas.compact_logits import interpolated
-from keras_calib.formulas.compact_logits import log_sums
-from keras_calib.formulas.compact_logits import nodes
-from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.batch import standardize_logits
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_most
-from keras_calib.inputs.checks import check_integer
+from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
+from keras_calib.formulas.compact_logits import (
+    RANGE,
+    interpolated,
+    log_sums,
+    nodes,
+)
+from keras_calib.inputs.batch import Batch, standardize_logits
+from keras_calib.inputs.checks import check_above, check_at_most, check_integer
 
 __all__ = ["CompactLogits"]
 

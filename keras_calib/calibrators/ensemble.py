@@ -8,15 +8,12 @@ from keras import ops
 from scipy.optimize import minimize
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.base import fitted_array
+from keras_calib.calibrators.base import Calibrator, fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_in
-from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.numerics.softmax import num_allowed
-from keras_calib.numerics.softmax import to_logits
+from keras_calib.numerics.softmax import is_ruled_out, num_allowed, to_logits
 
 __all__ = ["EnsembleTemperatureScaling"]
 

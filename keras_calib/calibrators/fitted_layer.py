@@ -7,15 +7,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import warn
-from keras_calib.backend.traced import forget_constants
-from keras_calib.backend.traced import is_in_live_graph
+from keras_calib.backend.errors import invalid, type_error, warn
+from keras_calib.backend.traced import forget_constants, is_in_live_graph
 from keras_calib.inputs.rows import check_call
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.arrays import as_numbers, shape_of, value_if_eager
 
 __all__ = ["DependentLayer", "FittedLayer"]
 

@@ -6,28 +6,20 @@ core. They need no copy of the logits, which may belong to ten million pixels.
 
 import functools
 import os
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any
-from typing import Literal
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.readers import nothing_counts
 from keras_calib.inputs.rows import check_no_probabilities
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.softmax import FAR_BELOW
-from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
+from keras_calib.numerics.softmax import FAR_BELOW, is_ruled_out
 
 __all__ = [
     "FittingData",

@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.errors import warn
+from keras_calib.backend.errors import invalid, value_error, warn
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import has_error
 from keras_calib.formulas.proper import log_losses
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import generator
+from keras_calib.inputs.checks import check_integer, generator
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import to_numpy
 

@@ -10,25 +10,25 @@ from scipy.special import log_softmax
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
-from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.base import check_shapes
-from keras_calib.calibrators.base import fitted_array
+from keras_calib.calibrators.base import Calibrator, check_shapes, fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.gaussian_process_solver import Curve
-from keras_calib.calibrators.gaussian_process_solver import ScaledSamples
-from keras_calib.calibrators.gaussian_process_solver import fit_curve
+from keras_calib.calibrators.gaussian_process_solver import (
+    Curve,
+    ScaledSamples,
+    fit_curve,
+)
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.structured import smoothed_log_probs
 from keras_calib.calibrators.temperature import optimal_temperature
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_most
-from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import generator
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.numerics.softmax import logsumexp
+from keras_calib.inputs.checks import (
+    check_above,
+    check_at_most,
+    check_flag,
+    check_integer,
+    generator,
+)
+from keras_calib.numerics.arrays import shape_of, to_numpy
+from keras_calib.numerics.softmax import is_ruled_out, logsumexp
 
 __all__ = ["GaussianProcessCalibration"]
 

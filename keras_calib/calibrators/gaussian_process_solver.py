@@ -5,8 +5,7 @@ TensorFlow Probability has the kernel, the Gaussians and their divergence.
 
 import functools
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize

@@ -1,44 +1,45 @@
 """Local temperature scaling."""
 
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.base import check_shapes
-from keras_calib.calibrators.base import fitted_array
-from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.fitting_data import checked_batches
-from keras_calib.calibrators.fitting_data import read_samples
-from keras_calib.calibrators.local_data import check_maps
-from keras_calib.calibrators.local_data import filter_shapes
-from keras_calib.calibrators.local_data import image_of
-from keras_calib.calibrators.local_data import images_of
-from keras_calib.calibrators.local_data import joined_batches
-from keras_calib.calibrators.local_network import Training
-from keras_calib.calibrators.local_network import TreeShape
-from keras_calib.calibrators.local_network import TreeWeights
-from keras_calib.calibrators.local_network import train_tree
-from keras_calib.calibrators.local_network import tree_temperature
+from keras_calib.calibrators.base import Calibrator, check_shapes, fitted_array
+from keras_calib.calibrators.fitting_data import (
+    FittingData,
+    checked_batches,
+    read_samples,
+)
+from keras_calib.calibrators.local_data import (
+    check_maps,
+    filter_shapes,
+    image_of,
+    images_of,
+    joined_batches,
+)
+from keras_calib.calibrators.local_network import (
+    Training,
+    TreeShape,
+    TreeWeights,
+    train_tree,
+    tree_temperature,
+)
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import (
+    check_above,
+    check_at_least,
+    check_flag,
+    check_integer,
+)
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.softmax import filled
-from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
+from keras_calib.numerics.softmax import filled, is_ruled_out
 from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.collect import labels_of
-from keras_calib.predictions.collect import logits_of
+from keras_calib.predictions.collect import labels_of, logits_of
 
 __all__ = ["LocalTemperatureScaling"]
 

@@ -1,7 +1,6 @@
 """Held-out images for local temperature scaling, read and checked."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -9,11 +8,8 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.local_network import DenseData
-from keras_calib.calibrators.local_network import TreeShape
-from keras_calib.numerics.arrays import fits
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.calibrators.local_network import DenseData, TreeShape
+from keras_calib.numerics.arrays import fits, shape_of, to_numpy
 
 __all__ = [
     "check_maps",

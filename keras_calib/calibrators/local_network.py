@@ -5,8 +5,7 @@ of the logits; gates, which are filters too, mix them level by level.
 """
 
 import math
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np

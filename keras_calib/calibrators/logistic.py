@@ -9,13 +9,13 @@ from keras import ops
 
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.logistic_solver import least_logistic
-from keras_calib.calibrators.logistic_solver import typical_slope
-from keras_calib.calibrators.one_vs_rest import OneVsRest
-from keras_calib.calibrators.one_vs_rest import log_odds_of_classes
+from keras_calib.calibrators.logistic_solver import (
+    least_logistic,
+    typical_slope,
+)
+from keras_calib.calibrators.one_vs_rest import OneVsRest, log_odds_of_classes
 from keras_calib.calibrators.separation import solve_each
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.checks import check_above, check_flag
 
 __all__ = ["AffineScaling", "QuadraticScaling"]
 

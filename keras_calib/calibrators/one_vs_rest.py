@@ -10,8 +10,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.numerics.softmax import top1
+from keras_calib.numerics.softmax import is_ruled_out, top1
 
 __all__ = ["OneVsRest", "log_odds_of_classes"]
 

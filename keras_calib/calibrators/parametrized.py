@@ -7,16 +7,14 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
-from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.base import check_shapes
-from keras_calib.calibrators.base import fitted_array
+from keras_calib.calibrators.base import Calibrator, check_shapes, fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.parametrized_solver import LEAST_SHARE
-from keras_calib.calibrators.parametrized_solver import Network
-from keras_calib.calibrators.parametrized_solver import fitted_network
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
+from keras_calib.calibrators.parametrized_solver import (
+    LEAST_SHARE,
+    Network,
+    fitted_network,
+)
+from keras_calib.inputs.checks import check_at_least, check_in, check_integer
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import filled
 

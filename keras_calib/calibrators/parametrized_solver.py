@@ -4,8 +4,7 @@ L-BFGS minimises the mean loss of all samples plus a ridge, in float64. Samples
 come in an order of their own, so that the form of the data changes nothing.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize

@@ -1,15 +1,12 @@
 """Correction of logits for another prior of the classes."""
 
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.formulas.prior import read_prior
 

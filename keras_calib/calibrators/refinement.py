@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.fitting_data import read_samples
+from keras_calib.calibrators.fitting_data import FittingData, read_samples
 from keras_calib.calibrators.temperature import least_nll
 
 __all__ = ["refinement_nll", "split_nll"]

@@ -5,14 +5,12 @@ succession gives what n samples without an error support: a probability of
 (n + 1) / (n + 2). Platt trains on such targets, here only these fits do.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import warn
+from keras_calib.backend.errors import invalid, warn
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.inputs.top_label import hard_labels
 

@@ -6,16 +6,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.calibrators.affine import AffineCalibrator
-from keras_calib.calibrators.affine import check_square
+from keras_calib.calibrators.affine import AffineCalibrator, check_square
 from keras_calib.calibrators.affine_coordinates import without_ruled_out
 from keras_calib.calibrators.base import fitted_array
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.softmax import logsumexp
-from keras_calib.numerics.softmax import num_allowed
+from keras_calib.numerics.softmax import logsumexp, num_allowed
 
 __all__ = [
     "StructuredMatrixScaling",

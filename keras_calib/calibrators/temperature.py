@@ -2,31 +2,23 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import keras
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.errors import warn
+from keras_calib.backend.errors import value_error, warn
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.compact_logits import CompactLogits
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.separation import NO_OTHER
-from keras_calib.calibrators.separation import supported_samples
+from keras_calib.calibrators.separation import NO_OTHER, supported_samples
 from keras_calib.formulas.binned_errors import calibration_error
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
-from keras_calib.formulas.proper import brier_losses
-from keras_calib.formulas.proper import log_losses
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_in
+from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
+from keras_calib.formulas.proper import brier_losses, log_losses
+from keras_calib.inputs.checks import check_above, check_in
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.numerics.softmax import is_wrong
+from keras_calib.numerics.softmax import is_ruled_out, is_wrong
 
 __all__ = ["TemperatureScaling", "least_nll", "optimal_temperature"]
 

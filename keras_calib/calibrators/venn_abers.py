@@ -8,15 +8,10 @@ import numpy as np
 from keras import ops
 
 from keras_calib.calibrators.base import fitted_array
-from keras_calib.calibrators.binning import locate
-from keras_calib.calibrators.binning import or_nan
-from keras_calib.calibrators.binning import padded
-from keras_calib.calibrators.binning import take
+from keras_calib.calibrators.binning import locate, or_nan, padded, take
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.one_vs_rest import OneVsRest
-from keras_calib.calibrators.one_vs_rest import log_odds_of_classes
-from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.numerics.softmax import num_allowed
+from keras_calib.calibrators.one_vs_rest import OneVsRest, log_odds_of_classes
+from keras_calib.numerics.softmax import is_ruled_out, num_allowed
 
 __all__ = ["VennAbers"]
 

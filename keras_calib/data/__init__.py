@@ -6,43 +6,45 @@ here: predictions of a model on a data set (`predictions`).
 Floor: beside `losses`, `metrics` and `calibrators`.
 """
 
-from keras_calib.data.batches.epoch_batches import EpochBatches
-from keras_calib.data.batches.epoch_batches import array_pipeline
-from keras_calib.data.batches.mixing import color_jitter
-from keras_calib.data.batches.mixing import cutmix
-from keras_calib.data.batches.mixing import mixup
-from keras_calib.data.batches.mixing import ricap
-from keras_calib.data.batches.order import shuffled_epochs
-from keras_calib.data.batches.order import with_index
-from keras_calib.data.batches.pipelines import training_pipeline
-from keras_calib.data.batches.pipelines import validation_pipeline
-from keras_calib.data.batches.summary import DatasetSummary
-from keras_calib.data.batches.summary import describe
+from keras_calib.data.batches.epoch_batches import EpochBatches, array_pipeline
+from keras_calib.data.batches.mixing import color_jitter, cutmix, mixup, ricap
+from keras_calib.data.batches.order import shuffled_epochs, with_index
+from keras_calib.data.batches.pipelines import (
+    training_pipeline,
+    validation_pipeline,
+)
+from keras_calib.data.batches.summary import DatasetSummary, describe
 from keras_calib.data.sources.folders import from_folder
 from keras_calib.data.sources.tfds import from_tfds
 from keras_calib.data.sources.tfrecords import from_tfrecords
-from keras_calib.data.transforms.boxes import boxes_to_mask
-from keras_calib.data.transforms.boxes import clip_boxes
-from keras_calib.data.transforms.boxes import crop_boxes
-from keras_calib.data.transforms.boxes import flip_boxes
-from keras_calib.data.transforms.boxes import mask_area
-from keras_calib.data.transforms.boxes import resize_boxes
-from keras_calib.data.transforms.boxes import union_area
-from keras_calib.data.transforms.classes import ClassMap
-from keras_calib.data.transforms.classes import cap_classes
-from keras_calib.data.transforms.classes import class_map
-from keras_calib.data.transforms.classes import label_by_largest
-from keras_calib.data.transforms.classes import map_classes
-from keras_calib.data.transforms.covered_share import objectness
-from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.crops import center_crop
-from keras_calib.data.transforms.crops import random_resized_crop
+from keras_calib.data.transforms.boxes import (
+    boxes_to_mask,
+    clip_boxes,
+    crop_boxes,
+    flip_boxes,
+    mask_area,
+    resize_boxes,
+    union_area,
+)
+from keras_calib.data.transforms.classes import (
+    ClassMap,
+    cap_classes,
+    class_map,
+    label_by_largest,
+    map_classes,
+)
+from keras_calib.data.transforms.covered_share import (
+    objectness,
+    objectness_from_mask,
+)
+from keras_calib.data.transforms.crops import center_crop, random_resized_crop
 from keras_calib.data.transforms.keras_layers import apply_layers
-from keras_calib.data.transforms.painting import context_examples
-from keras_calib.data.transforms.painting import object_examples
-from keras_calib.data.transforms.painting import pixel_mean
-from keras_calib.data.transforms.validity import Tally
-from keras_calib.data.transforms.validity import valid_examples
+from keras_calib.data.transforms.painting import (
+    context_examples,
+    object_examples,
+    pixel_mean,
+)
+from keras_calib.data.transforms.validity import Tally, valid_examples
 
 __all__ = [
     "ClassMap",

@@ -6,11 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.keras_internals import keras_mask
-from keras_calib.backend.keras_internals import set_keras_mask
+from keras_calib.backend.errors import invalid, type_error, value_error
+from keras_calib.backend.keras_internals import keras_mask, set_keras_mask
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import logsumexp
 from keras_calib.predictions.outputs import to_model_logits

@@ -6,18 +6,18 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.ensembles.base import Member
-from keras_calib.ensembles.base import Predictor
-from keras_calib.ensembles.base import check_classifier
-from keras_calib.ensembles.base import input_structure
-from keras_calib.ensembles.base import log_probs_of
-from keras_calib.ensembles.base import serialized
-from keras_calib.ensembles.base import stacked
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.ensembles.base import (
+    Member,
+    Predictor,
+    check_classifier,
+    input_structure,
+    log_probs_of,
+    serialized,
+    stacked,
+)
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.numerics.arrays import fits
-from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import fits, shape_of
 from keras_calib.predictions.outputs import reads_logits
 
 __all__ = ["DeepEnsemble"]

@@ -12,18 +12,18 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import nested_layers
-from keras_calib.ensembles.base import Member
-from keras_calib.ensembles.base import Predictor
-from keras_calib.ensembles.base import check_classifier
-from keras_calib.ensembles.base import input_structure
-from keras_calib.ensembles.base import log_probs_of
-from keras_calib.ensembles.base import serialized
-from keras_calib.ensembles.base import stacked
-from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.checks import check_integer
+from keras_calib.ensembles.base import (
+    Member,
+    Predictor,
+    check_classifier,
+    input_structure,
+    log_probs_of,
+    serialized,
+    stacked,
+)
+from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.hashing import mixed
-from keras_calib.numerics.hashing import wrapped
+from keras_calib.numerics.hashing import mixed, wrapped
 from keras_calib.predictions.outputs import reads_logits
 
 __all__ = ["MonteCarloDropout", "dropout_layers", "masked"]

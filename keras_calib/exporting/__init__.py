@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
-    from keras_calib.exporting.certificate_check import CertificateCheck
-    from keras_calib.exporting.certificate_check import check_certificate
-    from keras_calib.exporting.recalibration import Recalibration
-    from keras_calib.exporting.recalibration import recalibrate_file
+    from keras_calib.exporting.certificate_check import (
+        CertificateCheck,
+        check_certificate,
+    )
+    from keras_calib.exporting.recalibration import (
+        Recalibration,
+        recalibrate_file,
+    )
     from keras_calib.exporting.records import save_records
     from keras_calib.exporting.writer import export
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators import TemperatureScaling
-from keras_calib.exporting.served_model import OUTPUT_NAMES
-from keras_calib.exporting.served_model import ServedModel
+from keras_calib.exporting.served_model import OUTPUT_NAMES, ServedModel
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = [

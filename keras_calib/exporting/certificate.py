@@ -7,23 +7,25 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import value_error
-from keras_calib.exporting.certificate_facts import facts_of_chow
-from keras_calib.exporting.certificate_facts import facts_of_costs
-from keras_calib.exporting.certificate_facts import facts_of_errors
-from keras_calib.exporting.certificate_facts import facts_of_groups
-from keras_calib.exporting.certificate_facts import told_costs
-from keras_calib.exporting.certificate_file import SCHEMA
-from keras_calib.exporting.certificate_file import artefact_files
-from keras_calib.exporting.certificate_file import canonical
-from keras_calib.exporting.certificate_file import digest_of
+from keras_calib.backend.errors import invalid, value_error
+from keras_calib.exporting.certificate_facts import (
+    facts_of_chow,
+    facts_of_costs,
+    facts_of_errors,
+    facts_of_groups,
+    told_costs,
+)
+from keras_calib.exporting.certificate_file import (
+    SCHEMA,
+    artefact_files,
+    canonical,
+    digest_of,
+)
 from keras_calib.exporting.records import check_like_fit
 from keras_calib.exporting.served_model import ServedModel
+from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.selection import ChosenThreshold
-from keras_calib.selection import GroupThresholds
-from keras_calib.selection import MultiLabelSelector
+from keras_calib.selection import ChosenThreshold, GroupThresholds
 from keras_calib.selection.cost_targets import COST_TESTS
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.version import __version__

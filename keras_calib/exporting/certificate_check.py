@@ -7,18 +7,17 @@ threshold, its hashes from the files of the model.
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of
-from keras_calib.exporting.certificate_file import artefact_files
-from keras_calib.exporting.certificate_file import certificate_path
-from keras_calib.exporting.certificate_file import differences_within
-from keras_calib.exporting.certificate_file import read_certificate
-from keras_calib.exporting.certificate_rows import Rows
-from keras_calib.exporting.certificate_rows import again_of
-from keras_calib.exporting.certificate_rows import read_rows
+from keras_calib.exporting.certificate_file import (
+    artefact_files,
+    certificate_path,
+    differences_within,
+    read_certificate,
+)
+from keras_calib.exporting.certificate_rows import Rows, again_of, read_rows
 
 __all__ = ["CertificateCheck", "check_certificate"]
 

@@ -1,28 +1,27 @@
 """The data of a certificate, checked, and the threshold chosen again."""
 
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.exporting.certificate_facts import facts_of_costs
-from keras_calib.exporting.certificate_facts import facts_of_errors
-from keras_calib.exporting.certificate_facts import facts_of_groups
-from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.candidates import of_records
-from keras_calib.selection.cost_targets import COST_TESTS
-from keras_calib.selection.cost_targets import CostTarget
-from keras_calib.selection.data_hash import cost_hashes
-from keras_calib.selection.data_hash import cost_rows
-from keras_calib.selection.data_hash import data_hashes
-from keras_calib.selection.data_hash import group_hashes
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.exporting.certificate_facts import (
+    facts_of_costs,
+    facts_of_errors,
+    facts_of_groups,
+)
+from keras_calib.selection.candidates import Candidates, of_records
+from keras_calib.selection.cost_targets import COST_TESTS, CostTarget
+from keras_calib.selection.data_hash import (
+    cost_hashes,
+    cost_rows,
+    data_hashes,
+    group_hashes,
+)
 from keras_calib.selection.group_thresholds import choose_of_groups
 from keras_calib.selection.guarantees import METHODS
-from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import choose
+from keras_calib.selection.thresholds import Target, choose
 
 __all__ = ["Rows", "again_of", "read_rows"]
 

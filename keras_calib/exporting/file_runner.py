@@ -1,8 +1,7 @@
 """A stored model that answers arrays of inputs, batch by batch."""
 
 from pathlib import Path
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 

@@ -12,8 +12,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
 from keras_calib.exporting.file_runner import FileRunner
 from keras_calib.exporting.onnx_ops import HANDLERS
-from keras_calib.exporting.savedmodel import ImageReader
-from keras_calib.exporting.savedmodel import write_savedmodel
+from keras_calib.exporting.savedmodel import ImageReader, write_savedmodel
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.inputs.checks import check_in
 

@@ -10,23 +10,20 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.keras_internals import nested_layers
-from keras_calib.calibrators import DetectionScaling
-from keras_calib.exporting.formats import FileFormat
-from keras_calib.exporting.formats import Signatures
-from keras_calib.exporting.placing import exact_float32
-from keras_calib.exporting.placing import put
-from keras_calib.exporting.placing import scratch_of
-from keras_calib.exporting.placing import written_and_loaded
-from keras_calib.exporting.savedmodel import ImageReader
-from keras_calib.exporting.savedmodel import check_no_python
+from keras_calib.detection.scaling import DetectionScaling
+from keras_calib.detection.selector import CalibratedDecoder, DetectionSelector
+from keras_calib.exporting.formats import FileFormat, Signatures
+from keras_calib.exporting.placing import (
+    exact_float32,
+    put,
+    scratch_of,
+    written_and_loaded,
+)
+from keras_calib.exporting.savedmodel import ImageReader, check_no_python
 from keras_calib.exporting.verification import encoded_images
 from keras_calib.numerics.arrays import shape_of
-from keras_calib.selection.detection_selector import CalibratedDecoder
-from keras_calib.selection.detection_selector import DetectionSelector
 
 __all__ = ["export_detector", "is_detector"]
 

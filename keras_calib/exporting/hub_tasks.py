@@ -2,8 +2,7 @@
 
 import importlib
 import sys
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np

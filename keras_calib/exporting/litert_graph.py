@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.exporting.answer_graph import PREFIX
-from keras_calib.exporting.answer_graph import check_marks
-from keras_calib.exporting.answer_graph import names_of_constants
-from keras_calib.exporting.answer_graph import read_constant
+from keras_calib.exporting.answer_graph import (
+    PREFIX,
+    check_marks,
+    names_of_constants,
+    read_constant,
+)
 
 __all__ = ["LiteRTGraph"]
 

@@ -1,15 +1,16 @@
 """ONNX files as graphs: their answers are cut off and written anew."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.exporting.answer_graph import PREFIX
-from keras_calib.exporting.answer_graph import check_marks
-from keras_calib.exporting.answer_graph import names_of_constants
+from keras_calib.exporting.answer_graph import (
+    PREFIX,
+    check_marks,
+    names_of_constants,
+)
 from keras_calib.exporting.served_model import OUTPUT_NAMES
 
 __all__ = ["OnnxGraph"]

@@ -3,12 +3,10 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import invalid, value_error
 from keras_calib.exporting.formats import Signatures
 
 __all__ = [

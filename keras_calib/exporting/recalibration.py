@@ -4,37 +4,31 @@ import os
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
-from typing import NamedTuple
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import path_of
-from keras_calib.backend.files import replacing
+from keras_calib.backend.errors import invalid, value_error
+from keras_calib.backend.files import path_of, replacing
 from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import TemperatureScaling
-from keras_calib.exporting.answer_graph import answer_graph
-from keras_calib.exporting.answer_graph import check_kept
+from keras_calib.exporting.answer_graph import answer_graph, check_kept
 from keras_calib.exporting.certificate_file import certificate_path
 from keras_calib.exporting.file_runner import FileRunner
-from keras_calib.exporting.formats import file_format
-from keras_calib.exporting.formats import format_of
-from keras_calib.exporting.formats import write_litert
-from keras_calib.exporting.formats import write_onnx
+from keras_calib.exporting.formats import (
+    file_format,
+    format_of,
+    write_litert,
+    write_onnx,
+)
 from keras_calib.exporting.litert_graph import LiteRTGraph
 from keras_calib.exporting.onnx_graph import OnnxGraph
 from keras_calib.exporting.placing import scratch_of
 from keras_calib.formulas.binned_errors import calibration_error
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_share
+from keras_calib.formulas.bins import bin_index, bin_sums
+from keras_calib.inputs.checks import check_integer, check_share
 from keras_calib.numerics.arrays import as_array
-from keras_calib.selection import ChosenThreshold
-from keras_calib.selection import SelectiveClassifier
+from keras_calib.selection import ChosenThreshold, SelectiveClassifier
 from keras_calib.selection.candidates import check_units
 from keras_calib.selection.thresholds import Target
 from keras_calib.selection.tuning import HeldOut

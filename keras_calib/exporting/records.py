@@ -6,18 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import path_of
-from keras_calib.backend.files import replacing
-from keras_calib.backend.files import safe_cell
-from keras_calib.backend.files import write_csv
-from keras_calib.selection import MixtureThreshold
-from keras_calib.selection import PriorThreshold
-from keras_calib.selection import SelectiveClassifier
-from keras_calib.selection.data_hash import cost_rows
-from keras_calib.selection.data_hash import rows_of
+from keras_calib.backend.errors import invalid, type_error, value_error
+from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
+from keras_calib.selection import (
+    MixtureThreshold,
+    PriorThreshold,
+    SelectiveClassifier,
+)
+from keras_calib.selection.data_hash import cost_rows, rows_of
 
 __all__ = ["check_like_fit", "save_records"]
 

@@ -8,12 +8,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.inputs.checks import check_integer
-from keras_calib.numerics.arrays import fits
-from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import fits, shape_of
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["ImageReader", "check_no_python", "write_savedmodel"]

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_calib.backend.keras_internals import nested_layers
 from keras_calib.ensembles.base import input_structure
-from keras_calib.selection import MultiLabelSelector
+from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["OUTPUT_NAMES", "ServedModel"]

@@ -1,17 +1,14 @@
 """Verification: a written file is loaded and must answer as Keras does."""
 
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import invalid, value_error
 from keras_calib.exporting.formats import Signatures
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel

@@ -2,48 +2,38 @@
 
 import itertools
 import os
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import path_of
-from keras_calib.backend.files import replacing
+from keras_calib.backend.errors import invalid, type_error, value_error
+from keras_calib.backend.files import path_of, replacing
 from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import Calibrator
-from keras_calib.calibrators import DetectionScaling
-from keras_calib.calibrators import MultiLabelCalibrator
+from keras_calib.detection.scaling import DetectionScaling
+from keras_calib.detection.selector import DetectionSelector
 from keras_calib.ensembles.base import check_classifier
-from keras_calib.exporting.certificate import certificate_of
-from keras_calib.exporting.certificate import check_certifiable
-from keras_calib.exporting.certificate_file import certificate_path
-from keras_calib.exporting.certificate_file import text_of
-from keras_calib.exporting.formats import FileFormat
-from keras_calib.exporting.formats import file_format
-from keras_calib.exporting.formats import format_of
-from keras_calib.exporting.hub_detectors import export_detector
-from keras_calib.exporting.hub_detectors import is_detector
-from keras_calib.exporting.hub_tasks import image_reader
-from keras_calib.exporting.hub_tasks import whole_model
-from keras_calib.exporting.placing import check_replaced
-from keras_calib.exporting.placing import exact_float32
-from keras_calib.exporting.placing import put
-from keras_calib.exporting.placing import scratch_of
-from keras_calib.exporting.placing import written_and_loaded
+from keras_calib.exporting.certificate import certificate_of, check_certifiable
+from keras_calib.exporting.certificate_file import certificate_path, text_of
+from keras_calib.exporting.formats import FileFormat, file_format, format_of
+from keras_calib.exporting.hub_detectors import export_detector, is_detector
+from keras_calib.exporting.hub_tasks import image_reader, whole_model
+from keras_calib.exporting.placing import (
+    check_replaced,
+    exact_float32,
+    put,
+    scratch_of,
+    written_and_loaded,
+)
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
-from keras_calib.exporting.verification import Probe
-from keras_calib.exporting.verification import check_answers
-from keras_calib.exporting.verification import probes
+from keras_calib.exporting.verification import Probe, check_answers, probes
 from keras_calib.inputs.checks import check_flag
+from keras_calib.labels.calibrator import MultiLabelCalibrator
+from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.predictions.outputs import reads_logits
-from keras_calib.selection import DetectionSelector
-from keras_calib.selection import MultiLabelSelector
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["export"]

@@ -5,15 +5,11 @@ scalars, 0 if all bins are empty. In formulas w_b is the share of the weight in
 bin b.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import VoteBinSums
+from keras_calib.formulas.bins import BinSums, VoteBinSums
 from keras_calib.inputs.checks import check_in
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import array_namespace, at_least, safe_divide
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 
 __all__ = [

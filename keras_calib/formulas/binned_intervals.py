@@ -15,11 +15,9 @@ from scipy.stats import chi2
 from scipy.stats import norm as normal
 
 from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.formulas.intervals import tail_of
+from keras_calib.formulas.intervals import clopper_pearson, tail_of
 from keras_calib.inputs.checks import check_in
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.arrays import safe_divide, to_numpy
 
 __all__ = ["accuracy_interval", "error_interval"]
 

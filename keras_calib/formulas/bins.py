@@ -5,17 +5,13 @@ also includes its lower edge. With `"left"` bins are [lo, hi), and the last also
 includes its upper edge.
 """
 
-from typing import Any
-from typing import NamedTuple
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from keras import ops
 
 from keras_calib.inputs.checks import check_in
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import array_namespace, at_least, safe_divide
 
 __all__ = [
     "BinSums",

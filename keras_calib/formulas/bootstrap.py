@@ -8,11 +8,8 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import generator
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.inputs.checks import check_above, check_integer, generator
+from keras_calib.numerics.arrays import safe_divide, to_numpy
 
 __all__ = ["poisson_interval", "rank_interval"]
 

@@ -14,11 +14,8 @@ from scipy.special import rel_entr
 from scipy.stats import binom
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.checks import generator
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.inputs.checks import check_in, check_not_empty, generator
+from keras_calib.numerics.arrays import as_array, safe_divide
 
 __all__ = [
     "AcceptedBets",

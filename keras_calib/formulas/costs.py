@@ -1,20 +1,20 @@
 """Costs of decisions: the cheapest answer, and what decisions cost."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
 from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
-from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.intervals import mean_interval
+from keras_calib.formulas.intervals import Moments, mean_interval
 from keras_calib.inputs.checks import check_number
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import cast
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import (
+    array_namespace,
+    as_array,
+    cast,
+    safe_divide,
+)
 
 __all__ = [
     "MeanCost",

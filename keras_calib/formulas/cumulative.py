@@ -1,15 +1,13 @@
 """Cumulative calibration error, and its law for calibrated predictions."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import erfc
 
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.weights import are_frequency_weights
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import at_least
+from keras_calib.numerics.arrays import array_namespace, at_least
 
 __all__ = [
     "BAND",

@@ -8,8 +8,7 @@ inverts a test of its own.
 import numpy as np
 from scipy.stats import norm as normal
 
-from keras_calib.formulas.cumulative import check_kind
-from keras_calib.formulas.cumulative import cumulative_error
+from keras_calib.formulas.cumulative import check_kind, cumulative_error
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import generator
 

@@ -1,7 +1,6 @@
 """Labels that calibrated predictions would have: one each, or votes."""
 
-from typing import NamedTuple
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 

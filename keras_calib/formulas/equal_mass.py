@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bins import BinSums, bin_sums
 from keras_calib.inputs.weights import are_frequency_weights
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import sum_products
+from keras_calib.numerics.arrays import (
+    array_namespace,
+    safe_divide,
+    sum_products,
+)
 
 __all__ = [
     "equal_mass_edges",

@@ -9,8 +9,7 @@ alarm needs no correction for the looks.
 import math
 
 import numpy as np
-from scipy.special import expit
-from scipy.special import logit
+from scipy.special import expit, logit
 
 __all__ = [
     "CLOSEST",

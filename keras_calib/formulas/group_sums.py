@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import hypergeom
-from scipy.stats import norm
+from scipy.stats import hypergeom, norm
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import calibration_error
-from keras_calib.formulas.binned_intervals import accuracy_interval
-from keras_calib.formulas.binned_intervals import error_interval
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import VoteBinSums
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
-from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.formulas.intervals import poisson_binomial_tails
-from keras_calib.formulas.intervals import tail_of
+from keras_calib.formulas.binned_intervals import (
+    accuracy_interval,
+    error_interval,
+)
+from keras_calib.formulas.bins import BinSums, VoteBinSums, bin_index, bin_sums
+from keras_calib.formulas.intervals import (
+    clopper_pearson,
+    poisson_binomial_tails,
+    tail_of,
+)
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["Estimates", "GroupedSums"]

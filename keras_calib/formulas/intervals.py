@@ -1,20 +1,14 @@
 """Confidence intervals of shares and of means."""
 
-from typing import Any
-from typing import NamedTuple
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy.special import ndtr
-from scipy.stats import beta
-from scipy.stats import binom
-from scipy.stats import t
+from scipy.stats import beta, binom, t
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_share
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.inputs.checks import check_above, check_share
+from keras_calib.numerics.arrays import as_array, safe_divide
 
 __all__ = [
     "Moments",

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import array_namespace, safe_divide
 
 __all__ = [
     "coverage_at_risk_of_groups",

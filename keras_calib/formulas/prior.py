@@ -1,13 +1,11 @@
 """Prior of the classes: reading, and its maximum likelihood."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import as_array, safe_divide
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 
 __all__ = [

@@ -5,22 +5,21 @@ logits or probabilities `(n, num_classes)`.
 """
 
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.intervals import mean_interval
+from keras_calib.formulas.intervals import Moments, mean_interval
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_share
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import take_at
+from keras_calib.numerics.arrays import (
+    array_namespace,
+    at_least,
+    safe_divide,
+    take_at,
+)
 from keras_calib.numerics.row_blocks import block_slices
-from keras_calib.numerics.softmax import PROBABILITY_FLOOR
-from keras_calib.numerics.softmax import to_logits
+from keras_calib.numerics.softmax import PROBABILITY_FLOOR, to_logits
 
 __all__ = [
     "BrierDecomposition",

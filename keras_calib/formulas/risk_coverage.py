@@ -9,14 +9,12 @@ With frequency weights AURC is the mean over the prefixes k = 1 .. N. With
 fractional weights it is the integral over the mass.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import digamma
 
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import array_namespace, safe_divide
 
 __all__ = [
     "RankedGroups",

@@ -9,10 +9,12 @@ from scipy.optimize import isotonic_regression
 from scipy.special import digamma
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.formulas.risk_coverage import augrc_of_groups
-from keras_calib.formulas.risk_coverage import aurc_of_groups
-from keras_calib.formulas.risk_coverage import optimal_aurc
+from keras_calib.formulas.risk_coverage import (
+    RankedGroups,
+    augrc_of_groups,
+    aurc_of_groups,
+    optimal_aurc,
+)
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import safe_divide
 

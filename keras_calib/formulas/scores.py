@@ -13,15 +13,15 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_rank
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.numerics.softmax import num_allowed
+from keras_calib.inputs.checks import check_at_least, check_rank
+from keras_calib.numerics.arrays import (
+    array_namespace,
+    as_numbers,
+    at_least,
+    at_least_float32,
+    safe_divide,
+)
+from keras_calib.numerics.softmax import is_ruled_out, num_allowed
 
 __all__ = [
     "SCORE_NAMES",

@@ -8,26 +8,31 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_most
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_rank
-from keras_calib.inputs.checks import check_share
-from keras_calib.inputs.values import check_ids
-from keras_calib.inputs.values import check_objectness
-from keras_calib.inputs.values import check_soft_labels
-from keras_calib.inputs.values import is_integer
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import fits
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.softmax import sigmoid
-from keras_calib.numerics.softmax import top1
+from keras_calib.inputs.checks import (
+    check_above,
+    check_at_most,
+    check_in,
+    check_integer,
+    check_rank,
+    check_share,
+)
+from keras_calib.inputs.values import (
+    check_ids,
+    check_objectness,
+    check_soft_labels,
+    is_integer,
+)
+from keras_calib.numerics.arrays import (
+    array_namespace,
+    as_array,
+    as_numbers,
+    at_least,
+    at_least_float32,
+    fits,
+    shape_of,
+    to_numpy,
+)
+from keras_calib.numerics.softmax import sigmoid, top1
 
 __all__ = [
     "cape_targets",

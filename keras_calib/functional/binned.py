@@ -4,24 +4,21 @@ They are exact functions of whole data sets in float64. The formulas are those
 of the streaming metrics.
 """
 
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas import binned_errors
-from keras_calib.formulas.bins import CLOSED
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
-from keras_calib.formulas.bins import shifted_midpoints
+from keras_calib.formulas.bins import (
+    CLOSED,
+    BinSums,
+    bin_index,
+    bin_sums,
+    shifted_midpoints,
+)
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import MODES
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.options import reads_arrays
-from keras_calib.inputs.top_label import event_of
-from keras_calib.inputs.top_label import top_of_arrays
+from keras_calib.inputs.checks import MODES, check_in, check_integer
+from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.top_label import event_of, top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.softmax import Top1
 

@@ -1,17 +1,14 @@
 """Calibration error of the whole probability vector, exact in float64."""
 
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from scipy.special import softmax
 
 from keras_calib.formulas.bins import bin_index
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.options import reads_arrays
+from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.options import ArrayOptions, reads_arrays
 
 __all__ = ["canonical_calibration_error"]
 

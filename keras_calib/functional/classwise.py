@@ -1,23 +1,16 @@
 """Calibration error of the probability of every class, exact in float64."""
 
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
-from typing import Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.bins import CLOSED
-from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import CLOSED, bin_index
 from keras_calib.formulas.equal_mass import sorted_mass_error
-from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_share
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.options import reads_arrays
+from keras_calib.inputs.batch import Batch, standardize_arrays
+from keras_calib.inputs.checks import check_in, check_integer, check_share
+from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import logsumexp
 

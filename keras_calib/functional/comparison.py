@@ -1,16 +1,14 @@
 """Comparison of a metric of two networks on the same samples."""
 
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import norm
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import tail_of
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import generator
+from keras_calib.inputs.checks import check_integer, generator
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 

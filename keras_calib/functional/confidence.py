@@ -1,15 +1,13 @@
 """Confidence of all, of correct and of wrong predictions, in float64."""
 
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas import binned_errors
 from keras_calib.functional.binned import equal_width_bins
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.options import reads_arrays
+from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.inputs.readers import CONTEXT
 from keras_calib.inputs.top_label import top_label
 from keras_calib.inputs.values import check_objectness

@@ -1,30 +1,27 @@
 """Mean costs of decisions on whole data sets, in float64."""
 
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.costs import MeanCost
-from keras_calib.formulas.costs import cheapest_answers
-from keras_calib.formulas.costs import check_costs
-from keras_calib.formulas.costs import check_reject_cost
-from keras_calib.formulas.costs import check_same_classes
-from keras_calib.formulas.costs import mean_cost_of_decisions
-from keras_calib.formulas.costs import within_price
+from keras_calib.formulas.costs import (
+    MeanCost,
+    cheapest_answers,
+    check_costs,
+    check_reject_cost,
+    check_same_classes,
+    mean_cost_of_decisions,
+    within_price,
+)
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.options import reads_arrays
+from keras_calib.inputs.checks import check_above, check_not_empty
+from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.inputs.values import in_unit_interval
-from keras_calib.inputs.values import located
+from keras_calib.inputs.values import in_unit_interval, located
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.row_blocks import block_slices
-from keras_calib.numerics.row_blocks import probability_blocks
+from keras_calib.numerics.row_blocks import block_slices, probability_blocks
 from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = ["mean_cost", "mean_cost_of_records"]

@@ -1,16 +1,15 @@
 """Cumulative calibration error, without bins."""
 
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
-from keras_calib.formulas.cumulative import CumulativeDifferences
-from keras_calib.formulas.cumulative import check_kind
-from keras_calib.formulas.cumulative import cumulative_error
-from keras_calib.formulas.cumulative import differences_of
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.options import reads_arrays
-from keras_calib.inputs.top_label import counted
-from keras_calib.inputs.top_label import event_of
+from keras_calib.formulas.cumulative import (
+    CumulativeDifferences,
+    check_kind,
+    cumulative_error,
+    differences_of,
+)
+from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.top_label import counted, event_of
 
 __all__ = ["cumulative_differences", "ecce"]
 

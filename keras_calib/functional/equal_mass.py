@@ -1,19 +1,14 @@
 """Calibration error of the predicted class, over bins of equal mass."""
 
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.equal_mass import interpolated_bins
-from keras_calib.formulas.equal_mass import sorted_mass_error
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.options import reads_arrays
-from keras_calib.inputs.top_label import counted
-from keras_calib.inputs.top_label import event_of
+from keras_calib.formulas.equal_mass import interpolated_bins, sorted_mass_error
+from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.top_label import counted, event_of
 
 __all__ = ["adaptive_ece"]
 

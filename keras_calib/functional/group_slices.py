@@ -1,20 +1,20 @@
 """Predictions of each group, for what their sums do not tell."""
 
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.formulas.bootstrap import rank_interval
 from keras_calib.formulas.group_sums import Estimates
-from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.intervals import mean_interval
+from keras_calib.formulas.intervals import Moments, mean_interval
 from keras_calib.formulas.proper import loss_interval
-from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.formulas.risk_coverage import augrc_of_groups
-from keras_calib.formulas.risk_coverage import aurc_of_groups
-from keras_calib.formulas.risk_coverage import failure_auroc_of_groups
+from keras_calib.formulas.risk_coverage import (
+    RankedGroups,
+    augrc_of_groups,
+    aurc_of_groups,
+    failure_auroc_of_groups,
+)
 from keras_calib.functional.hypothesis_tests import records_test
 from keras_calib.functional.ranking import rank
 from keras_calib.numerics.softmax import Top1

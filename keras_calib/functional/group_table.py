@@ -3,18 +3,17 @@
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.files import replacing
-from keras_calib.backend.files import write_csv
-from keras_calib.formulas.group_sums import Estimates
-from keras_calib.formulas.group_sums import GroupedSums
-from keras_calib.formulas.multiplicity import benjamini_hochberg
-from keras_calib.formulas.multiplicity import holm
-from keras_calib.formulas.multiplicity import largest_difference
+from keras_calib.backend.files import replacing, write_csv
+from keras_calib.formulas.group_sums import Estimates, GroupedSums
+from keras_calib.formulas.multiplicity import (
+    benjamini_hochberg,
+    holm,
+    largest_difference,
+)
 
 __all__ = ["GroupMetrics", "LargestDifference", "SUMMED", "group_metrics"]
 

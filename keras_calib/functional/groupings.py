@@ -1,17 +1,14 @@
 """Groups of samples as names and codes, from arrays of any kind."""
 
 import itertools
-from collections.abc import Iterable
-from collections.abc import Mapping
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.groups import joined_names
-from keras_calib.inputs.groups import read_groups
+from keras_calib.inputs.groups import joined_names, read_groups
 
 __all__ = ["Grouping", "grouping", "groupings", "joined"]
 

@@ -1,39 +1,37 @@
 """Metrics by group: do people, sites or devices differ?"""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.group_sums import GroupedSums
 from keras_calib.formulas.intervals import tail_of
-from keras_calib.formulas.proper import brier_losses_of_rows
-from keras_calib.formulas.proper import log_losses
-from keras_calib.formulas.proper import losses_of_rows
-from keras_calib.functional.group_slices import RANKS
-from keras_calib.functional.group_slices import Records
-from keras_calib.functional.group_slices import Slices
-from keras_calib.functional.group_slices import records_at
-from keras_calib.functional.group_table import SUMMED
-from keras_calib.functional.group_table import GroupMetrics
-from keras_calib.functional.group_table import group_metrics
-from keras_calib.functional.groupings import Grouping
-from keras_calib.functional.groupings import groupings
+from keras_calib.formulas.proper import (
+    brier_losses_of_rows,
+    log_losses,
+    losses_of_rows,
+)
+from keras_calib.functional.group_slices import (
+    RANKS,
+    Records,
+    Slices,
+    records_at,
+)
+from keras_calib.functional.group_table import (
+    SUMMED,
+    GroupMetrics,
+    group_metrics,
+)
+from keras_calib.functional.groupings import Grouping, groupings
 from keras_calib.functional.hypothesis_tests import check_test
-from keras_calib.inputs.batch import both
-from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.options import reads_arrays
+from keras_calib.inputs.batch import both, standardize_arrays
+from keras_calib.inputs.checks import check_flag, check_in, check_integer
+from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.inputs.top_label import top_of_arrays
-from keras_calib.inputs.values import in_unit_interval
-from keras_calib.inputs.values import located
+from keras_calib.inputs.values import in_unit_interval, located
 from keras_calib.inputs.votes import numbers_of_votes
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array

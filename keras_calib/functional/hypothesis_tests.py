@@ -1,31 +1,27 @@
 """Tests of whether a network is calibrated."""
 
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
-from typing import Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
-from scipy.stats import chi2
-from scipy.stats import norm
+from scipy.stats import chi2, norm
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import calibration_error
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
-from keras_calib.formulas.cumulative import brownian_tail
-from keras_calib.formulas.cumulative import cumulative_error
-from keras_calib.formulas.cumulative import differences_of
-from keras_calib.formulas.drawn_labels import DrawnLabels
-from keras_calib.formulas.drawn_labels import intraclass_correlation
+from keras_calib.formulas.bins import bin_index, bin_sums
+from keras_calib.formulas.cumulative import (
+    brownian_tail,
+    cumulative_error,
+    differences_of,
+)
+from keras_calib.formulas.drawn_labels import (
+    DrawnLabels,
+    intraclass_correlation,
+)
 from keras_calib.formulas.intervals import poisson_binomial_tails
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import generator
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.options import reads_arrays
-from keras_calib.inputs.top_label import counted
-from keras_calib.inputs.top_label import top_label
+from keras_calib.inputs.checks import check_in, check_integer, generator
+from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.top_label import counted, top_label
 from keras_calib.inputs.votes import numbers_of_votes
 from keras_calib.numerics.softmax import Top1
 

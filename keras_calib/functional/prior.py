@@ -1,32 +1,33 @@
 """The prior of the classes in unlabelled data."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.errors import warn
-from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.formulas.intervals import tail_of
-from keras_calib.formulas.prior import curvature_at
-from keras_calib.formulas.prior import distinctness
-from keras_calib.formulas.prior import likeliest_prior
-from keras_calib.formulas.prior import read_prior
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.checks import generator
+from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.formulas.intervals import clopper_pearson, tail_of
+from keras_calib.formulas.prior import (
+    curvature_at,
+    distinctness,
+    likeliest_prior,
+    read_prior,
+)
+from keras_calib.inputs.checks import (
+    check_integer,
+    check_not_empty,
+    class_axis,
+    generator,
+)
 from keras_calib.inputs.options import check_reading
-from keras_calib.inputs.rows import both_classes
-from keras_calib.inputs.rows import check_no_nan
-from keras_calib.inputs.rows import check_row_sums
-from keras_calib.inputs.rows import warn_of_probabilities
-from keras_calib.inputs.rows import without_harm
+from keras_calib.inputs.rows import (
+    both_classes,
+    check_no_nan,
+    check_row_sums,
+    warn_of_probabilities,
+    without_harm,
+)
 from keras_calib.inputs.values import check_probabilities
-from keras_calib.inputs.weights import read_masked
-from keras_calib.inputs.weights import weight_of_rows
+from keras_calib.inputs.weights import read_masked, weight_of_rows
 from keras_calib.numerics.softmax import logsumexp
 
 __all__ = ["PriorEstimate", "estimate_prior"]

@@ -1,28 +1,25 @@
 """Proper scores of whole data sets, in float64."""
 
 from functools import partial
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from keras_calib.formulas import binned_errors
 from keras_calib.formulas.binned_errors import Decomposition
-from keras_calib.formulas.bins import CLOSED
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.proper import BrierDecomposition
-from keras_calib.formulas.proper import brier_losses_of_rows
-from keras_calib.formulas.proper import brier_parts
-from keras_calib.formulas.proper import check_clip
-from keras_calib.formulas.proper import log_losses
-from keras_calib.formulas.proper import losses_of_rows
+from keras_calib.formulas.bins import CLOSED, bin_index
+from keras_calib.formulas.proper import (
+    BrierDecomposition,
+    brier_losses_of_rows,
+    brier_parts,
+    check_clip,
+    log_losses,
+    losses_of_rows,
+)
 from keras_calib.functional.binned import equal_width_bins
-from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.options import reads_arrays
+from keras_calib.inputs.batch import Batch, standardize_arrays
+from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.numerics.row_blocks import block_slices
 from keras_calib.numerics.softmax import logsumexp
 

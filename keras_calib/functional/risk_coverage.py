@@ -1,28 +1,28 @@
 """Risk-coverage curves of whole data sets, exact and tie-aware in float64."""
 
 from collections.abc import Callable
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
-from keras_calib.formulas.operating_points import coverage_at_risk_of_groups
-from keras_calib.formulas.operating_points import risk_at_coverage_of_groups
-from keras_calib.formulas.risk_coverage import RiskCoverageCurve
-from keras_calib.formulas.risk_coverage import augrc_of_groups
-from keras_calib.formulas.risk_coverage import normalized_aurc_of_groups
-from keras_calib.formulas.risk_coverage_conventions import analytic_optimum
-from keras_calib.formulas.risk_coverage_conventions import augrc_by_convention
-from keras_calib.formulas.risk_coverage_conventions import aurc_by_convention
-from keras_calib.formulas.risk_coverage_conventions import optimum_by_convention
-from keras_calib.functional.ranking import rank
-from keras_calib.functional.ranking import ranked
-from keras_calib.functional.ranking import thresholds
-from keras_calib.functional.ranking import top_scored
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_share
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.options import reads_arrays
+from keras_calib.formulas.operating_points import (
+    coverage_at_risk_of_groups,
+    risk_at_coverage_of_groups,
+)
+from keras_calib.formulas.risk_coverage import (
+    RiskCoverageCurve,
+    augrc_of_groups,
+    normalized_aurc_of_groups,
+)
+from keras_calib.formulas.risk_coverage_conventions import (
+    analytic_optimum,
+    augrc_by_convention,
+    aurc_by_convention,
+    optimum_by_convention,
+)
+from keras_calib.functional.ranking import rank, ranked, thresholds, top_scored
+from keras_calib.inputs.checks import check_in, check_share
+from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [

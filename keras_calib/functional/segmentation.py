@@ -5,11 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.checks import check_rank
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.inputs.checks import check_integer, check_not_empty, check_rank
 from keras_calib.numerics.arrays import as_array
 
 __all__ = ["per_image"]

@@ -1,12 +1,9 @@
 """Calibration error, smoothed by a kernel in place of bins."""
 
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
-from keras_calib.formulas.smooth import EXACT_CELLS
-from keras_calib.formulas.smooth import smooth_error_of_points
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.options import reads_arrays
+from keras_calib.formulas.smooth import EXACT_CELLS, smooth_error_of_points
+from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.inputs.top_label import event_of
 
 __all__ = ["smooth_ece"]

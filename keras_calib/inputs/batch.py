@@ -1,7 +1,6 @@
 """Labels, predictions and weights of a batch or a data set, in one form."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
@@ -9,31 +8,30 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs import rows
-from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.options import check_reading
-from keras_calib.inputs.readers import possible_labels
-from keras_calib.inputs.readers import split_objectness
-from keras_calib.inputs.readers import standardize_labels
-from keras_calib.inputs.readers import standardize_predictions
-from keras_calib.inputs.values import Rule
-from keras_calib.inputs.values import are_allowed
-from keras_calib.inputs.values import check_allowed
-from keras_calib.inputs.values import check_probabilities
-from keras_calib.inputs.values import has_values
-from keras_calib.inputs.values import is_integer
+from keras_calib.inputs.checks import check_flag, check_not_empty, class_axis
+from keras_calib.inputs.options import ReadOptions, check_reading
+from keras_calib.inputs.readers import (
+    possible_labels,
+    split_objectness,
+    standardize_labels,
+    standardize_predictions,
+)
+from keras_calib.inputs.values import (
+    Rule,
+    are_allowed,
+    check_allowed,
+    check_probabilities,
+    has_values,
+    is_integer,
+)
 from keras_calib.inputs.votes import standardize_votes
-from keras_calib.inputs.weights import broadcast_weight
-from keras_calib.inputs.weights import read_masked
-from keras_calib.inputs.weights import weight_of_rows
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.row_blocks import RowFacts
-from keras_calib.numerics.row_blocks import block_slices
-from keras_calib.numerics.row_blocks import read_rows
+from keras_calib.inputs.weights import (
+    broadcast_weight,
+    read_masked,
+    weight_of_rows,
+)
+from keras_calib.numerics.arrays import as_array, as_numbers, to_numpy
+from keras_calib.numerics.row_blocks import RowFacts, block_slices, read_rows
 from keras_calib.numerics.softmax import to_logits
 
 __all__ = [

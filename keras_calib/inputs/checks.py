@@ -3,16 +3,13 @@
 import math
 import numbers
 import sys
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.numerics.arrays import fits
-from keras_calib.numerics.arrays import shape_of
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.numerics.arrays import fits, shape_of
 
 __all__ = [
     "MODES",

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.numerics.arrays import check_numbers
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.numerics.arrays import check_numbers, to_numpy
 
 __all__ = ["as_groups", "joined_names", "name_of", "names_of", "read_groups"]
 

@@ -3,17 +3,10 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
-from typing import ParamSpec
-from typing import TypedDict
-from typing import TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypedDict, TypeVar
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.inputs.checks import check_flag, check_in, check_integer
 
 __all__ = [
     "ArrayOptions",

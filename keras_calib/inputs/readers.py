@@ -6,31 +6,33 @@ Losses, metrics, calibrators and exact functions all use them.
 from typing import Any
 
 import numpy as np
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_not_empty
-from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.values import SUM_TOLERANCE
-from keras_calib.inputs.values import Rule
-from keras_calib.inputs.values import are_allowed
-from keras_calib.inputs.values import check_allowed
-from keras_calib.inputs.values import check_ids
-from keras_calib.inputs.values import check_objectness
-from keras_calib.inputs.values import check_one_hot
-from keras_calib.inputs.values import check_probabilities
-from keras_calib.inputs.values import check_second_class
-from keras_calib.inputs.values import check_soft_labels
-from keras_calib.inputs.values import is_integer
-from keras_calib.inputs.values import pairs_hint
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import cast
-from keras_calib.numerics.arrays import fits
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.inputs.checks import check_not_empty, class_axis
+from keras_calib.inputs.values import (
+    SUM_TOLERANCE,
+    Rule,
+    are_allowed,
+    check_allowed,
+    check_ids,
+    check_objectness,
+    check_one_hot,
+    check_probabilities,
+    check_second_class,
+    check_soft_labels,
+    is_integer,
+    pairs_hint,
+)
+from keras_calib.numerics.arrays import (
+    array_namespace,
+    as_numbers,
+    at_least_float32,
+    cast,
+    fits,
+    shape_of,
+    to_numpy,
+)
 
 __all__ = [
     "CONTEXT",

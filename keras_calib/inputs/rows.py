@@ -9,22 +9,21 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.errors import warn
+from keras_calib.backend.errors import value_error, warn
 from keras_calib.backend.traced import made_by
 from keras_calib.inputs import config
-from keras_calib.inputs.values import PROBABILITY_TOLERANCE
-from keras_calib.inputs.values import SUM_TOLERANCE
-from keras_calib.inputs.values import Rule
-from keras_calib.inputs.values import as_check
-from keras_calib.inputs.values import check_probabilities
-from keras_calib.inputs.values import has_values
-from keras_calib.inputs.values import in_unit_interval
-from keras_calib.inputs.values import is_made_up
-from keras_calib.inputs.values import located
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import cast
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.inputs.values import (
+    PROBABILITY_TOLERANCE,
+    SUM_TOLERANCE,
+    Rule,
+    as_check,
+    check_probabilities,
+    has_values,
+    in_unit_interval,
+    is_made_up,
+    located,
+)
+from keras_calib.numerics.arrays import array_namespace, cast, to_numpy
 from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.numerics.softmax import is_ruled_out
 

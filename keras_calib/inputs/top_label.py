@@ -1,20 +1,16 @@
 """Confidence and correctness of whole data sets, exact."""
 
-from typing import Any
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import MODES
-from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.batch import Batch, standardize_arrays
+from keras_calib.inputs.checks import MODES, check_in
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.row_blocks import read_rows
-from keras_calib.numerics.softmax import Top1
-from keras_calib.numerics.softmax import sigmoid
+from keras_calib.numerics.softmax import Top1, sigmoid
 
 __all__ = [
     "check_two_classes",

@@ -5,25 +5,24 @@ While a graph is traced there are no values, and the rules pass.
 
 import functools
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.traced import is_traced
 from keras_calib.inputs import config
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import cast
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import take_at
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.arrays import value_if_eager
-from keras_calib.numerics.softmax import allowed
-from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.numerics.arrays import (
+    array_namespace,
+    as_numbers,
+    cast,
+    shape_of,
+    take_at,
+    to_numpy,
+    value_if_eager,
+)
+from keras_calib.numerics.softmax import allowed, is_ruled_out
 
 __all__ = [
     "PROBABILITY_TOLERANCE",

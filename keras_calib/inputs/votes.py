@@ -7,18 +7,22 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.values import SUM_TOLERANCE
-from keras_calib.inputs.values import Rule
-from keras_calib.inputs.values import as_check
-from keras_calib.inputs.values import is_made_up
-from keras_calib.inputs.values import located
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import fits
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.inputs.values import (
+    SUM_TOLERANCE,
+    Rule,
+    as_check,
+    is_made_up,
+    located,
+)
+from keras_calib.numerics.arrays import (
+    array_namespace,
+    as_array,
+    as_numbers,
+    at_least_float32,
+    fits,
+    shape_of,
+    to_numpy,
+)
 
 __all__ = [
     "check_votes",

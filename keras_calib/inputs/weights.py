@@ -8,12 +8,13 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.values import Rule
-from keras_calib.inputs.values import check_weights
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.inputs.values import Rule, check_weights
+from keras_calib.numerics.arrays import (
+    as_array,
+    at_least_float32,
+    shape_of,
+    to_numpy,
+)
 
 __all__ = [
     "are_frequency_weights",

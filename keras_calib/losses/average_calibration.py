@@ -9,23 +9,18 @@ from keras import ops
 from keras_calib.backend.compiled import float_sums_of_segments
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import with_gradient
-from keras_calib.backend.replicas import num_replicas
-from keras_calib.backend.replicas import sum_over_replicas
-from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
+from keras_calib.backend.replicas import num_replicas, sum_over_replicas
+from keras_calib.inputs.checks import check_flag, check_in, check_integer
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
-from keras_calib.losses.closed_forms import flat_rows
-from keras_calib.losses.closed_forms import mark_first
-from keras_calib.losses.closed_forms import mask_of
-from keras_calib.losses.label_forms import Targets
-from keras_calib.losses.label_forms import reads_ids
-from keras_calib.losses.label_forms import shown
-from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import shape_of
+from keras_calib.losses.closed_forms import flat_rows, mark_first, mask_of
+from keras_calib.losses.targets import Targets, reads_ids, shown
+from keras_calib.numerics.arrays import (
+    at_least,
+    at_least_float32,
+    safe_divide,
+    shape_of,
+)
 from keras_calib.numerics.softmax import softmax_parts
 
 __all__ = ["L1ACE", "l1_ace"]

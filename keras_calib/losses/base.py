@@ -9,23 +9,19 @@ from keras import ops
 
 from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
-from keras_calib.backend.replicas import num_replicas
-from keras_calib.backend.replicas import sum_over_replicas
+from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.backend.xla import compiled_by_xla
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.options import check_reading
-from keras_calib.inputs.rows import check_logits
-from keras_calib.inputs.rows import check_row_sums
-from keras_calib.inputs.rows import warn_by_operation
-from keras_calib.inputs.values import Rule
-from keras_calib.inputs.values import enforce
-from keras_calib.inputs.values import has_values
-from keras_calib.losses.label_forms import read_as
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import shape_of
+from keras_calib.inputs.options import ReadOptions, check_reading
+from keras_calib.inputs.rows import (
+    check_logits,
+    check_row_sums,
+    warn_by_operation,
+)
+from keras_calib.inputs.values import Rule, enforce, has_values
+from keras_calib.losses.targets import read_as
+from keras_calib.numerics.arrays import as_numbers, safe_divide, shape_of
 
 __all__ = ["PerSampleLoss"]
 

@@ -6,8 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.replicas import all_rows
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import PerSampleLoss

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.label_forms import reads_ids
+from keras_calib.losses.targets import reads_ids
 
 __all__ = ["BrierLoss", "brier_loss"]
 

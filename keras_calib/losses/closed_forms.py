@@ -10,16 +10,11 @@ from typing import Any
 from keras import ops
 
 from keras_calib.backend.gradients import with_gradient
-from keras_calib.backend.row_gradients import is_wide
-from keras_calib.backend.row_gradients import with_gradient_by_rows
+from keras_calib.backend.row_gradients import is_wide, with_gradient_by_rows
 from keras_calib.inputs.weights import broadcast_weight
-from keras_calib.losses.label_forms import ClassIds
-from keras_calib.losses.label_forms import Targets
-from keras_calib.losses.label_forms import shown
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import labels_like
-from keras_calib.numerics.softmax import SoftmaxParts
-from keras_calib.numerics.softmax import softmax_parts
+from keras_calib.losses.targets import ClassIds, Targets, shown
+from keras_calib.numerics.arrays import at_least_float32, labels_like
+from keras_calib.numerics.softmax import SoftmaxParts, softmax_parts
 
 __all__ = [
     "correctness",

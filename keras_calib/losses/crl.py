@@ -5,19 +5,20 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.formulas.scores import neg_entropy
-from keras_calib.formulas.scores import prob_margin
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_rows
+from keras_calib.formulas.scores import neg_entropy, prob_margin
+from keras_calib.inputs.checks import check_at_least, check_in, check_rows
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import mark_first
-from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.closed_forms import top_probability
-from keras_calib.losses.label_forms import reads_ids
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.losses.closed_forms import (
+    mark_first,
+    of_softmax,
+    top_probability,
+)
+from keras_calib.losses.targets import reads_ids
+from keras_calib.numerics.arrays import (
+    as_numbers,
+    at_least_float32,
+    safe_divide,
+)
 from keras_calib.numerics.softmax import num_allowed
 
 __all__ = ["CRLMargin", "correctness_ranking", "crl_margin"]

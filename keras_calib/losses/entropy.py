@@ -6,13 +6,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.checks import check_at_least, check_in, check_share
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.closed_forms import through_true_class
-from keras_calib.losses.label_forms import reads_ids
+from keras_calib.losses.closed_forms import of_softmax, through_true_class
+from keras_calib.losses.targets import reads_ids
 from keras_calib.numerics.arrays import at_least
 
 __all__ = [

@@ -1,30 +1,24 @@
 """The focal family: cross entropy scaled by a power of the probability."""
 
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_number
+from keras_calib.inputs.checks import check_above, check_at_least, check_number
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.closed_forms import through_true_class
-from keras_calib.losses.label_forms import Targets
-from keras_calib.losses.label_forms import read_as
-from keras_calib.losses.label_forms import reads_ids
-from keras_calib.losses.label_forms import shown
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import shape_of
+from keras_calib.losses.closed_forms import of_softmax, through_true_class
+from keras_calib.losses.targets import Targets, read_as, reads_ids, shown
+from keras_calib.numerics.arrays import (
+    as_numbers,
+    at_least,
+    safe_divide,
+    shape_of,
+)
 
 __all__ = [
     "FLSD",

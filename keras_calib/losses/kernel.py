@@ -6,18 +6,17 @@ import keras
 from keras import ops
 
 from keras_calib.backend.gradients import with_gradient
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_at_least, check_in
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
-from keras_calib.losses.closed_forms import correctness
-from keras_calib.losses.closed_forms import flat_rows
-from keras_calib.losses.closed_forms import mask_of
-from keras_calib.losses.closed_forms import top_probability
-from keras_calib.losses.label_forms import reads_ids
-from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import running_sum
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.losses.closed_forms import (
+    correctness,
+    flat_rows,
+    mask_of,
+    top_probability,
+)
+from keras_calib.losses.targets import reads_ids
+from keras_calib.numerics.arrays import at_least, running_sum, safe_divide
 
 __all__ = ["MMCE", "mmce"]
 

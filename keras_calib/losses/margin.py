@@ -7,17 +7,16 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_rows
+from keras_calib.inputs.checks import check_at_least, check_in, check_rows
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import mark_first
-from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.label_forms import reads_ids
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import shape_of
+from keras_calib.losses.closed_forms import mark_first, of_softmax
+from keras_calib.losses.targets import reads_ids
+from keras_calib.numerics.arrays import (
+    as_numbers,
+    at_least,
+    at_least_float32,
+    shape_of,
+)
 
 __all__ = ["ACLS", "MbLS", "acls", "mbls", "with_penalty_mask"]
 

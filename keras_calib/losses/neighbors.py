@@ -9,8 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_rows
+from keras_calib.inputs.checks import check_integer, check_rows
 from keras_calib.inputs.values import read_mask
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.numerics.arrays import shape_of

@@ -8,30 +8,35 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.targets import check_beta_and_floor
-from keras_calib.formulas.targets import even_share
-from keras_calib.formulas.targets import objectness_targets
-from keras_calib.formulas.targets import share_to_spread
-from keras_calib.inputs.checks import check_at_most
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_rank
-from keras_calib.inputs.checks import check_rows
-from keras_calib.inputs.readers import narrowed_ids
-from keras_calib.inputs.readers import soft_labels
-from keras_calib.inputs.readers import split_objectness
-from keras_calib.inputs.readers import standardize_predictions
-from keras_calib.inputs.values import SUM_TOLERANCE
-from keras_calib.inputs.values import check_ids
-from keras_calib.inputs.values import check_objectness
+from keras_calib.formulas.targets import (
+    check_beta_and_floor,
+    even_share,
+    objectness_targets,
+    share_to_spread,
+)
+from keras_calib.inputs.checks import (
+    check_at_most,
+    check_in,
+    check_rank,
+    check_rows,
+)
+from keras_calib.inputs.readers import (
+    narrowed_ids,
+    soft_labels,
+    split_objectness,
+    standardize_predictions,
+)
+from keras_calib.inputs.values import SUM_TOLERANCE, check_ids, check_objectness
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.label_forms import reads_ids
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import labels_like
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.softmax import logsumexp
-from keras_calib.numerics.softmax import num_allowed
+from keras_calib.losses.targets import reads_ids
+from keras_calib.numerics.arrays import (
+    as_numbers,
+    at_least_float32,
+    labels_like,
+    shape_of,
+)
+from keras_calib.numerics.softmax import logsumexp, num_allowed
 
 __all__ = [
     "AdaptiveLabelSmoothing",

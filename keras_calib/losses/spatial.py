@@ -6,21 +6,17 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_in
-from keras_calib.losses.closed_forms import mask_of
-from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.label_forms import Targets
-from keras_calib.losses.label_forms import reads_ids
-from keras_calib.losses.label_forms import shown
-from keras_calib.losses.neighbors import SpatialLoss
-from keras_calib.losses.neighbors import blurred_labels
-from keras_calib.losses.neighbors import box_shares
-from keras_calib.losses.neighbors import check_kernel
+from keras_calib.inputs.checks import check_above, check_at_least, check_in
+from keras_calib.losses.closed_forms import mask_of, of_softmax
+from keras_calib.losses.neighbors import (
+    SpatialLoss,
+    blurred_labels,
+    box_shares,
+    check_kernel,
+)
 from keras_calib.losses.smoothing import cross_entropy
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.losses.targets import Targets, reads_ids, shown
+from keras_calib.numerics.arrays import at_least_float32, safe_divide
 from keras_calib.numerics.softmax import allowed
 
 __all__ = ["NACL", "SVLS", "nacl", "svls"]

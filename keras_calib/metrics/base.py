@@ -10,39 +10,29 @@ from keras import ops
 
 from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.compiled import without_autograph
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import warn
+from keras_calib.backend.errors import type_error, warn
 from keras_calib.backend.keras_internals import set_direction
 from keras_calib.backend.locks import STATES
-from keras_calib.backend.replicas import assign_sum
-from keras_calib.backend.replicas import num_replicas
+from keras_calib.backend.replicas import assign_sum, num_replicas
 from keras_calib.backend.traced import is_traced
 from keras_calib.backend.xla import run_by_xla
 from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.options import check_reading
-from keras_calib.inputs.rows import as_logits_message
-from keras_calib.inputs.rows import resembles_probabilities
-from keras_calib.metrics.displayed import Display
-from keras_calib.metrics.displayed import late_values
+from keras_calib.inputs.checks import check_flag, check_integer
+from keras_calib.inputs.options import ReadOptions, check_reading
+from keras_calib.inputs.rows import as_logits_message, resembles_probabilities
+from keras_calib.metrics.displayed import Display, late_values
 from keras_calib.metrics.host import add_on_host
-from keras_calib.metrics.reading import is_empty
-from keras_calib.metrics.reading import read_batch
-from keras_calib.metrics.reading import read_scores
-from keras_calib.metrics.registry import QUANTITIES
-from keras_calib.metrics.registry import lost_order
-from keras_calib.metrics.registry import mode_of
-from keras_calib.metrics.state_dicts import MergeableMetric
-from keras_calib.metrics.state_dicts import nan_if_lost
-from keras_calib.metrics.state_dicts import what_is_wrong
+from keras_calib.metrics.reading import is_empty, read_batch, read_scores
+from keras_calib.metrics.registry import QUANTITIES, lost_order, mode_of
+from keras_calib.metrics.state_dicts import (
+    MergeableMetric,
+    nan_if_lost,
+    what_is_wrong,
+)
 from keras_calib.metrics.states.composite import Readings
-from keras_calib.metrics.states.records import limbs_of_batch
-from keras_calib.metrics.states.records import split_rows
+from keras_calib.metrics.states.records import limbs_of_batch, split_rows
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.arrays import to_numpy, value_if_eager
 
 __all__ = ["StreamingMetric"]
 

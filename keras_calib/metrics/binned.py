@@ -4,9 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_calib.formulas.binned_errors import NORMS
-from keras_calib.formulas.binned_errors import Decomposition
-from keras_calib.formulas.binned_errors import decompose
+from keras_calib.formulas.binned_errors import NORMS, Decomposition, decompose
 from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import check_in
 from keras_calib.metrics.base import StreamingMetric

@@ -6,12 +6,12 @@ import keras
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import CLOSED
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.checks import check_in, check_integer, check_share
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.states.classwise import ClassBinSummary
-from keras_calib.metrics.states.classwise import ClassHistogramSummary
+from keras_calib.metrics.states.classwise import (
+    ClassBinSummary,
+    ClassHistogramSummary,
+)
 
 __all__ = ["ClasswiseECE"]
 

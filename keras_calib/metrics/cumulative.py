@@ -4,8 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_calib.formulas.cumulative import CumulativeDifferences
-from keras_calib.formulas.cumulative import check_kind
+from keras_calib.formulas.cumulative import CumulativeDifferences, check_kind
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.states.histogram import HistogramSummary

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_calib.backend.compiled import read_later
-from keras_calib.backend.keras_internals import is_at_batch_end
-from keras_calib.backend.keras_internals import logged_name
+from keras_calib.backend.keras_internals import is_at_batch_end, logged_name
 
 __all__ = ["Display", "late_values"]
 

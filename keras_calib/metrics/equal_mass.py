@@ -5,8 +5,7 @@ from typing import Any
 import keras
 
 from keras_calib.formulas.bins import BinSums
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.states.histogram import HistogramSummary

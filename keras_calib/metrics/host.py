@@ -12,25 +12,22 @@ from keras import ops
 from keras_calib.backend.host import host_array
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.backend.locks import STATES
-from keras_calib.backend.replicas import assign_sum
-from keras_calib.backend.replicas import num_replicas
-from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.batch import both
+from keras_calib.backend.replicas import assign_sum, num_replicas
+from keras_calib.inputs.batch import Batch, both
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import is_ignored
-from keras_calib.inputs.rows import both_classes
-from keras_calib.inputs.rows import is_sound
-from keras_calib.inputs.rows import resembles_probabilities
-from keras_calib.inputs.rows import without_harm
+from keras_calib.inputs.rows import (
+    both_classes,
+    is_sound,
+    resembles_probabilities,
+    without_harm,
+)
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.inputs.values import SUM_TOLERANCE
-from keras_calib.inputs.values import WEIGHT_SCALE
-from keras_calib.inputs.values import are_allowed
+from keras_calib.inputs.values import SUM_TOLERANCE, WEIGHT_SCALE, are_allowed
 from keras_calib.inputs.votes import shares_of_rows
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import on_host
+from keras_calib.numerics.arrays import as_numbers, on_host
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import Top1
 

@@ -5,15 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import expit
-from scipy.special import logit
+from scipy.special import expit, logit
 from scipy.stats import norm as normal
 
-from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.formulas.intervals import mean_interval
-from keras_calib.formulas.intervals import poisson_binomial_tails
-from keras_calib.formulas.intervals import tail_of
+from keras_calib.formulas.intervals import (
+    Moments,
+    clopper_pearson,
+    mean_interval,
+    poisson_binomial_tails,
+    tail_of,
+)
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["MeanGap", "mean_gap", "mean_gap_of_votes"]

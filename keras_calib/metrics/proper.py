@@ -7,16 +7,17 @@ from typing import Any
 import keras
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.binned_errors import Decomposition
-from keras_calib.formulas.binned_errors import decompose
-from keras_calib.formulas.proper import BrierDecomposition
-from keras_calib.formulas.proper import brier_losses_of_rows
-from keras_calib.formulas.proper import brier_parts
-from keras_calib.formulas.proper import check_clip
-from keras_calib.formulas.proper import log_losses
-from keras_calib.formulas.proper import losses_of_rows
-from keras_calib.formulas.proper import squared_probabilities
-from keras_calib.formulas.proper import summable_losses
+from keras_calib.formulas.binned_errors import Decomposition, decompose
+from keras_calib.formulas.proper import (
+    BrierDecomposition,
+    brier_losses_of_rows,
+    brier_parts,
+    check_clip,
+    log_losses,
+    losses_of_rows,
+    squared_probabilities,
+    summable_losses,
+)
 from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES

@@ -5,32 +5,27 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.xla import run_by_xla
-from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.batch import both
-from keras_calib.inputs.batch import standardize
+from keras_calib.inputs.batch import Batch, both, standardize
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import possible_labels
-from keras_calib.inputs.rows import check_row_sums
-from keras_calib.inputs.rows import usable_outputs
-from keras_calib.inputs.values import Rule
-from keras_calib.inputs.values import check_weight_scale
-from keras_calib.inputs.values import enforce
-from keras_calib.inputs.values import has_values
-from keras_calib.inputs.values import in_unit_interval
-from keras_calib.inputs.values import is_made_up
-from keras_calib.inputs.values import located
+from keras_calib.inputs.rows import check_row_sums, usable_outputs
+from keras_calib.inputs.values import (
+    Rule,
+    check_weight_scale,
+    enforce,
+    has_values,
+    in_unit_interval,
+    is_made_up,
+    located,
+)
 from keras_calib.inputs.weights import standardize_weights
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.hashing import sample_pixels
-from keras_calib.numerics.softmax import Top1
-from keras_calib.numerics.softmax import log_odds_of
+from keras_calib.numerics.softmax import Top1, log_odds_of
 
 __all__ = ["is_empty", "read_batch", "read_scores"]
 

@@ -3,9 +3,7 @@
 The class of a metric and `CalibrationMetrics` both take its formula from here.
 """
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,22 +17,24 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.bootstrap import rank_interval
 from keras_calib.formulas.cumulative import cumulative_error
 from keras_calib.formulas.equal_mass import equal_mass_error
-from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.formulas.intervals import mean_interval
+from keras_calib.formulas.intervals import (
+    Moments,
+    clopper_pearson,
+    mean_interval,
+)
 from keras_calib.formulas.proper import loss_interval
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.smooth import smooth_error_of_points
 from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.states.composite import Readings
-from keras_calib.metrics.states.cumulative import cell_differences
-from keras_calib.metrics.states.cumulative import ecce_bounds
-from keras_calib.metrics.states.cumulative import ecce_interval
-from keras_calib.metrics.states.equal_mass import aece_bounds
-from keras_calib.metrics.states.equal_mass import equal_mass_bins
+from keras_calib.metrics.states.cumulative import (
+    cell_differences,
+    ecce_bounds,
+    ecce_interval,
+)
+from keras_calib.metrics.states.equal_mass import aece_bounds, equal_mass_bins
 from keras_calib.metrics.states.histogram import Cells
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import array_namespace, safe_divide
 
 __all__ = ["QUANTITIES", "Quantity", "Rank", "lost_order", "mode_of"]
 

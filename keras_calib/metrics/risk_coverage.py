@@ -7,17 +7,16 @@ import keras
 from keras import ops
 
 from keras_calib.formulas import scores
-from keras_calib.formulas.risk_coverage import RiskCoverageCurve
-from keras_calib.formulas.risk_coverage import aurc_of_groups
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_share
+from keras_calib.formulas.risk_coverage import RiskCoverageCurve, aurc_of_groups
+from keras_calib.inputs.checks import check_in, check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
-from keras_calib.metrics.states.histogram import LOG_ODDS
-from keras_calib.metrics.states.histogram import UNBOUNDED
-from keras_calib.metrics.states.histogram import HistogramSummary
-from keras_calib.numerics.softmax import log_odds_of
-from keras_calib.numerics.softmax import to_logits
+from keras_calib.metrics.states.histogram import (
+    LOG_ODDS,
+    UNBOUNDED,
+    HistogramSummary,
+)
+from keras_calib.numerics.softmax import log_odds_of, to_logits
 
 __all__ = [
     "AUGRC",

@@ -8,27 +8,20 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.compiled import without_autograph
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.xla import run_by_xla
 from keras_calib.formulas.intervals import mean_interval
 from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_rank
+from keras_calib.inputs.checks import check_integer, check_rank
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.host import add_limbs
-from keras_calib.metrics.host import read_on_host
-from keras_calib.metrics.reading import is_empty
-from keras_calib.metrics.reading import read_batch
+from keras_calib.metrics.host import add_limbs, read_on_host
+from keras_calib.metrics.reading import is_empty, read_batch
 from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.moments import MomentSummary
-from keras_calib.metrics.states.records import split_rows
-from keras_calib.metrics.states.records import top1_of_batch
+from keras_calib.metrics.states.records import split_rows, top1_of_batch
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import on_host
-from keras_calib.numerics.arrays import shape_of
+from keras_calib.numerics.arrays import as_numbers, on_host, shape_of
 from keras_calib.numerics.softmax import Top1
 
 __all__ = ["PerImage"]

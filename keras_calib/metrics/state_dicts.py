@@ -1,15 +1,13 @@
 """States of metrics that are stored, sent, added and merged."""
 
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.inputs.checks import check_keys

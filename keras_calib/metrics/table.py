@@ -8,23 +8,16 @@ import keras
 
 from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.keras_internals import metrics_beside
-from keras_calib.formulas.binned_errors import Decomposition
-from keras_calib.formulas.binned_errors import decompose
+from keras_calib.formulas.binned_errors import Decomposition, decompose
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.proper import check_clip
-from keras_calib.formulas.risk_coverage import RiskCoverageCurve
-from keras_calib.formulas.risk_coverage import aurc_of_groups
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_share
+from keras_calib.formulas.risk_coverage import RiskCoverageCurve, aurc_of_groups
+from keras_calib.inputs.checks import check_in, check_share
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.mean_gap import MeanGap
-from keras_calib.metrics.mean_gap import mean_gap
-from keras_calib.metrics.mean_gap import mean_gap_of_votes
-from keras_calib.metrics.proper import brier_of_records
-from keras_calib.metrics.proper import nll_of_records
-from keras_calib.metrics.registry import QUANTITIES
-from keras_calib.metrics.registry import mode_of
+from keras_calib.metrics.mean_gap import MeanGap, mean_gap, mean_gap_of_votes
+from keras_calib.metrics.proper import brier_of_records, nll_of_records
+from keras_calib.metrics.registry import QUANTITIES, mode_of
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.moments import MomentSummary

@@ -4,17 +4,17 @@ import dataclasses
 import hashlib
 import itertools
 import warnings
-from collections.abc import Iterable
-from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from keras_calib.analysis.regularizers import RegularizerHistogram
-from keras_calib.analysis.regularizers import flipped_share
-from keras_calib.analysis.regularizers import regularizer_histogram
+from keras_calib.analysis.regularizers import (
+    RegularizerHistogram,
+    flipped_share,
+    regularizer_histogram,
+)
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.refinement import split_nll
@@ -22,15 +22,12 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import standardize_labels
-from keras_calib.losses import BatchCoupledLoss
-from keras_calib.losses import PerSampleLoss
+from keras_calib.losses import BatchCoupledLoss, PerSampleLoss
 from keras_calib.metrics.reading import read_batch
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
-from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.batches import predict_batches
-from keras_calib.predictions.collect import labels_of
-from keras_calib.predictions.collect import rows_that_count
+from keras_calib.predictions.batches import Batch, predict_batches
+from keras_calib.predictions.collect import labels_of, rows_that_count
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [

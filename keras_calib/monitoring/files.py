@@ -12,12 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import path_of
-from keras_calib.backend.files import replacing
-from keras_calib.backend.files import safe_cell
-from keras_calib.backend.files import write_csv
+from keras_calib.backend.errors import invalid, value_error
+from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
 from keras_calib.backend.locks import PathLock
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.monitoring.evaluation import LoggedEpoch

@@ -8,9 +8,7 @@ largest log factors of an outcome of 0 and of 1, `(2, num_alternatives)` each.
 import numpy as np
 from scipy.special import logit
 
-from keras_calib.formulas.evidence import CLOSEST
-from keras_calib.formulas.evidence import log_factors
-from keras_calib.formulas.evidence import moved
+from keras_calib.formulas.evidence import CLOSEST, log_factors, moved
 from keras_calib.formulas.intervals import clopper_pearson
 
 __all__ = ["CalibrationHolds", "CoverageHolds", "RiskHolds"]

@@ -1,37 +1,31 @@
 """The callback that logs calibration after each epoch."""
 
 import os
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import neighbours
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.options import check_reading
+from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.losses import PerSampleLoss
-from keras_calib.metrics import ECE
-from keras_calib.metrics import CalibrationMetrics
+from keras_calib.metrics import ECE, CalibrationMetrics
 from keras_calib.metrics.binned import BinnedMetric
 from keras_calib.metrics.registry import QUANTITIES
-from keras_calib.monitoring.evaluation import PARTS
-from keras_calib.monitoring.evaluation import DatasetEvaluator
-from keras_calib.monitoring.evaluation import LoggedEpoch
-from keras_calib.monitoring.evaluation import Predicted
-from keras_calib.monitoring.evaluation import flips
+from keras_calib.monitoring.evaluation import (
+    PARTS,
+    DatasetEvaluator,
+    LoggedEpoch,
+    Predicted,
+    flips,
+)
 from keras_calib.monitoring.files import EpochFiles
 from keras_calib.monitoring.trackers import check_tracker
-from keras_calib.predictions.batches import check_reread
-from keras_calib.predictions.batches import count_batches
-from keras_calib.predictions.outputs import loss_of
-from keras_calib.predictions.outputs import read_as
-from keras_calib.predictions.outputs import setting_of
+from keras_calib.predictions.batches import check_reread, count_batches
+from keras_calib.predictions.outputs import loss_of, read_as, setting_of
 from keras_calib.training.multi_worker import is_chief
 
 __all__ = ["CalibrationLogger"]

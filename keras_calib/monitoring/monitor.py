@@ -2,36 +2,38 @@
 
 import copy
 import math
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from keras_calib.backend.locks import in_turn
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring.alarm import Alarm
-from keras_calib.monitoring.monitor_record import MOST_LOG
-from keras_calib.monitoring.monitor_record import PIECE
-from keras_calib.monitoring.monitor_record import Record
-from keras_calib.monitoring.monitor_record import named
-from keras_calib.monitoring.monitor_record import totals_of
-from keras_calib.monitoring.monitor_setup import Setup
-from keras_calib.monitoring.monitor_setup import alike
-from keras_calib.monitoring.monitor_state import load_parts
-from keras_calib.monitoring.monitor_state import read_state
-from keras_calib.monitoring.monitor_state import state_of
-from keras_calib.monitoring.monitor_state import write_state
-from keras_calib.monitoring.outcomes import by_hypothesis
-from keras_calib.monitoring.outcomes import read_answers
-from keras_calib.monitoring.outcomes import read_labels
-from keras_calib.monitoring.outcomes import read_sums
-from keras_calib.monitoring.outcomes import sums_of
+from keras_calib.monitoring.monitor_record import (
+    MOST_LOG,
+    PIECE,
+    Record,
+    named,
+    totals_of,
+)
+from keras_calib.monitoring.monitor_setup import Setup, alike
+from keras_calib.monitoring.monitor_state import (
+    load_parts,
+    read_state,
+    state_of,
+    write_state,
+)
+from keras_calib.monitoring.outcomes import (
+    by_hypothesis,
+    read_answers,
+    read_labels,
+    read_sums,
+    sums_of,
+)
 from keras_calib.monitoring.waiting import Waiting
 from keras_calib.monitoring.watch import Watch
-from keras_calib.selection import ChosenThreshold
-from keras_calib.selection import SelectiveClassifier
+from keras_calib.selection import ChosenThreshold, SelectiveClassifier
 
 __all__ = ["Monitor"]
 

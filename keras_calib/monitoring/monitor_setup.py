@@ -3,32 +3,32 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable
-from collections.abc import Mapping
-from typing import Any
-from typing import NamedTuple
-from typing import Self
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.errors import warn
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_share
-from keras_calib.monitoring.hypotheses import CalibrationHolds
-from keras_calib.monitoring.hypotheses import CoverageHolds
-from keras_calib.monitoring.hypotheses import RiskHolds
-from keras_calib.monitoring.monitor_state import VERSION
-from keras_calib.monitoring.monitor_state import differences
-from keras_calib.selection import ChosenThreshold
-from keras_calib.selection import GroupThresholds
-from keras_calib.selection import MixtureThreshold
-from keras_calib.selection import PriorThreshold
-from keras_calib.selection import SelectiveClassifier
+from keras_calib.backend.errors import type_error, value_error, warn
+from keras_calib.inputs.checks import (
+    check_above,
+    check_at_least,
+    check_at_most,
+    check_integer,
+    check_share,
+)
+from keras_calib.monitoring.hypotheses import (
+    CalibrationHolds,
+    CoverageHolds,
+    RiskHolds,
+)
+from keras_calib.monitoring.monitor_state import VERSION, differences
+from keras_calib.selection import (
+    ChosenThreshold,
+    GroupThresholds,
+    MixtureThreshold,
+    PriorThreshold,
+    SelectiveClassifier,
+)
 
 __all__ = ["Setup", "alike"]
 

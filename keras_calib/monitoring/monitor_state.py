@@ -1,17 +1,14 @@
 """Files of a monitor's state."""
 
 import json
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing
-from keras_calib.backend.npz import Stored
-from keras_calib.backend.npz import reading_npz
+from keras_calib.backend.npz import Stored, reading_npz
 from keras_calib.numerics.arrays import as_array
 
 __all__ = [

@@ -1,18 +1,18 @@
 """Answers and labels that come into a monitor, checked."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.values import located
-from keras_calib.monitoring.monitor_record import TOTALS
-from keras_calib.monitoring.monitor_record import are_counts
-from keras_calib.monitoring.monitor_record import named
-from keras_calib.monitoring.monitor_record import totals_of
+from keras_calib.monitoring.monitor_record import (
+    TOTALS,
+    are_counts,
+    named,
+    totals_of,
+)
 from keras_calib.numerics.arrays import as_array
 
 __all__ = [

@@ -4,18 +4,15 @@ import hashlib
 import itertools
 import numbers
 from collections import Counter
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import NoneType
 from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.npz import Stored
-from keras_calib.inputs.groups import as_groups
-from keras_calib.inputs.groups import names_of
+from keras_calib.inputs.groups import as_groups, names_of
 
 __all__ = ["Waiting"]
 

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.npz import Stored
-from keras_calib.formulas.evidence import log_evidence
-from keras_calib.formulas.evidence import start_mass
-from keras_calib.formulas.evidence import with_block
+from keras_calib.formulas.evidence import log_evidence, start_mass, with_block
 
 __all__ = ["BLOCK", "HORIZON", "SCALE", "Watch"]
 

@@ -1,16 +1,13 @@
 """A monitor over windows of a stream, on Apache Beam."""
 
 import operator
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_keys
-from keras_calib.inputs.checks import check_number
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.inputs.checks import check_keys, check_number
 from keras_calib.monitoring.monitor import Monitor
 from keras_calib.numerics.arrays import check_numbers
 

@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.late import keras_module
-from keras_calib.backend.late import loaded
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.late import keras_module, loaded
 
 __all__ = [
     "HostMath",

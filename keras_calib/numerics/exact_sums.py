@@ -13,13 +13,10 @@ with a scale of its own.
 from typing import Any
 
 import numpy as np
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
 from keras_calib.backend.compiled import sums_of_segments
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import cast
-from keras_calib.numerics.arrays import cumsum
+from keras_calib.numerics.arrays import array_namespace, cast, cumsum
 
 __all__ = [
     "MAX_BATCH",

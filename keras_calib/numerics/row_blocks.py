@@ -6,13 +6,11 @@ the numbers in them.
 """
 
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calib.numerics.softmax import sigmoid
-from keras_calib.numerics.softmax import top1
+from keras_calib.numerics.softmax import sigmoid, top1
 
 __all__ = ["RowFacts", "block_slices", "probability_blocks", "read_rows"]
 

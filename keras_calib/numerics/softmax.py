@@ -1,15 +1,11 @@
 """Softmax, log-odds and the predicted class, without overflow."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.late import keras_module
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import cast
-from keras_calib.numerics.arrays import take_at
+from keras_calib.numerics.arrays import array_namespace, at_least, cast, take_at
 
 __all__ = [
     "FAR_BELOW",

@@ -10,18 +10,20 @@ from keras_calib.plots.activations import ClassActivationDisplay
 from keras_calib.plots.calibrator_choice import CalibratorChoiceDisplay
 from keras_calib.plots.classwise import ClasswiseReliabilityDisplay
 from keras_calib.plots.cumulative import CumulativeDisplay
-from keras_calib.plots.detection import DetectionReliabilityDisplay
-from keras_calib.plots.logits import MaxLogitDisplay
-from keras_calib.plots.logits import NormalizedLogitDisplay
-from keras_calib.plots.logits import SortedLogitsDisplay
-from keras_calib.plots.loss_curves import EffectiveLabelsDisplay
-from keras_calib.plots.loss_curves import LossCurveDisplay
-from keras_calib.plots.loss_curves import RegularizerDisplay
-from keras_calib.plots.loss_curves import SmoothingProfileDisplay
+from keras_calib.plots.logits import (
+    MaxLogitDisplay,
+    NormalizedLogitDisplay,
+    SortedLogitsDisplay,
+)
+from keras_calib.plots.loss_curves import (
+    EffectiveLabelsDisplay,
+    LossCurveDisplay,
+    RegularizerDisplay,
+    SmoothingProfileDisplay,
+)
 from keras_calib.plots.monitor import MonitorDisplay
 from keras_calib.plots.planning import PlanDisplay
-from keras_calib.plots.reliability import ConfidenceDisplay
-from keras_calib.plots.reliability import ReliabilityDisplay
+from keras_calib.plots.reliability import ConfidenceDisplay, ReliabilityDisplay
 from keras_calib.plots.risk_coverage import RiskCoverageDisplay
 from keras_calib.plots.segmentation import SegmentationDisplay
 
@@ -31,7 +33,6 @@ __all__ = [
     "ClasswiseReliabilityDisplay",
     "ConfidenceDisplay",
     "CumulativeDisplay",
-    "DetectionReliabilityDisplay",
     "EffectiveLabelsDisplay",
     "LossCurveDisplay",
     "MaxLogitDisplay",

@@ -2,8 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -13,14 +12,16 @@ from keras_calib.analysis.activation_maps import class_activations
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.values import check_ids
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.plots.display import BLUE
-from keras_calib.plots.display import ORANGE
-from keras_calib.plots.display import Display
-from keras_calib.plots.display import as_picture
-from keras_calib.plots.display import matplotlib_module
-from keras_calib.plots.display import plain
-from keras_calib.plots.display import show
-from keras_calib.plots.display import titled
+from keras_calib.plots.display import (
+    BLUE,
+    ORANGE,
+    Display,
+    as_picture,
+    matplotlib_module,
+    plain,
+    show,
+    titled,
+)
 
 __all__ = ["ClassActivationDisplay"]
 

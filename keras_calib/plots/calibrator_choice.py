@@ -1,19 +1,13 @@
 """The candidates of a choice of a calibrator."""
 
 import dataclasses
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.calibrators import CalibratorChoice
-from keras_calib.plots.display import BLUE
-from keras_calib.plots.display import GREY
-from keras_calib.plots.display import ORANGE
-from keras_calib.plots.display import Display
-from keras_calib.plots.display import plain
-from keras_calib.plots.display import titled
+from keras_calib.plots.display import BLUE, GREY, ORANGE, Display, plain, titled
 
 __all__ = ["CalibratorChoiceDisplay"]
 

@@ -2,21 +2,15 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.functional.classwise import ClasswiseBins
-from keras_calib.functional.classwise import classwise_bins
+from keras_calib.functional.classwise import ClasswiseBins, classwise_bins
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.plots.display import BLUE
-from keras_calib.plots.display import GREY
-from keras_calib.plots.display import ORANGE
-from keras_calib.plots.display import plain
-from keras_calib.plots.display import titled
+from keras_calib.plots.display import BLUE, GREY, ORANGE, plain, titled
 from keras_calib.plots.reliability import BinsDisplay
 from keras_calib.predictions.collect import predicted
 from keras_calib.predictions.outputs import read_as

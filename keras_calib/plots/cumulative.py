@@ -2,26 +2,28 @@
 
 import dataclasses
 import functools
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from keras_calib.backend.errors import type_error
-from keras_calib.formulas.cumulative import BAND
-from keras_calib.formulas.cumulative import CumulativeDifferences
-from keras_calib.formulas.cumulative import cumulative_error
+from keras_calib.formulas.cumulative import (
+    BAND,
+    CumulativeDifferences,
+    cumulative_error,
+)
 from keras_calib.functional.cumulative import cumulative_differences
-from keras_calib.inputs.checks import MODES
-from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import MODES, check_in
 from keras_calib.metrics.cumulative import ECCE
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.plots.display import BLUE
-from keras_calib.plots.display import GREY
-from keras_calib.plots.display import ModelDisplay
-from keras_calib.plots.display import draw_band
-from keras_calib.plots.display import legend
-from keras_calib.plots.display import titled
+from keras_calib.plots.display import (
+    BLUE,
+    GREY,
+    ModelDisplay,
+    draw_band,
+    legend,
+    titled,
+)
 from keras_calib.plots.reliability import streamed
 
 __all__ = ["CumulativeDisplay"]

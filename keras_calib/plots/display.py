@@ -4,10 +4,8 @@ import copy
 import importlib
 import io
 import re
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 

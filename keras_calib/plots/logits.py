@@ -1,32 +1,28 @@
 """Displays of logits and of their normalisation."""
 
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.scores import p_norm
 from keras_calib.inputs.batch import standardize_logits
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_at_least, check_integer
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.softmax import is_wrong
-from keras_calib.numerics.softmax import top1
-from keras_calib.plots.display import BLUE
-from keras_calib.plots.display import ORANGE
-from keras_calib.plots.display import ModelDisplay
-from keras_calib.plots.display import draw_band
-from keras_calib.plots.display import legend
-from keras_calib.plots.display import line_style
-from keras_calib.plots.display import titled
+from keras_calib.numerics.softmax import is_wrong, top1
+from keras_calib.plots.display import (
+    BLUE,
+    ORANGE,
+    ModelDisplay,
+    draw_band,
+    legend,
+    line_style,
+    titled,
+)
 from keras_calib.predictions.collect import predicted
-from keras_calib.predictions.outputs import choose_output
-from keras_calib.predictions.outputs import loss_of
-from keras_calib.predictions.outputs import setting_of
+from keras_calib.predictions.outputs import choose_output, loss_of, setting_of
 
 __all__ = [
     "MaxLogitDisplay",

@@ -1,30 +1,30 @@
 """Displays of losses, their regularisers and their effective labels."""
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import keras
 import numpy as np
 
-from keras_calib.analysis.regularizers import RegularizerHistogram
-from keras_calib.analysis.regularizers import effective_labels
-from keras_calib.analysis.regularizers import per_sample_losses
-from keras_calib.analysis.regularizers import regularizer_histogram
+from keras_calib.analysis.regularizers import (
+    RegularizerHistogram,
+    effective_labels,
+    per_sample_losses,
+    regularizer_histogram,
+)
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_loss
+from keras_calib.inputs.checks import check_above, check_integer, check_loss
 from keras_calib.losses import BatchCoupledLoss
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.plots.display import COLORS
-from keras_calib.plots.display import GREY
-from keras_calib.plots.display import Display
-from keras_calib.plots.display import legend
-from keras_calib.plots.display import line_style
-from keras_calib.plots.display import plain
+from keras_calib.plots.display import (
+    COLORS,
+    GREY,
+    Display,
+    legend,
+    line_style,
+    plain,
+)
 
 __all__ = [
     "EffectiveLabelsDisplay",

@@ -1,21 +1,21 @@
 """Display of a monitor's evidence, risk and coverage over time."""
 
 import dataclasses
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from keras_calib.backend.errors import type_error
-from keras_calib.plots.display import BLUE
-from keras_calib.plots.display import GREY
-from keras_calib.plots.display import ORANGE
-from keras_calib.plots.display import Display
-from keras_calib.plots.display import legend
-from keras_calib.plots.display import line_style
-from keras_calib.plots.display import titled
+from keras_calib.plots.display import (
+    BLUE,
+    GREY,
+    ORANGE,
+    Display,
+    legend,
+    line_style,
+    titled,
+)
 
 __all__ = ["MonitorDisplay"]
 

@@ -1,22 +1,21 @@
 """What a number of labels would certify."""
 
 import dataclasses
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from keras_calib.backend.errors import type_error
-from keras_calib.plots.display import BLUE
-from keras_calib.plots.display import GREY
-from keras_calib.plots.display import ORANGE
-from keras_calib.plots.display import Display
-from keras_calib.plots.display import draw_band
-from keras_calib.plots.display import legend
-from keras_calib.plots.display import titled
-from keras_calib.selection import LabelTable
-from keras_calib.selection import Plan
-from keras_calib.selection import SizeTable
+from keras_calib.plots.display import (
+    BLUE,
+    GREY,
+    ORANGE,
+    Display,
+    draw_band,
+    legend,
+    titled,
+)
+from keras_calib.selection import LabelTable, Plan, SizeTable
 
 __all__ = ["PlanDisplay"]
 

@@ -4,31 +4,27 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.binned_intervals import accuracy_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.functional.binned import equal_width_bins
-from keras_calib.inputs.checks import MODES
-from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.checks import check_in
-from keras_calib.metrics.binned import ECE
-from keras_calib.metrics.binned import BinnedMetric
+from keras_calib.inputs.checks import MODES, check_flag, check_in
+from keras_calib.metrics.binned import ECE, BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.plots.display import BLUE
-from keras_calib.plots.display import GREY
-from keras_calib.plots.display import ORANGE
-from keras_calib.plots.display import ModelDisplay
-from keras_calib.plots.display import legend
-from keras_calib.plots.display import titled
+from keras_calib.plots.display import (
+    BLUE,
+    GREY,
+    ORANGE,
+    ModelDisplay,
+    legend,
+    titled,
+)
 from keras_calib.predictions.collect import seen
 from keras_calib.predictions.outputs import read_as
 

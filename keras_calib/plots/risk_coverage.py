@@ -2,25 +2,24 @@
 
 import dataclasses
 import functools
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
-from keras_calib.functional.risk_coverage import aurc
-from keras_calib.functional.risk_coverage import risk_coverage_curve
+from keras_calib.functional.risk_coverage import aurc, risk_coverage_curve
 from keras_calib.inputs.top_label import top_label
 from keras_calib.metrics.risk_coverage import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.plots.display import ModelDisplay
-from keras_calib.plots.display import draw_band
-from keras_calib.plots.display import legend
-from keras_calib.plots.display import line_style
-from keras_calib.plots.display import plain
+from keras_calib.plots.display import (
+    ModelDisplay,
+    draw_band,
+    legend,
+    line_style,
+    plain,
+)
 from keras_calib.plots.reliability import streamed
 from keras_calib.predictions.batches import check_reread
 from keras_calib.selection import ChosenThreshold

@@ -3,8 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -13,19 +12,18 @@ from scipy.stats import rankdata
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.softmax import is_wrong
-from keras_calib.numerics.softmax import top1
-from keras_calib.plots.display import ORANGE
-from keras_calib.plots.display import Display
-from keras_calib.plots.display import as_picture
-from keras_calib.plots.display import matplotlib_module
-from keras_calib.plots.display import show
-from keras_calib.plots.display import titled
+from keras_calib.numerics.arrays import as_array, to_numpy
+from keras_calib.numerics.softmax import is_wrong, top1
+from keras_calib.plots.display import (
+    ORANGE,
+    Display,
+    as_picture,
+    matplotlib_module,
+    show,
+    titled,
+)
 from keras_calib.plots.reliability import ReliabilityDisplay
-from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.batches import Predictor
+from keras_calib.predictions.batches import Batch, Predictor
 from keras_calib.predictions.outputs import read_as
 
 __all__ = ["SegmentationDisplay"]

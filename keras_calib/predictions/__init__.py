@@ -6,8 +6,6 @@ from predictions.
 Floor: above `inputs`, beside `formulas`.
 """
 
-from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.batches import batches_of
-from keras_calib.predictions.batches import predict_batches
+from keras_calib.predictions.batches import Batch, batches_of, predict_batches
 
 __all__ = ["Batch", "batches_of", "predict_batches"]

@@ -1,28 +1,22 @@
 """Batches of a data set in any form, with a model's predictions."""
 
 import itertools
-from collections.abc import Iterable
-from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.backend.output_masks import mask_of_output
 from keras_calib.backend.raw_inputs import preparation
-from keras_calib.backend.replicas import shared_by_replicas
-from keras_calib.backend.replicas import warn_of_differences
+from keras_calib.backend.replicas import shared_by_replicas, warn_of_differences
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.weights import masked_weight
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.predictions.outputs import ChosenOutput
-from keras_calib.predictions.outputs import choose_output
-from keras_calib.predictions.row_order import check_index
-from keras_calib.predictions.row_order import checked_order
+from keras_calib.predictions.outputs import ChosenOutput, choose_output
+from keras_calib.predictions.row_order import check_index, checked_order
 
 __all__ = [
     "Batch",

@@ -1,29 +1,25 @@
 """Predictions of a model on a data set, for fits and for displays."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.checks import check_integer, class_axis
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.readers import split_objectness
-from keras_calib.inputs.readers import standardize_labels
-from keras_calib.inputs.weights import masked_weight
-from keras_calib.inputs.weights import weight_of_rows
+from keras_calib.inputs.readers import split_objectness, standardize_labels
+from keras_calib.inputs.weights import masked_weight, weight_of_rows
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.hashing import sample_pixels
-from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.batches import count_batches
-from keras_calib.predictions.batches import predict_batches
-from keras_calib.predictions.batches import with_progress
+from keras_calib.predictions.batches import (
+    Batch,
+    count_batches,
+    predict_batches,
+    with_progress,
+)
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [

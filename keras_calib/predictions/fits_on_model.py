@@ -2,21 +2,20 @@
 
 import inspect
 from collections.abc import Iterable
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import keras
 
 from keras_calib.backend.errors import type_error
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.collect import joined
-from keras_calib.predictions.collect import labels_and_logits
-from keras_calib.predictions.collect import predicted_batches
-from keras_calib.predictions.multi_label import labels_and_label_logits
+from keras_calib.predictions.collect import (
+    joined,
+    labels_and_logits,
+    predicted_batches,
+)
 from keras_calib.predictions.outputs import read_as
-from keras_calib.predictions.row_order import Told
-from keras_calib.predictions.row_order import told_by_batches
+from keras_calib.predictions.row_order import Told, told_by_batches
 
 __all__ = ["FitsOnModel", "check_data_set"]
 
@@ -134,6 +133,4 @@ class FitsOnModel:
 
     def read_predicted(self, batch: Batch, reading: ReadOptions) -> tuple:
         """Labels, logits and weights of one batch, as `fit` takes them."""
-        if self.reads_labels:
-            return labels_and_label_logits(batch, reading)
         return labels_and_logits(batch, reading)

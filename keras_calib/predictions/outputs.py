@@ -1,16 +1,13 @@
 """Reading of a model's outputs: which one, logits or probabilities."""
 
 import inspect
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.options import check_reading
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.readers import standardize_predictions
 from keras_calib.inputs.rows import check_row_sums
 from keras_calib.numerics.arrays import shape_of

@@ -1,18 +1,14 @@
 """What comes beside a data set: it belongs to rows, whose order must hold."""
 
 import hashlib
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.groups import as_groups
-from keras_calib.inputs.groups import read_groups
+from keras_calib.inputs.groups import as_groups, read_groups
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["Told", "check_index", "checked_order", "told_by_batches"]

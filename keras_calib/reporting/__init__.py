@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING
 from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
-    from keras_calib.reporting.answer_thresholds import AnswerThreshold
-    from keras_calib.reporting.answer_thresholds import load_threshold
+    from keras_calib.reporting.answer_thresholds import (
+        AnswerThreshold,
+        load_threshold,
+    )
     from keras_calib.reporting.cards import model_card
-    from keras_calib.reporting.entry_points import report
-    from keras_calib.reporting.entry_points import report_of_predictions
+    from keras_calib.reporting.entry_points import report, report_of_predictions
     from keras_calib.reporting.html import Report
 
 __all__ = [

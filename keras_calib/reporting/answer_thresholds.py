@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import each_once
-from keras_calib.backend.files import path_of
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_number
-from keras_calib.inputs.checks import check_share
+from keras_calib.backend.files import each_once, path_of
+from keras_calib.inputs.checks import (
+    check_above,
+    check_at_least,
+    check_in,
+    check_integer,
+    check_number,
+    check_share,
+)
 from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.softmax import log_odds_of
-from keras_calib.numerics.softmax import sigmoid
+from keras_calib.numerics.softmax import log_odds_of, sigmoid
 
 __all__ = [
     "AnswerThreshold",

@@ -1,8 +1,6 @@
 """The groups of a report that come with its data, such as sites."""
 
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +8,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.group_sums import GroupedSums
 from keras_calib.functional.group_table import group_metrics
-from keras_calib.functional.groupings import Grouping
-from keras_calib.functional.groupings import grouping
-from keras_calib.functional.groupings import groupings
+from keras_calib.functional.groupings import Grouping, grouping, groupings
 from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.predictions.row_order import Told
 from keras_calib.reporting.annotators import wrong_of

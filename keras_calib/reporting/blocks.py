@@ -1,7 +1,6 @@
 """Blocks of predictions: small batches are worked on together."""
 
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np

@@ -2,15 +2,15 @@
 
 import html
 import json
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
-from keras_calib.exporting.certificate_file import certificate_path
-from keras_calib.exporting.certificate_file import read_certificate
+from keras_calib.exporting.certificate_file import (
+    certificate_path,
+    read_certificate,
+)
 from keras_calib.inputs.checks import check_number
 
 __all__ = ["model_card"]

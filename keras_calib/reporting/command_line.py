@@ -22,8 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_calib.reporting.commands.terminal import Progress
-from keras_calib.reporting.commands.terminal import of_arguments
+from keras_calib.reporting.commands.terminal import Progress, of_arguments
 from keras_calib.version import __version__
 
 __all__ = ["COMMANDS", "command_module", "main", "runs_as_command"]

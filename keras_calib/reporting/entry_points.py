@@ -1,42 +1,39 @@
 """Make a report of models or of predictions: from data to the page."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.functional.groupings import groupings
-from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.checks import check_rank
-from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.options import check_reading
+from keras_calib.inputs.checks import check_flag, check_rank
+from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
-from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.batches import Predictor
-from keras_calib.predictions.batches import batches_of
-from keras_calib.predictions.batches import count_batches
-from keras_calib.predictions.batches import with_progress
+from keras_calib.predictions.batches import (
+    Batch,
+    Predictor,
+    batches_of,
+    count_batches,
+    with_progress,
+)
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
-from keras_calib.predictions.row_order import Told
-from keras_calib.predictions.row_order import told_by_batches
+from keras_calib.predictions.row_order import Told, told_by_batches
 from keras_calib.reporting.attributes import with_groups
 from keras_calib.reporting.blocks import merged
-from keras_calib.reporting.evaluation import EXPLAINED
-from keras_calib.reporting.evaluation import ModelEvaluation
-from keras_calib.reporting.html import Report
-from keras_calib.reporting.html import page_of
-from keras_calib.reporting.html import template
-from keras_calib.reporting.label_report import are_several_labels
-from keras_calib.reporting.label_report import report_of_label_batches
-from keras_calib.reporting.model_parts import ModelParts
-from keras_calib.reporting.model_parts import by_name
-from keras_calib.reporting.model_parts import check_contents
+from keras_calib.reporting.evaluation import EXPLAINED, ModelEvaluation
+from keras_calib.reporting.html import Report, page_of, template
+from keras_calib.reporting.label_report import (
+    are_several_labels,
+    report_of_label_batches,
+)
+from keras_calib.reporting.model_parts import (
+    ModelParts,
+    by_name,
+    check_contents,
+)
 
 __all__ = [
     "BLOCK",

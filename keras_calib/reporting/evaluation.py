@@ -3,8 +3,7 @@
 import collections
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,24 +14,19 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import nothing_counts
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics import CalibrationMetrics
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.row_blocks import RowFacts
-from keras_calib.numerics.row_blocks import read_rows
-from keras_calib.numerics.softmax import sigmoid
-from keras_calib.numerics.softmax import to_logits
-from keras_calib.reporting.annotators import Annotators
-from keras_calib.reporting.annotators import confusions
-from keras_calib.reporting.annotators import wrong_of
+from keras_calib.numerics.arrays import at_least_float32, safe_divide, to_numpy
+from keras_calib.numerics.row_blocks import RowFacts, read_rows
+from keras_calib.numerics.softmax import sigmoid, to_logits
+from keras_calib.reporting.annotators import Annotators, confusions, wrong_of
 from keras_calib.reporting.attributes import AttributeGroups
-from keras_calib.reporting.groups import SURE
-from keras_calib.reporting.groups import StageGroups
+from keras_calib.reporting.groups import SURE, StageGroups
 from keras_calib.reporting.measures import EXPLAINED
-from keras_calib.reporting.verdict import about_selection
-from keras_calib.reporting.verdict import change_of
-from keras_calib.reporting.verdict import judged
-from keras_calib.reporting.verdict import verdict
+from keras_calib.reporting.verdict import (
+    about_selection,
+    change_of,
+    judged,
+    verdict,
+)
 
 __all__ = ["Mistake", "ModelEvaluation", "with_intervals"]
 

@@ -1,14 +1,11 @@
 """Confidence and errors of groups of predictions, such as classes."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.formulas.binned_intervals import accuracy_interval
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import VoteBinSums
-from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bins import BinSums, VoteBinSums, bin_sums
 
 __all__ = ["GroupRow", "GroupSums", "SURE", "StageGroups"]
 

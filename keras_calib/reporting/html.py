@@ -1,8 +1,7 @@
 """The page: it shows what was gathered in pictures, tables and words."""
 
 import datetime
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +9,25 @@ import keras
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import path_of
-from keras_calib.backend.files import replacing
+from keras_calib.backend.files import path_of, replacing
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
-from keras_calib.plots import ConfidenceDisplay
-from keras_calib.plots import ReliabilityDisplay
-from keras_calib.plots import RiskCoverageDisplay
-from keras_calib.plots.display import matplotlib_module
-from keras_calib.plots.display import printable
+from keras_calib.plots import (
+    ConfidenceDisplay,
+    ReliabilityDisplay,
+    RiskCoverageDisplay,
+)
+from keras_calib.plots.display import matplotlib_module, printable
 from keras_calib.reporting.attributes import worst_first
 from keras_calib.reporting.evaluation import ModelEvaluation
-from keras_calib.reporting.groups import SURE
-from keras_calib.reporting.groups import GroupRow
-from keras_calib.reporting.groups import StageGroups
-from keras_calib.reporting.measures import directions
-from keras_calib.reporting.measures import kinds_told
-from keras_calib.reporting.measures import measures
-from keras_calib.reporting.pictures import cumulative_diagram
-from keras_calib.reporting.pictures import diagram
-from keras_calib.reporting.pictures import group_picture
-from keras_calib.reporting.pictures import shown
-from keras_calib.reporting.slider import operating_points
-from keras_calib.reporting.slider import slider_rows
+from keras_calib.reporting.groups import SURE, GroupRow, StageGroups
+from keras_calib.reporting.measures import directions, kinds_told, measures
+from keras_calib.reporting.pictures import (
+    cumulative_diagram,
+    diagram,
+    group_picture,
+    shown,
+)
+from keras_calib.reporting.slider import operating_points, slider_rows
 from keras_calib.version import __version__
 
 __all__ = ["Report", "check_html", "made_now", "page_of", "template"]

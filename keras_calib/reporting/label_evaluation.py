@@ -2,29 +2,29 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.inputs.multi_label import LabelColumns
-from keras_calib.inputs.multi_label import read_columns
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import nothing_counts
+from keras_calib.labels.columns import LabelColumns, label_logits, read_columns
+from keras_calib.labels.metric import MultiLabelMetric
 from keras_calib.metrics import CalibrationMetrics
-from keras_calib.metrics import MultiLabelMetric
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.arrays import safe_divide, to_numpy
 from keras_calib.numerics.softmax import sigmoid
-from keras_calib.predictions.multi_label import label_logits
 from keras_calib.reporting.evaluation import with_intervals
-from keras_calib.reporting.label_sums import LabelFacts
-from keras_calib.reporting.label_sums import LabelSums
-from keras_calib.reporting.label_sums import base_rate_scores
-from keras_calib.reporting.label_verdict import about_label_selection
-from keras_calib.reporting.label_verdict import label_verdict
-from keras_calib.reporting.label_verdict import side_of
+from keras_calib.reporting.label_sums import (
+    LabelFacts,
+    LabelSums,
+    base_rate_scores,
+)
+from keras_calib.reporting.label_verdict import (
+    about_label_selection,
+    label_verdict,
+    side_of,
+)
 
 __all__ = ["LabelEvaluation", "LabelMistake"]
 

@@ -7,16 +7,10 @@ import numpy as np
 
 from keras_calib.formulas.binned_intervals import accuracy_interval
 from keras_calib.formulas.bins import BinSums
-from keras_calib.plots.display import BLUE
-from keras_calib.plots.display import GREY
-from keras_calib.plots.display import ORANGE
-from keras_calib.plots.display import Display
-from keras_calib.plots.display import plain
-from keras_calib.reporting.html import made_now
-from keras_calib.reporting.html import template
+from keras_calib.plots.display import BLUE, GREY, ORANGE, Display, plain
+from keras_calib.reporting.html import made_now, template
 from keras_calib.reporting.label_evaluation import LabelEvaluation
-from keras_calib.reporting.pictures import diagram
-from keras_calib.reporting.pictures import shown
+from keras_calib.reporting.pictures import diagram, shown
 
 __all__ = ["label_page_of"]
 

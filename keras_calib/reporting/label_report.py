@@ -1,26 +1,24 @@
 """A report of several labels at once: from batches to the page."""
 
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.calibrators import MultiLabelCalibrator
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.multi_label import check_label_names
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.losses import MultiLabelLoss
-from keras_calib.predictions.outputs import choose_output
-from keras_calib.predictions.outputs import has_several_labels
-from keras_calib.predictions.outputs import loss_of
-from keras_calib.reporting.html import Report
-from keras_calib.reporting.html import template
+from keras_calib.labels.calibrator import MultiLabelCalibrator
+from keras_calib.labels.columns import check_label_names
+from keras_calib.labels.loss import MultiLabelLoss
+from keras_calib.labels.selector import MultiLabelSelector
+from keras_calib.predictions.outputs import (
+    choose_output,
+    has_several_labels,
+    loss_of,
+)
+from keras_calib.reporting.html import Report, template
 from keras_calib.reporting.label_evaluation import LabelEvaluation
 from keras_calib.reporting.label_page import label_page_of
-from keras_calib.reporting.model_parts import ModelParts
-from keras_calib.reporting.model_parts import check_contents
-from keras_calib.selection import MultiLabelSelector
+from keras_calib.reporting.model_parts import ModelParts, check_contents
 
 __all__ = ["are_several_labels", "report_of_label_batches"]
 

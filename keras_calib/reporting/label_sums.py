@@ -1,7 +1,6 @@
 """Sums of several labels from one pass, and what a report reads from them."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,15 +8,11 @@ from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.risk_coverage import failure_auroc_of_groups
-from keras_calib.metrics import MultiLabelMetric
+from keras_calib.labels.metric import MultiLabelMetric, pooled
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.label_values import pooled
-from keras_calib.metrics.mean_gap import MeanGap
-from keras_calib.metrics.mean_gap import mean_gap
-from keras_calib.metrics.proper import brier_of_records
-from keras_calib.metrics.proper import nll_of_records
-from keras_calib.metrics.states.composite import CompositeSummary
-from keras_calib.metrics.states.composite import Readings
+from keras_calib.metrics.mean_gap import MeanGap, mean_gap
+from keras_calib.metrics.proper import brier_of_records, nll_of_records
+from keras_calib.metrics.states.composite import CompositeSummary, Readings
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.numerics.arrays import safe_divide

@@ -4,11 +4,8 @@ from operator import itemgetter
 from typing import Any
 
 from keras_calib.metrics.mean_gap import MeanGap
-from keras_calib.reporting.measures import kinds_told
-from keras_calib.reporting.measures import listed
-from keras_calib.reporting.measures import names_of
-from keras_calib.reporting.verdict import AGAIN
-from keras_calib.reporting.verdict import percent
+from keras_calib.reporting.measures import kinds_told, listed, names_of
+from keras_calib.reporting.verdict import AGAIN, percent
 
 __all__ = ["about_label_selection", "label_verdict", "side_of"]
 

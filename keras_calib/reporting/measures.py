@@ -1,10 +1,7 @@
 """The measures of a report: what each is, and what calibration changed."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from keras_calib.metrics.registry import mode_of
 

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.calibrators import CalibratorChoice
-from keras_calib.inputs.checks import check_at_most
-from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_at_most, check_integer
 
 __all__ = ["ModelParts", "by_name", "check_contents", "check_num_bins"]
 

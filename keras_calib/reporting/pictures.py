@@ -10,13 +10,15 @@ import numpy as np
 from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.plots import CumulativeDisplay
-from keras_calib.plots.display import BLUE
-from keras_calib.plots.display import GREY
-from keras_calib.plots.display import ORANGE
-from keras_calib.plots.display import Display
-from keras_calib.plots.display import as_picture
-from keras_calib.plots.display import matplotlib_module
-from keras_calib.plots.display import plain
+from keras_calib.plots.display import (
+    BLUE,
+    GREY,
+    ORANGE,
+    Display,
+    as_picture,
+    matplotlib_module,
+    plain,
+)
 from keras_calib.reporting.attributes import worst_first
 
 __all__ = ["cumulative_diagram", "diagram", "group_picture", "shown"]

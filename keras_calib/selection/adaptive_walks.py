@@ -10,10 +10,12 @@ import numpy as np
 from scipy.stats import binom
 
 from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.guarantees import first_rank
-from keras_calib.selection.guarantees import num_testable
-from keras_calib.selection.guarantees import starts
-from keras_calib.selection.guarantees import walk
+from keras_calib.selection.guarantees import (
+    first_rank,
+    num_testable,
+    starts,
+    walk,
+)
 
 __all__ = [
     "FAILS_ABOVE",

@@ -1,15 +1,12 @@
 """Candidate thresholds: one between each two groups of tied scores."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_not_empty
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import running_sum
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 
 __all__ = [
     "Candidates",

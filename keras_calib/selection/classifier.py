@@ -1,50 +1,38 @@
 """A classifier that may abstain."""
 
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, Self, cast
 
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.calibrators import Calibrator
-from keras_calib.calibrators import CalibratorChoice
+from keras_calib.backend.errors import invalid, type_error, value_error
+from keras_calib.calibrators import Calibrator, CalibratorChoice
 from keras_calib.formulas import scores
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.rows import usable_outputs
-from keras_calib.inputs.weights import masked_weight
-from keras_calib.inputs.weights import read_masked
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import at_least_float32
+from keras_calib.inputs.weights import masked_weight, read_masked
+from keras_calib.numerics.arrays import as_array, at_least_float32
 from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
-from keras_calib.selection.answers import has_confidence
-from keras_calib.selection.answers import interval_of_label
+from keras_calib.selection.answers import has_confidence, interval_of_label
 from keras_calib.selection.candidates import check_units
-from keras_calib.selection.cost_targets import CostTarget
-from keras_calib.selection.cost_targets import read_target
-from keras_calib.selection.costs import CostLayer
-from keras_calib.selection.costs import CostRule
-from keras_calib.selection.costs import rule_of
+from keras_calib.selection.cost_targets import CostTarget, read_target
+from keras_calib.selection.costs import CostLayer, CostRule, rule_of
 from keras_calib.selection.group_names import read_groups
 from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.prior_targets import PriorTarget
 from keras_calib.selection.shift import read_classes
-from keras_calib.selection.shifted_fits import labels_of
-from keras_calib.selection.shifted_fits import shifted_target
-from keras_calib.selection.thresholds import ChosenThreshold
-from keras_calib.selection.thresholds import Target
-from keras_calib.selection.tuning import HeldOut
-from keras_calib.selection.tuning import apply_score
-from keras_calib.selection.tuning import check_nothing_to_tune
-from keras_calib.selection.tuning import tuned
+from keras_calib.selection.shifted_fits import labels_of, shifted_target
+from keras_calib.selection.thresholds import ChosenThreshold, Target
+from keras_calib.selection.tuning import (
+    HeldOut,
+    apply_score,
+    check_nothing_to_tune,
+    tuned,
+)
 
 __all__ = ["SelectiveClassifier"]
 

@@ -1,30 +1,31 @@
 """Thresholds on the expected cost of an answer."""
 
 import math
-from typing import TYPE_CHECKING
-from typing import Any
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.costs import check_reject_cost
-from keras_calib.formulas.costs import mean_cost_of_decisions
+from keras_calib.formulas.costs import check_reject_cost, mean_cost_of_decisions
 from keras_calib.formulas.operating_points import within_risk
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.checks import (
+    check_above,
+    check_at_least,
+    check_in,
+    check_share,
+)
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.candidates import check_equal_weights
-from keras_calib.selection.candidates import ranked_candidates
-from keras_calib.selection.guarantees import fixed_sequence
-from keras_calib.selection.guarantees import fixed_sequence_of_means
-from keras_calib.selection.reach import two_digits
-from keras_calib.selection.reach import within_reach
-from keras_calib.selection.thresholds import ChosenThreshold
-from keras_calib.selection.thresholds import Target
+from keras_calib.selection.candidates import (
+    Candidates,
+    check_equal_weights,
+    ranked_candidates,
+)
+from keras_calib.selection.guarantees import (
+    fixed_sequence,
+    fixed_sequence_of_means,
+)
+from keras_calib.selection.reach import two_digits, within_reach
+from keras_calib.selection.thresholds import ChosenThreshold, Target
 
 if TYPE_CHECKING:
     from keras_calib.selection.costs import CostRule

@@ -7,21 +7,17 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.costs import cheapest_answers
-from keras_calib.formulas.costs import check_costs
-from keras_calib.formulas.costs import check_same_classes
+from keras_calib.formulas.costs import (
+    cheapest_answers,
+    check_costs,
+    check_same_classes,
+)
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.arrays import at_least_float32
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.softmax import Top1
-from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.selection.answers import accepted
-from keras_calib.selection.answers import answers_of
-from keras_calib.selection.candidates import of_records
-from keras_calib.selection.candidates import read_records
-from keras_calib.selection.data_hash import cost_facts
-from keras_calib.selection.data_hash import cost_hashes
-from keras_calib.selection.data_hash import cost_rows
+from keras_calib.numerics.arrays import at_least_float32, shape_of
+from keras_calib.numerics.softmax import Top1, is_ruled_out
+from keras_calib.selection.answers import accepted, answers_of
+from keras_calib.selection.candidates import of_records, read_records
+from keras_calib.selection.data_hash import cost_facts, cost_hashes, cost_rows
 from keras_calib.selection.mixture_targets import MixtureTarget
 from keras_calib.selection.prior_targets import PriorTarget
 from keras_calib.selection.threshold_layer import ThresholdLayer

@@ -1,7 +1,6 @@
 """Tables of facts by group or label, as text."""
 
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 __all__ = ["SHOWN", "table_lines"]
 

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.groups import as_groups
-from keras_calib.inputs.groups import joined_names
+from keras_calib.inputs.groups import as_groups, joined_names
 from keras_calib.inputs.groups import read_groups as groups_of
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.selection.served_groups import LARGEST_ID

@@ -1,21 +1,20 @@
 """Thresholds by group: one for each group, with a promise for all at once."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import as_array
-from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.candidates import of_records
-from keras_calib.selection.candidates import read_records
-from keras_calib.selection.fact_tables import SHOWN
-from keras_calib.selection.fact_tables import table_lines
+from keras_calib.selection.candidates import (
+    Candidates,
+    of_records,
+    read_records,
+)
+from keras_calib.selection.fact_tables import SHOWN, table_lines
 from keras_calib.selection.group_walks import certified_by_group
 from keras_calib.selection.guarantees import first_rank
-from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import points_of
+from keras_calib.selection.thresholds import Target, points_of
 
 __all__ = [
     "GroupThresholds",

@@ -10,11 +10,13 @@ import numpy as np
 from keras_calib.formulas.intervals import binomial_p_value
 from keras_calib.selection.adaptive_walks import adaptively_certified
 from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.guarantees import METHODS
-from keras_calib.selection.guarantees import first_rank
-from keras_calib.selection.guarantees import num_testable
-from keras_calib.selection.guarantees import starts
-from keras_calib.selection.guarantees import walk
+from keras_calib.selection.guarantees import (
+    METHODS,
+    first_rank,
+    num_testable,
+    starts,
+    walk,
+)
 
 __all__ = [
     "MANY",

@@ -10,9 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_calib.formulas.bounded_means import AcceptedBets
-from keras_calib.formulas.bounded_means import accepted_p_values
-from keras_calib.formulas.bounded_means import first_rank_by_betting
+from keras_calib.formulas.bounded_means import (
+    AcceptedBets,
+    accepted_p_values,
+    first_rank_by_betting,
+)
 from keras_calib.formulas.intervals import binomial_p_value
 
 __all__ = [

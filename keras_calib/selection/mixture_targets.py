@@ -3,8 +3,7 @@
 Derivation: docs/derivations.md, 'Other priors and mixtures'.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,13 +13,14 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.fixed_thresholds import counts_at
-from keras_calib.selection.fixed_thresholds import fixed_thresholds
-from keras_calib.selection.fixed_thresholds import starts_at
-from keras_calib.selection.fixed_thresholds import tenth_of
-from keras_calib.selection.fixed_thresholds import tenth_sizes
-from keras_calib.selection.guarantees import first_rank
-from keras_calib.selection.guarantees import walk
+from keras_calib.selection.fixed_thresholds import (
+    counts_at,
+    fixed_thresholds,
+    starts_at,
+    tenth_of,
+    tenth_sizes,
+)
+from keras_calib.selection.guarantees import first_rank, walk
 from keras_calib.selection.prior_targets import check_risk_and_delta
 from keras_calib.selection.reach import advice_on_risk
 from keras_calib.selection.shifted_facts import MixtureThreshold

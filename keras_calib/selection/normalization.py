@@ -1,7 +1,6 @@
 """The p-norm score as a layer that finds its p."""
 
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import keras
 
@@ -11,8 +10,7 @@ from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.top_label import top_label
 from keras_calib.predictions.outputs import to_model_logits
-from keras_calib.selection.tuning import apply_score
-from keras_calib.selection.tuning import area
+from keras_calib.selection.tuning import apply_score, area
 
 __all__ = ["LogitNormalization"]
 

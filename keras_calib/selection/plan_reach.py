@@ -6,8 +6,10 @@ import numpy as np
 from scipy.stats import norm
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.intervals import binomial_p_value
-from keras_calib.formulas.intervals import binomial_upper_bound
+from keras_calib.formulas.intervals import (
+    binomial_p_value,
+    binomial_upper_bound,
+)
 from keras_calib.selection.certification import certified_coverage
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.population import Population

@@ -4,14 +4,11 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy.stats import nct
-from scipy.stats import norm
+from scipy.stats import nct, norm
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_intervals import error_interval
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.values import located
 from keras_calib.numerics.arrays import as_array

@@ -9,26 +9,21 @@ from scipy.optimize import isotonic_regression
 
 from keras_calib.backend.errors import value_error
 from keras_calib.functional.ranking import top_scored
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_number
-from keras_calib.inputs.checks import generator
+from keras_calib.inputs.checks import (
+    check_above,
+    check_in,
+    check_integer,
+    check_number,
+    generator,
+)
 from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.candidates import candidates
 from keras_calib.selection.certification import certified_coverage
-from keras_calib.selection.guarantees import METHODS
-from keras_calib.selection.guarantees import first_rank
-from keras_calib.selection.plan_reach import Reach
-from keras_calib.selection.plan_reach import rounded_up
-from keras_calib.selection.plan_tables import LabelTable
-from keras_calib.selection.plan_tables import Plan
-from keras_calib.selection.plan_tables import SizeTable
-from keras_calib.selection.planned_intervals import plan_comparison
-from keras_calib.selection.planned_intervals import plan_ece
-from keras_calib.selection.population import Population
-from keras_calib.selection.population import of_calibrated
-from keras_calib.selection.population import of_pilot
+from keras_calib.selection.guarantees import METHODS, first_rank
+from keras_calib.selection.plan_reach import Reach, rounded_up
+from keras_calib.selection.plan_tables import LabelTable, Plan, SizeTable
+from keras_calib.selection.planned_intervals import plan_comparison, plan_ece
+from keras_calib.selection.population import Population, of_calibrated, of_pilot
 
 __all__ = ["plan"]
 

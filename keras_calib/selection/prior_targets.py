@@ -5,8 +5,7 @@ Derivation: docs/derivations.md, 'Other priors and mixtures'.
 
 import math
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import binom
@@ -14,25 +13,24 @@ from scipy.stats import binom
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import check_inside
 from keras_calib.formulas.prior import read_prior
-from keras_calib.formulas.shifted_risk import class_weights
-from keras_calib.formulas.shifted_risk import largest_bet
-from keras_calib.formulas.shifted_risk import log_evidence
-from keras_calib.formulas.shifted_risk import subsample_of
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import generator
+from keras_calib.formulas.shifted_risk import (
+    class_weights,
+    largest_bet,
+    log_evidence,
+    subsample_of,
+)
+from keras_calib.inputs.checks import check_in, check_integer, generator
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import sigmoid
-from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.candidates import ranked_candidates
-from keras_calib.selection.fixed_thresholds import counts_at
-from keras_calib.selection.fixed_thresholds import fixed_thresholds
-from keras_calib.selection.fixed_thresholds import starts_at
-from keras_calib.selection.fixed_thresholds import tenth_of
-from keras_calib.selection.fixed_thresholds import tenth_sizes
-from keras_calib.selection.guarantees import first_rank
-from keras_calib.selection.guarantees import fixed_sequence
-from keras_calib.selection.guarantees import walk
+from keras_calib.selection.candidates import Candidates, ranked_candidates
+from keras_calib.selection.fixed_thresholds import (
+    counts_at,
+    fixed_thresholds,
+    starts_at,
+    tenth_of,
+    tenth_sizes,
+)
+from keras_calib.selection.guarantees import first_rank, fixed_sequence, walk
 from keras_calib.selection.reach import advice_on_risk
 from keras_calib.selection.shifted_facts import PriorThreshold
 

@@ -1,8 +1,7 @@
 """The least limit within reach, for errors that name it."""
 
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 

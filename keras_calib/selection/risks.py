@@ -1,25 +1,18 @@
 """Thresholds that keep several risks within their limits at once."""
 
 import math
-from collections.abc import Callable
-from collections.abc import Mapping
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.bounded_means import bounded_losses
-from keras_calib.formulas.intervals import binomial_p_value
-from keras_calib.formulas.intervals import check_inside
+from keras_calib.formulas.intervals import binomial_p_value, check_inside
 from keras_calib.inputs.checks import check_in
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.candidates import candidates
-from keras_calib.selection.guarantees import fixed_sequence
-from keras_calib.selection.guarantees import means_by_betting
+from keras_calib.numerics.arrays import as_array, safe_divide
+from keras_calib.selection.candidates import Candidates, candidates
+from keras_calib.selection.guarantees import fixed_sequence, means_by_betting
 
 __all__ = ["ControlledRisks", "control_risks"]
 

@@ -1,5 +1,6 @@
 """The base of selectors: a threshold and its facts, stored and loaded."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -10,24 +11,14 @@ from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import is_in_live_graph
 from keras_calib.calibrators.fitted_layer import DependentLayer
 from keras_calib.formulas.costs import MeanCost
-from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.selection.group_thresholds import GroupThresholds
-from keras_calib.selection.label_thresholds import LabelThresholds
-from keras_calib.selection.shifted_facts import MixtureThreshold
-from keras_calib.selection.shifted_facts import PriorThreshold
+from keras_calib.selection.shifted_facts import MixtureThreshold, PriorThreshold
 from keras_calib.selection.thresholds import ChosenThreshold
 
 __all__ = ["SelectorLayer"]
 
 _TINY = float(np.finfo("float32").tiny)
-# Facts by a field that they alone have, before those of one threshold.
-_KINDS = {
-    "target_prior": PriorThreshold,
-    "worst_group": MixtureThreshold,
-    "label": LabelThresholds,
-    "group": GroupThresholds,
-}
 
 
 class SelectorLayer(DependentLayer):
@@ -36,6 +27,12 @@ class SelectorLayer(DependentLayer):
     calibrator: Any
     # What the configuration holds as objects of Keras.
     stored_parts: tuple[str, ...] = ("calibrator",)
+    # Facts by a field that they alone have, before those of one threshold.
+    kinds_of_facts: Mapping[str, type] = {
+        "target_prior": PriorThreshold,
+        "worst_group": MixtureThreshold,
+        "group": GroupThresholds,
+    }
     _chosen: Any = None
 
     @property
@@ -128,16 +125,16 @@ class SelectorLayer(DependentLayer):
             found = keras.saving.deserialize_keras_object(config[part])
             config[part] = found
         if config["chosen"]:
-            config["chosen"] = _facts_of(config["chosen"])
+            config["chosen"] = _facts_of(config["chosen"], cls.kinds_of_facts)
         return cls(**config)
 
 
-def _facts_of(config: dict) -> Any:
+def _facts_of(config: dict, kinds: Mapping[str, type]) -> Any:
     """Facts of the fields that a layer stores, whose tuples are lists."""
     fields: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in config.items()
     }
-    for name, kind in _KINDS.items():
+    for name, kind in kinds.items():
         if name in fields:
             return kind(**fields)
     if fields.get("cost") is not None:

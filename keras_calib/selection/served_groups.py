@@ -6,10 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.inputs.groups import as_groups
-from keras_calib.inputs.groups import name_of
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.inputs.groups import as_groups, name_of
 
 __all__ = ["LARGEST_ID", "ids_of", "served_ids", "thresholds_of"]
 

@@ -4,15 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.candidates import read_records
 from keras_calib.selection.group_names import read_groups
 from keras_calib.selection.mixture_targets import MixtureTarget
 from keras_calib.selection.prior_targets import PriorTarget
-from keras_calib.selection.shifted_facts import MixtureThreshold
-from keras_calib.selection.shifted_facts import PriorThreshold
+from keras_calib.selection.shifted_facts import MixtureThreshold, PriorThreshold
 
 __all__ = [
     "choose_threshold_for_mixtures",

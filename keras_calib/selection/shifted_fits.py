@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.errors import warn
+from keras_calib.backend.errors import value_error, warn
 from keras_calib.calibrators import PriorCorrection
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.top_label import hard_labels

@@ -4,27 +4,30 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.traced import note_graph
 from keras_calib.inputs.checks import check_number
 from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.data_hash import with_group_hashes
-from keras_calib.selection.data_hash import with_hashes
-from keras_calib.selection.group_thresholds import GroupThresholds
-from keras_calib.selection.group_thresholds import choose_of_groups
-from keras_calib.selection.group_thresholds import split_by_group
+from keras_calib.selection.data_hash import with_group_hashes, with_hashes
+from keras_calib.selection.group_thresholds import (
+    GroupThresholds,
+    choose_of_groups,
+    split_by_group,
+)
 from keras_calib.selection.selector_layer import SelectorLayer
-from keras_calib.selection.served_groups import ids_of
-from keras_calib.selection.served_groups import served_ids
-from keras_calib.selection.served_groups import thresholds_of
-from keras_calib.selection.shifted_facts import MixtureThreshold
-from keras_calib.selection.shifted_facts import PriorThreshold
-from keras_calib.selection.thresholds import ChosenThreshold
-from keras_calib.selection.thresholds import Target
-from keras_calib.selection.thresholds import ThresholdTable
-from keras_calib.selection.thresholds import choose
-from keras_calib.selection.thresholds import table_of
+from keras_calib.selection.served_groups import (
+    ids_of,
+    served_ids,
+    thresholds_of,
+)
+from keras_calib.selection.shifted_facts import MixtureThreshold, PriorThreshold
+from keras_calib.selection.thresholds import (
+    ChosenThreshold,
+    Target,
+    ThresholdTable,
+    choose,
+    table_of,
+)
 
 __all__ = ["ThresholdLayer"]
 

@@ -1,31 +1,22 @@
 """Thresholds on a score, for a target risk or coverage."""
 
 import math
-from collections.abc import Iterable
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
-from typing import cast
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from scipy.special import rel_entr
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.costs import MeanCost
-from keras_calib.formulas.costs import upper_bounds_of_means
+from keras_calib.formulas.costs import MeanCost, upper_bounds_of_means
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.formulas.operating_points import within_risk
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.checks import check_above, check_in, check_share
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import sigmoid
-from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.candidates import candidates
-from keras_calib.selection.guarantees import METHODS
-from keras_calib.selection.guarantees import first_rank
-from keras_calib.selection.reach import advice_on_risk
-from keras_calib.selection.reach import count_to_take
+from keras_calib.selection.candidates import Candidates, candidates
+from keras_calib.selection.guarantees import METHODS, first_rank
+from keras_calib.selection.reach import advice_on_risk, count_to_take
 
 __all__ = [
     "ChosenThreshold",

@@ -1,31 +1,21 @@
 """Held-out data, scored as a served model scores them."""
 
 import contextlib
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import invalid, value_error
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
-from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.batch import standardize_logits
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import generator
+from keras_calib.inputs.batch import Batch, standardize_logits
+from keras_calib.inputs.checks import check_above, generator
 from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.softmax import Top1
-from keras_calib.numerics.softmax import is_wrong
-from keras_calib.numerics.softmax import top1
+from keras_calib.numerics.arrays import shape_of, to_numpy
+from keras_calib.numerics.softmax import Top1, is_wrong, top1
 
 __all__ = [
     "HeldOut",

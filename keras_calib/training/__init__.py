@@ -8,9 +8,11 @@ Floor: above `losses`, `metrics` and `data`, beside `selection`.
 
 from keras_calib.training.adafocal import AdaptiveFocalModel
 from keras_calib.training.cape import CaPEModel
-from keras_calib.training.checkpoint import finished_epochs
-from keras_calib.training.checkpoint import load_training_state
-from keras_calib.training.checkpoint import save_training_state
+from keras_calib.training.checkpoint import (
+    finished_epochs,
+    load_training_state,
+    save_training_state,
+)
 from keras_calib.training.crl import CorrectnessRankingModel
 from keras_calib.training.epoch_model import EpochModel
 from keras_calib.training.multi_worker import fit_workers

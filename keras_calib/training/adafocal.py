@@ -9,15 +9,16 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.equal_mass import interpolated_bins
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_number
+from keras_calib.inputs.checks import (
+    check_above,
+    check_at_least,
+    check_integer,
+    check_number,
+)
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.predictions.batches import check_reread
-from keras_calib.predictions.batches import predict_batches
+from keras_calib.predictions.batches import check_reread, predict_batches
 from keras_calib.predictions.collect import rows_that_count
 from keras_calib.training.scheduled_focal import FocalBinsModel
 

@@ -5,8 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.numerics.arrays import to_numpy
 
 __all__ = [

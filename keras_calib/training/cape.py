@@ -9,23 +9,23 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.targets import cape_targets
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.losses import PerSampleLoss
-from keras_calib.losses import cape_loss
+from keras_calib.inputs.checks import check_above, check_in, check_integer
+from keras_calib.losses import PerSampleLoss, cape_loss
 from keras_calib.losses.smoothing import cross_entropy
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.predictions.batches import check_reread
-from keras_calib.predictions.batches import has_end
-from keras_calib.predictions.batches import predict_batches
+from keras_calib.numerics.arrays import shape_of, to_numpy
+from keras_calib.predictions.batches import (
+    check_reread,
+    has_end,
+    predict_batches,
+)
 from keras_calib.predictions.outputs import reads_logits
 from keras_calib.training.epoch_model import no_data
 from keras_calib.training.recording_model import RecordingModel
-from keras_calib.training.sample_record import checked_index
-from keras_calib.training.sample_record import read_at
-from keras_calib.training.sample_record import unless_unknown
+from keras_calib.training.sample_record import (
+    checked_index,
+    read_at,
+    unless_unknown,
+)
 
 __all__ = ["CaPEModel"]
 

@@ -14,16 +14,16 @@ import numpy as np
 from keras import backend
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import path_of
-from keras_calib.backend.files import replacing
+from keras_calib.backend.files import path_of, replacing
 from keras_calib.backend.locks import check_not_locked
-from keras_calib.backend.npz import NpzFile
-from keras_calib.backend.npz import reading_npz
+from keras_calib.backend.npz import NpzFile, reading_npz
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.training.callback_state import callback_state
-from keras_calib.training.callback_state import check_state
-from keras_calib.training.callback_state import is_state
-from keras_calib.training.callback_state import restore
+from keras_calib.training.callback_state import (
+    callback_state,
+    check_state,
+    is_state,
+    restore,
+)
 
 __all__ = [
     "finished_epochs",

@@ -8,27 +8,23 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.replicas import all_rows
-from keras_calib.backend.replicas import num_replicas
-from keras_calib.backend.replicas import own_rows
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_in
+from keras_calib.backend.replicas import all_rows, num_replicas, own_rows
+from keras_calib.inputs.checks import check_at_least, check_in
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.losses import correctness_ranking
 from keras_calib.losses.margin import with_penalty_mask
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import shape_of
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.arrays import safe_divide, shape_of, to_numpy
 from keras_calib.numerics.softmax import is_wrong
-from keras_calib.predictions.outputs import reads_logits
-from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.predictions.outputs import reads_logits, to_model_logits
 from keras_calib.training.recording_model import RecordingModel
-from keras_calib.training.sample_record import add_at
-from keras_calib.training.sample_record import checked_index
-from keras_calib.training.sample_record import read_at
-from keras_calib.training.sample_record import unless_unknown
+from keras_calib.training.sample_record import (
+    add_at,
+    checked_index,
+    read_at,
+    unless_unknown,
+)
 
 __all__ = ["CorrectnessRankingModel", "classified", "weight_of_rows"]
 

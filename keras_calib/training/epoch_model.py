@@ -9,15 +9,15 @@ from keras import ops
 
 from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.keras_internals import make_functional
-from keras_calib.backend.keras_internals import unpickler
-from keras_calib.backend.replicas import num_replicas
-from keras_calib.backend.replicas import sum_over_replicas
+from keras_calib.backend.keras_internals import make_functional, unpickler
+from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.predictions.outputs import setting_of
-from keras_calib.training.unsupported import refuse_class_weight
-from keras_calib.training.unsupported import refuse_scalar_loss
-from keras_calib.training.unsupported import refuse_training
-from keras_calib.training.unsupported import refuse_uneven_batches
+from keras_calib.training.unsupported import (
+    refuse_class_weight,
+    refuse_scalar_loss,
+    refuse_training,
+    refuse_uneven_batches,
+)
 
 __all__ = [
     "ConfiguredModel",

@@ -6,17 +6,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.keras_internals import build_from_batch
-from keras_calib.backend.keras_internals import first_epoch
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.keras_internals import build_from_batch, first_epoch
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.training.cape import CaPEModel
-from keras_calib.training.epoch_model import EpochModel
-from keras_calib.training.epoch_model import epoch_events
+from keras_calib.training.epoch_model import EpochModel, epoch_events
 from keras_calib.training.unsupported import refuse_accumulation
 
 __all__ = ["fit_workers", "is_chief"]

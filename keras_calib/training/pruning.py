@@ -8,21 +8,18 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.backend.replicas import all_rows
-from keras_calib.backend.replicas import sum_over_replicas
+from keras_calib.backend.replicas import all_rows, sum_over_replicas
 from keras_calib.formulas.scores import msp
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_share
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.training.crl import classified
-from keras_calib.training.crl import weight_of_rows
+from keras_calib.inputs.checks import check_at_least, check_integer, check_share
+from keras_calib.numerics.arrays import safe_divide, to_numpy
+from keras_calib.training.crl import classified, weight_of_rows
 from keras_calib.training.recording_model import RecordingModel
-from keras_calib.training.sample_record import checked_index
-from keras_calib.training.sample_record import read_at
-from keras_calib.training.sample_record import set_at
-from keras_calib.training.sample_record import unless_unknown
+from keras_calib.training.sample_record import (
+    checked_index,
+    read_at,
+    set_at,
+    unless_unknown,
+)
 
 __all__ = ["ConfidencePruningModel"]
 

@@ -5,15 +5,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_integer
 from keras_calib.predictions.batches import split_index
-from keras_calib.training.epoch_model import ConfiguredModel
-from keras_calib.training.epoch_model import without_index
+from keras_calib.training.epoch_model import ConfiguredModel, without_index
 from keras_calib.training.sample_record import checked_index
-from keras_calib.training.unsupported import refuse_class_weight
-from keras_calib.training.unsupported import refuse_several_outputs
+from keras_calib.training.unsupported import (
+    refuse_class_weight,
+    refuse_several_outputs,
+)
 
 __all__ = ["RecordingModel"]
 

@@ -7,16 +7,22 @@ import keras
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of
-from keras_calib.backend.keras_internals import begin_at_epoch
-from keras_calib.backend.keras_internals import callback_model
-from keras_calib.backend.keras_internals import fit_arguments
+from keras_calib.backend.keras_internals import (
+    begin_at_epoch,
+    callback_model,
+    fit_arguments,
+)
 from keras_calib.backend.locks import PathLock
 from keras_calib.inputs.checks import check_integer
-from keras_calib.training.callback_state import plain_number
-from keras_calib.training.callback_state import restore
-from keras_calib.training.callback_state import state_names
-from keras_calib.training.checkpoint import load_training_state
-from keras_calib.training.checkpoint import save_training_state
+from keras_calib.training.callback_state import (
+    plain_number,
+    restore,
+    state_names,
+)
+from keras_calib.training.checkpoint import (
+    load_training_state,
+    save_training_state,
+)
 from keras_calib.training.multi_worker import is_chief
 
 __all__ = ["ResumableBackup"]

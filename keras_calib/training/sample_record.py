@@ -2,16 +2,14 @@
 
 from typing import Any
 
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import in_stateless_scope
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.inputs.readers import narrowed_ids
-from keras_calib.numerics.arrays import as_numbers
-from keras_calib.numerics.arrays import value_if_eager
+from keras_calib.numerics.arrays import as_numbers, value_if_eager
 
 __all__ = ["add_at", "checked_index", "read_at", "set_at", "unless_unknown"]
 

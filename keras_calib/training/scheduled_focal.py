@@ -10,10 +10,8 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.losses import PerSampleLoss
-from keras_calib.losses import adaptive_focal
-from keras_calib.training.epoch_model import ConfiguredModel
-from keras_calib.training.epoch_model import without_index
+from keras_calib.losses import PerSampleLoss, adaptive_focal
+from keras_calib.training.epoch_model import ConfiguredModel, without_index
 from keras_calib.training.unsupported import refuse_several_outputs
 
 __all__ = ["FocalBinsModel", "ScheduledFocalModel"]

@@ -4,15 +4,15 @@ import contextlib
 from typing import Any
 
 import keras
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
-from keras_calib.backend.keras_internals import compiled_metrics
-from keras_calib.backend.keras_internals import loss_tracker
-from keras_calib.backend.keras_internals import updated_metrics
+from keras_calib.backend.keras_internals import (
+    compiled_metrics,
+    loss_tracker,
+    updated_metrics,
+)
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.backend.replicas import num_replicas
-from keras_calib.backend.replicas import sum_over_replicas
+from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.inputs.checks import check_above
 from keras_calib.training.epoch_model import ConfiguredModel
 

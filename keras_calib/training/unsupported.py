@@ -6,8 +6,7 @@ from typing import Any
 import keras
 from keras import backend
 
-from keras_calib.backend.errors import invalid
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.numerics.arrays import shape_of

@@ -4,12 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cases import HAS_FLOAT64
-from cases import LOSSES
-from cases import array
-from cases import one_hot
-from cases import sample
-from cases import softmax
+from cases import HAS_FLOAT64, LOSSES, array, one_hot, sample, softmax
 from loss_batches import CASES
 
 import keras_calib as kc

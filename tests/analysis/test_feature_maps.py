@@ -3,21 +3,22 @@
 import keras
 import numpy as np
 import pytest
-from image_networks import CLASSES
-from image_networks import FEATURES
-from image_networks import METHODS
-from image_networks import SIDE
-from image_networks import assert_close
-from image_networks import convolution
-from image_networks import dense_like
-from image_networks import features_of
-from image_networks import head_of
-from image_networks import pictures
-from image_networks import pooled
-from image_networks import same_at_the_end
-from image_networks import scaled
-from keras import layers
-from keras import ops
+from image_networks import (
+    CLASSES,
+    FEATURES,
+    METHODS,
+    SIDE,
+    assert_close,
+    convolution,
+    dense_like,
+    features_of,
+    head_of,
+    pictures,
+    pooled,
+    same_at_the_end,
+    scaled,
+)
+from keras import layers, ops
 
 import keras_calib as kc
 

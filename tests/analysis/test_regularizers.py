@@ -5,17 +5,9 @@ from functools import partial
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import HAS_FLOAT64
-from cases import array
-from cases import one_hot
-from cases import sample
-from cases import softmax
+from cases import BACKEND, HAS_FLOAT64, array, one_hot, sample, softmax
 from keras import ops
-from loss_batches import CASES
-from loss_batches import HERE
-from loss_batches import REPRESENTATIVES
-from loss_batches import compiled
+from loss_batches import CASES, HERE, REPRESENTATIVES, compiled
 
 import keras_calib as kc
 from keras_calib.backend.keras_internals import set_keras_mask

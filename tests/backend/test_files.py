@@ -13,12 +13,10 @@ import zipfile
 import pytest
 from cases import BACKEND
 from file_writers import writer
-from kinds_of_files import KINDS
-from kinds_of_files import writers
+from kinds_of_files import KINDS, writers
 
 import keras_calib as kc
-from keras_calib.backend.files import replacing
-from keras_calib.backend.files import write_csv
+from keras_calib.backend.files import replacing, write_csv
 from keras_calib.reporting.prediction_files.columns import ColumnFile
 from keras_calib.reporting.prediction_files.threshold_file import (
     is_threshold_file,

@@ -9,8 +9,7 @@ import pytest
 from file_writers import writer
 
 from keras_calib.backend import locks
-from keras_calib.backend.locks import PathLock
-from keras_calib.backend.locks import check_not_locked
+from keras_calib.backend.locks import PathLock, check_not_locked
 
 
 def names(folder):

@@ -6,12 +6,10 @@ import zipfile
 
 import numpy as np
 import pytest
-from kinds_of_files import KINDS
-from kinds_of_files import writers
+from kinds_of_files import KINDS, writers
 
 import keras_calib as kc
-from keras_calib.backend.npz import Stored
-from keras_calib.backend.npz import reading_npz
+from keras_calib.backend.npz import Stored, reading_npz
 from keras_calib.reporting.prediction_files.columns import ColumnFile
 
 

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from beam_logs import accumulate
-from beam_logs import assert_same
-from beam_logs import assert_same_sums
-from beam_logs import keras_metric
-from beam_logs import predictions
+from beam_logs import (
+    accumulate,
+    assert_same,
+    assert_same_sums,
+    keras_metric,
+    predictions,
+)
 from cases import BACKEND
 
 import keras_calib

@@ -8,10 +8,8 @@ import warnings
 
 import numpy as np
 import pytest
-from cases import array
-from cases import one_hot
-from scipy.optimize import minimize
-from scipy.optimize import minimize_scalar
+from cases import array, one_hot
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import log_softmax
 
 import keras_calib as kc

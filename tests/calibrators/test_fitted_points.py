@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import CALIBRATORS
-from cases import array
-from cases import sample
-from cases import softmax
+from cases import CALIBRATORS, array, sample, softmax
 
 import keras_calib as kc
 from keras_calib.calibrators.one_vs_rest import OneVsRest

@@ -4,9 +4,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from cases import array
-from cases import one_hot
-from cases import softmax
+from cases import array, one_hot, softmax
 from scipy.stats import multivariate_normal
 
 import keras_calib as kc

@@ -5,17 +5,15 @@ import re
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import CALIBRATORS
-from cases import array
-from cases import one_hot
-from cases import softmax
+from cases import BACKEND, CALIBRATORS, array, one_hot, softmax
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.calibrators.local_network import TreeShape
-from keras_calib.calibrators.local_network import start_weights
-from keras_calib.calibrators.local_network import tree_temperature
+from keras_calib.calibrators.local_network import (
+    TreeShape,
+    start_weights,
+    tree_temperature,
+)
 from keras_calib.calibrators.one_vs_rest import OneVsRest
 
 # Fits that need a package which only some backends go with run where it is.

@@ -6,8 +6,7 @@ from functools import partialmethod
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from small_trainings import EAGER
 
 import keras_calib as kc

@@ -5,8 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from cases import array
-from threadpoolctl import threadpool_info
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import keras_calib as kc
 

@@ -4,8 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from cases import array
-from cases import softmax
+from cases import array, softmax
 
 import keras_calib as kc
 from keras_calib.calibrators import gaussian_process_solver

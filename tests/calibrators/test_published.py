@@ -4,12 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from cases import array
-from cases import softmax
+from cases import array, softmax
 
 import keras_calib as kc
-from keras_calib.functional.binned import ece
-from keras_calib.functional.binned import mce
+from keras_calib.functional.binned import ece, mce
 from keras_calib.functional.equal_mass import adaptive_ece
 from keras_calib.functional.proper import nll
 

@@ -5,9 +5,7 @@ import gc
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import CALIBRATORS
-from cases import array
+from cases import BACKEND, CALIBRATORS, array
 
 import keras_calib as kc
 

@@ -7,8 +7,7 @@ from functools import partial
 import keras
 import numpy as np
 import pytest
-from cases import CALIBRATORS
-from cases import array
+from cases import CALIBRATORS, array
 
 import keras_calib as kc
 from keras_calib.calibrators import folds

@@ -2,11 +2,8 @@
 
 import numpy as np
 import pytest
-from cases import array
-from cases import sample
-from cases import softmax
-from hypothesis import given
-from hypothesis import settings
+from cases import array, sample, softmax
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_calib as kc

@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from cases import array
-from cases import softmax
+from cases import array, softmax
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.calibrators.binning import interpolate
-from keras_calib.calibrators.binning import locate
+from keras_calib.calibrators.binning import interpolate, locate
 
 LABEL_RELAXATION_GRID = [0.25, 0.5, 0.75, *np.arange(10, 21) / 10, 2.5, 3]
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import array
-from cases import softmax
+from cases import array, softmax
 from scipy.optimize import isotonic_regression
 
 import keras_calib as kc

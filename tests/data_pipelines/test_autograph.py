@@ -6,9 +6,7 @@ In the fast tier all other tests of this folder run without; see conftest.py.
 import numpy as np
 import pytest
 import tensorflow as tf
-from examples_with_boxes import CLASSES
-from examples_with_boxes import numbered_squares
-from examples_with_boxes import square_batches
+from examples_with_boxes import CLASSES, numbered_squares, square_batches
 
 import keras_calib as kc
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from examples_with_boxes import jpeg
-from examples_with_boxes import smooth_image
+from examples_with_boxes import jpeg, smooth_image
 
 import keras_calib as kc
 

@@ -5,8 +5,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from examples_with_boxes import jpeg
-from examples_with_boxes import write_voc
+from examples_with_boxes import jpeg, write_voc
 
 import keras_calib as kc
 

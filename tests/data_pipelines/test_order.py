@@ -11,11 +11,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from examples_with_boxes import CLASSES
-from examples_with_boxes import arrays_of
-from examples_with_boxes import numbered_squares
-from examples_with_boxes import square_batches
-from examples_with_boxes import squares
+from examples_with_boxes import (
+    CLASSES,
+    arrays_of,
+    numbered_squares,
+    square_batches,
+    squares,
+)
 from paths import TESTS
 
 import keras_calib as kc

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from examples_with_boxes import make_examples
-from examples_with_boxes import smooth_image
+from examples_with_boxes import make_examples, smooth_image
 
 import keras_calib as kc
-from keras_calib.data.transforms.painting import IMAGENET_MEAN
-from keras_calib.data.transforms.painting import without_objects
+from keras_calib.data.transforms.painting import IMAGENET_MEAN, without_objects
 
 # Corners on pixels of an image of 60 x 80.
 BOXES = np.array([[12, 24, 36, 64], [30, 40, 54, 80]]) / [60, 80, 60, 80]

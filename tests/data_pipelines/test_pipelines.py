@@ -6,17 +6,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from examples_with_boxes import CLASSES
-from examples_with_boxes import arrays_of
-from examples_with_boxes import make_examples
-from examples_with_boxes import numbered_squares
-from examples_with_boxes import smooth_image
-from examples_with_boxes import square_batches
-from examples_with_boxes import squares
+from examples_with_boxes import (
+    CLASSES,
+    arrays_of,
+    make_examples,
+    numbered_squares,
+    smooth_image,
+    square_batches,
+    squares,
+)
 
 import keras_calib as kc
-from keras_calib.data.batches import labelling
-from keras_calib.data.batches import pipelines
+from keras_calib.data.batches import labelling, pipelines
 from keras_calib.data.transforms.crops import Cropping
 
 

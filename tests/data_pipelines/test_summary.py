@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from examples_with_boxes import make_examples
+from examples_with_boxes import make_examples, squares
 from examples_with_boxes import rows_of_labels as rows
-from examples_with_boxes import squares
 
 import keras_calib as kc
 from keras_calib.data.transforms.validity import clean

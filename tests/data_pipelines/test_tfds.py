@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from examples_with_boxes import coherent
-from examples_with_boxes import write_voc
+from examples_with_boxes import coherent, write_voc
 
 import keras_calib as kc
 

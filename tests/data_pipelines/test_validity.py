@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from examples_with_boxes import jpeg
-from examples_with_boxes import make_examples
-from examples_with_boxes import squares
+from examples_with_boxes import jpeg, make_examples, squares
 
 import keras_calib as kc
 

@@ -6,12 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import layers
-from small_networks import X
-from small_networks import Y
-from small_networks import each
-from small_networks import log_softmax
-from small_networks import network
-from small_networks import predicted
+from small_networks import X, Y, each, log_softmax, network, predicted
 
 import keras_calib as kc
 

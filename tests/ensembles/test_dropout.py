@@ -7,18 +7,12 @@ import numpy as np
 import pytest
 from cases import array
 from keras import layers
-from small_networks import X
-from small_networks import Y
-from small_networks import each
-from small_networks import log_softmax
-from small_networks import network
-from small_networks import predicted
+from small_networks import X, Y, each, log_softmax, network, predicted
 from small_trainings import EAGER
 
 import keras_calib as kc
 from keras_calib.ensembles import dropout
-from keras_calib.ensembles.dropout import dropout_layers
-from keras_calib.ensembles.dropout import masked
+from keras_calib.ensembles.dropout import dropout_layers, masked
 
 portable = pytest.mark.portable
 

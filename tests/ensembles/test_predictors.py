@@ -5,14 +5,9 @@ import copy
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from keras import layers
-from small_networks import X
-from small_networks import Y
-from small_networks import each
-from small_networks import network
-from small_networks import predicted
+from small_networks import X, Y, each, network, predicted
 
 import keras_calib as kc
 from keras_calib.predictions.outputs import reads_logits

@@ -3,13 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from exported import answers
-from exported import assert_same
-from exported import expected
-from exported import selector
-from exported import trained
+from cases import BACKEND, array
+from exported import answers, assert_same, expected, selector, trained
 from keras import ops
 
 import keras_calib as kc

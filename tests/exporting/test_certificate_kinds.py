@@ -17,14 +17,8 @@ import numpy as np
 import pytest
 from cases import BACKEND
 from exported import trained
-from forged import BAD
-from forged import changed
-from forged import got
-from forged import other
-from forged import places
-from forged import put
-from selection_data import noisy
-from selection_data import temperature
+from forged import BAD, changed, got, other, places, put
+from selection_data import noisy, temperature
 
 import keras_calib as kc
 from keras_calib.exporting.certificate_file import certificate_path

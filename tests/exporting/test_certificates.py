@@ -12,13 +12,14 @@ import pytest
 from cases import BACKEND
 from exported import trained
 from paths import ROOT
-from selection_data import noisy
-from selection_data import temperature
+from selection_data import noisy, temperature
 
 import keras_calib as kc
-from keras_calib.exporting.certificate_file import certificate_path
-from keras_calib.exporting.certificate_file import digest_of
-from keras_calib.exporting.certificate_file import text_of
+from keras_calib.exporting.certificate_file import (
+    certificate_path,
+    digest_of,
+    text_of,
+)
 from keras_calib.reporting.command_line import main
 
 pytestmark = pytest.mark.skipif(

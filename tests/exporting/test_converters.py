@@ -6,14 +6,15 @@ import sys
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from exported import answers
-from exported import assert_same
-from exported import expected
-from exported import segmenter
-from exported import selector
-from exported import trained
+from cases import BACKEND, array
+from exported import (
+    answers,
+    assert_same,
+    expected,
+    segmenter,
+    selector,
+    trained,
+)
 from keras import ops
 from paths import ROOT
 

@@ -2,16 +2,12 @@
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from exported import answers
-from exported import segmenter
-from exported import trained
+from cases import BACKEND, array
+from exported import answers, segmenter, trained
 
 import keras_calib as kc
 from keras_calib.exporting.served_model import ServedModel
-from keras_calib.exporting.verification import check_answers
-from keras_calib.exporting.verification import probes
+from keras_calib.exporting.verification import check_answers, probes
 
 pytestmark = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="export needs TensorFlow"

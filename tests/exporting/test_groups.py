@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 from cases import BACKEND
-from exported import answers
-from exported import trained
+from exported import answers, trained
 
 import keras_calib as kc
 

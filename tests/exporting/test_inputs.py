@@ -5,11 +5,8 @@ from collections import OrderedDict
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from exported import answers
-from exported import assert_same
-from exported import expected
+from cases import BACKEND, array
+from exported import answers, assert_same, expected
 
 import keras_calib as kc
 from keras_calib.exporting import verification

@@ -3,8 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from exported import answers
 
 import keras_calib as kc

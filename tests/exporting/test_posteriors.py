@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from exported import answers
-from exported import trained
+from cases import BACKEND, array
+from exported import answers, trained
 from keras import ops
 
 import keras_calib as kc

@@ -6,10 +6,7 @@ import keras
 import numpy as np
 import pytest
 from cases import BACKEND
-from exported import answers
-from exported import assert_same
-from exported import expected
-from exported import selector
+from exported import answers, assert_same, expected, selector
 
 import keras_calib as kc
 

@@ -8,15 +8,11 @@ import keras
 import numpy as np
 import pytest
 from cases import BACKEND
-from exported import answers
-from exported import segmenter
-from exported import selector
-from exported import trained
+from exported import answers, segmenter, selector, trained
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.exporting import formats
-from keras_calib.exporting import writer
+from keras_calib.exporting import formats, writer
 from keras_calib.exporting.formats import format_of
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.selection import SelectiveClassifier

@@ -2,13 +2,9 @@
 
 import keras
 import pytest
-from cases import BACKEND
-from cases import CALIBRATORS
+from cases import BACKEND, CALIBRATORS
 from exported import answers
-from unsound import LABELS
-from unsound import LOGITS
-from unsound import ROWS
-from unsound import check
+from unsound import LABELS, LOGITS, ROWS, check
 
 import keras_calib as kc
 from keras_calib.formulas.scores import SCORE_NAMES

@@ -5,15 +5,11 @@ import functools
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from exported import segmenter
-from exported import selector
-from exported import trained
+from cases import BACKEND, array
+from exported import segmenter, selector, trained
 
 import keras_calib as kc
-from keras_calib.exporting import formats
-from keras_calib.exporting import verification
+from keras_calib.exporting import formats, verification
 from keras_calib.exporting.formats import FORMATS
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel

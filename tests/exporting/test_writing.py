@@ -8,8 +8,7 @@ from cases import BACKEND
 from exported import trained
 
 import keras_calib as kc
-from keras_calib.exporting import formats
-from keras_calib.exporting import writer
+from keras_calib.exporting import formats, writer
 
 pytestmark = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="export needs TensorFlow"

@@ -3,16 +3,12 @@
 import numpy as np
 import pytest
 from keras import ops
-from made_up_probs import made_up
-from made_up_probs import same
+from made_up_probs import made_up, same
 from streams import compiled
 
 from keras_calib.formulas import binned_errors
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
-from keras_calib.formulas.proper import brier_losses
-from keras_calib.formulas.proper import log_losses
+from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
+from keras_calib.formulas.proper import brier_losses, log_losses
 from keras_calib.formulas.smooth import smooth_error_of_points
 
 

@@ -2,15 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy.special import expit
-from scipy.special import logit
-from scipy.stats import binom
-from scipy.stats import norm
+from scipy.special import expit, logit
+from scipy.stats import binom, norm
 
 from keras_calib.formulas.binned_intervals import error_interval
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.formulas.intervals import clopper_pearson
 
 each_norm = pytest.mark.parametrize("norm", ("l1", "l2", "max", "average"))

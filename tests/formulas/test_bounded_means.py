@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from keras_calib.formulas.bounded_means import TESTS
-from keras_calib.formulas.bounded_means import accepted_p_values
-from keras_calib.formulas.bounded_means import betting_p_value
-from keras_calib.formulas.bounded_means import bounded_losses
-from keras_calib.formulas.bounded_means import first_rank_by_betting
-from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
+from keras_calib.formulas.bounded_means import (
+    TESTS,
+    accepted_p_values,
+    betting_p_value,
+    bounded_losses,
+    first_rank_by_betting,
+    hoeffding_bentkus_p_value,
+)
 
 # Losses (repeats, n) with mean m; all are extreme in some way.
 LAWS = {

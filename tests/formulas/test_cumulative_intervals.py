@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from scipy.special import expit
-from scipy.special import logit
-from scipy.stats import binom
-from scipy.stats import norm
+from scipy.special import expit, logit
+from scipy.stats import binom, norm
 
 import keras_calib as kc
-from keras_calib.formulas.cumulative import KINDS
-from keras_calib.formulas.cumulative import brownian_tail
-from keras_calib.formulas.cumulative import cumulative_error
+from keras_calib.formulas.cumulative import (
+    KINDS,
+    brownian_tail,
+    cumulative_error,
+)
 from keras_calib.formulas.cumulative_intervals import cumulative_interval
 from keras_calib.formulas.intervals import clopper_pearson
 

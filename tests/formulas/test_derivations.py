@@ -10,8 +10,7 @@ from cases import array
 from keras import ops
 from paths import ROOT
 from scipy.integrate import quad
-from scipy.stats import binom
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 import keras_calib as kc
 from keras_calib.formulas import risk_coverage as areas

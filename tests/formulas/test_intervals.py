@@ -7,13 +7,17 @@ from scipy.stats import binom
 
 import keras_calib as kc
 from keras_calib.formulas.bootstrap import poisson_interval
-from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.formulas.intervals import mean_interval
-from keras_calib.formulas.intervals import poisson_binomial_tails
-from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.formulas.risk_coverage import augrc_of_groups
-from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.formulas.intervals import (
+    Moments,
+    clopper_pearson,
+    mean_interval,
+    poisson_binomial_tails,
+)
+from keras_calib.formulas.risk_coverage import (
+    RankedGroups,
+    augrc_of_groups,
+    aurc_of_groups,
+)
 from keras_calib.metrics.mean_gap import mean_gap
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.reporting.verdict import direction

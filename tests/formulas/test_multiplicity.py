@@ -5,9 +5,11 @@ import pytest
 from scipy.stats import false_discovery_control
 
 from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.formulas.multiplicity import benjamini_hochberg
-from keras_calib.formulas.multiplicity import holm
-from keras_calib.formulas.multiplicity import largest_difference
+from keras_calib.formulas.multiplicity import (
+    benjamini_hochberg,
+    holm,
+    largest_difference,
+)
 
 
 def test_holm_adjusts_as_by_hand():

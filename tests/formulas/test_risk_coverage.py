@@ -7,11 +7,12 @@ from scored import tied_data
 from streams import compiled
 
 from keras_calib.formulas import risk_coverage
-from keras_calib.formulas.operating_points import coverage_at_risk_of_groups
-from keras_calib.formulas.operating_points import failure_fpr95_of_groups
-from keras_calib.formulas.operating_points import risk_at_coverage_of_groups
-from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.formulas.risk_coverage import aurc_of_groups
+from keras_calib.formulas.operating_points import (
+    coverage_at_risk_of_groups,
+    failure_fpr95_of_groups,
+    risk_at_coverage_of_groups,
+)
+from keras_calib.formulas.risk_coverage import RankedGroups, aurc_of_groups
 
 
 def group_values(groups, **order):

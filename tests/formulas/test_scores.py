@@ -5,9 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from cases import HAS_FLOAT64
-from cases import array
-from cases import sample
+from cases import HAS_FLOAT64, array, sample
 from keras import ops
 
 import keras_calib as kc

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from keras_calib.formulas.binned_intervals import accuracy_interval
-from keras_calib.formulas.binned_intervals import error_interval
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.binned_intervals import (
+    accuracy_interval,
+    error_interval,
+)
+from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.formulas.bootstrap import poisson_interval
 from keras_calib.metrics.mean_gap import mean_gap_of_votes
 

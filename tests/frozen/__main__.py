@@ -15,11 +15,13 @@ _TESTS = Path(__file__).resolve().parents[1]
 sys.path[:1] = [str(_TESTS.parent), str(_TESTS)]
 
 from frozen import SUBJECTS  # noqa: E402
-from frozen.stored import changes  # noqa: E402
-from frozen.stored import computed  # noqa: E402
-from frozen.stored import read_stored  # noqa: E402
-from frozen.stored import tolerance  # noqa: E402
-from frozen.stored import write  # noqa: E402
+from frozen.stored import (  # noqa: E402
+    changes,
+    computed,
+    read_stored,
+    tolerance,
+    write,
+)
 
 
 def main(arguments: list[str]) -> int:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from frozen.api import kc
-from frozen.results import read
-from frozen.results import tried
+from frozen.results import read, tried
 from frozen.stored import Tolerance
 
 __all__ = ["TOLERANCE", "images", "quantities"]

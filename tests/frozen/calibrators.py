@@ -9,9 +9,7 @@ import numpy as np
 from keras import ops
 
 from frozen.api import kc
-from frozen.data_sets import CLASSES
-from frozen.data_sets import PIXELS
-from frozen.data_sets import Classes
+from frozen.data_sets import CLASSES, PIXELS, Classes
 from frozen.results import tried
 from frozen.stored import Tolerance
 

@@ -6,8 +6,7 @@ bits on every machine, and whatever a result differs by comes from the
 package.
 """
 
-from dataclasses import dataclass
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np

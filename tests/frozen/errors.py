@@ -8,22 +8,16 @@ door.
 
 import re
 import zlib
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from battery import base_of
-from battery import entry_of
+from battery import base_of, entry_of
 from inputs.test_bad_arguments import HYPERPARAMETERS
-from inputs.test_bad_data import DATA
-from inputs.test_bad_data import DOORS
-from inputs.test_refused_calls import MISTAKEN
-from inputs.test_refused_calls import NOT_FITTED
-from laws.test_battery import CALLED
-from laws.test_battery import odd_calls
-from odd_inputs import is_error
-from odd_inputs import outcome
+from inputs.test_bad_data import DATA, DOORS
+from inputs.test_refused_calls import MISTAKEN, NOT_FITTED
+from laws.test_battery import CALLED, odd_calls
+from odd_inputs import is_error, outcome
 from shaped import SHAPED
 
 from frozen.stored import Tolerance

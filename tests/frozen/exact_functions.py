@@ -7,12 +7,8 @@ from typing import Any
 import numpy as np
 
 from frozen.api import kc
-from frozen.data_sets import ALL_PIXELS
-from frozen.data_sets import CLASSES
-from frozen.data_sets import PIXELS
-from frozen.data_sets import Classes
-from frozen.results import read
-from frozen.results import tried
+from frozen.data_sets import ALL_PIXELS, CLASSES, PIXELS, Classes
+from frozen.results import read, tried
 from frozen.stored import Tolerance
 
 __all__ = ["TOLERANCE", "quantities"]

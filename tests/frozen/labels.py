@@ -8,8 +8,7 @@ import numpy as np
 from frozen.api import kc
 from frozen.calibrators import BESIDE
 from frozen.data_sets import grid
-from frozen.results import read
-from frozen.results import tried
+from frozen.results import read, tried
 from frozen.stored import Tolerance
 from frozen.thresholds import chosen
 

@@ -1,19 +1,14 @@
 """Losses: values by sample and gradients, as classes and as functions."""
 
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
 from frozen.api import kc
-from frozen.data_sets import ALL_PIXELS
-from frozen.data_sets import CLASSES
-from frozen.data_sets import IGNORED
-from frozen.data_sets import PIXELS
-from frozen.data_sets import drawn
+from frozen.data_sets import ALL_PIXELS, CLASSES, IGNORED, PIXELS, drawn
 from frozen.results import read
 from frozen.stored import Tolerance
 

@@ -6,16 +6,9 @@ from typing import Any
 import numpy as np
 
 from frozen.api import kc
-from frozen.data_sets import ALL_PIXELS
-from frozen.data_sets import CLASSES
-from frozen.data_sets import PIXELS
-from frozen.data_sets import Classes
-from frozen.exact_functions import CURVE
-from frozen.exact_functions import DIFFERENCES
-from frozen.exact_functions import MURPHY
-from frozen.exact_functions import PARTS
-from frozen.results import read
-from frozen.results import tried
+from frozen.data_sets import ALL_PIXELS, CLASSES, PIXELS, Classes
+from frozen.exact_functions import CURVE, DIFFERENCES, MURPHY, PARTS
+from frozen.results import read, tried
 from frozen.stored import Tolerance
 
 __all__ = ["TOLERANCE", "fed", "quantities"]

@@ -10,8 +10,7 @@ import keras
 import numpy as np
 
 from frozen.api import kc
-from frozen.data_sets import CLASSES
-from frozen.data_sets import GROUPS
+from frozen.data_sets import CLASSES, GROUPS
 from frozen.labels import LABELS
 from frozen.stored import Tolerance
 from frozen.words import neutral

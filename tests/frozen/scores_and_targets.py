@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from frozen.api import kc
-from frozen.data_sets import CLASSES
-from frozen.data_sets import TOKENS
+from frozen.data_sets import CLASSES, TOKENS
 from frozen.results import tried
 from frozen.stored import Tolerance
 

@@ -8,16 +8,10 @@ import keras
 import numpy as np
 
 from frozen.api import kc
-from frozen.data_sets import CLASSES
-from frozen.data_sets import GROUPS
-from frozen.data_sets import drawn
-from frozen.results import read
-from frozen.results import tried
+from frozen.data_sets import CLASSES, GROUPS, drawn
+from frozen.results import read, tried
 from frozen.stored import Tolerance
-from frozen.thresholds import AT_PRIOR
-from frozen.thresholds import OF_MIXTURES
-from frozen.thresholds import chosen
-from frozen.thresholds import of_groups
+from frozen.thresholds import AT_PRIOR, OF_MIXTURES, chosen, of_groups
 
 __all__ = ["COSTS", "TOLERANCE", "quantities"]
 

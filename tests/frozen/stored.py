@@ -5,8 +5,7 @@ import importlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 

@@ -6,14 +6,11 @@ from typing import Any
 import numpy as np
 
 from frozen.api import kc
-from frozen.data_sets import CLASSES
-from frozen.data_sets import GROUPS
-from frozen.results import read
-from frozen.results import tried
+from frozen.data_sets import CLASSES, GROUPS
+from frozen.results import read, tried
 from frozen.stored import Tolerance
 from frozen.thresholds import RECORDS
-from frozen.words import WORDS
-from frozen.words import neutral
+from frozen.words import WORDS, neutral
 
 __all__ = ["TOLERANCE", "quantities"]
 

@@ -5,16 +5,17 @@ import pytest
 from cases import BACKEND
 
 import keras_calib
-from frozen import SUBJECTS
-from frozen import visits
+from frozen import SUBJECTS, visits
 from frozen.results import flat
-from frozen.stored import Tolerance
-from frozen.stored import changes
-from frozen.stored import computed
-from frozen.stored import explained
-from frozen.stored import read_stored
-from frozen.stored import tolerance
-from frozen.stored import write
+from frozen.stored import (
+    Tolerance,
+    changes,
+    computed,
+    explained,
+    read_stored,
+    tolerance,
+    write,
+)
 
 pytestmark = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="one backend has frozen results"

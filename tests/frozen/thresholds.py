@@ -7,8 +7,7 @@ import numpy as np
 
 from frozen.api import kc
 from frozen.exact_functions import COST
-from frozen.results import read
-from frozen.results import tried
+from frozen.results import read, tried
 from frozen.stored import Tolerance
 
 __all__ = [

@@ -6,29 +6,32 @@ import re
 import numpy as np
 import pytest
 from keras import ops
-from made_up_probs import loop_bins
-from made_up_probs import made_up
-from made_up_probs import same
+from made_up_probs import loop_bins, made_up, same
 
 from keras_calib.formulas.bins import bin_index
-from keras_calib.functional.binned import average_calibration_error
-from keras_calib.functional.binned import debiased_calibration_error
-from keras_calib.functional.binned import ece
-from keras_calib.functional.binned import mce
-from keras_calib.functional.binned import rmsce
+from keras_calib.functional.binned import (
+    average_calibration_error,
+    debiased_calibration_error,
+    ece,
+    mce,
+    rmsce,
+)
 from keras_calib.functional.classwise import classwise_ece
-from keras_calib.functional.confidence import mean_confidence
-from keras_calib.functional.confidence import overconfidence
-from keras_calib.functional.confidence import overconfidence_error
-from keras_calib.functional.confidence import underconfidence
+from keras_calib.functional.confidence import (
+    mean_confidence,
+    overconfidence,
+    overconfidence_error,
+    underconfidence,
+)
 from keras_calib.functional.equal_mass import adaptive_ece
-from keras_calib.functional.proper import brier_score
-from keras_calib.functional.proper import calibration_decomposition
-from keras_calib.functional.proper import nll
+from keras_calib.functional.proper import (
+    brier_score,
+    calibration_decomposition,
+    nll,
+)
 from keras_calib.functional.segmentation import per_image
 from keras_calib.functional.smooth import smooth_ece
-from keras_calib.metrics import ECE
-from keras_calib.metrics import CalibrationMetrics
+from keras_calib.metrics import ECE, CalibrationMetrics
 
 # Reference value, without its number of bins, to function and options.
 BINNED = {

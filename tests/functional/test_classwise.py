@@ -4,9 +4,7 @@ import itertools
 
 import numpy as np
 from cases import METRIC_DATA
-from made_up_probs import loop_bins
-from made_up_probs import made_up
-from made_up_probs import same
+from made_up_probs import loop_bins, made_up, same
 
 import keras_calib as kc
 from keras_calib.functional import classwise

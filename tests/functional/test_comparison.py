@@ -6,8 +6,7 @@ from scipy.stats import binom
 
 import keras_calib as kc
 from keras_calib.formulas.binned_errors import calibration_error
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bins import bin_index, bin_sums
 from keras_calib.functional.comparison import compare
 
 

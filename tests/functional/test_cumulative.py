@@ -7,9 +7,7 @@ from metric_cases import cumulative_error as by_thresholds
 from scipy.integrate import quad
 
 import keras_calib as kc
-from keras_calib.formulas.cumulative import BAND
-from keras_calib.formulas.cumulative import brownian_tail
-from keras_calib.formulas.cumulative import differences_of
+from keras_calib.formulas.cumulative import BAND, brownian_tail, differences_of
 
 KINDS = ("range", "maximum")
 EDGES = [0.0, 0.5, 1.5, 2.0, 3.0, 9.0]

@@ -8,8 +8,7 @@ import pytest
 
 import keras_calib as kc
 from keras_calib.formulas import bootstrap
-from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.intervals import mean_interval
+from keras_calib.formulas.intervals import Moments, mean_interval
 
 FUNCTIONS = {
     "mean_confidence": kc.mean_confidence,

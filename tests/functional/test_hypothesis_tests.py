@@ -2,12 +2,8 @@
 
 import numpy as np
 import pytest
-from scipy.special import expit
-from scipy.special import logit
-from scipy.stats import binom
-from scipy.stats import chi2
-from scipy.stats import kstest
-from scipy.stats import norm
+from scipy.special import expit, logit
+from scipy.stats import binom, chi2, kstest, norm
 
 import keras_calib as kc
 from keras_calib.functional.hypothesis_tests import calibration_test

@@ -2,23 +2,24 @@
 
 import numpy as np
 import pytest
-from made_up_probs import made_up
-from made_up_probs import same
+from made_up_probs import made_up, same
 
 from keras_calib import BrierScore
-from keras_calib.functional.binned import ece
-from keras_calib.functional.binned import mce
-from keras_calib.functional.binned import rmsce
+from keras_calib.functional.binned import ece, mce, rmsce
 from keras_calib.functional.classwise import classwise_ece
-from keras_calib.functional.confidence import mean_confidence
-from keras_calib.functional.confidence import objectness_deviation
-from keras_calib.functional.confidence import overconfidence
-from keras_calib.functional.confidence import overconfidence_error
-from keras_calib.functional.confidence import underconfidence
-from keras_calib.functional.proper import brier_decomposition
-from keras_calib.functional.proper import brier_score
-from keras_calib.functional.proper import calibration_decomposition
-from keras_calib.functional.proper import nll
+from keras_calib.functional.confidence import (
+    mean_confidence,
+    objectness_deviation,
+    overconfidence,
+    overconfidence_error,
+    underconfidence,
+)
+from keras_calib.functional.proper import (
+    brier_decomposition,
+    brier_score,
+    calibration_decomposition,
+    nll,
+)
 from keras_calib.functional.segmentation import per_image
 
 

@@ -4,19 +4,22 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from scored import binary
-from scored import loop_areas
+from scored import binary, loop_areas
 
 from keras_calib.formulas import scores
-from keras_calib.functional.failure_detection import failure_auroc
-from keras_calib.functional.failure_detection import failure_average_precision
-from keras_calib.functional.failure_detection import failure_fpr95
-from keras_calib.functional.risk_coverage import augrc
-from keras_calib.functional.risk_coverage import aurc
-from keras_calib.functional.risk_coverage import coverage_at_accuracy
-from keras_calib.functional.risk_coverage import eaurc
-from keras_calib.functional.risk_coverage import normalized_aurc
-from keras_calib.functional.risk_coverage import risk_coverage_curve
+from keras_calib.functional.ranking import (
+    failure_auroc,
+    failure_average_precision,
+    failure_fpr95,
+)
+from keras_calib.functional.risk_coverage import (
+    augrc,
+    aurc,
+    coverage_at_accuracy,
+    eaurc,
+    normalized_aurc,
+    risk_coverage_curve,
+)
 
 
 def scored_logits(seed=0, n=40):

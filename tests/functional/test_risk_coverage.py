@@ -4,22 +4,24 @@ import itertools
 
 import numpy as np
 import pytest
-from scored import binary
-from scored import loop_areas
-from scored import tied_data
+from scored import binary, loop_areas, tied_data
 
 import keras_calib as kc
-from keras_calib.functional.failure_detection import failure_auroc
-from keras_calib.functional.failure_detection import failure_average_precision
-from keras_calib.functional.failure_detection import failure_fpr95
-from keras_calib.functional.risk_coverage import augrc
-from keras_calib.functional.risk_coverage import aurc
-from keras_calib.functional.risk_coverage import coverage_at_accuracy
-from keras_calib.functional.risk_coverage import coverage_at_risk
-from keras_calib.functional.risk_coverage import eaugrc
-from keras_calib.functional.risk_coverage import eaurc
-from keras_calib.functional.risk_coverage import normalized_aurc
-from keras_calib.functional.risk_coverage import risk_at_coverage
+from keras_calib.functional.ranking import (
+    failure_auroc,
+    failure_average_precision,
+    failure_fpr95,
+)
+from keras_calib.functional.risk_coverage import (
+    augrc,
+    aurc,
+    coverage_at_accuracy,
+    coverage_at_risk,
+    eaugrc,
+    eaurc,
+    normalized_aurc,
+    risk_at_coverage,
+)
 
 ORDER = {"ties": "order"}
 

@@ -4,12 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.stats import binom
-from scipy.stats import kstest
+from scipy.stats import binom, kstest
 
 import keras_calib as kc
-from keras_calib.formulas.drawn_labels import DrawnLabels
-from keras_calib.formulas.drawn_labels import intraclass_correlation
+from keras_calib.formulas.drawn_labels import (
+    DrawnLabels,
+    intraclass_correlation,
+)
 
 _STATISTICS = ("ece", "chi2", "spiegelhalter", "ecce_range", "ecce_maximum")
 

@@ -4,39 +4,43 @@ from functools import partial
 
 import numpy as np
 import pytest
-from refusals import FUNCTIONS
-from refusals import IDS
-from refusals import LOSSES
-from refusals import METRICS
-from refusals import PROBS
-from refusals import UNIT
-from refusals import Case
-from refusals import choice
-from refusals import integer
-from refusals import number
-from refusals import on_data
-from refusals import refused
+from refusals import (
+    FUNCTIONS,
+    IDS,
+    LOSSES,
+    METRICS,
+    PROBS,
+    UNIT,
+    Case,
+    choice,
+    integer,
+    number,
+    on_data,
+    refused,
+)
 
 import keras_calib
-from keras_calib import ACLS
-from keras_calib import AECE
-from keras_calib import AURC
-from keras_calib import ECE
-from keras_calib import NLL
-from keras_calib import AdaptiveLabelSmoothing
-from keras_calib import ConfidencePenalty
-from keras_calib import FocalLoss
-from keras_calib import LabelRelaxation
-from keras_calib import LabelSmoothing
-from keras_calib import MbLS
-from keras_calib import ReliabilityDisplay
-from keras_calib import adaptive_ece
-from keras_calib import aurc
-from keras_calib import coverage_at_risk
-from keras_calib import eaurc
-from keras_calib import ece
-from keras_calib import nll
-from keras_calib import risk_at_coverage
+from keras_calib import (
+    ACLS,
+    AECE,
+    AURC,
+    ECE,
+    NLL,
+    AdaptiveLabelSmoothing,
+    ConfidencePenalty,
+    FocalLoss,
+    LabelRelaxation,
+    LabelSmoothing,
+    MbLS,
+    ReliabilityDisplay,
+    adaptive_ece,
+    aurc,
+    coverage_at_risk,
+    eaurc,
+    ece,
+    nll,
+    risk_at_coverage,
+)
 
 HYPERPARAMETERS = [
     *number(MbLS, "margin", (-1.0,), ">= 0"),

@@ -1,35 +1,36 @@
 """Labels, predictions and weights that cannot be are refused."""
 
 from functools import partial
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from cases import CALIBRATORS
-from refusals import _SOME
-from refusals import ALL
-from refusals import FIT
-from refusals import HARD_LOSSES
-from refusals import IDS
-from refusals import IN_TRAINING
-from refusals import IN_TRAINING_ONE
-from refusals import INF
-from refusals import LABELS
-from refusals import NAN
-from refusals import PREDICTIONS
-from refusals import PROBS
-from refusals import SOFT
-from refusals import TAKE_ARRAYS
-from refusals import TAKE_PROBS
-from refusals import TAKE_PROBS_ONE
-from refusals import Case
-from refusals import read_by_fit
-from refusals import read_by_loss
-from refusals import refused
-from refusals import same
-from refusals import seen
-from refusals import state
+from refusals import (
+    _SOME,
+    ALL,
+    FIT,
+    HARD_LOSSES,
+    IDS,
+    IN_TRAINING,
+    IN_TRAINING_ONE,
+    INF,
+    LABELS,
+    NAN,
+    PREDICTIONS,
+    PROBS,
+    SOFT,
+    TAKE_ARRAYS,
+    TAKE_PROBS,
+    TAKE_PROBS_ONE,
+    Case,
+    read_by_fit,
+    read_by_loss,
+    refused,
+    same,
+    seen,
+    state,
+)
 
 import keras_calib as kc
 from keras_calib import ECE

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from cases import one_hot
+from cases import BACKEND, array, one_hot
 from streams import compiled
 
 import keras_calib as kc

@@ -5,26 +5,30 @@ from functools import partial
 import keras
 import numpy as np
 import pytest
-from refusals import FIT
-from refusals import IDS
-from refusals import INF
-from refusals import LOSSES
-from refusals import METRICS
-from refusals import PROBS
-from refusals import Case
-from refusals import compiled_update
-from refusals import refused
-from refusals import same
-from refusals import seen
-from refusals import state
+from refusals import (
+    FIT,
+    IDS,
+    INF,
+    LOSSES,
+    METRICS,
+    PROBS,
+    Case,
+    compiled_update,
+    refused,
+    same,
+    seen,
+    state,
+)
 
-from keras_calib import AECE
-from keras_calib import AURC
-from keras_calib import ECE
-from keras_calib import NLL
-from keras_calib import RiskCoverageDisplay
-from keras_calib import SelectiveClassifier
-from keras_calib import TemperatureScaling
+from keras_calib import (
+    AECE,
+    AURC,
+    ECE,
+    NLL,
+    RiskCoverageDisplay,
+    SelectiveClassifier,
+    TemperatureScaling,
+)
 
 NOT_FITTED = [
     Case(

@@ -6,29 +6,33 @@ import numpy as np
 import pytest
 from cases import BACKEND
 from keras import ops
-from refusals import HARD_LOSSES
-from refusals import IDS
-from refusals import LOSSES
-from refusals import NAN
-from refusals import PROBS
-from refusals import compiled
-from refusals import compiled_update
-from refusals import of_library
-from refusals import read_by_loss
-from refusals import read_by_metric
+from refusals import (
+    HARD_LOSSES,
+    IDS,
+    LOSSES,
+    NAN,
+    PROBS,
+    compiled,
+    compiled_update,
+    of_library,
+    read_by_loss,
+    read_by_metric,
+)
 
-from keras_calib import AURC
-from keras_calib import ECE
-from keras_calib import FLSD
-from keras_calib import MMCE
-from keras_calib import NLL
-from keras_calib import BatchCoupledLoss
-from keras_calib import MbLS
-from keras_calib import RiskCoverageDisplay
-from keras_calib import aurc
-from keras_calib import ece
-from keras_calib import effective_labels
-from keras_calib import nll
+from keras_calib import (
+    AURC,
+    ECE,
+    FLSD,
+    MMCE,
+    NLL,
+    BatchCoupledLoss,
+    MbLS,
+    RiskCoverageDisplay,
+    aurc,
+    ece,
+    effective_labels,
+    nll,
+)
 
 IMPOSSIBLE = {
     "class id too large": np.array([0, 3]),

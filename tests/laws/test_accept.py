@@ -3,16 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import CALIBRATORS
-from cases import array
+from cases import BACKEND, CALIBRATORS, array
 from keras import ops
 from refusals import compiled
-from unsound import LABELS
-from unsound import LOGITS
-from unsound import ROWS
-from unsound import SOUND
-from unsound import check
+from unsound import LABELS, LOGITS, ROWS, SOUND, check
 
 import keras_calib as kc
 from keras_calib.formulas.scores import SCORE_NAMES

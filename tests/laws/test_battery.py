@@ -10,25 +10,21 @@ import battery
 import numpy as np
 import odd_inputs
 import pytest
-from battery import NAMES
-from battery import NUM
-from battery import base_of
-from battery import entry_of
-from cases import BACKEND
-from cases import CALIBRATORS
-from cases import LOSSES
-from cases import METRICS
-from odd_inputs import ODD_ARRAYS
-from odd_inputs import ODD_LABELS
-from odd_inputs import ODD_PREDICTIONS
-from odd_inputs import ODD_PROBS
-from odd_inputs import ODD_WEIGHTS
-from odd_inputs import WIDE_IDS
-from odd_inputs import is_error
-from odd_inputs import of_house
-from odd_inputs import outcome
-from odd_inputs import shown
-from odd_inputs import with_wide_id
+from battery import NAMES, NUM, base_of, entry_of
+from cases import BACKEND, CALIBRATORS, LOSSES, METRICS
+from odd_inputs import (
+    ODD_ARRAYS,
+    ODD_LABELS,
+    ODD_PREDICTIONS,
+    ODD_PROBS,
+    ODD_WEIGHTS,
+    WIDE_IDS,
+    is_error,
+    of_house,
+    outcome,
+    shown,
+    with_wide_id,
+)
 
 # Fits that need a package which this environment lacks.
 OUT_OF_REACH = {x.cls.__name__ for x in CALIBRATORS if not x.can_fit}

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import METRICS
-from cases import sample
-from cases import softmax
+from cases import METRICS, sample, softmax
 
 import keras_calib as kc
 

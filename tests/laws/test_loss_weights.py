@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 from cases import array
 from keras import ops
-from loss_batches import ALL
-from loss_batches import COUPLED
-from loss_batches import PER_SAMPLE
-from loss_batches import REPRESENTATIVES
-from loss_batches import agree
-from loss_batches import draws
-from loss_batches import eager
-from loss_batches import in_a_graph
-from loss_batches import smooth
+from loss_batches import (
+    ALL,
+    COUPLED,
+    PER_SAMPLE,
+    REPRESENTATIVES,
+    agree,
+    draws,
+    eager,
+    in_a_graph,
+    smooth,
+)
 
 from keras_calib.backend.gradients import value_and_grad
 

@@ -5,30 +5,26 @@ import json
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import HAS_FLOAT64
-from cases import LOSSES
-from cases import array
-from cases import one_hot
-from cases import sample
-from cases import softmax
+from cases import BACKEND, HAS_FLOAT64, LOSSES, array, one_hot, sample, softmax
 from keras import ops
-from loss_batches import ALL
-from loss_batches import CASES
-from loss_batches import FIRST
-from loss_batches import HERE
-from loss_batches import INVARIANT
-from loss_batches import PER_SAMPLE
-from loss_batches import REPRESENTATIVES
-from loss_batches import K
-from loss_batches import agree
-from loss_batches import compiled
-from loss_batches import draws
-from loss_batches import eager
-from loss_batches import in_a_graph
-from loss_batches import losses_and_gradient
-from loss_batches import run_once
-from loss_batches import smooth
+from loss_batches import (
+    ALL,
+    CASES,
+    FIRST,
+    HERE,
+    INVARIANT,
+    PER_SAMPLE,
+    REPRESENTATIVES,
+    K,
+    agree,
+    compiled,
+    draws,
+    eager,
+    in_a_graph,
+    losses_and_gradient,
+    run_once,
+    smooth,
+)
 
 from keras_calib.backend.gradients import value_and_grad
 

@@ -5,8 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from cases import CALIBRATORS
-from cases import METRICS
+from cases import CALIBRATORS, METRICS
 from loss_cases import LOSSES
 
 import keras_calib as kc

@@ -5,15 +5,11 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import CALIBRATORS
-from cases import METRICS
-from cases import array
-from cases import softmax
+from cases import BACKEND, CALIBRATORS, METRICS, array, softmax
 
 import keras_calib as kc
 from keras_calib.formulas import scores
-from keras_calib.formulas.sequences import sequence_confidence
+from keras_calib.text.sequences import sequence_confidence
 
 # Means over all classes, whatever rows rule out.
 OF_ALL_CLASSES = (kc.ClasswiseECE,)

@@ -3,17 +3,17 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from cases import one_hot
+from cases import BACKEND, array, one_hot
 from keras import ops
-from loss_batches import CASES
-from loss_batches import HERE
-from loss_batches import K
-from loss_batches import agree
-from loss_batches import compiled
-from loss_batches import eager
-from loss_batches import losses_and_gradient
+from loss_batches import (
+    CASES,
+    HERE,
+    K,
+    agree,
+    compiled,
+    eager,
+    losses_and_gradient,
+)
 
 import keras_calib as kc
 from keras_calib.backend.gradients import value_and_grad

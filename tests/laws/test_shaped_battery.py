@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import shaped
 from cases import BACKEND
-from odd_inputs import WIDE_IDS
-from odd_inputs import is_error
-from odd_inputs import of_house
-from odd_inputs import outcome
-from odd_inputs import shown
-from odd_inputs import with_wide_id
+from odd_inputs import (
+    WIDE_IDS,
+    is_error,
+    of_house,
+    outcome,
+    shown,
+    with_wide_id,
+)
 from shaped import SHAPED
 
 import keras_calib as kc

@@ -4,14 +4,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from cases import one_hot
-from loss_batches import FIRST
-from loss_batches import REPRESENTATIVES
-from loss_batches import compiled
-from odd_inputs import WIDE_IDS
-from odd_inputs import with_wide_id
+from cases import BACKEND, array, one_hot
+from loss_batches import FIRST, REPRESENTATIVES, compiled
+from odd_inputs import WIDE_IDS, with_wide_id
 
 import keras_calib as kc
 

@@ -4,10 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import HAS_FLOAT64
-from cases import array
-from cases import one_hot
+from cases import BACKEND, HAS_FLOAT64, array, one_hot
 from keras import ops
 
 import keras_calib as kc

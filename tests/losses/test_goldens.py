@@ -4,15 +4,15 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import HAS_FLOAT64
-from cases import array
-from golden_losses import FLOAT32_ONLY
-from golden_losses import FLOAT64_ONLY
-from golden_losses import LEFT_OUT
-from golden_losses import NOT_EXPRESSED
-from golden_losses import VALUE_ONLY
-from golden_losses import all_goldens
+from cases import BACKEND, HAS_FLOAT64, array
+from golden_losses import (
+    FLOAT32_ONLY,
+    FLOAT64_ONLY,
+    LEFT_OUT,
+    NOT_EXPRESSED,
+    VALUE_ONLY,
+    all_goldens,
+)
 from keras import ops
 from paths import TESTS
 

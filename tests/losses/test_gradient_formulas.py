@@ -4,9 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from cases import array
-from cases import one_hot
-from cases import softmax
+from cases import array, one_hot, softmax
 from keras import ops
 
 import keras_calib as kc

@@ -5,12 +5,9 @@ import contextlib
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from keras import ops
-from loss_batches import CASES
-from loss_batches import COUPLED
-from loss_batches import FIRST
+from loss_batches import CASES, COUPLED, FIRST
 
 import keras_calib as kc
 

@@ -4,14 +4,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import HAS_FLOAT64
-from cases import array
-from cases import one_hot
-from cases import sample
-from cases import softmax
-from loss_batches import CASES
-from loss_batches import K
+from cases import BACKEND, HAS_FLOAT64, array, one_hot, sample, softmax
+from loss_batches import CASES, K
 
 import keras_calib as kc
 from keras_calib.backend.gradients import value_and_grad

@@ -4,10 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import LOSSES
-from cases import array
-from cases import sample
+from cases import BACKEND, LOSSES, array, sample
 from keras import ops
 
 import keras_calib as kc

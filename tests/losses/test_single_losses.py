@@ -2,17 +2,13 @@
 
 import numpy as np
 import pytest
-from cases import array
-from cases import one_hot
-from cases import sample
-from cases import softmax
+from cases import array, one_hot, sample, softmax
 from keras import ops
-from loss_batches import FIRST
-from loss_batches import K
+from loss_batches import FIRST, K
 
 import keras_calib as kc
 from keras_calib.backend.gradients import value_and_grad
-from keras_calib.losses.label_forms import reads_ids
+from keras_calib.losses.targets import reads_ids
 
 N = 480
 

@@ -5,10 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import HAS_FLOAT64
-from cases import array
-from cases import softmax
+from cases import BACKEND, HAS_FLOAT64, array, softmax
 from keras import ops
 from loss_batches import compiled
 from paths import TESTS

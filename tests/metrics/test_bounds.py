@@ -5,8 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from cases import METRIC_DATA
-from cases import TABLE
+from cases import METRIC_DATA, TABLE
 from keras import ops
 from streams import predictions
 

@@ -5,8 +5,7 @@ import pytest
 
 import keras_calib as kc
 from keras_calib.formulas.binned_intervals import error_interval
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.bins import bin_sums
+from keras_calib.formulas.bins import bin_index, bin_sums
 
 pytestmark = pytest.mark.data
 

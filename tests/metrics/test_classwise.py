@@ -4,9 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import sample
-from cases import softmax
+from cases import BACKEND, sample, softmax
 from streams import updated_compiled
 
 import keras_calib as kc

@@ -5,9 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from cases import KINDS
-from cases import METRICS
-from cases import array
+from cases import KINDS, METRICS, array
 from streams import predictions
 
 import keras_calib as kc

@@ -7,15 +7,9 @@ import sys
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import KINDS
-from cases import METRICS
-from cases import softmax
+from cases import BACKEND, KINDS, METRICS, softmax
 from paths import TESTS
-from streams import compiled_update
-from streams import predictions
-from streams import state
-from streams import stream
+from streams import compiled_update, predictions, state, stream
 
 import keras_calib as kc
 

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import METRICS
-from cases import TABLE
-from cases import softmax
+from cases import METRICS, TABLE, softmax
 from keras import ops
 
 from keras_calib.metrics import base

@@ -4,15 +4,17 @@ import keras
 import numpy as np
 import pytest
 from cases import BACKEND
-from streams import ALL_CLASSES
-from streams import STATES
-from streams import holds
-from streams import predictions
-from streams import program_of
-from streams import result_compiled
-from streams import same_state
-from streams import state
-from streams import updated_compiled
+from streams import (
+    ALL_CLASSES,
+    STATES,
+    holds,
+    predictions,
+    program_of,
+    result_compiled,
+    same_state,
+    state,
+    updated_compiled,
+)
 
 import keras_calib as kc
 

@@ -3,30 +3,33 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import HAS_FLOAT64
-from cases import METRIC_DATA
-from cases import METRICS
-from cases import TABLE
-from cases import array
-from cases import one_hot
-from cases import sample
-from cases import softmax
-from hypothesis import given
-from hypothesis import settings
+from cases import (
+    BACKEND,
+    HAS_FLOAT64,
+    METRIC_DATA,
+    METRICS,
+    TABLE,
+    array,
+    one_hot,
+    sample,
+    softmax,
+)
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
-from streams import ALL_CLASSES
-from streams import STATES
-from streams import case_of
-from streams import compiled_update
-from streams import holds
-from streams import predictions
-from streams import result_compiled
-from streams import same_state
-from streams import state
-from streams import stream
-from streams import updated_compiled
+from streams import (
+    ALL_CLASSES,
+    STATES,
+    case_of,
+    compiled_update,
+    holds,
+    predictions,
+    result_compiled,
+    same_state,
+    state,
+    stream,
+    updated_compiled,
+)
 
 import keras_calib as kc
 

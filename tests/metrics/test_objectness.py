@@ -3,9 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from cases import softmax
+from cases import BACKEND, array, softmax
 from streams import updated_compiled
 
 import keras_calib as kc

@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from cases import softmax
-from streams import case_of
-from streams import compiled_update
-from streams import holds
-from streams import state
-from streams import stream
-from streams import updated_compiled
+from cases import BACKEND, array, softmax
+from streams import (
+    case_of,
+    compiled_update,
+    holds,
+    state,
+    stream,
+    updated_compiled,
+)
 
 import keras_calib as kc
 

@@ -3,9 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from cases import METRICS
-from cases import sample
-from cases import softmax
+from cases import METRICS, sample, softmax
 
 import keras_calib as kc
 from keras_calib.formulas.scores import SCORE_NAMES

@@ -5,8 +5,7 @@ from functools import partial
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from streams import updated_compiled
 
 import keras_calib as kc

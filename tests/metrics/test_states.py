@@ -6,16 +6,15 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import METRICS
-from cases import TABLE
-from cases import array
-from streams import STATES
-from streams import case_of
-from streams import predictions
-from streams import state
-from streams import stream
-from streams import updated_compiled
+from cases import BACKEND, METRICS, TABLE, array
+from streams import (
+    STATES,
+    case_of,
+    predictions,
+    state,
+    stream,
+    updated_compiled,
+)
 
 import keras_calib as kc
 

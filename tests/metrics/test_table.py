@@ -5,10 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import TABLE
-from cases import sample
-from cases import softmax
+from cases import BACKEND, TABLE, sample, softmax
 from streams import predictions
 
 import keras_calib as kc

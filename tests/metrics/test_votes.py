@@ -5,17 +5,16 @@ import functools
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import METRICS
-from cases import TABLE
-from cases import array
+from cases import BACKEND, METRICS, TABLE, array
 from keras import ops
-from streams import ALL_CLASSES
-from streams import case_of
-from streams import predictions
-from streams import state
-from streams import stream
-from streams import updated_compiled
+from streams import (
+    ALL_CLASSES,
+    case_of,
+    predictions,
+    state,
+    stream,
+    updated_compiled,
+)
 
 import keras_calib as kc
 from keras_calib.functional.canonical import canonical_calibration_error

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from cases import BACKEND
 from file_writers import writer
-from logged_training import LOSS
-from logged_training import close
-from logged_training import fails_before_training
-from logged_training import fit
-from logged_training import logger
-from logged_training import network
+from logged_training import (
+    LOSS,
+    close,
+    fails_before_training,
+    fit,
+    logger,
+    network,
+)
 from paths import ROOT
 
 import keras_calib as kc

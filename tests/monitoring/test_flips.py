@@ -8,15 +8,17 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from cases import BACKEND
-from logged_training import KERNELS
-from logged_training import LOSS
-from logged_training import Step
-from logged_training import X
-from logged_training import Y
-from logged_training import close
-from logged_training import fit
-from logged_training import logger
-from logged_training import network
+from logged_training import (
+    KERNELS,
+    LOSS,
+    Step,
+    X,
+    Y,
+    close,
+    fit,
+    logger,
+    network,
+)
 
 import keras_calib as kc
 

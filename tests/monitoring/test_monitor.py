@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-from monitored import answers
-from monitored import monitor
-from monitored import names
-from monitored import same
+from monitored import answers, monitor, names, same
 
 import keras_calib as kc
 from keras_calib import Monitor

@@ -8,13 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from monitored import answers
-from monitored import monitor
-from monitored import same
+from monitored import answers, monitor, same
 
 import keras_calib as kc
-from keras_calib import Monitor
-from keras_calib import add_windows
+from keras_calib import Monitor, add_windows
 from keras_calib.monitoring.monitor_record import Record
 
 GOING = monitor().update(*answers(333))

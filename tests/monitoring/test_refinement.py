@@ -3,14 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from logged_training import Step
-from logged_training import X
-from logged_training import Y
-from logged_training import close
-from logged_training import fit
-from logged_training import logger
-from logged_training import network
-from logged_training import predicted
+from logged_training import Step, X, Y, close, fit, logger, network, predicted
 
 import keras_calib as kc
 

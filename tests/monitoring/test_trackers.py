@@ -4,9 +4,7 @@ import sys
 import types
 
 import pytest
-from logged_training import fit
-from logged_training import logger
-from logged_training import network
+from logged_training import fit, logger, network
 
 
 class ByMetrics:

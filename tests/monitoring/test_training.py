@@ -7,15 +7,17 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from cases import BACKEND
-from logged_training import LOSS
-from logged_training import QUICK
-from logged_training import Step
-from logged_training import X
-from logged_training import Y
-from logged_training import fails_before_training
-from logged_training import fit
-from logged_training import logger
-from logged_training import network
+from logged_training import (
+    LOSS,
+    QUICK,
+    Step,
+    X,
+    Y,
+    fails_before_training,
+    fit,
+    logger,
+    network,
+)
 
 import keras_calib as kc
 

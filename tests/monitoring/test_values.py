@@ -6,20 +6,21 @@ import keras
 import matplotlib as mpl
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import LOSSES
-from logged_training import KERNELS
-from logged_training import LOSS
-from logged_training import QUICK
-from logged_training import RNG
-from logged_training import Step
-from logged_training import X
-from logged_training import Y
-from logged_training import close
-from logged_training import fit
-from logged_training import logger
-from logged_training import network
-from logged_training import predicted
+from cases import BACKEND, LOSSES
+from logged_training import (
+    KERNELS,
+    LOSS,
+    QUICK,
+    RNG,
+    Step,
+    X,
+    Y,
+    close,
+    fit,
+    logger,
+    network,
+    predicted,
+)
 
 import keras_calib as kc
 from keras_calib.monitoring import evaluation

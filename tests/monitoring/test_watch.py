@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from keras_calib.monitoring import watch as watches
-from keras_calib.monitoring.hypotheses import CalibrationHolds
-from keras_calib.monitoring.hypotheses import CoverageHolds
-from keras_calib.monitoring.hypotheses import RiskHolds
+from keras_calib.monitoring.hypotheses import (
+    CalibrationHolds,
+    CoverageHolds,
+    RiskHolds,
+)
 from keras_calib.monitoring.watch import Watch
 
 LENGTH = 6

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from cases import BACKEND
 
-from keras_calib import Monitor
-from keras_calib import add_windows
-from keras_calib import window_sums
+from keras_calib import Monitor, add_windows, window_sums
 from keras_calib.monitoring.windows import _sums_of
 
 NUM, WIDTH = 1200, 200.0

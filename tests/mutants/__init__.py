@@ -3,8 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
-from mutants.mutant import Mutant
-from mutants.mutant import lines_of
+from mutants.mutant import Mutant, lines_of
 
 __all__ = ["MUTANTS", "Mutant", "lines_of"]
 

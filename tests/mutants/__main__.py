@@ -24,9 +24,7 @@ import pytest
 import scipy.stats  # noqa: F401
 from paths import ROOT
 
-from mutants import MUTANTS
-from mutants import Mutant
-from mutants import lines_of
+from mutants import MUTANTS, Mutant, lines_of
 
 _SHARED = ("pyproject.toml", "setup.cfg", "examples", "docs", "README.md")
 

@@ -79,9 +79,7 @@ def data_sets(tmp_path_factory, picture):
 @pytest.fixture(scope="module")
 def detection_folder(tmp_path_factory):
     """Two data sets, with boxes and without, and runs of classifiers."""
-    from detection_cases import classifier
-    from detection_cases import store
-    from detection_cases import write_run
+    from detection_cases import classifier, store, write_run
     from nets.dense import dense
 
     folder = tmp_path_factory.mktemp("detection")
@@ -149,10 +147,7 @@ def mocked(monkeypatch, picture):
     """TFDS with images of this test, also of data sets it does not know."""
     import tensorflow as tf
     import tensorflow_datasets as tfds
-    from data import datasets
-    from data import images
-    from data import large_images
-    from data import scenes
+    from data import datasets, images, large_images, scenes
     from examples_with_boxes import coherent
     from recipe_cases import NUM_IMAGES
 

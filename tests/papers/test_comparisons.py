@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 from absl import app
-from recipe_cases import ROOT
-from recipe_cases import fake_runs
-from results import comparisons
-from results import other_data
-from results import pairs
+from recipe_cases import ROOT, fake_runs
+from results import comparisons, other_data, pairs
 from results import runs as run_results
 
 

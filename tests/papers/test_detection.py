@@ -12,9 +12,7 @@ import tensorflow_datasets as tfds
 from absl import app
 from data import detection as boxes_data
 from detection_cases import trained
-from recipe_cases import PAPERS
-from recipe_cases import RECIPES
-from recipe_cases import killed_after_an_epoch
+from recipe_cases import PAPERS, RECIPES, killed_after_an_epoch
 from results import runs as run_results
 from runs import detection
 

@@ -5,13 +5,9 @@ import shlex
 import sys
 
 import pytest
-from absl import app
-from absl import flags
-from config import flag_order
-from config import losses
-from config import recipe_flags
-from recipe_cases import RECIPES
-from recipe_cases import ROOT
+from absl import app, flags
+from config import flag_order, losses, recipe_flags
+from recipe_cases import RECIPES, ROOT
 
 MARGIN, STRENGTH = "--margin=4", "--loss_option=strength=0.3"
 

@@ -8,8 +8,7 @@ import sys
 import numpy as np
 import pytest
 from absl import app
-from recipe_cases import PAPERS
-from recipe_cases import ROOT
+from recipe_cases import PAPERS, ROOT
 from results import hierarchical
 from scipy.stats import norm
 

@@ -11,9 +11,7 @@ from keras.src.applications import resnet as keras_resnet
 from keras.src.legacy.saving import legacy_h5_format
 from nets import imagenet
 from nets.resnet import RESNET50
-from small_nets import answers
-from small_nets import build
-from small_nets import features_model
+from small_nets import answers, build, features_model
 
 # Red, green and blue of an image in [0, 255], as Keras and torchvision do.
 LEVELS = np.array([103.939, 116.779, 123.68])

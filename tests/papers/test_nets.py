@@ -4,20 +4,19 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from nets.catalogue import NETS
-from nets.catalogue import SEGMENTERS
-from nets.catalogue import patch_size
-from nets.catalogue import stem
+from nets.catalogue import NETS, SEGMENTERS, patch_size, stem
 from nets.convolutions import convolution
 from nets.fused import FusedBatchNormalization
-from small_nets import DEEPLABV3_RESNET50
-from small_nets import SMALL
-from small_nets import answers
-from small_nets import build
-from small_nets import build_small
-from small_nets import features_model
-from small_nets import random_inputs
-from small_nets import trainable
+from small_nets import (
+    DEEPLABV3_RESNET50,
+    SMALL,
+    answers,
+    build,
+    build_small,
+    features_model,
+    random_inputs,
+    trainable,
+)
 
 import keras_calib
 

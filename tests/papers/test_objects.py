@@ -10,21 +10,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from absl import app
-from absl import flags
+from absl import app, flags
 from absl.testing import flagsaver
-from data import class_maps
-from data import large_images
-from recipe_cases import NUM_IMAGES
-from recipe_cases import RECIPES
-from recipe_cases import fake_runs
-from recipe_cases import smaller
+from data import class_maps, large_images
+from recipe_cases import NUM_IMAGES, RECIPES, fake_runs, smaller
 from results import comparisons
 from results import objectness as pictures
 from results import runs as run_results
 from runs import images as image_tasks
-from runs import objectness
-from runs import training
+from runs import objectness, training
 
 BOXED = "imagenet_boxes_resnet50"
 

@@ -8,9 +8,7 @@ import types
 import numpy as np
 import pytest
 from data import images as image_sets
-from recipe_cases import PAPERS
-from recipe_cases import RECIPES
-from recipe_cases import ROOT
+from recipe_cases import PAPERS, RECIPES, ROOT
 from results import runs as run_results
 
 

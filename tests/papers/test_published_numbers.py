@@ -4,10 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from recipe_cases import LOSSES
-from recipe_cases import RECIPES
-from recipe_cases import SETUPS
-from recipe_cases import comment
+from recipe_cases import LOSSES, RECIPES, SETUPS, comment
 from results import tables
 
 import keras_calib

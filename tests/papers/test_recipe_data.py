@@ -12,9 +12,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from absl import app
-from data import datasets
+from data import datasets, large_images
 from data import images as image_sets
-from data import large_images
 from data import texts as text_sets
 from PIL import Image
 from runs import images as image_tasks

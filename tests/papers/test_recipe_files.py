@@ -9,15 +9,10 @@ import numpy as np
 import pytest
 from absl import flags
 from cases import array
-from config import losses
-from config import recipe_flags
+from config import losses, recipe_flags
 from nets import catalogue
 from nets.detector import DETECTORS
-from recipe_cases import LOSSES
-from recipe_cases import RECIPES
-from recipe_cases import SETUPS
-from recipe_cases import SWEEPS
-from recipe_cases import comment
+from recipe_cases import LOSSES, RECIPES, SETUPS, SWEEPS, comment
 
 import keras_calib
 from keras_calib.backend.gradients import value_and_grad

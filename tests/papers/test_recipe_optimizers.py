@@ -6,8 +6,7 @@ import keras
 import numpy as np
 import pytest
 from absl import app
-from config import optimizers
-from config import strategies
+from config import optimizers, strategies
 
 
 def setup_of(**fields):

@@ -11,8 +11,7 @@ import pytest
 from config import losses
 from data import images as image_sets
 from file_writers import writer
-from recipe_cases import LOSSES
-from recipe_cases import killed_after_an_epoch
+from recipe_cases import LOSSES, killed_after_an_epoch
 from results import runs as run_results
 from runs import images as image_tasks
 from runs import training

@@ -7,16 +7,11 @@ import check_claims
 import keras
 import numpy as np
 import pytest
-from recipe_cases import ROOT
-from recipe_cases import fake_runs
-from results import mixtures
-from results import pairs
-from results import pixels
+from recipe_cases import ROOT, fake_runs
+from results import mixtures, pairs, pixels, selections
 from results import runs as run_results
-from results import selections
 from runs import regularizers
-from scipy.special import log_softmax
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 
 import keras_calib
 

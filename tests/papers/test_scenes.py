@@ -6,10 +6,12 @@ import pytest
 import tensorflow as tf
 from absl import app
 from data import scenes as scene_sets
-from recipe_cases import NUM_IMAGES
-from recipe_cases import marked_scenes
-from recipe_cases import write_mask
-from recipe_cases import write_segmentation
+from recipe_cases import (
+    NUM_IMAGES,
+    marked_scenes,
+    write_mask,
+    write_segmentation,
+)
 from results import runs as run_results
 from runs import scenes as scene_tasks
 

@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 from nets import imagenet
 from nets.resnet import RESNET50
-from small_nets import DEEPLABV3_RESNET50
-from small_nets import answers
-from small_nets import build
-from small_nets import build_small
-from small_nets import features_model
-from small_nets import trainable
+from small_nets import (
+    DEEPLABV3_RESNET50,
+    answers,
+    build,
+    build_small,
+    features_model,
+    trainable,
+)
 
 
 def test_decoder_of_deeplabv3plus_has_48_low_channels_and_256():

@@ -11,13 +11,15 @@ import tensorflow_datasets as tfds
 from absl import app
 from examples_with_boxes import write_voc
 from nets import catalogue
-from recipe_cases import DETECTORS
-from recipe_cases import NUM_IMAGES
-from recipe_cases import SETUPS
-from recipe_cases import SIZE
-from recipe_cases import one_step
-from recipe_cases import smaller
-from recipe_cases import task_of
+from recipe_cases import (
+    DETECTORS,
+    NUM_IMAGES,
+    SETUPS,
+    SIZE,
+    one_step,
+    smaller,
+    task_of,
+)
 from results import runs as run_results
 from runs import images as image_tasks
 

@@ -6,13 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from absl import app
-from absl import flags
+from absl import app, flags
 from config import recipe_flags
-from recipe_cases import PAPERS
-from recipe_cases import RECIPES
-from recipe_cases import ROOT
-from recipe_cases import fake_runs
+from recipe_cases import PAPERS, RECIPES, ROOT, fake_runs
 from results import runs as run_results
 from runs import sweeps
 

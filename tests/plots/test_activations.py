@@ -6,8 +6,7 @@ import keras
 import matplotlib as mpl
 import numpy as np
 import pytest
-from keras import layers
-from keras import ops
+from keras import layers, ops
 from noisy_predictions import softmax
 
 import keras_calib as kc

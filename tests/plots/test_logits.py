@@ -6,8 +6,7 @@ import keras
 import matplotlib as mpl
 import numpy as np
 import pytest
-from noisy_predictions import noisy_predictions
-from noisy_predictions import softmax
+from noisy_predictions import noisy_predictions, softmax
 
 import keras_calib as kc
 from keras_calib.functional.classwise import classwise_bins

@@ -3,18 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from data_forms import COUNT
-from data_forms import Batches
-from data_forms import K
-from data_forms import W
-from data_forms import X
-from data_forms import Y
-from data_forms import forms
-from data_forms import network
+from data_forms import COUNT, Batches, K, W, X, Y, forms, network
 
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.predictions import batches_of
-from keras_calib.predictions import predict_batches
+from keras_calib.predictions import batches_of, predict_batches
 from keras_calib.predictions.batches import count_batches
 from keras_calib.predictions.collect import predicted
 from keras_calib.predictions.outputs import read_as

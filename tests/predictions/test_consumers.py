@@ -4,16 +4,18 @@ import keras
 import numpy as np
 import pytest
 from cases import BACKEND
-from data_forms import COUNT
-from data_forms import KERNEL
-from data_forms import K
-from data_forms import W
-from data_forms import X
-from data_forms import Y
-from data_forms import forms
-from data_forms import network
-from data_forms import rng
-from data_forms import two_outputs
+from data_forms import (
+    COUNT,
+    KERNEL,
+    K,
+    W,
+    X,
+    Y,
+    forms,
+    network,
+    rng,
+    two_outputs,
+)
 from report_pages import results_alone
 
 import keras_calib as kc

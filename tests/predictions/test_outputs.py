@@ -3,13 +3,11 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 
 import keras_calib as kc
 from keras_calib.exporting.served_model import ServedModel
-from keras_calib.predictions.outputs import reads_logits
-from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.predictions.outputs import reads_logits, to_model_logits
 
 portable = pytest.mark.portable
 

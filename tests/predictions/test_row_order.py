@@ -3,10 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from data_forms import KERNEL
-from data_forms import K
+from data_forms import KERNEL, K, network
 from data_forms import X as FEW
-from data_forms import network
 from report_pages import results_alone
 
 import keras_calib as kc
@@ -47,8 +45,7 @@ def dataset():
 
 def loader(shuffle):
     from torch import tensor
-    from torch.utils.data import DataLoader
-    from torch.utils.data import TensorDataset
+    from torch.utils.data import DataLoader, TensorDataset
 
     made = TensorDataset(tensor(X), tensor(LABELS))
     return DataLoader(made, batch_size=10, shuffle=shuffle)

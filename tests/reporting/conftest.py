@@ -16,10 +16,12 @@ def cached_template():
 @pytest.fixture(scope="module", autouse=True)
 def templates_are_compiled_once():
     """A report compiles its template twice, which takes a third of its time."""
-    from keras_calib.reporting import entry_points
-    from keras_calib.reporting import html
-    from keras_calib.reporting import label_page
-    from keras_calib.reporting import label_report
+    from keras_calib.reporting import (
+        entry_points,
+        html,
+        label_page,
+        label_report,
+    )
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (html, entry_points, label_page, label_report):
@@ -30,8 +32,7 @@ def templates_are_compiled_once():
 @pytest.fixture
 def words_alone(monkeypatch):
     """Pages whose pictures are empty and whose intervals are rough."""
-    from report_pages import few_replicates
-    from report_pages import pictures_left_out
+    from report_pages import few_replicates, pictures_left_out
 
     few_replicates(monkeypatch)
     pictures_left_out(monkeypatch)

@@ -9,8 +9,8 @@ import keras_calib as kc
 from keras_calib.reporting.command_line import main
 from keras_calib.reporting.prediction_files.threshold_file import (
     is_threshold_file,
+    read_threshold,
 )
-from keras_calib.reporting.prediction_files.threshold_file import read_threshold
 
 
 @pytest.mark.parametrize("grouped", [False, True])

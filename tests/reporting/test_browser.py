@@ -9,8 +9,7 @@ from html import unescape
 
 import numpy as np
 import pytest
-from report_pages import Page
-from report_pages import slider
+from report_pages import Page, slider
 
 import keras_calib as kc
 

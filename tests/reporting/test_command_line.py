@@ -10,10 +10,12 @@ from noisy_predictions import noisy_predictions
 from paths import ROOT
 from report_pages import write_file
 
-from keras_calib.reporting.command_line import COMMANDS
-from keras_calib.reporting.command_line import command_module
-from keras_calib.reporting.command_line import main
-from keras_calib.reporting.command_line import runs_as_command
+from keras_calib.reporting.command_line import (
+    COMMANDS,
+    command_module,
+    main,
+    runs_as_command,
+)
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 

@@ -3,12 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from report_pages import Page
-from report_pages import mistakes
+from report_pages import Page, mistakes
 
 import keras_calib as kc
-from keras_calib.reporting import label_page
-from keras_calib.reporting import label_report
+from keras_calib.reporting import label_page, label_report
 
 NAMES = ["sky", "car", "dog"]
 

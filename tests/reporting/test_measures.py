@@ -2,9 +2,7 @@
 
 import pytest
 
-from keras_calib.reporting.measures import EXPLAINED
-from keras_calib.reporting.measures import directions
-from keras_calib.reporting.measures import measures
+from keras_calib.reporting.measures import EXPLAINED, directions, measures
 
 
 def results(changed):

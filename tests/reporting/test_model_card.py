@@ -5,8 +5,7 @@ import json
 import pytest
 from cases import BACKEND
 from exported import trained
-from selection_data import noisy
-from selection_data import temperature
+from selection_data import noisy, temperature
 
 import keras_calib as kc
 

@@ -6,14 +6,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from noisy_predictions import noisy_predictions
-from noisy_predictions import softmax
-from report_pages import Page
-from report_pages import few_replicates
-from report_pages import mistakes
-from report_pages import pictures_left_out
-from report_pages import slider
-from report_pages import slider_start
+from noisy_predictions import noisy_predictions, softmax
+from report_pages import (
+    Page,
+    few_replicates,
+    mistakes,
+    pictures_left_out,
+    slider,
+    slider_start,
+)
 
 import keras_calib as kc
 from keras_calib.reporting import entry_points

@@ -5,13 +5,14 @@ import re
 import keras
 import numpy as np
 import pytest
-from noisy_predictions import noisy_predictions
-from noisy_predictions import softmax
-from report_pages import Page
-from report_pages import mistakes
-from report_pages import pictures_left_out
-from report_pages import results_alone
-from report_pages import slider
+from noisy_predictions import noisy_predictions, softmax
+from report_pages import (
+    Page,
+    mistakes,
+    pictures_left_out,
+    results_alone,
+    slider,
+)
 
 import keras_calib as kc
 

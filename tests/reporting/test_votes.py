@@ -4,11 +4,13 @@ import keras
 import numpy as np
 import pytest
 from noisy_predictions import noisy_predictions
-from report_pages import Page
-from report_pages import mistakes
-from report_pages import pictures_left_out
-from report_pages import results_alone
-from report_pages import slider
+from report_pages import (
+    Page,
+    mistakes,
+    pictures_left_out,
+    results_alone,
+    slider,
+)
 
 import keras_calib as kc
 

@@ -12,9 +12,7 @@ import functools
 import re
 
 import pytest
-from pages import END
-from pages import PAGES
-from pages import paragraphs
+from pages import END, PAGES, paragraphs
 from paths import ROOT
 from repository_files import parse
 

@@ -7,11 +7,9 @@ import keras
 import matplotlib as mpl
 import pytest
 from given import GIVEN
-from pages import PAGES
-from pages import blocks
+from pages import PAGES, blocks
 from paths import ROOT
-from promised import PROMISED
-from promised import TO_THE_END
+from promised import PROMISED, TO_THE_END
 
 from keras_calib.reporting.command_line import COMMANDS
 

@@ -3,11 +3,13 @@
 import inspect
 import re
 
-from repository_files import PUBLIC
-from repository_files import documented
-from repository_files import is_named_tuple
-from repository_files import parameters
-from repository_files import sections
+from repository_files import (
+    PUBLIC,
+    documented,
+    is_named_tuple,
+    parameters,
+    sections,
+)
 
 
 def test_docstrings_begin_with_one_short_sentence():

@@ -7,8 +7,7 @@ import pkgutil
 
 import keras
 import pytest
-from report_pages import few_replicates
-from report_pages import pictures_left_out
+from report_pages import few_replicates, pictures_left_out
 
 import keras_calib
 

@@ -1,4 +1,4 @@
-"""Files are short and well named, and speak of the library alone."""
+"""Files are well named, and speak of the library alone."""
 
 import ast
 import importlib
@@ -8,15 +8,15 @@ from pathlib import Path
 import mutants
 import pytest
 from frozen import SUBJECTS
-from paths import ROOT
-from paths import TESTS
-from repository_files import MODULES
-from repository_files import module_name
-from repository_files import parse
-from repository_files import repository_files
-from repository_files import text_files
+from paths import ROOT, TESTS
+from repository_files import (
+    MODULES,
+    module_name,
+    parse,
+    repository_files,
+    text_files,
+)
 
-MAX_LINES = 400
 VAGUE_NAMES = {"common", "helpers", "misc", "tools", "util", "utils"}
 
 # Put together here, so that this file does not contain what it looks for.
@@ -30,16 +30,6 @@ WORKING_PAPERS = re.compile(
         )
     )
 )
-
-
-def test_modules_are_short_enough_to_read():
-    found = {
-        str(path.relative_to(ROOT)): lines
-        for path in [*MODULES, *TESTS.rglob("*.py")]
-        if (lines := len(path.read_text(encoding="utf-8").splitlines()))
-        > MAX_LINES
-    }
-    assert not found
 
 
 # What one function does for all, and where else it may be done.

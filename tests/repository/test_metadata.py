@@ -8,10 +8,7 @@ import cases
 import keras
 import pytest
 from paths import ROOT
-from repository_files import MODULES
-from repository_files import PACKAGE
-from repository_files import imports_of
-from repository_files import repository_files
+from repository_files import MODULES, PACKAGE, imports_of, repository_files
 
 import keras_calib
 from keras_calib.reporting import command_line

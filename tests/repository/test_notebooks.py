@@ -9,8 +9,7 @@ import sys
 from pathlib import PurePosixPath
 
 import pytest
-from notebooks import link_line
-from notebooks import notebook
+from notebooks import link_line, notebook
 from outputs import cleaned
 from paths import ROOT
 from written_pages import written_pages

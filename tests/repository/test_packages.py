@@ -14,63 +14,83 @@ from importlib.util import find_spec
 import keras
 import pytest
 from paths import ROOT
-from repository_files import MODULES
-from repository_files import PACKAGE
-from repository_files import ROOM_OF
-from repository_files import defined_names
-from repository_files import export_list
-from repository_files import imports
-from repository_files import imports_of
-from repository_files import module_name
-from repository_files import parse
-from repository_files import relative
-from repository_files import room
+from repository_files import (
+    MODULES,
+    PACKAGE,
+    ROOM_OF,
+    defined_names,
+    export_list,
+    imports,
+    imports_of,
+    module_name,
+    parse,
+    relative,
+    room,
+)
 
 import keras_calib
 
 # A package imports from lower floors: those of one floor are apart.
 FLOORS = {
     "version": 0,
-    "backend": 0,
-    "numerics": 1,
-    "inputs": 2,
-    "formulas": 3,
-    "predictions": 3,
-    "functional": 4,
-    "calibrators": 4,
-    "data": 4,
-    "ensembles": 4,
-    "losses": 4,
-    "metrics": 4,
-    "analysis": 5,
-    "beam": 5,
-    "selection": 5,
-    "training": 5,
-    "exporting": 6,
-    "plots": 6,
-    "monitoring": 7,
-    "reporting": 8,
-    "__main__": 9,
+    "backend": 1,
+    "numerics": 2,
+    "inputs": 3,
+    "formulas": 4,
+    "predictions": 4,
+    "data": 5,
+    "ensembles": 5,
+    "functional": 5,
+    "losses": 5,
+    "metrics": 5,
+    "text": 5,
+    "analysis": 6,
+    "beam": 6,
+    "calibrators": 6,
+    "training": 6,
+    "selection": 7,
+    "labels": 8,
+    "plots": 8,
+    "detection": 9,
+    "monitoring": 9,
+    "exporting": 10,
+    "reporting": 11,
+    "__main__": 12,
+}
+# Subjects: what knows no more than classes imports none of them.
+WINGS = {"text", "labels", "detection"}
+MAY_IMPORT_WINGS = {"exporting", "reporting"}
+OF_A_WING = r"detection|multi_label|label_|token|sequence"
+# Pages of several labels, which stand beside those of classes.
+OUTSIDE_OF_WINGS = {
+    "reporting/label_evaluation.py",
+    "reporting/label_page.py",
+    "reporting/label_report.py",
+    "reporting/label_sums.py",
+    "reporting/label_verdict.py",
 }
 # What users import from.
 NAMESPACES = (
     "analysis",
     "calibrators",
     "data",
+    "detection",
     "ensembles",
     "exporting",
     "functional",
+    "labels",
     "losses",
     "metrics",
     "monitoring",
     "plots",
     "reporting",
     "selection",
+    "text",
     "training",
 )
 AT_THE_TOP = ("__version__",)
 # Also at the top of the package: its names, its types.
-MOST_ENTRIES = 24
+MOST_ENTRIES = 26
 
 # At the top of a module: the standard library and these.
 EVERYWHERE = {"keras", "keras_calib", "numpy", "scipy", "threadpoolctl"}
@@ -138,6 +158,26 @@ def test_modules_import_from_lower_floors():
             if not below and other != own:
                 wrong.append(f"{relative(path)} imports {name}")
     assert not wrong
+
+
+def test_wings_are_imported_by_what_ships_and_shows_alone():
+    found = {
+        f"{relative(path)} imports {name}"
+        for path, own in ROOM_OF.items()
+        if own and own not in WINGS | MAY_IMPORT_WINGS
+        for name, _ in imports_of(path)
+        if room(name) in WINGS
+    }
+    assert not found
+
+
+def test_a_subject_stands_in_its_wing():
+    found = {
+        relative(path)
+        for path, own in ROOM_OF.items()
+        if own not in WINGS | {"data"} and re.search(OF_A_WING, path.stem)
+    }
+    assert found == set(OUTSIDE_OF_WINGS)
 
 
 def test_modules_import_at_their_top_only_what_is_always_installed():

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages import END
-from pages import paragraphs
+from pages import END, paragraphs
 from paths import ROOT
 from repository_files import parse
 

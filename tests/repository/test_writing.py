@@ -3,9 +3,7 @@
 import ast
 import re
 
-from repository_files import MODULES
-from repository_files import parse
-from repository_files import relative
+from repository_files import MODULES, parse, relative
 
 # What makes, moves or fills a file, whatever it is called on.
 METHODS = {

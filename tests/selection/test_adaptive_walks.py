@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from keras_calib.selection.adaptive_walks import adaptively_certified
-from keras_calib.selection.adaptive_walks import level_shares
-from keras_calib.selection.adaptive_walks import num_adaptive
+from keras_calib.selection.adaptive_walks import (
+    adaptively_certified,
+    level_shares,
+    num_adaptive,
+)
 from keras_calib.selection.candidates import Candidates
 from keras_calib.selection.group_walks import certified_by_group
 from keras_calib.selection.guarantees import first_rank

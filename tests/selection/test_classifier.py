@@ -3,14 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from cases import array
-from cases import softmax
-from hypothesis import given
-from hypothesis import settings
+from cases import array, softmax
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from selection_data import accepted
-from selection_data import noisy
-from selection_data import temperature
+from selection_data import accepted, noisy, temperature
 
 import keras_calib as kc
 

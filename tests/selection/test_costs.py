@@ -6,8 +6,7 @@ import keras
 import numpy as np
 import pytest
 from cases import array
-from selection_data import noisy
-from selection_data import temperature
+from selection_data import noisy, temperature
 
 import keras_calib as kc
 

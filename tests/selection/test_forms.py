@@ -3,9 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from cases import array
-from cases import one_hot
-from cases import softmax
+from cases import array, one_hot, softmax
 from exported import answers
 from selection_data import noisy
 

@@ -3,12 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from refusals import compiled as jitted
-from selection_data import noisy
-from selection_data import tells_of_compiled
-from selection_data import temperature
+from selection_data import noisy, tells_of_compiled, temperature
 
 import keras_calib as kc
 from keras_calib.backend.keras_internals import set_keras_mask

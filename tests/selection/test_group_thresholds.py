@@ -8,19 +8,15 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
 import keras_calib as kc
-from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.candidates import candidates
+from keras_calib.selection.candidates import Candidates, candidates
 from keras_calib.selection.group_thresholds import GroupThresholds
 from keras_calib.selection.group_walks import certified_by_group
-from keras_calib.selection.guarantees import METHODS
-from keras_calib.selection.guarantees import first_rank
-from keras_calib.selection.guarantees import starts
+from keras_calib.selection.guarantees import METHODS, first_rank, starts
 
 RISK, DELTA = 0.05, 0.05
 

@@ -9,22 +9,27 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
 import keras_calib as kc
-from keras_calib.formulas.bounded_means import TESTS
-from keras_calib.formulas.bounded_means import AcceptedBets
-from keras_calib.formulas.bounded_means import accepted_p_values
-from keras_calib.formulas.intervals import binomial_p_value
-from keras_calib.formulas.intervals import binomial_upper_bound
-from keras_calib.selection.guarantees import first_rank
-from keras_calib.selection.guarantees import fixed_sequence
-from keras_calib.selection.guarantees import fixed_sequence_of_means
-from keras_calib.selection.guarantees import sgr
-from keras_calib.selection.guarantees import starts
+from keras_calib.formulas.bounded_means import (
+    TESTS,
+    AcceptedBets,
+    accepted_p_values,
+)
+from keras_calib.formulas.intervals import (
+    binomial_p_value,
+    binomial_upper_bound,
+)
+from keras_calib.selection.guarantees import (
+    first_rank,
+    fixed_sequence,
+    fixed_sequence_of_means,
+    sgr,
+    starts,
+)
 
 DELTA = 0.05
 POINTS = (np.arange(100_000) + 0.5) / 100_000

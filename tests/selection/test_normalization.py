@@ -3,11 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from cases import array
-from cases import one_hot
-from cases import sample
-from hypothesis import given
-from hypothesis import settings
+from cases import array, one_hot, sample
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 

@@ -9,11 +9,8 @@ from scipy.stats import binom
 import keras_calib as kc
 from keras_calib.selection import certification
 from keras_calib.selection.candidates import candidates
-from keras_calib.selection.guarantees import fixed_sequence
-from keras_calib.selection.guarantees import sgr
-from keras_calib.selection.population import Population
-from keras_calib.selection.population import of_calibrated
-from keras_calib.selection.population import of_pilot
+from keras_calib.selection.guarantees import fixed_sequence, sgr
+from keras_calib.selection.population import Population, of_calibrated, of_pilot
 
 QUICK = {"max_samples": 2000, "coverages": (0.2, 0.5)}
 # A pilot takes less time than a population of an accuracy.

@@ -6,8 +6,10 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 import keras_calib as kc
-from keras_calib.formulas.bounded_means import accepted_p_values
-from keras_calib.formulas.bounded_means import first_rank_by_betting
+from keras_calib.formulas.bounded_means import (
+    accepted_p_values,
+    first_rank_by_betting,
+)
 from keras_calib.selection.guarantees import means_by_betting
 
 DELTA = 0.1

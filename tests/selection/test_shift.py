@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 
 import keras_calib as kc
-from keras_calib.formulas.shifted_risk import class_weights
-from keras_calib.formulas.shifted_risk import largest_bet
-from keras_calib.formulas.shifted_risk import log_evidence
-from keras_calib.formulas.shifted_risk import subsample_of
-from keras_calib.selection.fixed_thresholds import counts_at
-from keras_calib.selection.fixed_thresholds import fixed_thresholds
-from keras_calib.selection.fixed_thresholds import starts_at
-from keras_calib.selection.fixed_thresholds import tenth_of
+from keras_calib.formulas.shifted_risk import (
+    class_weights,
+    largest_bet,
+    log_evidence,
+    subsample_of,
+)
+from keras_calib.selection.fixed_thresholds import (
+    counts_at,
+    fixed_thresholds,
+    starts_at,
+    tenth_of,
+)
 from keras_calib.selection.guarantees import fixed_sequence
 from keras_calib.selection.mixture_targets import MixtureTarget
 from keras_calib.selection.prior_targets import PriorTarget

@@ -3,11 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from selection_data import noisy
-from selection_data import tells_of_compiled
-from selection_data import temperature
+from cases import BACKEND, array
+from selection_data import noisy, tells_of_compiled, temperature
 
 import keras_calib as kc
 

@@ -7,10 +7,8 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from exported import expected
-from exported import selector
+from cases import BACKEND, array
+from exported import expected, selector
 
 import keras_calib as kc
 

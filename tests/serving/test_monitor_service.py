@@ -16,12 +16,10 @@ import numpy as np
 import pytest
 from limits import Limits
 from monitor_service import start
-from serving_cases import post
-from serving_cases import until
+from serving_cases import post, until
 from watched_log import WatchedLog
 
-from keras_calib import Monitor
-from keras_calib import MonitorDisplay
+from keras_calib import Monitor, MonitorDisplay
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,10 +4,8 @@ import grpc
 import numpy as np
 import pytest
 from exported import assert_same
-from grpc_service import GrpcClient
-from grpc_service import start_grpc
-from tensorflow_serving.apis import predict_pb2
-from tensorflow_serving.apis import prediction_service_pb2_grpc
+from grpc_service import GrpcClient, start_grpc
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 
 def test_grpc_serves_every_signature(ask_grpc, requests, wanted):

@@ -10,17 +10,12 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from grpc_service import GrpcClient
-from grpc_service import start_grpc
+from grpc_service import GrpcClient, start_grpc
 from limits import Limits
 from loaded_model import LoadedModel
 from rest_client import RestClient
 from rest_service import start_rest
-from serving_cases import HEAD
-from serving_cases import Waits
-from serving_cases import post
-from serving_cases import said
-from serving_cases import until
+from serving_cases import HEAD, Waits, post, said, until
 from tensorflow_serving.apis import predict_pb2
 
 

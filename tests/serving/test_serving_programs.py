@@ -12,12 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exported import NAMES
-from exported import assert_same
+from exported import NAMES, assert_same
 from grpc_service import GrpcClient
-from serving_cases import HEAD
-from serving_cases import post
-from serving_cases import said
+from serving_cases import HEAD, post, said
 
 ROOT = Path(__file__).parents[2]
 

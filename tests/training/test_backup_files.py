@@ -7,8 +7,7 @@ import random
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from small_trainings import eager
 
 import keras_calib as kc

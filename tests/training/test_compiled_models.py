@@ -3,10 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from cases import KINDS
-from cases import LOSSES
-from cases import METRICS
-from cases import array
+from cases import KINDS, LOSSES, METRICS, array
 
 import keras_calib as kc
 

@@ -8,12 +8,9 @@ import sys
 
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import LOSSES
-from paths import ROOT
-from paths import TESTS
-from small_trainings import largest_differences
-from small_trainings import trained
+from cases import BACKEND, LOSSES
+from paths import ROOT, TESTS
+from small_trainings import largest_differences, trained
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 

@@ -3,14 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from small_trainings import COUNT
-from small_trainings import EAGER
-from small_trainings import Batches
-from small_trainings import data_of
-from small_trainings import dense
-from small_trainings import eager
+from cases import BACKEND, array
+from small_trainings import COUNT, EAGER, Batches, data_of, dense, eager
 
 import keras_calib as kc
 

@@ -6,17 +6,18 @@ import pickle
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from keras import ops
-from small_trainings import COUNT
-from small_trainings import EAGER
-from small_trainings import MODELS
-from small_trainings import data_of
-from small_trainings import dense
-from small_trainings import eager
-from small_trainings import network
-from small_trainings import num_classes_of
+from small_trainings import (
+    COUNT,
+    EAGER,
+    MODELS,
+    data_of,
+    dense,
+    eager,
+    network,
+    num_classes_of,
+)
 
 import keras_calib as kc
 from keras_calib.backend.gradients import value_and_grad

@@ -5,8 +5,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from cases import METRICS
-from cases import TABLE
+from cases import METRICS, TABLE
 
 import keras_calib as kc
 

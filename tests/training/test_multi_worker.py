@@ -3,13 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from keras import ops
-from small_trainings import COUNT
-from small_trainings import data_of
-from small_trainings import dense
-from small_trainings import network
+from small_trainings import COUNT, data_of, dense, network
 
 import keras_calib as kc
 

@@ -3,17 +3,18 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from keras import ops
-from small_trainings import COUNT
-from small_trainings import EAGER
-from small_trainings import data_of
-from small_trainings import dense
-from small_trainings import eager
-from small_trainings import identity
-from small_trainings import loss_and_gradient
-from small_trainings import network
+from small_trainings import (
+    COUNT,
+    EAGER,
+    data_of,
+    dense,
+    eager,
+    identity,
+    loss_and_gradient,
+    network,
+)
 
 import keras_calib as kc
 

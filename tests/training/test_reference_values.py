@@ -3,12 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from keras import ops
-from small_trainings import EAGER
-from small_trainings import identity
-from small_trainings import loss_and_gradient
+from small_trainings import EAGER, identity, loss_and_gradient
 
 import keras_calib as kc
 from keras_calib.formulas.equal_mass import interpolated_bins

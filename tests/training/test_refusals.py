@@ -4,13 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from small_trainings import COUNT
-from small_trainings import EAGER
-from small_trainings import MODELS
-from small_trainings import Batches
-from small_trainings import data_of
-from small_trainings import dense
-from small_trainings import eager
+from small_trainings import COUNT, EAGER, MODELS, Batches, data_of, dense, eager
 
 import keras_calib as kc
 

@@ -12,18 +12,11 @@ import sys
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from file_writers import writer
-from pages import blocks
-from pages import section
-from paths import ROOT
-from paths import TESTS
-from small_trainings import COUNT
-from small_trainings import EAGER
-from small_trainings import data_of
-from small_trainings import dense
-from small_trainings import eager
+from pages import blocks, section
+from paths import ROOT, TESTS
+from small_trainings import COUNT, EAGER, data_of, dense, eager
 
 import keras_calib as kc
 from keras_calib.backend import files

@@ -4,13 +4,10 @@ import keras
 import numpy as np
 import pytest
 from cases import array
-from keras import backend
-from keras import ops
+from keras import backend, ops
 
 import keras_calib as kc
-from keras_calib.training.sample_record import add_at
-from keras_calib.training.sample_record import read_at
-from keras_calib.training.sample_record import set_at
+from keras_calib.training.sample_record import add_at, read_at, set_at
 
 on_tensorflow = pytest.mark.skipif(
     backend.backend() != "tensorflow", reason="tests tf.Variable"

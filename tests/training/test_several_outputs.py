@@ -6,13 +6,8 @@ import pickle
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
-from small_trainings import COUNT
-from small_trainings import EAGER
-from small_trainings import MODELS
-from small_trainings import data_of
-from small_trainings import network
+from cases import BACKEND, array
+from small_trainings import COUNT, EAGER, MODELS, data_of, network
 
 import keras_calib as kc
 

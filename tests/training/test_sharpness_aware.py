@@ -3,13 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND
-from cases import array
+from cases import BACKEND, array
 from keras import ops
-from small_trainings import COUNT
-from small_trainings import EAGER
-from small_trainings import data_of
-from small_trainings import dense
+from small_trainings import COUNT, EAGER, data_of, dense
 
 import keras_calib as kc
 from keras_calib.training.sharpness_aware import perturbations

@@ -1,7 +1,6 @@
 """A flag before a flag file that sets it too would be lost in silence."""
 
-from absl import app
-from absl import flags
+from absl import app, flags
 
 __all__ = ["check_flag_order"]
 

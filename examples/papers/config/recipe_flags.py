@@ -8,13 +8,11 @@ hyperparameters (`recipes/losses/acls.flags`); any two combine.
 import ast
 import math
 import sys
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
 
-from config import data_flags
-from config import training_flags
+from config import data_flags, training_flags
 from config.flag_order import check_flag_order
 
 __all__ = [

@@ -1,7 +1,6 @@
 """Images with the boxes of all their objects, to train and test detectors."""
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import app

@@ -12,9 +12,7 @@ import numpy as np
 from absl import app
 
 import keras_calib
-from data.datasets import load_digits
-from data.datasets import tfds_arrays
-from data.datasets import tfds_builder
+from data.datasets import load_digits, tfds_arrays, tfds_builder
 from keras_calib.backend.optional import tensorflow as tf
 
 __all__ = [

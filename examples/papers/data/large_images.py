@@ -4,12 +4,10 @@ Adaptive label smoothing reads its boxes and masks here too.
 """
 
 from functools import partial
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import app
-from config.losses import label_kind
-from config.losses import remembers
+from config.losses import label_kind, remembers
 
 import keras_calib
 from data.class_maps import read_class_map

@@ -2,8 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import app

@@ -5,20 +5,15 @@ from functools import partial
 import keras
 
 from nets.convolutions import synchronize
-from nets.deeplab import BACKBONES
-from nets.deeplab import deeplabv3
-from nets.deeplab import deeplabv3plus
+from nets.deeplab import BACKBONES, deeplabv3, deeplabv3plus
 from nets.dense import dense
 from nets.densenet import densenet_bc
-from nets.resnet import resnet20
-from nets.resnet import resnet50
-from nets.resnet import resnet101
+from nets.resnet import resnet20, resnet50, resnet101
 from nets.resnet_v2 import resnet56_v2
 from nets.small_resnet import small_resnet
 from nets.text import gpcn
 from nets.vgg import vgg16
-from nets.vit import vit_b16
-from nets.vit import vit_s16
+from nets.vit import vit_b16, vit_s16
 
 __all__ = ["NETS", "SEGMENTERS", "build", "patch_size", "stem"]
 

@@ -5,11 +5,8 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from nets.convolutions import convolution
-from nets.convolutions import normalization
-from nets.resnet import RESNET50
-from nets.resnet import RESNET101
-from nets.resnet import features
+from nets.convolutions import convolution, normalization
+from nets.resnet import RESNET50, RESNET101, features
 
 __all__ = [
     "BACKBONES",

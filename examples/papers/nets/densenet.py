@@ -2,8 +2,7 @@
 
 import keras
 
-from nets.convolutions import convolution
-from nets.convolutions import normalization
+from nets.convolutions import convolution, normalization
 
 __all__ = ["densenet_bc"]
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_calib.backend.replicas import num_replicas
-from keras_calib.backend.replicas import sum_over_replicas
+from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 
 try:
     import keras_hub

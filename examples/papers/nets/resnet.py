@@ -3,8 +3,7 @@
 import keras
 from keras import ops
 
-from nets.convolutions import convolution
-from nets.convolutions import normalization
+from nets.convolutions import convolution, normalization
 from nets.imagenet import load_imagenet
 
 __all__ = [

@@ -8,17 +8,9 @@ import numpy as np
 from absl import app
 from scipy.stats import rankdata
 
-from results.other_data import OWN
-from results.other_data import evaluations
-from results.pairs import LEVEL
-from results.pairs import holm
-from results.pairs import mean_text
-from results.pairs import p_equation
-from results.pairs import p_of_pairs
-from results.runs import find_runs
-from results.runs import read_row
-from results.runs import read_rows
-from results.runs import rises
+from results.other_data import OWN, evaluations
+from results.pairs import LEVEL, holm, mean_text, p_equation, p_of_pairs
+from results.runs import find_runs, read_row, read_rows, rises
 
 __all__ = [
     "blocks",

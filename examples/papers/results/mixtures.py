@@ -5,8 +5,7 @@ import numpy as np
 
 import keras_calib
 from results.runs import read_predictions
-from results.selections import log_odds
-from results.selections import scores_of
+from results.selections import log_odds, scores_of
 
 __all__ = ["draw_mixtures", "mixed"]
 

@@ -4,11 +4,13 @@ import numpy as np
 
 import keras_calib
 from keras_calib.backend.optional import tensorflow as tf
-from results.runs import measures
-from results.runs import predict
-from results.runs import read_predictions
-from results.runs import save_predictions
-from results.runs import write_row
+from results.runs import (
+    measures,
+    predict,
+    read_predictions,
+    save_predictions,
+    write_row,
+)
 
 __all__ = [
     "_COLUMNS",

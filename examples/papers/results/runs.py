@@ -14,8 +14,7 @@ from config.recipe_flags import defaults
 import keras_calib
 from keras_calib.backend.files import replacing
 from keras_calib.predictions import predict_batches
-from results.pixels import enlarged
-from results.pixels import shrunk
+from results.pixels import enlarged, shrunk
 
 __all__ = [
     "check_flags",

@@ -5,9 +5,7 @@ import numpy as np
 from runs.training import follows
 
 import keras_calib
-from results.runs import read_flags
-from results.runs import read_predictions
-from results.runs import read_row
+from results.runs import read_flags, read_predictions, read_row
 
 __all__ = [
     "curves_of",

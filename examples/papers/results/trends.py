@@ -6,10 +6,7 @@ import numpy as np
 from absl import app
 from scipy.stats import page_trend_test
 
-from results.pairs import LEVEL
-from results.pairs import mean_text
-from results.pairs import p_equation
-from results.pairs import spread
+from results.pairs import LEVEL, mean_text, p_equation, spread
 
 __all__ = ["draw", "markdown", "page", "rows_of", "summaries"]
 

@@ -4,25 +4,17 @@ import shutil
 
 import keras
 import numpy as np
-from absl import app
-from absl import flags
+from absl import app, flags
 from config import recipe_flags
 from config.optimizers import build_optimizer
 from config.strategies import scope
-from data.detection import evaluation_batches
-from data.detection import training_batches
-from nets.detector import DETECTORS
-from nets.detector import build_detector
+from data.detection import evaluation_batches, training_batches
+from nets.detector import DETECTORS, build_detector
 from results.detections import average_precision
-from results.runs import load_network
-from results.runs import read_flags
-from results.runs import run_folder
-from results.runs import write_row
+from results.runs import load_network, read_flags, run_folder, write_row
 
 from keras_calib.backend.optional import tensorflow as tf
-from runs.training import Task
-from runs.training import fit
-from runs.training import own_folder
+from runs.training import Task, fit, own_folder
 
 __all__ = [
     "backbone_names",

@@ -6,13 +6,8 @@ import keras
 import numpy as np
 from absl import app
 from config.losses import label_kind
-from data.images import batches
-from data.images import load_images
-from data.images import resampled
-from data.images import split
-from data.images import training_batches
-from data.large_images import is_large
-from data.large_images import large_parts
+from data.images import batches, load_images, resampled, split, training_batches
+from data.large_images import is_large, large_parts
 from nets.catalogue import NETS
 
 import keras_calib

@@ -2,19 +2,15 @@
 
 import shutil
 from functools import partial
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
-from config.strategies import make_alike
-from config.strategies import scope
+from config.strategies import make_alike, scope
 from data.boxed_digits import boxed_digits
 from nets.convolutions import synchronize
 from nets.small_resnet import small_resnet
 from results.objectness import save_measures
-from results.runs import check_flags
-from results.runs import read_row
-from results.runs import run_folder
+from results.runs import check_flags, read_row, run_folder
 
 import keras_calib
 from keras_calib.backend.locks import PathLock

@@ -5,10 +5,8 @@ from functools import partial
 import keras
 import numpy as np
 from absl import app
-from config.losses import label_kind
-from config.losses import remembers
-from data.scenes import evaluation_batches
-from data.scenes import training_batches
+from config.losses import label_kind, remembers
+from data.scenes import evaluation_batches, training_batches
 from nets.catalogue import SEGMENTERS
 from nets.deeplab import before_interpolation
 from results.pixels import PixelMeter

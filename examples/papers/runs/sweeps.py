@@ -2,29 +2,27 @@
 
 import itertools
 import shutil
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from absl import app
 from config.recipe_flags import literal
-from data.images import load_images
-from data.images import resampled
-from data.images import split
+from data.images import load_images, resampled, split
 from data.large_images import is_large
 from data.texts import read_texts
-from results.runs import check_flags
-from results.runs import find_runs
-from results.runs import read_flags
-from results.runs import read_row
-from results.runs import rises
-from results.runs import write_row
+from results.runs import (
+    check_flags,
+    find_runs,
+    read_flags,
+    read_row,
+    rises,
+    write_row,
+)
 
 from runs.images import array_task
 from runs.texts import text_task
-from runs.training import needs_validation
-from runs.training import run
+from runs.training import needs_validation, run
 
 __all__ = [
     "Protocol",

@@ -4,28 +4,29 @@ import contextlib
 import datetime
 import shutil
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from config.losses import build_loss
-from config.losses import build_model
-from config.losses import has_margin
-from config.losses import label_kind
-from config.losses import option_text
+from config.losses import (
+    build_loss,
+    build_model,
+    has_margin,
+    label_kind,
+    option_text,
+)
 from config.optimizers import build_optimizer
-from config.strategies import check_batch_size
-from config.strategies import make_alike
-from config.strategies import scope
+from config.strategies import check_batch_size, make_alike, scope
 from nets.convolutions import synchronize
-from results.runs import check_flags
-from results.runs import measures
-from results.runs import predict
-from results.runs import repaired
-from results.runs import run_folder
-from results.runs import save_predictions
-from results.runs import write_row
+from results.runs import (
+    check_flags,
+    measures,
+    predict,
+    repaired,
+    run_folder,
+    save_predictions,
+    write_row,
+)
 
 import keras_calib
 from keras_calib.backend.locks import PathLock

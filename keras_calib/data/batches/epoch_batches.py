@@ -7,8 +7,7 @@ import keras
 import numpy as np
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.batches.order import epoch_numbers
-from keras_calib.data.batches.order import hashed
+from keras_calib.data.batches.order import epoch_numbers, hashed
 from keras_calib.data.transforms.crops import random_bits
 from keras_calib.data.transforms.examples import require
 from keras_calib.inputs.checks import check_integer

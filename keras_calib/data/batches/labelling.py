@@ -3,29 +3,23 @@
 The areas of all examples of a batch are computed together, which is faster.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import backend
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import NO_BOX
-from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.covered_share import check_mask_classes
-from keras_calib.data.transforms.covered_share import covered_share
-from keras_calib.data.transforms.covered_share import known_boxes
-from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.crops import Cropping
-from keras_calib.data.transforms.crops import shown_window
-from keras_calib.data.transforms.examples import name_of
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.examples import without
-from keras_calib.data.transforms.validity import BOX_RULE
-from keras_calib.data.transforms.validity import bad_boxes
-from keras_calib.data.transforms.validity import read_parts
+from keras_calib.data.transforms.boxes import NO_BOX, selected
+from keras_calib.data.transforms.covered_share import (
+    check_mask_classes,
+    covered_share,
+    known_boxes,
+    objectness_from_mask,
+)
+from keras_calib.data.transforms.crops import Cropping, shown_window
+from keras_calib.data.transforms.examples import name_of, require, without
+from keras_calib.data.transforms.validity import BOX_RULE, bad_boxes, read_parts
 from keras_calib.formulas.targets import objectness_targets
 from keras_calib.inputs.readers import CONTEXT
 

@@ -5,9 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.examples import named_like
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.examples import required
+from keras_calib.data.transforms.examples import named_like, require, required
 from keras_calib.inputs.checks import check_integer
 
 __all__ = [

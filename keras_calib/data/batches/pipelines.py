@@ -1,34 +1,31 @@
 """Pipelines from examples to the batches of `fit` and `evaluate`."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.batches.labelling import Labelling
-from keras_calib.data.batches.labelling import labels_of
-from keras_calib.data.batches.labelling import to_batch
+from keras_calib.data.batches.labelling import Labelling, labels_of, to_batch
 from keras_calib.data.batches.mixing import color_jitter
-from keras_calib.data.batches.order import each_epoch
-from keras_calib.data.batches.order import hashed
+from keras_calib.data.batches.order import each_epoch, hashed
 from keras_calib.data.transforms.covered_share import object_source
-from keras_calib.data.transforms.crops import Cropping
-from keras_calib.data.transforms.crops import random_bits
-from keras_calib.data.transforms.examples import check_parts
-from keras_calib.data.transforms.examples import read_spec
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.examples import shard
-from keras_calib.data.transforms.examples import without
-from keras_calib.data.transforms.painting import IMAGENET_MEAN
-from keras_calib.data.transforms.painting import without_objects
-from keras_calib.data.transforms.validity import has_objects
-from keras_calib.data.transforms.validity import read_parts
+from keras_calib.data.transforms.crops import Cropping, random_bits
+from keras_calib.data.transforms.examples import (
+    check_parts,
+    read_spec,
+    require,
+    shard,
+    without,
+)
+from keras_calib.data.transforms.painting import IMAGENET_MEAN, without_objects
+from keras_calib.data.transforms.validity import has_objects, read_parts
 from keras_calib.formulas.targets import check_beta_and_floor
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.checks import (
+    check_at_least,
+    check_in,
+    check_integer,
+    check_share,
+)
 
 __all__ = ["training_pipeline", "validation_pipeline"]
 

@@ -2,21 +2,20 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import NO_BOX
-from keras_calib.data.transforms.covered_share import covered_share
-from keras_calib.data.transforms.covered_share import known_boxes
-from keras_calib.data.transforms.covered_share import object_source
-from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.examples import read_spec
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.validity import bad_boxes
-from keras_calib.data.transforms.validity import read_parts
+from keras_calib.data.transforms.covered_share import (
+    covered_share,
+    known_boxes,
+    object_source,
+    objectness_from_mask,
+)
+from keras_calib.data.transforms.examples import read_spec, require
+from keras_calib.data.transforms.validity import bad_boxes, read_parts
 
 __all__ = ["DatasetSummary", "describe"]
 

@@ -5,13 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.sources.voc_xml import NO_FILE
-from keras_calib.data.sources.voc_xml import read_annotations
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.examples import shard
-from keras_calib.data.transforms.validity import Tally
-from keras_calib.data.transforms.validity import check_policies
-from keras_calib.data.transforms.validity import clean
+from keras_calib.data.sources.voc_xml import NO_FILE, read_annotations
+from keras_calib.data.transforms.examples import require, shard
+from keras_calib.data.transforms.validity import Tally, check_policies, clean
 from keras_calib.inputs.checks import check_in
 
 __all__ = ["from_folder"]

@@ -1,25 +1,19 @@
 """Examples from TFDS, with features found by their type."""
 
 from collections import Counter
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.optional import tensorflow_datasets as tfds
-from keras_calib.data.sources.voc_xml import NO_FILE
-from keras_calib.data.sources.voc_xml import read_annotations
+from keras_calib.data.sources.voc_xml import NO_FILE, read_annotations
 from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.examples import without
-from keras_calib.data.transforms.validity import Tally
-from keras_calib.data.transforms.validity import check_policies
-from keras_calib.data.transforms.validity import clean
+from keras_calib.data.transforms.examples import require, without
+from keras_calib.data.transforms.validity import Tally, check_policies, clean
 from keras_calib.inputs.checks import check_in
 
 __all__ = ["from_tfds"]

@@ -1,18 +1,14 @@
 """Examples from TFRecord files of tf.train.Example."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.examples import required
-from keras_calib.data.transforms.validity import Tally
-from keras_calib.data.transforms.validity import check_policies
-from keras_calib.data.transforms.validity import clean
+from keras_calib.data.transforms.examples import require, required
+from keras_calib.data.transforms.validity import Tally, check_policies, clean
 from keras_calib.inputs.checks import check_integer
 
 __all__ = ["from_tfrecords"]

@@ -1,21 +1,16 @@
 """Boxes from Pascal VOC files."""
 
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.validity import BOX_RULE
-from keras_calib.data.transforms.validity import Tally
-from keras_calib.data.transforms.validity import bad_boxes
+from keras_calib.data.transforms.validity import BOX_RULE, Tally, bad_boxes
 
 __all__ = ["Annotations", "NO_FILE", "read_annotations"]
 

@@ -1,28 +1,28 @@
 """Choice of classes: merge, keep leaves, cap, label by largest object."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.data.transforms.boxes import clip_boxes
-from keras_calib.data.transforms.examples import check_parts
-from keras_calib.data.transforms.examples import name_of
-from keras_calib.data.transforms.examples import named_like
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.examples import required
+from keras_calib.data.transforms.examples import (
+    check_parts,
+    name_of,
+    named_like,
+    require,
+    required,
+)
 from keras_calib.data.transforms.painting import with_objects
-from keras_calib.data.transforms.validity import Tally
-from keras_calib.data.transforms.validity import clean
-from keras_calib.data.transforms.validity import read_parts
-from keras_calib.data.transforms.validity import required_boxes
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
+from keras_calib.data.transforms.validity import (
+    Tally,
+    clean,
+    read_parts,
+    required_boxes,
+)
+from keras_calib.inputs.checks import check_in, check_integer
 
 __all__ = [
     "ClassMap",

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import NO_BOX
-from keras_calib.data.transforms.boxes import as_boxes
-from keras_calib.data.transforms.boxes import mask_area
-from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.boxes import union_area
-from keras_calib.data.transforms.examples import check_parts
-from keras_calib.data.transforms.examples import require
+from keras_calib.data.transforms.boxes import (
+    NO_BOX,
+    as_boxes,
+    mask_area,
+    selected,
+    union_area,
+)
+from keras_calib.data.transforms.examples import check_parts, require
 from keras_calib.inputs.checks import check_in
 
 __all__ = [

@@ -12,35 +12,42 @@ An example is a dict:
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
-from typing import NamedTuple
-from typing import Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import crop_boxes
-from keras_calib.data.transforms.boxes import flip_boxes
-from keras_calib.data.transforms.boxes import resize_boxes
-from keras_calib.data.transforms.covered_share import covered_share
-from keras_calib.data.transforms.covered_share import known_boxes
-from keras_calib.data.transforms.covered_share import object_source
-from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.decoding import cut
-from keras_calib.data.transforms.decoding import read_window
-from keras_calib.data.transforms.examples import name_of
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.examples import required
-from keras_calib.data.transforms.examples import without
+from keras_calib.data.transforms.boxes import (
+    crop_boxes,
+    flip_boxes,
+    resize_boxes,
+)
+from keras_calib.data.transforms.covered_share import (
+    covered_share,
+    known_boxes,
+    object_source,
+    objectness_from_mask,
+)
+from keras_calib.data.transforms.decoding import cut, read_window
+from keras_calib.data.transforms.examples import (
+    name_of,
+    require,
+    required,
+    without,
+)
 from keras_calib.data.transforms.painting import paint
-from keras_calib.data.transforms.validity import read_parts
-from keras_calib.data.transforms.validity import required_boxes
-from keras_calib.data.transforms.validity import same_shape
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.checks import check_at_least
-from keras_calib.inputs.checks import check_at_most
-from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.checks import check_share
+from keras_calib.data.transforms.validity import (
+    read_parts,
+    required_boxes,
+    same_shape,
+)
+from keras_calib.inputs.checks import (
+    check_above,
+    check_at_least,
+    check_at_most,
+    check_integer,
+    check_share,
+)
 
 __all__ = [
     "Cropping",

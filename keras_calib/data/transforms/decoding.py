@@ -1,15 +1,12 @@
 """Decoding of images, of a window alone where the format allows it."""
 
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.examples import as_text
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.examples import required
+from keras_calib.data.transforms.examples import as_text, require, required
 
 __all__ = ["cut", "decode", "decoded", "read_window"]
 

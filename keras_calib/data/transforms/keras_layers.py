@@ -1,21 +1,23 @@
 """Augmentation layers of Keras for images with objects."""
 
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import boxes_to_mask
-from keras_calib.data.transforms.boxes import resize_boxes
-from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.covered_share import check_mask_classes
-from keras_calib.data.transforms.covered_share import known_boxes
-from keras_calib.data.transforms.covered_share import object_source
-from keras_calib.data.transforms.covered_share import objectness_from_mask
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.examples import without
+from keras_calib.data.transforms.boxes import (
+    boxes_to_mask,
+    resize_boxes,
+    selected,
+)
+from keras_calib.data.transforms.covered_share import (
+    check_mask_classes,
+    known_boxes,
+    object_source,
+    objectness_from_mask,
+)
+from keras_calib.data.transforms.examples import require, without
 
 __all__ = ["apply_layers"]
 

@@ -4,18 +4,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import boxes_to_mask
-from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.decoding import cut
-from keras_calib.data.transforms.decoding import decode
-from keras_calib.data.transforms.examples import check_parts
-from keras_calib.data.transforms.examples import name_of
-from keras_calib.data.transforms.examples import named_like
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.examples import without
-from keras_calib.data.transforms.validity import has_objects
-from keras_calib.data.transforms.validity import read_parts
-from keras_calib.data.transforms.validity import required_boxes
+from keras_calib.data.transforms.boxes import boxes_to_mask, selected
+from keras_calib.data.transforms.decoding import cut, decode
+from keras_calib.data.transforms.examples import (
+    check_parts,
+    name_of,
+    named_like,
+    require,
+    without,
+)
+from keras_calib.data.transforms.validity import (
+    has_objects,
+    read_parts,
+    required_boxes,
+)
 
 __all__ = [
     "IMAGENET_MEAN",

@@ -1,23 +1,21 @@
 """Invalid examples: how they are found, left out and counted."""
 
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import NO_BOX
-from keras_calib.data.transforms.boxes import as_boxes
-from keras_calib.data.transforms.boxes import selected
+from keras_calib.data.transforms.boxes import NO_BOX, as_boxes, selected
 from keras_calib.data.transforms.decoding import decoded
-from keras_calib.data.transforms.examples import as_text
-from keras_calib.data.transforms.examples import name_of
-from keras_calib.data.transforms.examples import named_like
-from keras_calib.data.transforms.examples import require
-from keras_calib.data.transforms.examples import required
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
+from keras_calib.data.transforms.examples import (
+    as_text,
+    name_of,
+    named_like,
+    require,
+    required,
+)
+from keras_calib.inputs.checks import check_in, check_integer
 
 __all__ = [
     "BOX_RULE",

@@ -2,18 +2,15 @@
 
 from typing import Any
 
-from keras_calib.formulas.bins import CLOSED
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import VoteBinSums
-from keras_calib.formulas.bins import bin_index
-from keras_calib.inputs.checks import MODES
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.metrics.states.records import by_column
-from keras_calib.metrics.states.records import second_class
-from keras_calib.metrics.states.records import squares_by_key
-from keras_calib.metrics.states.records import sums_by_key
-from keras_calib.metrics.states.records import vote_sums_by_key
+from keras_calib.formulas.bins import CLOSED, BinSums, VoteBinSums, bin_index
+from keras_calib.inputs.checks import MODES, check_in, check_integer
+from keras_calib.metrics.states.records import (
+    by_column,
+    second_class,
+    squares_by_key,
+    sums_by_key,
+    vote_sums_by_key,
+)
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import Top1

@@ -19,13 +19,14 @@ from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.states.histogram import ScoreMap
 from keras_calib.metrics.states.records import sums_by_key
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import cast
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import take_at
+from keras_calib.numerics.arrays import (
+    array_namespace,
+    cast,
+    safe_divide,
+    take_at,
+)
 from keras_calib.numerics.row_blocks import probability_blocks
-from keras_calib.numerics.softmax import Top1
-from keras_calib.numerics.softmax import log_odds_of
+from keras_calib.numerics.softmax import Top1, log_odds_of
 
 __all__ = ["ClassBinSummary", "ClassForecastSummary", "ClassHistogramSummary"]
 

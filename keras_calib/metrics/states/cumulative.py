@@ -4,13 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.formulas.cumulative import CumulativeDifferences
-from keras_calib.formulas.cumulative import cumulative_error
+from keras_calib.formulas.cumulative import (
+    CumulativeDifferences,
+    cumulative_error,
+)
 from keras_calib.formulas.cumulative_intervals import cumulative_interval
 from keras_calib.metrics.states.histogram import Cells
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import running_sum
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import (
+    array_namespace,
+    running_sum,
+    safe_divide,
+)
 
 __all__ = [
     "cell_differences",

@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import VoteBinSums
+from keras_calib.formulas.bins import BinSums, VoteBinSums
 from keras_calib.formulas.equal_mass import equal_mass_edges
 from keras_calib.metrics.states.histogram import Cells
 

@@ -10,37 +10,33 @@ cell follows from its mean offset. Unbounded scores are mapped by asinh(2^20 t),
 which is about as fine near 0 as far from it.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 from scipy.special import expit
 
-from keras_calib.formulas.bins import CLOSED
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.bins import VoteBinSums
-from keras_calib.formulas.bins import bin_index
+from keras_calib.formulas.bins import CLOSED, BinSums, VoteBinSums, bin_index
 from keras_calib.formulas.risk_coverage import RankedGroups
-from keras_calib.inputs.checks import MODES
-from keras_calib.inputs.checks import check_in
-from keras_calib.inputs.checks import check_integer
-from keras_calib.metrics.states.records import by_column
-from keras_calib.metrics.states.records import second_class
-from keras_calib.metrics.states.records import squares_by_key
-from keras_calib.metrics.states.records import sums_by_key
-from keras_calib.metrics.states.records import vote_sums_by_key
+from keras_calib.inputs.checks import MODES, check_in, check_integer
+from keras_calib.metrics.states.records import (
+    by_column,
+    second_class,
+    squares_by_key,
+    sums_by_key,
+    vote_sums_by_key,
+)
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import HostMath
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import at_least
-from keras_calib.numerics.arrays import cast
-from keras_calib.numerics.arrays import on_host
-from keras_calib.numerics.arrays import safe_divide
-from keras_calib.numerics.arrays import sum_slices
-from keras_calib.numerics.softmax import Top1
-from keras_calib.numerics.softmax import log_odds_of
-from keras_calib.numerics.softmax import sigmoid
+from keras_calib.numerics.arrays import (
+    HostMath,
+    array_namespace,
+    at_least,
+    cast,
+    on_host,
+    safe_divide,
+    sum_slices,
+)
+from keras_calib.numerics.softmax import Top1, log_odds_of, sigmoid
 
 __all__ = ["Cells", "HistogramSummary", "LOG_ODDS", "ScoreMap", "UNBOUNDED"]
 

@@ -9,9 +9,7 @@ from keras import ops
 from keras_calib.formulas.intervals import Moments
 from keras_calib.metrics.states.records import by_column
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import cast
-from keras_calib.numerics.arrays import on_host
+from keras_calib.numerics.arrays import array_namespace, cast, on_host
 from keras_calib.numerics.softmax import Top1
 
 __all__ = ["MomentSummary"]

@@ -5,19 +5,18 @@ from typing import Any
 
 from keras import ops
 
-from keras_calib.backend.row_gradients import add_by_rows
-from keras_calib.backend.row_gradients import is_wide
+from keras_calib.backend.row_gradients import add_by_rows, is_wide
 from keras_calib.inputs.batch import Batch
-from keras_calib.inputs.top_label import check_two_classes
-from keras_calib.inputs.top_label import hard_labels
+from keras_calib.inputs.top_label import check_two_classes, hard_labels
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import array_namespace
-from keras_calib.numerics.arrays import cast
-from keras_calib.numerics.softmax import Top1
-from keras_calib.numerics.softmax import is_wrong
-from keras_calib.numerics.softmax import predicted_class
-from keras_calib.numerics.softmax import sigmoid
-from keras_calib.numerics.softmax import top1
+from keras_calib.numerics.arrays import array_namespace, cast
+from keras_calib.numerics.softmax import (
+    Top1,
+    is_wrong,
+    predicted_class,
+    sigmoid,
+    top1,
+)
 
 __all__ = [
     "by_column",

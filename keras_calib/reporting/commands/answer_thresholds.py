@@ -6,25 +6,25 @@ from typing import Any
 import numpy as np
 
 from keras_calib.reporting.answer_thresholds import calibrated_confidence
-from keras_calib.reporting.commands.confidence_maps import calibrator_facts
-from keras_calib.reporting.commands.confidence_maps import told_calibrator
-from keras_calib.reporting.commands.labelled_answers import LabelledAnswers
-from keras_calib.reporting.commands.labelled_answers import chosen_for
-from keras_calib.reporting.commands.labelled_answers import data_facts
-from keras_calib.reporting.commands.labelled_answers import labelled_answers
-from keras_calib.reporting.commands.terminal import Progress
-from keras_calib.reporting.commands.terminal import blamed
+from keras_calib.reporting.commands.confidence_maps import (
+    calibrator_facts,
+    told_calibrator,
+)
+from keras_calib.reporting.commands.labelled_answers import (
+    LabelledAnswers,
+    chosen_for,
+    data_facts,
+    labelled_answers,
+)
+from keras_calib.reporting.commands.terminal import Progress, blamed
 from keras_calib.reporting.prediction_files.repeated_samples import (
     check_ids_apart,
 )
 from keras_calib.reporting.prediction_files.threshold_file import (
     threshold_facts,
-)
-from keras_calib.reporting.prediction_files.threshold_file import (
     write_threshold,
 )
-from keras_calib.selection import ChosenThreshold
-from keras_calib.selection import GroupThresholds
+from keras_calib.selection import ChosenThreshold, GroupThresholds
 
 __all__ = ["threshold_of_logs"]
 

@@ -6,12 +6,16 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators import AffineScaling
-from keras_calib.calibrators import BetaCalibration
-from keras_calib.calibrators import TemperatureScaling
+from keras_calib.calibrators import (
+    AffineScaling,
+    BetaCalibration,
+    TemperatureScaling,
+)
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.reporting.answer_thresholds import bounded_log_odds
-from keras_calib.reporting.answer_thresholds import calibrated_confidence
+from keras_calib.reporting.answer_thresholds import (
+    bounded_log_odds,
+    calibrated_confidence,
+)
 
 __all__ = ["ConfidenceMap", "calibrator_facts", "told_calibrator"]
 

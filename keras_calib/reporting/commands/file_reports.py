@@ -3,8 +3,7 @@
 import datetime
 import itertools
 from argparse import Namespace
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +11,38 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of
-from keras_calib.calibrators import Calibrator
-from keras_calib.calibrators import CalibratorChoice
-from keras_calib.calibrators import TemperatureScaling
-from keras_calib.calibrators import choose_calibrator
+from keras_calib.calibrators import (
+    Calibrator,
+    CalibratorChoice,
+    TemperatureScaling,
+    choose_calibrator,
+)
 from keras_calib.functional.groupings import grouping
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.reporting.answer_thresholds import calibrated_confidence
-from keras_calib.reporting.commands.confidence_maps import ConfidenceMap
-from keras_calib.reporting.commands.confidence_maps import calibrator_facts
-from keras_calib.reporting.commands.confidence_maps import told_calibrator
-from keras_calib.reporting.commands.terminal import Progress
-from keras_calib.reporting.commands.terminal import blamed
-from keras_calib.reporting.entry_points import BLOCK
-from keras_calib.reporting.entry_points import report_of_batches
+from keras_calib.reporting.commands.confidence_maps import (
+    ConfidenceMap,
+    calibrator_facts,
+    told_calibrator,
+)
+from keras_calib.reporting.commands.terminal import Progress, blamed
+from keras_calib.reporting.entry_points import BLOCK, report_of_batches
 from keras_calib.reporting.evaluation import EXPLAINED
 from keras_calib.reporting.html import Report
-from keras_calib.reporting.prediction_files.reader import LEAST_CONFIDENCE
-from keras_calib.reporting.prediction_files.reader import PredictionFile
-from keras_calib.reporting.prediction_files.reader import Rows
-from keras_calib.reporting.prediction_files.reader import join_rows
-from keras_calib.reporting.prediction_files.repeated_samples import check_apart
-from keras_calib.reporting.prediction_files.repeated_samples import (
-    check_ids_apart,
+from keras_calib.reporting.prediction_files.reader import (
+    LEAST_CONFIDENCE,
+    PredictionFile,
+    Rows,
+    join_rows,
 )
-from keras_calib.reporting.prediction_files.repeated_samples import row_keys
+from keras_calib.reporting.prediction_files.repeated_samples import (
+    check_apart,
+    check_ids_apart,
+    row_keys,
+)
 from keras_calib.reporting.prediction_files.roles import Columns
 from keras_calib.selection import SelectiveClassifier
 

@@ -1,8 +1,7 @@
 """Answers of a log that have a label, as a threshold is chosen on them."""
 
 from argparse import Namespace
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,10 +9,12 @@ from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.reporting.prediction_files.threshold_file import rows_sha256
-from keras_calib.selection import ChosenThreshold
-from keras_calib.selection import GroupThresholds
-from keras_calib.selection import choose_group_thresholds
-from keras_calib.selection import choose_threshold
+from keras_calib.selection import (
+    ChosenThreshold,
+    GroupThresholds,
+    choose_group_thresholds,
+    choose_threshold,
+)
 
 __all__ = ["LabelledAnswers", "chosen_for", "data_facts", "labelled_answers"]
 

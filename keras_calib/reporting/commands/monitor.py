@@ -5,12 +5,14 @@ import math
 from pathlib import Path
 
 from keras_calib.backend.errors import value_error
-from keras_calib.reporting.commands.terminal import Options
-from keras_calib.reporting.commands.terminal import Progress
-from keras_calib.reporting.commands.terminal import add_groups
-from keras_calib.reporting.commands.terminal import check_shares
-from keras_calib.reporting.commands.terminal import flags
-from keras_calib.reporting.commands.terminal import load_keras
+from keras_calib.reporting.commands.terminal import (
+    Options,
+    Progress,
+    add_groups,
+    check_shares,
+    flags,
+    load_keras,
+)
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
 

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import replacing
-from keras_calib.backend.files import write_csv
-from keras_calib.reporting.commands.terminal import Options
-from keras_calib.reporting.commands.terminal import Progress
-from keras_calib.reporting.commands.terminal import add_groups
-from keras_calib.reporting.commands.terminal import check_shares
-from keras_calib.reporting.commands.terminal import flags
-from keras_calib.reporting.commands.terminal import load_keras
-from keras_calib.reporting.commands.terminal import of_arguments
-from keras_calib.reporting.commands.terminal import picture_of
+from keras_calib.backend.files import replacing, write_csv
+from keras_calib.reporting.commands.terminal import (
+    Options,
+    Progress,
+    add_groups,
+    check_shares,
+    flags,
+    load_keras,
+    of_arguments,
+    picture_of,
+)
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
 

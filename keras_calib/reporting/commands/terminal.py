@@ -11,8 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 

@@ -6,11 +6,15 @@ from typing import Any
 
 from keras_calib.exporting.certificate_check import CertificateCheck
 from keras_calib.exporting.certificate_file import digest_of
-from keras_calib.reporting.answer_thresholds import calibrated_confidence
-from keras_calib.reporting.answer_thresholds import load_threshold
-from keras_calib.reporting.commands.labelled_answers import chosen_for
-from keras_calib.reporting.commands.labelled_answers import data_facts
-from keras_calib.reporting.commands.labelled_answers import labelled_answers
+from keras_calib.reporting.answer_thresholds import (
+    calibrated_confidence,
+    load_threshold,
+)
+from keras_calib.reporting.commands.labelled_answers import (
+    chosen_for,
+    data_facts,
+    labelled_answers,
+)
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.prediction_files.threshold_file import (
     threshold_facts,

@@ -3,9 +3,11 @@
 import argparse
 from typing import Any
 
-from keras_calib.reporting.commands.terminal import Options
-from keras_calib.reporting.commands.terminal import Progress
-from keras_calib.reporting.commands.terminal import add_groups
+from keras_calib.reporting.commands.terminal import (
+    Options,
+    Progress,
+    add_groups,
+)
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
 
@@ -117,8 +119,10 @@ def _records(given: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from keras_calib.backend.files import path_of
-    from keras_calib.exporting.certificate_file import certificate_path
-    from keras_calib.exporting.certificate_file import read_certificate
+    from keras_calib.exporting.certificate_file import (
+        certificate_path,
+        read_certificate,
+    )
     from keras_calib.reporting.prediction_files.columns import ColumnFile
 
     place = certificate_path(path_of(given.path))

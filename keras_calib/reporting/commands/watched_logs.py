@@ -7,27 +7,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from keras_calib.backend.errors import value_error
-from keras_calib.backend.errors import warn
-from keras_calib.backend.files import path_of
-from keras_calib.backend.files import replacing
+from keras_calib.backend.errors import value_error, warn
+from keras_calib.backend.files import path_of, replacing
 from keras_calib.backend.locks import PathLock
 from keras_calib.exporting.certificate_file import read_certificate
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring import Monitor
 from keras_calib.plots import MonitorDisplay
 from keras_calib.reporting.answer_thresholds import load_threshold
-from keras_calib.reporting.commands.terminal import Progress
-from keras_calib.reporting.commands.terminal import blamed
-from keras_calib.reporting.commands.terminal import of_arguments
-from keras_calib.reporting.commands.terminal import picture_of
+from keras_calib.reporting.commands.terminal import (
+    Progress,
+    blamed,
+    of_arguments,
+    picture_of,
+)
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.reporting.prediction_files.threshold_file import (
     is_threshold_file,
+    read_threshold,
 )
-from keras_calib.reporting.prediction_files.threshold_file import read_threshold
-from keras_calib.selection import ChosenThreshold
-from keras_calib.selection import SelectiveClassifier
+from keras_calib.selection import ChosenThreshold, SelectiveClassifier
 
 __all__ = ["watch_logs"]
 

@@ -4,20 +4,19 @@ import contextlib
 import datetime
 import json
 import re
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import each_once
-from keras_calib.backend.files import path_of
-from keras_calib.reporting.prediction_files.columns import ColumnFile
-from keras_calib.reporting.prediction_files.columns import check_one_role
-from keras_calib.reporting.prediction_files.columns import check_present
-from keras_calib.reporting.prediction_files.columns import plain
+from keras_calib.backend.files import each_once, path_of
+from keras_calib.reporting.prediction_files.columns import (
+    ColumnFile,
+    check_one_role,
+    check_present,
+    plain,
+)
 
 __all__ = ["AnswerLog", "Answers", "correctness_of"]
 

@@ -5,17 +5,14 @@ import csv
 import importlib
 import math
 import re
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of
-from keras_calib.backend.npz import NpzFile
-from keras_calib.backend.npz import reading_npz
+from keras_calib.backend.npz import NpzFile, reading_npz
 
 __all__ = ["ColumnFile", "check_one_role", "check_present", "plain"]
 

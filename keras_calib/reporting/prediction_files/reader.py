@@ -1,22 +1,21 @@
 """Labels and predictions of a file, read and checked piece by piece."""
 
 from collections.abc import Iterator
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.rows import check_no_probabilities
-from keras_calib.inputs.rows import usable_outputs
+from keras_calib.inputs.rows import check_no_probabilities, usable_outputs
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.reporting.prediction_files.answer_log import correctness_of
 from keras_calib.reporting.prediction_files.columns import ColumnFile
-from keras_calib.reporting.prediction_files.roles import Columns
-from keras_calib.reporting.prediction_files.roles import find_roles
-from keras_calib.reporting.prediction_files.vote_rows import check_are_votes
-from keras_calib.reporting.prediction_files.vote_rows import check_no_votes
-from keras_calib.reporting.prediction_files.vote_rows import votes_of
+from keras_calib.reporting.prediction_files.roles import Columns, find_roles
+from keras_calib.reporting.prediction_files.vote_rows import (
+    check_are_votes,
+    check_no_votes,
+    votes_of,
+)
 
 __all__ = ["LEAST_CONFIDENCE", "PredictionFile", "Rows", "join_rows"]
 

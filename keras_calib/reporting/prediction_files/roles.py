@@ -5,8 +5,10 @@ from os.path import commonprefix
 from typing import NamedTuple
 
 from keras_calib.backend.errors import value_error
-from keras_calib.reporting.prediction_files.columns import check_one_role
-from keras_calib.reporting.prediction_files.columns import check_present
+from keras_calib.reporting.prediction_files.columns import (
+    check_one_role,
+    check_present,
+)
 
 __all__ = ["Columns", "Roles", "find_roles"]
 

@@ -7,14 +7,10 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import path_of
-from keras_calib.backend.files import replacing
+from keras_calib.backend.files import path_of, replacing
 from keras_calib.exporting.certificate_file import digest_of
-from keras_calib.reporting.answer_thresholds import KEY
-from keras_calib.reporting.answer_thresholds import SCHEMA
-from keras_calib.reporting.answer_thresholds import load_threshold
-from keras_calib.selection import ChosenThreshold
-from keras_calib.selection import GroupThresholds
+from keras_calib.reporting.answer_thresholds import KEY, SCHEMA, load_threshold
+from keras_calib.selection import ChosenThreshold, GroupThresholds
 from keras_calib.version import __version__
 
 __all__ = [

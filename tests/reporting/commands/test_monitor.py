@@ -8,8 +8,7 @@ import pytest
 from cases import BACKEND
 
 import keras_calib as kc
-from keras_calib import Monitor
-from keras_calib import SelectiveClassifier
+from keras_calib import Monitor, SelectiveClassifier
 from keras_calib.backend.locks import PathLock
 from keras_calib.reporting.command_line import main
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog

@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from noisy_predictions import noisy_predictions
-from noisy_predictions import softmax
+from noisy_predictions import noisy_predictions, softmax
 from report_pages import write_file
 
 import keras_calib as kc

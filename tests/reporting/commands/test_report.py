@@ -5,12 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from noisy_predictions import noisy_predictions
-from noisy_predictions import softmax
-from report_pages import Page
-from report_pages import few_replicates
-from report_pages import results_alone
-from report_pages import write_file
+from noisy_predictions import noisy_predictions, softmax
+from report_pages import Page, few_replicates, results_alone, write_file
 
 import keras_calib as kc
 from keras_calib.reporting.command_line import main

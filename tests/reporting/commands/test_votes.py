@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from noisy_predictions import noisy_predictions
-from noisy_predictions import softmax
+from noisy_predictions import noisy_predictions, softmax
 from report_pages import results_alone
 
 import keras_calib as kc

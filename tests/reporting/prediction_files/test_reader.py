@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from noisy_predictions import noisy_predictions
-from noisy_predictions import softmax
+from noisy_predictions import noisy_predictions, softmax
 from report_pages import write_file
 
 import keras_calib as kc
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
-from keras_calib.reporting.prediction_files.reader import PredictionFile
-from keras_calib.reporting.prediction_files.reader import Rows
+from keras_calib.reporting.prediction_files.reader import PredictionFile, Rows
 from keras_calib.reporting.prediction_files.roles import Columns
 
 

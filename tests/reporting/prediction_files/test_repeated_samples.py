@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from noisy_predictions import softmax
 
-from keras_calib.reporting.prediction_files.repeated_samples import check_apart
-from keras_calib.reporting.prediction_files.repeated_samples import row_keys
+from keras_calib.reporting.prediction_files.repeated_samples import (
+    check_apart,
+    row_keys,
+)
 
 
 @pytest.mark.filterwarnings("error")

@@ -1,0 +1,45 @@
+"""Detection: boxes, matched to true ones, and how far to trust them.
+
+Lives here: matching, calibration errors, a metric, scaling of confidences,
+thresholds, the selector of a detector, a display. Not here: boxes of images in
+training (`data`) and served detectors (`exporting`).
+Floor: above `selection` and `plots`; nothing for classes imports it.
+"""
+
+from keras_calib.detection.display import DetectionReliabilityDisplay
+from keras_calib.detection.errors import (
+    DetectionCalibrationError,
+    DetectionRecords,
+    adaptive_localization_error,
+    detection_ece,
+    localization_aware_ece,
+)
+from keras_calib.detection.matching import match_detections
+from keras_calib.detection.metric import DetectionECE, LocalizationAwareECE
+from keras_calib.detection.scaling import DetectionScaling
+from keras_calib.detection.selector import CalibratedDecoder, DetectionSelector
+from keras_calib.detection.thresholds import (
+    DetectionClassThresholds,
+    DetectionThreshold,
+    choose_detection_class_thresholds,
+    choose_detection_threshold,
+)
+
+__all__ = [
+    "CalibratedDecoder",
+    "DetectionCalibrationError",
+    "DetectionClassThresholds",
+    "DetectionECE",
+    "DetectionRecords",
+    "DetectionReliabilityDisplay",
+    "DetectionScaling",
+    "DetectionSelector",
+    "DetectionThreshold",
+    "LocalizationAwareECE",
+    "adaptive_localization_error",
+    "choose_detection_class_thresholds",
+    "choose_detection_threshold",
+    "detection_ece",
+    "localization_aware_ece",
+    "match_detections",
+]

@@ -1,0 +1,566 @@
+"""Calibration errors of detections, from sums over cells of each class.
+
+A cell is a bin of the confidence, and of features of the box. Boxes of one
+image depend on each other, so sums over the boxes of each image measure how
+much less they tell than as many independent ones.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import norm as normal
+
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.formulas.binned_intervals import error_interval
+from keras_calib.formulas.bins import CLOSED, VoteBinSums, bin_index
+from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.numerics.arrays import safe_divide
+
+__all__ = [
+    "DetectionCalibrationError",
+    "DetectionRecords",
+    "DetectionSums",
+    "FEATURES",
+    "UNITS",
+    "adaptive_localization_error",
+    "bins_of",
+    "cells_of",
+    "check_records",
+    "columns_of",
+    "detection_ece",
+    "error_of",
+    "errors_by_class",
+    "interval_of",
+    "localization_aware_ece",
+    "sums_of_cells",
+]
+
+FEATURES = ("center_x", "center_y", "width", "height")
+# Units of the sums of a streaming metric, in 1.
+UNITS = 2.0**30
+
+
+class DetectionRecords(NamedTuple):
+    """Detections and what became of them, arrays `(n,)`.
+
+    Attributes:
+        confidence: Confidence in [0, 1].
+        correct: Whether the detection found a true box of its class.
+        overlap: Intersection over union with the box that it found, 0 if it
+            found none.
+        label: Predicted class id.
+        image: Index of the image.
+        features: Center x, center y, width and height `(n, 4)`, relative to
+            the image. None without the sizes of the images.
+        num_images: Number of images, with those without a detection.
+        num_true: Number of true boxes, without crowds.
+        max_detections: Most detections that an image can have, or None.
+    """
+
+    confidence: np.ndarray
+    correct: np.ndarray
+    overlap: np.ndarray
+    label: np.ndarray
+    image: np.ndarray
+    features: np.ndarray | None
+    num_images: int
+    num_true: int
+    max_detections: int | None
+
+
+class DetectionSums(NamedTuple):
+    """Sums over the detections of each cell, arrays `(classes, cells)`.
+
+    The target of a detection is 1 or 0, or its overlap. The detections of one
+    image in a cell have the number n, the sum of confidences c and that of
+    targets t.
+
+    Attributes:
+        count: Number of detections.
+        confidence: Sum of the confidences.
+        target: Sum of the targets.
+        square: Sum of (confidence - target)^2.
+        image_count: Sum over images of n^2.
+        image_confidence: Sum over images of n c.
+        image_target: Sum over images of n t.
+        image_square: Sum over images of (c - t)^2.
+        whole: The last four `(4,)` where n, c and t are of whole images.
+    """
+
+    count: Any
+    confidence: Any
+    target: Any
+    square: Any
+    image_count: Any
+    image_confidence: Any
+    image_target: Any
+    image_square: Any
+    whole: Any
+
+
+def check_records(records: Any) -> None:
+    """Raise unless there are records of detections."""
+    if not isinstance(records, DetectionRecords):
+        raise type_error(
+            "`records` must be what `match_detections` returns",
+            type=type(records).__name__,
+        )
+    if not len(records.confidence):
+        raise value_error(
+            "`records` must have a detection: lower the threshold of the "
+            "detector",
+            images=records.num_images,
+        )
+
+
+def bins_of(
+    num_bins: int | Sequence[int], features: Sequence[str]
+) -> tuple[int, ...]:
+    """Number of bins of the confidence and of each feature."""
+    if isinstance(features, str):
+        raise type_error(
+            "`features` must be a list of names", features=features
+        )
+    size = 1 + len(features)
+    for name in features:
+        check_in("features", name, FEATURES)
+    given: Any = num_bins
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        given = (given,) * size
+    counts = tuple(given)
+    for count in counts:
+        check_integer("num_bins", count, 1)
+    if len(counts) != size:
+        raise value_error(
+            "`num_bins` must have a number for the confidence and each of "
+            "`features`",
+            num_bins=num_bins,
+            expected=size,
+        )
+    return counts
+
+
+def columns_of(
+    records: DetectionRecords, features: Sequence[str]
+) -> list[np.ndarray]:
+    """Confidence and features, which are binned."""
+    columns = [records.confidence]
+    for name in features:
+        if records.features is None:
+            raise value_error(
+                "`features` need the sizes of the images: pass `image_shape` "
+                "to `match_detections`",
+                features=tuple(features),
+            )
+        columns.append(records.features[:, FEATURES.index(name)])
+    return columns
+
+
+def cells_of(
+    columns: list[np.ndarray], num_bins: tuple[int, ...], closed: str
+) -> np.ndarray:
+    """Index of the cell of each detection, from columns in [0, 1].
+
+    The first column is the confidence. Values outside go to the nearest bin.
+    """
+    cells = np.zeros(len(columns[0]), "int64")
+    for column, count in zip(columns, num_bins, strict=True):
+        inside = np.clip(column, 0.0, 1.0)
+        cells = cells * count + bin_index(inside, count, closed)
+    return cells
+
+
+def sums_of_cells(
+    confidence: np.ndarray,
+    target: np.ndarray,
+    image: np.ndarray,
+    group: np.ndarray,
+    cell: np.ndarray,
+    shape: tuple[int, int],
+) -> DetectionSums:
+    """Sums of detections `(n,)`, of groups (classes) and cells, in float64."""
+    keys, size = group * shape[1] + cell, shape[0] * shape[1]
+
+    def total(values: np.ndarray | None, keys: np.ndarray = keys) -> np.ndarray:
+        return np.bincount(keys, values, size).astype("float64").reshape(shape)
+
+    parts = _of_images(confidence, target, image * size + keys)
+    at = parts[0] % size
+    whole = _of_images(confidence, target, image)
+    n, c, t, square = (total(x, at) for x in _products(*parts[1:]))
+    return DetectionSums(
+        total(None),
+        total(confidence),
+        total(target),
+        total(_rounded((confidence - target) ** 2)),
+        n,
+        c,
+        t,
+        square,
+        np.array([x.sum() for x in _products(*whole[1:])]),
+    )
+
+
+def _of_images(
+    confidence: np.ndarray, target: np.ndarray, keys: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Distinct keys, and number, confidence and targets of each."""
+    found, inverse = np.unique(keys, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    return (
+        found,
+        np.bincount(inverse, minlength=len(found)).astype("float64"),
+        np.bincount(inverse, confidence, len(found)),
+        np.bincount(inverse, target, len(found)),
+    )
+
+
+def _products(n: Any, c: Any, t: Any) -> tuple[Any, ...]:
+    return n * n, n * c, n * t, _rounded((c - t) ** 2)
+
+
+def _rounded(squares: np.ndarray) -> np.ndarray:
+    """Squares in units that float64 adds without rounding."""
+    return np.round(squares * UNITS) / UNITS
+
+
+def errors_by_class(sums: DetectionSums) -> np.ndarray:
+    """Error of each class `(classes,)`; NaN without detections."""
+    gaps = np.abs(sums.confidence - sums.target).sum(axis=-1)
+    total = sums.count.sum(axis=-1)
+    empty = total == 0
+    return np.where(empty, np.nan, gaps / np.where(empty, 1.0, total))
+
+
+def error_of(sums: DetectionSums, average: str) -> float:
+    """Error of all detections, or the mean over classes that have some.
+
+    0 without detections.
+    """
+    if average == "macro":
+        values = errors_by_class(sums)
+        values = values[~np.isnan(values)]
+        return float(values.mean()) if len(values) else 0.0
+    gaps = np.abs((sums.confidence - sums.target).sum(axis=0)).sum()
+    return float(safe_divide(gaps, sums.count.sum()))
+
+
+def interval_of(
+    sums: DetectionSums, average: str, level: float = 0.95
+) -> tuple[float, float]:
+    """Confidence interval of the error, with images as units.
+
+    Sums of an image vary more than those of as many independent detections, in
+    each cell and even more over all. The lower end lets the noise of each cell
+    grow by the larger factor. For the upper end that would remove too much
+    bias, so the noise grows by the factor of the cells, and the difference in
+    standard deviations is added.
+
+    Derivation: docs/derivations.md, 'Detections'.
+    """
+    effect = _design_effect(sums)
+    largest = max(effect)
+    low, _ = error_interval(_weighted(sums, average, largest), level=level)
+    bins = _weighted(sums, average, effect[0])
+    _, high = error_interval(bins, level=level)
+    gap = safe_divide(sums.confidence - sums.target, sums.count)
+    alone = sums.square - gap * (sums.confidence - sums.target)
+    deviation = np.sqrt(max(float(alone.sum()), 0.0))
+    deviation = safe_divide(deviation, np.float64(sums.count.sum()))
+    more = np.sqrt(largest) - np.sqrt(effect[0])
+    z = normal.isf((1.0 - level) / 2.0)
+    return low, min(float(high + z * more * deviation), 1.0)
+
+
+def _weighted(sums: DetectionSums, average: str, effect: float) -> VoteBinSums:
+    """Sums of bins, one for each cell of each class.
+
+    With `average="macro"` detections are weighted so that each class has the
+    same weight: the error of the bins is then the mean over classes. Squared
+    weights grow by `effect`, as do those of fewer samples.
+    """
+    total = sums.count.sum(axis=-1, keepdims=True)
+    weight = np.ones_like(total)
+    if average == "macro":
+        weight = safe_divide(total.sum() / max((total > 0).sum(), 1), total)
+    count, confidence, target, square = (
+        weight * x
+        for x in (sums.count, sums.confidence, sums.target, sums.square)
+    )
+    columns = (count, confidence, target, confidence - target)
+    squared = weight * count * effect
+    return VoteBinSums(
+        *(np.ravel(x) for x in (*columns, squared)),
+        squared_residual=np.ravel(square),
+    )
+
+
+def _design_effect(sums: DetectionSums) -> tuple[float, float]:
+    """Variance of sums over images, of that of independent detections.
+
+    It is that of the sums of cells, and that of whole images; at least 1.
+    """
+    residual = sums.confidence - sums.target
+    gap = safe_divide(residual, sums.count)
+    alone = float((sums.square - gap * residual).sum())
+    if alone <= 0.0:
+        return 1.0, 1.0
+    products = (
+        sums.image_count,
+        sums.image_confidence,
+        sums.image_target,
+        sums.image_square,
+    )
+    cells = float(_image_variance(products, gap).sum())
+    mean = float(residual.sum() / sums.count.sum())
+    whole = float(_image_variance(sums.whole, mean))
+    # Gaps that differ between cells spread the residuals too.
+    spread = float(sums.square.sum() - mean * residual.sum())
+    return max(1.0, cells / alone), max(1.0, whole / max(spread, alone))
+
+
+def _image_variance(products: Any, gap: Any) -> Any:
+    """Sum over images of (c - t - n gap)^2, from sums of products."""
+    count, confidence, target, square = products
+    return square - 2.0 * gap * (confidence - target) + gap * gap * count
+
+
+_AVERAGES = ("pooled", "macro")
+
+
+class DetectionCalibrationError(NamedTuple):
+    """A calibration error of detections.
+
+    Attributes:
+        value: The error, in [0, 1].
+        low: Lower end of its 95 % interval, with images as units. NaN where
+            the error has no interval.
+        high: Upper end.
+        by_class: Error of each class that has detections, by class id.
+        num_detections: Number of detections.
+    """
+
+    value: float
+    low: float
+    high: float
+    by_class: dict[int, float]
+    num_detections: int
+
+
+def detection_ece(
+    records: DetectionRecords,
+    *,
+    num_bins: int | Sequence[int] = 10,
+    features: Sequence[str] = (),
+    average: str = "pooled",
+    min_count: int = 1,
+    closed: str = "right",
+) -> DetectionCalibrationError:
+    """Detection expected calibration error (D-ECE).
+
+    Use it to see whether the confidence of detections is their precision,
+    also by where boxes lie and how large they are.
+
+    D-ECE = sum_b (n_b / N) |precision_b - mean confidence_b|
+
+    The bins b split the confidence and each of `features`.
+
+    Args:
+        records: What `match_detections` returns.
+        num_bins: Number of bins of the confidence and of each feature, or of
+            all. Defaults to `10`.
+        features: Any of `"center_x"`, `"center_y"`, `"width"` and `"height"`,
+            relative to the image. Defaults to none.
+        average: `"pooled"` over all detections, or `"macro"` for the mean
+            over the classes that have detections.
+        min_count: Least number of detections of a bin that counts. Others add
+            nothing to the sum. Defaults to `1`.
+        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi), as in
+            `ece`.
+
+    Returns:
+        DetectionCalibrationError. The interval assumes `min_count=1`.
+
+    Raises:
+        TypeError: If `records` are not from `match_detections`.
+        ValueError: If there is no detection, or features have no image size.
+
+    Example:
+
+    >>> from keras_calib import match_detections
+    >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
+    >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
+    ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
+    >>> records = match_detections(truth, found)
+    >>> round(detection_ece(records).value, 4)
+    0.2
+
+    Reference:
+        Kueppers et al., Multivariate Confidence Calibration for Object
+        Detection, CVPR Workshops 2020, https://arxiv.org/abs/2004.13546
+    """
+    check_records(records)
+    counts = bins_of(num_bins, features)
+    columns = columns_of(records, features)
+    target = records.correct.astype("float64")
+    return _error(records, target, columns, counts, average, min_count, closed)
+
+
+def localization_aware_ece(
+    records: DetectionRecords,
+    *,
+    num_bins: int = 25,
+    average: str = "macro",
+    closed: str = "right",
+) -> DetectionCalibrationError:
+    """Localization-aware expected calibration error (LaECE).
+
+    Use it where the confidence should also say how well a box fits: the target
+    is the overlap with the true box, 0 without one.
+
+    LaECE = mean over classes of
+            sum_b (n_b / n) |mean confidence_b - precision_b mean overlap_b|
+
+    The mean overlap is that of the right detections of the bin. Match with
+    `min_overlap=0.1` for LaECE, and with `min_overlap=0.0` for LaECE_0.
+
+    Args:
+        records: What `match_detections` returns.
+        num_bins: Number of bins of the confidence. Defaults to `25`.
+        average: `"macro"` for the mean over the classes that have detections,
+            as in the papers, or `"pooled"` over all detections.
+        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi). The code of
+            LaECE has `"left"`, that of LaECE_0 `"right"`.
+
+    Returns:
+        DetectionCalibrationError.
+
+    Raises:
+        TypeError: If `records` are not from `match_detections`.
+        ValueError: If there is no detection.
+
+    Example:
+
+    >>> from keras_calib import match_detections
+    >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
+    >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
+    ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
+    >>> records = match_detections(truth, found, min_overlap=0.1)
+    >>> round(localization_aware_ece(records).value, 4)
+    0.2
+
+    Reference:
+        Oksuz et al., Towards Building Self-Aware Object Detectors via
+        Reliable Uncertainty Quantification and Calibration, CVPR 2023,
+        https://arxiv.org/abs/2307.00934; LaECE_0: Kuzucu et al., On
+        Calibration of Object Detectors, ECCV 2024,
+        https://arxiv.org/abs/2405.20459
+
+    Differs:
+        The code of LaECE counts classes without detections or true boxes as
+        errors of 0, and leaves out a confidence of 1. This function takes the
+        mean over classes with detections, true boxes or not, of all of them.
+    """
+    check_records(records)
+    counts, columns = bins_of(num_bins, ()), columns_of(records, ())
+    return _error(records, records.overlap, columns, counts, average, 1, closed)
+
+
+def adaptive_localization_error(
+    records: DetectionRecords, *, average: str = "macro"
+) -> DetectionCalibrationError:
+    """Localization-aware adaptive calibration error (LaACE).
+
+    Use it beside `localization_aware_ece`, which bins can hide errors from:
+    here each detection is a bin of its own.
+
+    LaACE = mean over classes of the mean of |confidence - overlap|
+
+    Match with `min_overlap=0.0` for LaACE_0 of the paper. The error is 0 only
+    if the confidence of each detection is its overlap.
+
+    Args:
+        records: What `match_detections` returns.
+        average: As in `localization_aware_ece`.
+
+    Returns:
+        DetectionCalibrationError, without an interval.
+
+    Raises:
+        TypeError: If `records` are not from `match_detections`.
+        ValueError: If there is no detection.
+
+    Example:
+
+    >>> from keras_calib import match_detections
+    >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
+    >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
+    ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
+    >>> records = match_detections(truth, found, min_overlap=0.0)
+    >>> round(adaptive_localization_error(records).value, 4)
+    0.2
+
+    Reference:
+        Kuzucu et al., On Calibration of Object Detectors: Pitfalls,
+        Evaluation and Baselines, ECCV 2024, https://arxiv.org/abs/2405.20459
+
+    Differs:
+        The released code counts detections in crowds as overlaps of 0. This
+        function leaves them out.
+    """
+    check_records(records)
+    check_in("average", average, _AVERAGES)
+    classes, group = np.unique(records.label, return_inverse=True)
+    error = np.abs(records.confidence - records.overlap)
+    of_class = np.bincount(group, error) / np.bincount(group)
+    value = error.mean() if average == "pooled" else of_class.mean()
+    return DetectionCalibrationError(
+        float(value),
+        np.nan,
+        np.nan,
+        dict(zip(classes.tolist(), of_class.tolist(), strict=True)),
+        len(error),
+    )
+
+
+def _enough(sums: DetectionSums, min_count: int) -> DetectionSums:
+    """Sums in which cells of few detections have no gap."""
+    kept = sums.count >= min_count
+    return sums._replace(
+        confidence=kept * sums.confidence, target=kept * sums.target
+    )
+
+
+def _error(
+    records: DetectionRecords,
+    target: np.ndarray,
+    columns: list[np.ndarray],
+    counts: tuple[int, ...],
+    average: str,
+    min_count: int,
+    closed: str,
+) -> DetectionCalibrationError:
+    check_in("average", average, _AVERAGES)
+    check_in("closed", closed, CLOSED)
+    check_integer("min_count", min_count, 1)
+    # Few of the cells of several features have detections.
+    cells, cell = np.unique(
+        cells_of(columns, counts, closed), return_inverse=True
+    )
+    classes, group = np.unique(records.label, return_inverse=True)
+    given = records.confidence, target, records.image
+    shape = len(classes), len(cells)
+    sums = sums_of_cells(*given, group, cell, shape)
+    values = errors_by_class(_enough(sums, min_count)).tolist()
+    if average == "pooled":
+        sums = sums_of_cells(*given, 0 * group, cell, (1, shape[1]))
+    low, high = interval_of(sums, average)
+    value = error_of(_enough(sums, min_count), average)
+    return DetectionCalibrationError(
+        value,
+        low,
+        high,
+        dict(zip(classes.tolist(), values, strict=True)),
+        len(target),
+    )

@@ -1,0 +1,388 @@
+"""Streaming calibration errors of detections."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.arguments import KeepsArguments
+from keras_calib.backend.compiled import without_autograph
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.keras_internals import set_direction
+from keras_calib.backend.locks import STATES
+from keras_calib.backend.replicas import assign_sum
+from keras_calib.backend.traced import is_traced
+from keras_calib.detection.boxes import BOX_FORMATS
+from keras_calib.detection.errors import (
+    UNITS,
+    DetectionRecords,
+    DetectionSums,
+    bins_of,
+    cells_of,
+    columns_of,
+    error_of,
+    errors_by_class,
+    interval_of,
+    sums_of_cells,
+)
+from keras_calib.detection.matching import match_detections
+from keras_calib.formulas.bins import CLOSED
+from keras_calib.inputs.checks import check_in, check_integer, check_share
+from keras_calib.metrics.state_dicts import MergeableMetric
+from keras_calib.numerics import exact_sums
+
+__all__ = ["DetectionECE", "LocalizationAwareECE"]
+
+_ROWS = 8
+# Images whose sums are taken at once.
+_BLOCK = 512
+
+
+class _DetectionMetric(KeepsArguments, MergeableMetric):
+    """Abstract base of metrics whose samples are the boxes of images."""
+
+    mode = "min"
+    # Arguments that one of them has.
+    features: tuple[str, ...] = ()
+    image_shape: tuple | None = None
+
+    def __init__(
+        self,
+        *,
+        num_bins: tuple[int, ...],
+        num_classes: int | None,
+        average: str,
+        min_overlap: float,
+        min_confidence: float,
+        box_format: str,
+        closed: str,
+        name: str,
+        dtype: Any,
+    ):
+        if num_classes is not None:
+            check_integer("num_classes", num_classes, 1)
+        check_in("average", average, ("pooled", "macro"))
+        if average == "macro" and num_classes is None:
+            raise value_error(
+                '`num_classes` must be given for `average="macro"`',
+                num_classes=num_classes,
+            )
+        check_share("min_overlap", min_overlap)
+        check_share("min_confidence", min_confidence)
+        check_in("box_format", box_format, BOX_FORMATS)
+        check_in("closed", closed, CLOSED)
+        super().__init__(name=name, dtype=dtype)
+        set_direction(self, self.mode)
+        self._keep(
+            num_bins=num_bins,
+            num_classes=num_classes,
+            average=average,
+            min_overlap=min_overlap,
+            min_confidence=min_confidence,
+            box_format=box_format,
+            closed=closed,
+        )
+        self._shape = num_classes or 1, int(np.prod(num_bins))
+        size = _ROWS * int(np.prod(self._shape)) + 4
+        shapes = {"sums": (exact_sums.NUM_LIMBS, size), "flags": (4,)}
+        self.sums, self.flags = (
+            self.add_variable(
+                shape, "zeros", dtype="int32", aggregation="sum", name=key
+            )
+            for key, shape in shapes.items()
+        )
+
+    @without_autograph
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Add the boxes of a batch of images.
+
+        Args:
+            y_true: True boxes, as `match_detections` takes them.
+            y_pred: Detections, as `match_detections` takes them.
+            sample_weight: Must be None.
+        """
+        if sample_weight is not None:
+            raise type_error(
+                "`sample_weight` must be None: all boxes have equal weight",
+                sample_weight=type(sample_weight).__name__,
+            )
+        parts = keras.tree.flatten([y_true, y_pred])
+        if any(ops.is_tensor(x) and is_traced(x) for x in parts):
+            raise type_error(
+                f"`{type(self).__name__}` must be updated outside compiled "
+                "code: call `update_state` with what `predict` returns",
+                method="update_state",
+            )
+        self.update_records(
+            match_detections(
+                y_true,
+                y_pred,
+                min_overlap=self.min_overlap,
+                box_format=self.box_format,
+                image_shape=self.image_shape,
+                min_confidence=self.min_confidence,
+            )
+        )
+
+    def update_records(self, records: DetectionRecords) -> None:
+        """Add records of `match_detections`, of images not added before."""
+        if not isinstance(records, DetectionRecords):
+            raise type_error(
+                "`records` must be what `match_detections` returns",
+                type=type(records).__name__,
+            )
+        if not len(records.confidence):
+            return
+        columns = columns_of(records, self.features)
+        group = np.zeros(len(records.label), "int64")
+        if self.num_classes is not None:
+            if not np.all(records.label < self.num_classes):
+                raise value_error(
+                    "`labels` of detections must be < `num_classes`",
+                    largest=int(records.label.max()),
+                    num_classes=self.num_classes,
+                )
+            group = records.label
+        confidence, target = (
+            np.round(x * UNITS) / UNITS
+            for x in (records.confidence, self._target(records))
+        )
+        cells = cells_of(columns, self.num_bins, self.closed)
+        # A block of images has sums that float64 holds without rounding.
+        image = records.image
+        blocks, added = image // _BLOCK, np.zeros(self.sums.shape[1], "int64")
+        for block in np.unique(blocks):
+            own = blocks == block
+            sums = sums_of_cells(
+                confidence[own],
+                target[own],
+                image[own],
+                group[own],
+                cells[own],
+                self._shape,
+            )
+            flat = np.concatenate([np.ravel(x) for x in sums])
+            added += np.rint(flat * UNITS).astype("int64")
+        mask = 2**24 - 1
+        limbs = np.stack([added & mask, (added >> 24) & mask, added >> 48])
+        with STATES:
+            state = ops.convert_to_numpy(self.sums).astype("int64")
+            assign_sum(self.sums, exact_sums.normalize_limbs(state + limbs))
+
+    def _target(self, records: DetectionRecords) -> np.ndarray:
+        """What the confidence should be on average."""
+        raise NotImplementedError
+
+    def _read(self) -> DetectionSums:
+        """The sums so far, on the host."""
+        limbs = ops.convert_to_numpy(self.sums)
+        values = exact_sums.to_float(limbs)
+        rows = list(values[:-4].reshape(_ROWS, *self._shape))
+        return DetectionSums._make([*rows, values[-4:]])
+
+    @without_autograph
+    def result(self):
+        """Return the error so far, a scalar tensor; 0 before any box."""
+        value = error_of(self._read(), self.average)
+        return ops.convert_to_tensor(value, dtype=self.dtype)
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Return a confidence interval of the error, with images as units.
+
+        Args:
+            level: Probability to cover the error of the population, in (0, 1).
+
+        Returns:
+            `(low, high)`; (0, 1) before any box.
+        """
+        return interval_of(self._read(), self.average, level)
+
+    def by_class(self) -> dict[int, float]:
+        """Return the error of each class that has detections, by class id.
+
+        Raises:
+            ValueError: If the metric has no `num_classes`.
+        """
+        if self.num_classes is None:
+            raise value_error(
+                "`num_classes` must be given for errors by class",
+                num_classes=self.num_classes,
+            )
+        values = errors_by_class(self._read())
+        return {k: float(v) for k, v in enumerate(values) if not np.isnan(v)}
+
+    def get_config(self):
+        return super().get_config() | self._kept()
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class DetectionECE(_DetectionMetric):
+    """Streaming detection expected calibration error (D-ECE).
+
+    Use it where detections do not fit into memory, or come from several
+    workers: its state merges by addition. Call `update_state` with what
+    `predict` of a detector returns, outside compiled code.
+
+    D-ECE = sum_b (n_b / N) |precision_b - mean confidence_b|
+
+    Args:
+        num_bins: Number of bins of the confidence and of each feature, or of
+            all. Defaults to `10`.
+        features: Any of `"center_x"`, `"center_y"`, `"width"` and `"height"`,
+            relative to the image. Defaults to none.
+        num_classes: Number of classes, for `by_class()` and the mean over
+            classes, or None.
+        average: `"pooled"` over all detections, or `"macro"` for the mean
+            over the classes that have detections.
+        min_overlap: Least intersection over union of a match, in [0, 1].
+        min_confidence: Least confidence of a detection that counts, in
+            [0, 1].
+        box_format: Format of the boxes, as in `match_detections`.
+        image_shape: Height and width of all images, or None. Only `features`
+            need it.
+        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
+        name: Name of the metric.
+        dtype: Dtype of the result.
+
+    Returns:
+        `result()` returns a scalar in [0, 1], or 0 before any detection.
+
+    Raises:
+        TypeError: On update, if the boxes are in no known form, or in compiled
+            code.
+        ValueError: If an argument is out of range. On update, if shapes or
+            values are invalid.
+
+    Example:
+
+    >>> metric = DetectionECE()
+    >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
+    >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
+    ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
+    >>> metric.update_state(truth, found)
+    >>> round(float(metric.result()), 4)
+    0.2
+
+    Reference:
+        Kueppers et al., Multivariate Confidence Calibration for Object
+        Detection, CVPR Workshops 2020, https://arxiv.org/abs/2004.13546
+    """
+
+    def __init__(
+        self,
+        num_bins: int | Sequence[int] = 10,
+        *,
+        features: Sequence[str] = (),
+        num_classes: int | None = None,
+        average: str = "pooled",
+        min_overlap: float = 0.5,
+        min_confidence: float = 0.0,
+        box_format: str = "xyxy",
+        image_shape: Any = None,
+        closed: str = "right",
+        name: str = "detection_ece",
+        dtype: Any = None,
+    ):
+        super().__init__(
+            num_bins=bins_of(num_bins, features),
+            num_classes=num_classes,
+            average=average,
+            min_overlap=min_overlap,
+            min_confidence=min_confidence,
+            box_format=box_format,
+            closed=closed,
+            name=name,
+            dtype=dtype,
+        )
+        shape = None if image_shape is None else tuple(image_shape)
+        self._keep(image_shape=shape, features=tuple(features))
+
+    def _target(self, records: DetectionRecords) -> np.ndarray:
+        return records.correct.astype("float64")
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class LocalizationAwareECE(_DetectionMetric):
+    """Streaming localization-aware expected calibration error (LaECE).
+
+    Use it where the confidence should also say how well a box fits. Call
+    `update_state` with what `predict` of a detector returns, outside compiled
+    code.
+
+    LaECE = mean over classes of
+            sum_b (n_b / n) |mean confidence_b - precision_b mean overlap_b|
+
+    Args:
+        num_classes: Number of classes. None with `average="pooled"`.
+        num_bins: Number of bins of the confidence. Defaults to `25`.
+        average: `"macro"` for the mean over the classes that have detections,
+            or `"pooled"` over all detections.
+        min_overlap: Least intersection over union of a match, in [0, 1].
+            Defaults to `0.1`, as in the paper; `0.0` is LaECE_0.
+        min_confidence: Least confidence of a detection that counts, in
+            [0, 1].
+        box_format: Format of the boxes, as in `match_detections`.
+        closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
+        name: Name of the metric.
+        dtype: Dtype of the result.
+
+    Returns:
+        `result()` returns a scalar in [0, 1], or 0 before any detection.
+
+    Raises:
+        TypeError: On update, if the boxes are in no known form, or in compiled
+            code.
+        ValueError: If an argument is out of range. On update, if shapes or
+            values are invalid.
+
+    Example:
+
+    >>> metric = LocalizationAwareECE(num_classes=2)
+    >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
+    >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
+    ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
+    >>> metric.update_state(truth, found)
+    >>> round(float(metric.result()), 4)
+    0.2
+
+    Reference:
+        Oksuz et al., Towards Building Self-Aware Object Detectors via
+        Reliable Uncertainty Quantification and Calibration, CVPR 2023,
+        https://arxiv.org/abs/2307.00934
+
+    Differs:
+        As `localization_aware_ece` does.
+    """
+
+    def __init__(
+        self,
+        num_classes: int | None,
+        *,
+        num_bins: int = 25,
+        average: str = "macro",
+        min_overlap: float = 0.1,
+        min_confidence: float = 0.0,
+        box_format: str = "xyxy",
+        closed: str = "right",
+        name: str = "localization_aware_ece",
+        dtype: Any = None,
+    ):
+        super().__init__(
+            num_bins=bins_of(num_bins, ()),
+            num_classes=num_classes,
+            average=average,
+            min_overlap=min_overlap,
+            min_confidence=min_confidence,
+            box_format=box_format,
+            closed=closed,
+            name=name,
+            dtype=dtype,
+        )
+
+    def _target(self, records: DetectionRecords) -> np.ndarray:
+        return records.overlap
+
+    def get_config(self):
+        return super().get_config() | {"num_bins": self.num_bins[0]}

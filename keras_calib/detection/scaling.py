@@ -1,0 +1,310 @@
+"""Calibration of the confidence of detections, by class."""
+
+from typing import Any, Self
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.calibrators.logistic_solver import (
+    least_logistic,
+    typical_slope,
+)
+from keras_calib.calibrators.separation import solve_each
+from keras_calib.detection.boxes import read_entries
+from keras_calib.detection.errors import DetectionRecords, check_records
+from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.values import Rule, as_check, in_unit_interval
+from keras_calib.numerics.arrays import array_namespace, as_array, to_numpy
+
+__all__ = ["DetectionScaling"]
+
+_METHODS = ("platt", "temperature")
+# Confidences nearer to 0 or 1 have the log-odds of this distance.
+_NEAREST = 1e-7
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class DetectionScaling(keras.layers.Layer):
+    """Platt or temperature scaling of the confidence of detections, by class.
+
+    Use it behind a detector: fit it on the records of images that did not train
+    the detector, then call it on what the detector returns. With the log-odds
+    s = log p / (1 - p) of a confidence p of class k, it becomes
+
+    sigmoid(a_k s + b_k)
+
+    a_k and b_k minimise the mean NLL of the detections of class k; with
+    `method="temperature"` b_k = 0. Classes of few detections, or whose fit
+    would reverse the order, take the fit of all detections. So confidence is
+    still ordered within a class, and between classes it may change places.
+
+    Args:
+        num_classes: Number of classes, at least 1.
+        method: `"platt"` or `"temperature"`.
+        target: `"correct"` for the chance to be right, which D-ECE measures,
+            or `"overlap"` for the expected overlap, which LaECE measures.
+        by_class: Whether each class has a fit of its own.
+        min_count: Least number of detections of a class for that. Defaults to
+            `50`.
+        coefficients: (a, b) of each class `(num_classes, 2)`, if you know
+            them; None waits for `fit`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
+
+    Raises:
+        RuntimeError: If it is called before `fit`.
+        TypeError: If it is called on something else than a dict of detections.
+        ValueError: If an argument is out of range, or detections lack labels
+            or confidence.
+
+    Example:
+
+    >>> scaling = DetectionScaling(1, coefficients=[[0.5, 0.0]])
+    >>> found = {"confidence": np.array([[0.9, 0.5]]),
+    ...          "labels": np.array([[0, 0]])}
+    >>> confidence = scaling(found)["confidence"]
+    >>> print(np.round(keras.ops.convert_to_numpy(confidence), 4))
+    [[0.75 0.5 ]]
+
+    Reference:
+        Kuzucu et al., On Calibration of Object Detectors: Pitfalls,
+        Evaluation and Baselines, ECCV 2024, https://arxiv.org/abs/2405.20459;
+        Kueppers et al., Multivariate Confidence Calibration for Object
+        Detection, CVPR Workshops 2020, https://arxiv.org/abs/2004.13546
+
+    Differs:
+        The released code of Kuzucu et al. takes 100 steps of L-BFGS and uses
+        |a|. This fit solves for the optimum, and shares a fit where a would
+        be negative.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        method: str = "platt",
+        target: str = "correct",
+        by_class: bool = True,
+        min_count: int = 50,
+        coefficients: Any = None,
+        name: str = "detection_scaling",
+        **kwargs: Any,
+    ):
+        check_integer("num_classes", num_classes, 1)
+        check_in("method", method, _METHODS)
+        check_in("target", target, ("correct", "overlap"))
+        check_integer("min_count", min_count, 1)
+        kwargs["dtype"] = "float32"
+        super().__init__(name=name, **kwargs)
+        self.num_classes = num_classes
+        self.method = method
+        self.target = target
+        self.by_class = bool(by_class)
+        self.min_count = min_count
+        self._fitted = coefficients is not None
+        self._coefficients = self.add_weight(
+            shape=(num_classes, 2),
+            initializer="zeros",
+            trainable=False,
+            name="coefficients",
+        )
+        if coefficients is not None:
+            table = as_array(coefficients, "coefficients", "float32")
+            if table.shape != (num_classes, 2):
+                raise value_error(
+                    "`coefficients` must have shape (num_classes, 2)",
+                    shape=table.shape,
+                    num_classes=num_classes,
+                )
+            if not np.isfinite(table).all():
+                raise value_error(
+                    "`coefficients` must be finite", coefficients=coefficients
+                )
+            self._coefficients.assign(table)
+
+    @property
+    def fitted(self) -> bool:
+        """Whether `fit` has run, or the coefficients were given."""
+        return self._fitted
+
+    @property
+    def coefficients(self) -> np.ndarray:
+        """(a, b) of each class `(num_classes, 2)`, float32."""
+        self.check_fitted()
+        return to_numpy(self._coefficients.value)
+
+    def fit(self, records: DetectionRecords) -> Self:
+        """Fits on held-out detections and returns self.
+
+        Args:
+            records: What `match_detections` returns.
+
+        Raises:
+            TypeError: If `records` are not from `match_detections`.
+            ValueError: If there is no detection, a class is not below
+                `num_classes`, or all detections are right or all wrong.
+        """
+        check_records(records)
+        label = records.label
+        if label.max() >= self.num_classes:
+            raise value_error(
+                "`labels` of detections must be < `num_classes`",
+                largest=int(label.max()),
+                num_classes=self.num_classes,
+            )
+        target = records.overlap
+        if self.target == "correct":
+            target = records.correct.astype("float64")
+        if not 0.0 < target.sum() < len(target):
+            raise value_error(
+                "`records` must have right detections and wrong ones",
+                right=int(records.correct.sum()),
+                detections=len(target),
+            )
+        log_odds = _log_odds(np, records.confidence)
+        problems = [(log_odds, target, None)]
+        classes = []
+        for k in np.unique(label) if self.by_class else []:
+            own = label == k
+            some, total = own.sum(), target[own].sum()
+            if some >= self.min_count and 0.0 < total < some:
+                problems.append((log_odds[own], target[own], None))
+                classes.append(k)
+        shared, *found = solve_each(self._solve, problems, self.name)
+        if shared[0] <= 0.0:
+            warn(
+                invalid(
+                    "The more confident these detections are, the less often "
+                    "they are right, so that calibration reverses their "
+                    "order: check `box_format` and the class ids of "
+                    '`match_detections`; a shift (`method="platt"`) may help',
+                    slope=float(shared[0]),
+                    method=self.method,
+                )
+            )
+        table = np.tile(shared, (self.num_classes, 1))
+        for k, point in zip(classes, found, strict=True):
+            table[k] = point if point[0] > 0.0 else shared
+        self._coefficients.assign(table.astype("float32"))
+        self._fitted = True
+        return self
+
+    def _solve(
+        self, log_odds: np.ndarray, target: np.ndarray, weight: Any
+    ) -> tuple[np.ndarray, float]:
+        """The optimal (a, b), float64, and the loss."""
+        shifts = self.method == "platt"
+        start = np.array([typical_slope(log_odds), 0.0])[: 1 + shifts]
+        point, loss = least_logistic(
+            lambda s: np.stack([s, np.ones_like(s)][: 1 + shifts]),
+            log_odds,
+            target,
+            weight,
+            start,
+            self.name,
+        )
+        return np.append(point, np.zeros(2 - len(point))), loss
+
+    def __call__(self, detections, *args, **kwargs):
+        # Here, as Keras would convert odd arrays in its own words, or not.
+        self.check_fitted()
+        return super().__call__(self._read(detections), *args, **kwargs)
+
+    def call(self, detections):
+        """Returns the detections with calibrated confidence.
+
+        Args:
+            detections: A dict with `"confidence"` (or `"scores"`)
+                `(..., boxes)` in [0, 1] and `"labels"` (or `"classes"`) of
+                that shape, -1 for padding. Other entries are passed on. What
+                compiled code cannot refuse becomes NaN.
+        """
+        _, label, score = read_entries(detections)
+        labels = ops.cast(detections[label], "int32")
+        confidence = ops.cast(detections[score], "float32")
+        rows = ops.clip(labels, 0, self.num_classes - 1)
+        slope = ops.take(self._coefficients[:, 0], rows)
+        shift = ops.take(self._coefficients[:, 1], rows)
+        calibrated = ops.sigmoid(slope * _log_odds(ops, confidence) + shift)
+        known = ops.logical_and(
+            labels < self.num_classes, in_unit_interval(confidence)
+        )
+        calibrated = ops.where(known, calibrated, float("nan"))
+        return {
+            **detections,
+            score: ops.where(labels >= 0, calibrated, confidence),
+        }
+
+    def _read(self, detections: Any) -> dict:
+        """The detections, with class ids and confidence that are checked."""
+        found, label, score = read_entries(detections)
+        _check_labels(found[label], self.num_classes)
+        _check_confidence(found[score], found[label])
+        return found
+
+    def check_fitted(self) -> None:
+        """Raise RuntimeError before `fit`."""
+        if not self._fitted:
+            raise RuntimeError(
+                invalid(
+                    "`DetectionScaling` must be fitted before use: call "
+                    "`fit(records)` with held-out detections",
+                    fitted=False,
+                )
+            )
+
+    def get_config(self):
+        config = super().get_config()
+        del config["dtype"]
+        names = ("num_classes", "method", "target", "by_class", "min_count")
+        table = self.coefficients.tolist() if self._fitted else None
+        return {
+            **config,
+            **{name: getattr(self, name) for name in names},
+            "coefficients": table,
+        }
+
+
+@as_check
+def _check_labels(labels: Any, num_classes: int) -> Rule:
+    """Class ids must be whole and below `num_classes`; -1 is padding."""
+    xp = array_namespace(labels)
+    right = xp.logical_and(xp.equal(labels, xp.floor(labels)), labels >= -1)
+    right = xp.logical_and(right, labels < num_classes)
+
+    def fail():
+        ids = to_numpy(labels)
+        raise value_error(
+            "`labels` of detections must be whole numbers < `num_classes`, or "
+            "-1 for padding",
+            smallest=ids.min().item(),
+            largest=ids.max().item(),
+            num_classes=num_classes,
+        )
+
+    return Rule(xp.all(right), fail)
+
+
+@as_check
+def _check_confidence(confidence: Any, labels: Any) -> Rule:
+    """Confidence of boxes that are no padding must lie in [0, 1]."""
+    xp = array_namespace(confidence)
+    right = xp.logical_and(confidence >= 0.0, confidence <= 1.0)
+    padding = labels < 0 if xp is np else ops.convert_to_tensor(labels) < 0
+    right = xp.logical_or(right, padding)
+
+    def fail():
+        raise value_error(
+            "`confidence` of detections must lie in [0, 1]: give "
+            "probabilities, not logits",
+            boxes=int(np.sum(~to_numpy(right))),
+            first=to_numpy(confidence)[~to_numpy(right)][:4].tolist(),
+        )
+
+    return Rule(xp.all(right), fail)
+
+
+def _log_odds(xp: Any, confidence: Any) -> Any:
+    inside = xp.clip(confidence, _NEAREST, 1.0 - _NEAREST)
+    return xp.log(inside) - xp.log1p(-inside)

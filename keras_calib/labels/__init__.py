@@ -1,0 +1,23 @@
+"""Several labels: models with a yes or no for each of several labels.
+
+Lives here: `MultiLabel`, and the loss, metric, calibrator and selector that it
+makes, file by file as for classes. Not here: classes of which one is true, and
+pages (`reporting`).
+Floor: above `selection`; nothing for classes imports it.
+"""
+
+from keras_calib.labels.calibrator import MultiLabelCalibrator
+from keras_calib.labels.loss import MultiLabelLoss
+from keras_calib.labels.metric import MultiLabelMetric
+from keras_calib.labels.selector import MultiLabelSelector
+from keras_calib.labels.thresholds import LabelThresholds
+from keras_calib.labels.wrapping import MultiLabel
+
+__all__ = [
+    "LabelThresholds",
+    "MultiLabel",
+    "MultiLabelCalibrator",
+    "MultiLabelLoss",
+    "MultiLabelMetric",
+    "MultiLabelSelector",
+]

@@ -1,0 +1,525 @@
+"""Calibration of several labels at once, each a problem of two classes."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Self
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.errors import invalid, type_error, value_error, warn
+from keras_calib.backend.keras_internals import unlock_variables
+from keras_calib.backend.traced import note_graph
+from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.binning import padded
+from keras_calib.calibrators.choice import CalibratorChoice
+from keras_calib.calibrators.fitted_layer import FittedLayer
+from keras_calib.calibrators.fitting_data import (
+    FittingData,
+    checked_batches,
+    one_thread_of_blas,
+    read_samples,
+)
+from keras_calib.calibrators.folds import (
+    check_folds,
+    unfitted_copy,
+    warn_if_harmful,
+)
+from keras_calib.calibrators.one_vs_rest import OneVsRest
+from keras_calib.calibrators.temperature import TemperatureScaling
+from keras_calib.calibrators.venn_abers import VennAbers
+from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.rows import check_no_probabilities
+from keras_calib.inputs.weights import read_masked
+from keras_calib.labels.columns import (
+    FitsLabelsOnModel,
+    LabelColumns,
+    check_label_names,
+    joined_batches,
+    label_logits,
+    read_columns,
+)
+from keras_calib.numerics.arrays import shape_of, to_numpy
+from keras_calib.numerics.softmax import is_ruled_out
+
+__all__ = [
+    "MultiLabelCalibrator",
+    "fit_each",
+    "parts_of",
+    "row_of",
+    "stacked",
+    "usable_labels",
+]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
+    """Calibrates several labels at once, each by a fit of its own, or by one.
+
+    Use it for a model whose outputs `(batch, labels)` are sigmoids or their
+    logits, where an example may have several labels or none. Each label is
+    the second of two classes for `calibrator`, as an output `(batch, 1)` is:
+
+    q_k = calibrator_k(z_k)
+
+    Fit it after training, on held-out data. Tables have a row for each label,
+    so the size of the graph does not depend on the number of labels.
+
+    Args:
+        calibrator: `TemperatureScaling`, `AffineScaling` (Platt scaling),
+            `BetaCalibration`, `QuadraticScaling`, `IsotonicCalibration`,
+            `HistogramBinning` or `VennAbers`, whose options every fit has. Its
+            own fit is not used.
+        shared: Whether one fit to all labels together serves every label.
+        label_names: Names of the labels, for messages; None numbers them.
+        values: Fitted values by name, which `get_config` stores; None waits
+            for `fit`.
+        applies: Whether each label is calibrated `(labels,)`; goes with
+            `values`.
+        name: Name of the layer.
+        **kwargs: `trainable` of `keras.layers.Layer`.
+
+    Raises:
+        TypeError: If `calibrator` is of another kind: the others weigh classes
+            against each other.
+        RuntimeError: If it is called before `fit`.
+
+    Example:
+
+    >>> labels = [[1, 0], [0, 0], [1, 1], [0, 1], [1, 0], [0, 1]]
+    >>> logits = [[2.0, 1], [-3, -1], [1, 2], [2, 2], [-1, -2], [-2, -1]]
+    >>> calibrator = MultiLabelCalibrator(TemperatureScaling())
+    >>> calibrator = calibrator.fit(labels, logits, num_folds=0)
+    >>> [round(calibrator.of_label(k).temperature, 3) for k in range(2)]
+    [2.083, 1.293]
+
+    Reference:
+        Zadrozny and Elkan, Transforming Classifier Scores into Accurate
+        Multiclass Probability Estimates, KDD 2002,
+        https://doi.org/10.1145/775047.775151 (a calibrator for each binary
+        problem)
+    """
+
+    def __init__(
+        self,
+        calibrator: Calibrator | CalibratorChoice,
+        *,
+        shared: bool = False,
+        label_names: Sequence[str] | None = None,
+        values: dict[str, Any] | None = None,
+        applies: Sequence[bool] | None = None,
+        name: str = "multi_label_calibrator",
+        **kwargs: Any,
+    ):
+        super().__init__(name=name, **kwargs)
+        self.supports_masking = True
+        if isinstance(calibrator, CalibratorChoice):
+            calibrator = calibrator.calibrator
+        if not isinstance(calibrator, TemperatureScaling | OneVsRest):
+            raise type_error(
+                "`calibrator` must be one of a single output: "
+                "`TemperatureScaling`, `AffineScaling` (Platt scaling), "
+                "`QuadraticScaling`, `BetaCalibration`, "
+                "`IsotonicCalibration`, `HistogramBinning` or `VennAbers`",
+                calibrator=calibrator,
+            )
+        check_flag("shared", shared)
+        self.shared = bool(shared)
+        self.label_names = check_label_names(label_names, None)
+        self.calibrator = unfitted_copy(calibrator)
+        self._applies: Any = None
+        if (values is None) != (applies is None):
+            raise value_error(
+                "`values` and `applies` must be given together",
+                values=values is not None,
+                applies=applies is not None,
+            )
+        if values is not None and applies is not None:
+            arrays = self.calibrator.given_arrays(values, by_label=True)
+            self._set(arrays, np.asarray(applies, bool))
+
+    def fit(
+        self,
+        labels: Any,
+        logits: Any = None,
+        sample_weight: Any = None,
+        *,
+        ignore_class: int | None = None,
+        num_folds: int = 5,
+        force: bool = False,
+    ) -> Self:
+        """Fits on held-out logits and returns self; replaces an earlier fit.
+
+        Args:
+            labels: 0 or 1 for each label, or a probability,
+                `(n, ..., labels)`. Without `logits`: batches of (labels,
+                logits) or (labels, logits, sample_weight).
+            logits: Logits `(n, ..., labels)`.
+            sample_weight: Weights `(n,)` or `(n, ..., labels)`. Labels of
+                weight 0 are missing.
+            ignore_class: Value that marks missing labels, such as -1.
+            num_folds: Folds of the check of each label against harm, as in
+                `Calibrator.fit`; 0 skips it.
+            force: Keep the logits of labels without both outcomes as they
+                are, and fit others even with fewer samples than parameters.
+
+        Raises:
+            ValueError: If shapes do not fit or a logit is not finite. Without
+                `force` also if a label lacks one of its outcomes or has too
+                few samples, which the error names. The layer then keeps its
+                previous fit.
+
+        Warns:
+            RuntimeWarning: What fits of single labels warn of, once, with the
+                labels; and with `force` the labels that are not calibrated.
+        """
+        self.check_labels(labels)
+        check_folds(num_folds)
+        if logits is None:
+            batches = checked_batches(labels, sample_weight)
+            labels, logits, sample_weight = joined_batches(batches)
+        names = self.label_names
+        logits, sample_weight = read_masked(
+            logits, "logits", sample_weight, by_label=True
+        )
+        columns = read_columns(
+            labels,
+            logits,
+            sample_weight=sample_weight,
+            ignore_class=ignore_class,
+            num_labels=None if names is None else len(names),
+            name="logits",
+        )
+        shown: Sequence[Any] = ["all labels"]
+        if not self.shared:
+            shown = names or range(columns.num_labels)
+        parts = parts_of(columns, logits, self.shared)
+        usable = usable_labels(self.calibrator, parts, shown, force)
+        fitted = fit_each(self.calibrator, parts, shown, usable, num_folds)
+        self._set(stacked(fitted, usable), usable)
+        return self
+
+    @property
+    def num_labels(self) -> int | None:
+        """Number of labels of the fit; None if it fits any."""
+        self.check_fitted()
+        return None if self.shared else int(self._applies.shape[0])
+
+    def of_label(self, label: int | str) -> Calibrator:
+        """The fitted calibrator of one label, by number or name, as a copy.
+
+        Raises:
+            ValueError: If there is no such label, or it is not calibrated.
+        """
+        self.check_fitted()
+        index = 0 if self.shared else self._place(label)
+        if not self._applied()[index]:
+            raise value_error(
+                "`label` must be one that is calibrated: its fit lacked "
+                "examples of both outcomes",
+                label=label,
+            )
+        return row_of(self.calibrator, index)
+
+    def call(self, logits, *, from_logits=True):
+        """Calibrates logits of labels, or the log-odds of probabilities.
+
+        Args:
+            logits: The model's outputs `(..., labels)`.
+            from_logits: Whether they are logits. If False they are
+                probabilities, of which it takes the log-odds.
+
+        Returns:
+            Calibrated logits of each label, of that shape, float32.
+        """
+        logits = self._read(logits, from_logits)
+        if isinstance(self.calibrator, TemperatureScaling):
+            found = self.calibrator.calibrate(logits)
+        else:
+            yes, no = self.calibrator.both_log_probs(self._features(logits))
+            found = ops.where(is_ruled_out(logits), logits, yes - no)
+        if self.shared:
+            return found
+        return ops.where(self._applies > 0.5, found, logits)
+
+    def interval(self, logits: Any, *, from_logits: bool = True) -> tuple:
+        """The lower and upper probability of each label, by `VennAbers`.
+
+        Args:
+            logits: The model's outputs `(..., labels)`.
+            from_logits: Whether they are logits, not probabilities.
+
+        Returns:
+            Two tensors of the shape of the logits, float32, in [0, 1]. For a
+            label that is not calibrated both are its probability.
+        """
+        if not isinstance(self.calibrator, VennAbers):
+            raise type_error(
+                "`calibrator` must be `VennAbers` for intervals",
+                calibrator=type(self.calibrator).__name__,
+            )
+        logits = self._read(ops.convert_to_tensor(logits), from_logits)
+        low, high = self.calibrator.ends(self._features(logits))
+        given, applies = ops.sigmoid(logits), self.shared or self._applies > 0.5
+        applies = ops.logical_and(applies, ~is_ruled_out(logits))
+        return ops.where(applies, low, given), ops.where(applies, high, given)
+
+    def build(self, input_shape):
+        self.check_fitted()
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        bare = unfitted_copy(self.calibrator)
+        names = self.label_names
+        config = {
+            **super().get_config(),
+            "calibrator": keras.saving.serialize_keras_object(bare),
+            "shared": self.shared,
+            "label_names": None if names is None else list(names),
+            "values": None,
+            "applies": None,
+        }
+        if self._fitted:
+            config["values"] = {
+                name: self.calibrator.fitted_value(name).tolist()
+                for name in self.calibrator.fitted_values
+            }
+            config["applies"] = self._applied().tolist()
+        return config
+
+    @classmethod
+    def from_config(cls, config):
+        part = keras.saving.deserialize_keras_object(config["calibrator"])
+        return cls(**{**config, "calibrator": part})
+
+    def fitted_summary(self) -> dict[str, Any]:
+        """Kind of calibrator, and of how many labels."""
+        return {
+            "calibrator": type(self.calibrator).__name__,
+            "labels": self.num_labels or "any",
+        }
+
+    def _set(self, values: dict[str, Any], applies: np.ndarray) -> None:
+        """Sets the fitted values of all labels."""
+        self.calibrator.set_fitted(None, **values)
+        if not self.shared:
+            shape = (len(applies),)
+            if self._applies is not None and self._applies.shape != shape:
+                # As the fitted values did, in `set_fitted`.
+                unlock_variables(self)
+                self.built = False
+                del self._applies
+                self._applies = None
+            if self._applies is None:
+                self._applies = self.add_weight(
+                    shape=shape,
+                    initializer="ones",
+                    trainable=False,
+                    name="applies",
+                )
+            self._applies.assign(applies.astype("float32"))
+        self.mark_fitted()
+
+    def _applied(self) -> np.ndarray:
+        if self.shared:
+            return np.ones(1, bool)
+        return to_numpy(self._applies) > 0.5
+
+    def _place(self, label: int | str) -> int:
+        """The column of a label."""
+        count, names = len(self._applied()), self.label_names or ()
+        if isinstance(label, str) and label in names:
+            return names.index(label)
+        if isinstance(label, bool) or label not in range(count):
+            raise value_error(
+                "`label` must be the number or name of a label",
+                label=label,
+                labels=count,
+            )
+        return int(label)
+
+    def _read(self, logits: Any, from_logits: bool) -> Any:
+        """Logits of as many labels as fitted, float32."""
+        self.check_fitted()
+        note_graph(self.calibrator)
+        shape, count = shape_of(logits), self.num_labels
+        if count is not None and shape[-1] not in (None, count):
+            raise value_error(
+                f"`logits` must have {count} labels, as when fitted",
+                **{"logits.shape": shape},
+            )
+        return label_logits(logits, from_logits)
+
+    def _features(self, logits: Any) -> Any:
+        """What the calibrator of one output reads, for each label."""
+        pairs = ops.stack([ops.zeros_like(logits), logits], axis=-1)
+        return self.calibrator.features(pairs)[..., 1]
+
+
+# Most labels that a message names.
+_SHOWN = 10
+
+
+def parts_of(
+    columns: LabelColumns, logits: np.ndarray, shared: bool
+) -> list[FittingData | None]:
+    """The samples of each label, None if it has none; with `shared` all."""
+    # All entries are judged at once, as losses and metrics do.
+    check_no_probabilities(columns.pooled()[1], "logits")
+    every = range(columns.num_labels)
+    given = [columns.pooled()] if shared else map(columns.column, every)
+    parts = [
+        read_samples(*x, refuse_probabilities=None) if len(x[0]) else None
+        for x in given
+    ]
+    # Labels of an example, and of the places of an image, are alike.
+    each = int(np.prod(logits.shape[1:-1]))
+    size = each * columns.num_labels if shared else each
+    if size == 1:
+        return parts
+    present = columns.present
+    entries = np.arange(columns.labels.size if shared else len(columns.labels))
+    group = (entries // size).astype("int32")
+    for k, part in enumerate(parts):
+        if part is None:
+            continue
+        kept: Any = slice(None)
+        if present is not None:
+            kept = present.reshape(-1) if shared else present[:, k]
+        parts[k] = part._replace(group=group[kept])
+    return parts
+
+
+def usable_labels(
+    calibrator: Calibrator,
+    parts: Sequence[FittingData | None],
+    names: Sequence,
+    force: bool,
+) -> np.ndarray:
+    """Labels that can be fitted; raises for the others without `force`."""
+    both = np.array([x is not None and x.has_class().all() for x in parts])
+    lacking = [x for x, fits in zip(names, both, strict=True) if not fits]
+    if lacking and not (force and both.any()):
+        raise value_error(
+            "`labels` must hold both outcomes of every label; `force=True` "
+            "keeps the logits of a label that lacks one as they are",
+            labels=_few(lacking),
+        )
+    needed = calibrator.num_parameters(2)
+    few = [
+        name
+        for name, part in zip(names, parts, strict=True)
+        if part is not None and part.counts().sum() < needed
+    ]
+    if few and not force:
+        raise value_error(
+            "`labels` must hold as many samples of each label as its "
+            "calibrator has parameters; `force=True` fits all the same",
+            labels=_few(few),
+            parameters=needed,
+        )
+    if lacking:
+        warn(
+            invalid(
+                "Labels without both outcomes are not calibrated: their "
+                "logits stay as they are",
+                labels=_few(lacking),
+            )
+        )
+    return both
+
+
+def fit_each(
+    calibrator: Calibrator,
+    parts: Sequence[FittingData | None],
+    names: Sequence,
+    usable: np.ndarray,
+    num_folds: int,
+) -> list[Calibrator]:
+    """A copy of the calibrator, fitted to each usable label.
+
+    A warning of several fits comes once, with the names of their labels.
+    """
+    found, told = [], _Told()
+    with one_thread_of_blas():
+        for name, part, use in zip(names, parts, usable, strict=True):
+            if part is None or not use:
+                continue
+            one = unfitted_copy(calibrator)
+            with warnings.catch_warnings(record=True) as heard:
+                warnings.simplefilter("always")
+                one.fit_samples(part)
+                warn_if_harmful(one, part, num_folds)
+            told.add(name, heard)
+            found.append(one)
+    told.tell(len(parts))
+    return found
+
+
+def stacked(
+    fitted: Sequence[Calibrator], usable: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Fitted values by name, with a row for each label.
+
+    Labels that are not usable get a row of another, which nobody reads.
+    """
+    rows = np.where(usable, np.cumsum(usable) - 1, 0)
+    found = {}
+    for name in fitted[0].fitted_values:
+        values = [one.fitted_value(name) for one in fitted]
+        if values[0].ndim == 2:
+            table = padded([value[0] for value in values])
+        else:
+            table = np.stack(values)
+        # One for all labels has no axis of labels.
+        single = len(usable) == 1 and values[0].ndim == 0
+        found[name] = table[0] if single else table[rows]
+    return found
+
+
+def row_of(calibrator: Calibrator, index: int) -> Calibrator:
+    """The calibrator of one label, as a copy: a row of the fitted values."""
+    values = {}
+    for name in calibrator.fitted_values:
+        table = calibrator.fitted_value(name)
+        row = table[index : index + 1] if table.ndim else table
+        values[name] = row[0] if table.ndim == 1 else row
+    found = unfitted_copy(calibrator)
+    found.set_fitted(None if table.ndim < 2 else 2, **values)
+    return found
+
+
+class _Told:
+    """Warnings of many fits: each rule once, with its labels."""
+
+    def __init__(self) -> None:
+        self._labels: dict[tuple, list] = {}
+        self._first: dict[tuple, str] = {}
+
+    def add(self, name: Any, heard: Sequence[Any]) -> None:
+        """Takes the warnings of the fit of one label."""
+        for one in heard:
+            text = str(one.message)
+            key = one.category, text.split(" Received: ")[0]
+            self._labels.setdefault(key, []).append(name)
+            self._first.setdefault(key, text)
+
+    def tell(self, count: int) -> None:
+        """Warns of each rule; with one label as its own fit would."""
+        for (category, _), labels in self._labels.items():
+            text = self._first[category, _]
+            if count > 1:
+                text += f". It holds for the labels {_few(labels)}; the "
+                text += "numbers are those of the first"
+            if issubclass(category, RuntimeWarning):
+                warn(text)
+            else:
+                warnings.warn(text, category, stacklevel=2)
+
+
+def _few(labels: Sequence) -> list:
+    some = list(labels)
+    return some if len(some) <= _SHOWN else [*some[:_SHOWN], "..."]

@@ -1,0 +1,389 @@
+"""A selector for several labels at once."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.traced import note_graph
+from keras_calib.inputs.checks import check_flag, check_in
+from keras_calib.inputs.rows import check_no_probabilities
+from keras_calib.inputs.values import in_unit_interval
+from keras_calib.inputs.weights import read_masked
+from keras_calib.labels.calibrator import MultiLabelCalibrator
+from keras_calib.labels.columns import (
+    EXAMPLES,
+    FitsLabelsOnModel,
+    LabelColumns,
+    check_label_names,
+    label_logits,
+    read_columns,
+)
+from keras_calib.labels.thresholds import (
+    ExampleTarget,
+    LabelThresholds,
+    choose_of_labels,
+    example_records,
+    split_rows,
+    weighted,
+)
+from keras_calib.numerics.arrays import as_array
+from keras_calib.selection.candidates import (
+    candidates,
+    check_equal_weights,
+    check_units,
+)
+from keras_calib.selection.classifier import SelectiveClassifier
+from keras_calib.selection.selector_layer import SelectorLayer
+from keras_calib.selection.thresholds import ChosenThreshold, Target, choose
+from keras_calib.selection.tuning import by_blocks, check_nothing_to_tune
+
+__all__ = ["MultiLabelSelector", "selector_of"]
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class MultiLabelSelector(FitsLabelsOnModel, SelectorLayer):
+    """Abstains from answers to single labels, or to whole examples.
+
+    Use it to let a model of several labels answer only where it is sure
+    enough. The answer to a label is whether its calibrated logit z_k is
+    above 0, and its confidence that of the answer. By label the score is
+
+    s_k = |z_k|, the log-odds of the confidence,
+
+    and each label has a threshold of its own. By example there is one
+    threshold for the score of the example. `"worst"` takes min_k |z_k|, and
+    an example is right where all its labels are. `"mean"` takes the mean
+    confidence less 1, and the share of its right labels.
+
+    Args:
+        calibrator: A `MultiLabelCalibrator`, or None to take the logits as
+            they are.
+        by: `"label"` or `"example"`.
+        example: With `by="example"`, `"worst"` or `"mean"`.
+        label_names: Names of the labels, for the facts; None takes those of
+            the calibrator, or numbers.
+        threshold: The threshold, or one for each label, if you know it; None
+            waits for `fit`.
+        chosen: Facts about the threshold, which `fit` sets.
+        name: Name of the layer.
+        **kwargs: `trainable` of `keras.layers.Layer`.
+
+    Raises:
+        RuntimeError: If it is called before `fit`, or if its calibrator was
+            fitted again later. Functions that were compiled before then
+            accept nothing.
+
+    Example:
+
+    >>> labels = [[1, 0], [0, 1], [1, 1], [0, 0]]
+    >>> logits = [[3.0, -1], [-2, 4], [1, -2], [1, -3]]
+    >>> selector = MultiLabelSelector().fit(labels, logits, risk=0.0)
+    >>> selector.threshold.tolist()
+    [1.5, 2.5]
+    >>> selector.chosen.label_coverage
+    (0.5, 0.5)
+
+    Reference:
+        Angelopoulos et al., Learn then Test, 2021,
+        https://arxiv.org/abs/2110.01052; all labels at once: Bonferroni's
+        inequality, by which each has an equal share of `delta`
+    """
+
+    fits_batches = False
+    kinds_of_facts = {"label": LabelThresholds}
+
+    def __init__(
+        self,
+        *,
+        calibrator: MultiLabelCalibrator | None = None,
+        by: str = "label",
+        example: str = "worst",
+        label_names: Sequence[str] | None = None,
+        threshold: Any = None,
+        chosen: LabelThresholds | ChosenThreshold | None = None,
+        name: str = "multi_label_selector",
+        **kwargs: Any,
+    ):
+        super().__init__(name=name, **kwargs)
+        known = calibrator is None or isinstance(
+            calibrator, MultiLabelCalibrator
+        )
+        if not known:
+            raise type_error(
+                "`calibrator` must be a `MultiLabelCalibrator`, which "
+                "`MultiLabel(calibrator)` makes, or None",
+                calibrator=calibrator,
+            )
+        check_in("by", by, ("label", "example"))
+        check_in("example", example, EXAMPLES)
+        self.calibrator = calibrator
+        self.by = by
+        self.example = example
+        if label_names is None and calibrator is not None:
+            label_names = calibrator.label_names
+        self.label_names = check_label_names(label_names, None)
+        self.check_facts(threshold, chosen)
+        self._chosen = chosen
+        if threshold is not None:
+            self.set_threshold(as_array(threshold, "threshold", "float32"))
+            if chosen is not None:
+                self.note_fits()
+
+    def fit(
+        self,
+        labels: Any,
+        logits: Any,
+        *,
+        risk: float | None = None,
+        coverage: float | None = None,
+        delta: float | None = None,
+        method: str | None = None,
+        at_once: bool = True,
+        tune_fraction: float | None = None,
+        seed: int = 0,
+        sample_weight: Any = None,
+        ignore_class: int | None = None,
+    ) -> Self:
+        """Chooses the thresholds on held-out data and returns self.
+
+        With `delta` and `by="label"`,
+
+        P(any label with a threshold has a true risk above `risk`) <= `delta`,
+
+        over draws of independent examples, whose labels may depend on each
+        other in any way: each has an equal share of `delta`. With
+        `at_once=False` it is the probability for each label alone. By example
+        it is that of `choose_threshold`, for the share of accepted examples
+        with a wrong label, or for `"mean"` the mean share of wrong labels
+        among them.
+
+        Args:
+            labels: 0 or 1 for each label, `(n, labels)`.
+            logits: Logits before calibration `(n, labels)`.
+            risk: Largest allowed risk; `fit` maximises the coverage.
+            coverage: Least share to accept, instead of `risk`.
+            delta: Probability that the guarantee may fail, in (0, 1). None
+                bounds the risk on these examples only.
+            method: With `delta`, `"ltt"` for Learn then Test, or `"sgr"`; for
+                `"mean"` `"betting"` or `"hoeffding_bentkus"`. None takes the
+                first.
+            at_once: Whether the labels share `delta`, equally.
+            tune_fraction: Share of the rows, drawn at random, that fits an
+                unfitted calibrator; the rest chooses the thresholds.
+            seed: Seed of this split.
+            sample_weight: Weights `(n,)` or `(n, labels)`; 0 or 1 with
+                `delta`. Labels of weight 0 are missing.
+            ignore_class: Value that marks missing labels, such as -1.
+
+        Raises:
+            ValueError: If the target is out of reach, or by example if only
+                some labels of an example are missing. The layer keeps its
+                previous fit.
+            RuntimeError: If the calibrator is not fitted and `tune_fraction`
+                is None.
+        """
+        self.check_labels(labels)
+        check_flag("at_once", at_once)
+        target: Any
+        if self.by == "example" and self.example == "mean":
+            target = ExampleTarget(risk, coverage, delta, method).check()
+        else:
+            target = Target(risk, coverage, delta, method or "ltt").check()
+        logits, sample_weight = read_masked(
+            logits, "logits", sample_weight, by_label=True
+        )
+        check_units(delta, logits.shape[:-1])
+        names = self.label_names
+        columns = read_columns(
+            labels,
+            logits,
+            sample_weight=sample_weight,
+            ignore_class=ignore_class,
+            num_labels=None if names is None else len(names),
+            name="logits",
+        )
+        _check_usable(columns)
+        if tune_fraction is None:
+            check_nothing_to_tune([self.calibrator], delta)
+        else:
+            tune, columns = split_rows(columns, tune_fraction, seed)
+            if self.calibrator is not None and not self.calibrator.fitted:
+                self.calibrator.fit(*weighted(tune))
+        outputs = columns.outputs.astype("float32")
+        scored = by_blocks(self._calibrated, outputs)
+        self._take(columns._replace(outputs=scored), target, at_once)
+        return self
+
+    def call(self, logits, *, from_logits=True):
+        """Answers as the served model does.
+
+        Args:
+            logits: The model's outputs `(..., labels)`.
+            from_logits: Whether they are logits, not probabilities.
+
+        Returns:
+            A dict of `logits` (calibrated), `probabilities` and `confidence`
+            (of each answer) `(..., labels)`, float32. `labels` is 1 where the
+            answer is yes, int32. `score`, float32, and `accept`, bool, are
+            `(..., labels)`, or `(...)` by example.
+        """
+        self.check_fitted()
+        note_graph(self)
+        answers = self.answers(label_logits(logits, from_logits))
+        if not from_logits:
+            # Compiled code cannot refuse what is no probability.
+            sound = in_unit_interval(logits)
+            if self.by == "example":
+                sound = ops.all(sound, axis=-1)
+            answers["accept"] = ops.logical_and(answers["accept"], sound)
+        return answers
+
+    def answers(self, logits: Any) -> dict[str, Any]:
+        """Named answers to logits before calibration."""
+        given, logits = logits, self._calibrated(logits)
+        score = self._score(logits)
+        # What overflows has no confidence, also where a calibrator makes one.
+        bound = float("inf")
+        sound = ops.logical_and(ops.abs(given) < bound, ops.abs(logits) < bound)
+        if self.by == "example":
+            sound = ops.all(sound, axis=-1)
+        return {
+            "logits": logits,
+            "probabilities": ops.sigmoid(logits),
+            "confidence": ops.sigmoid(ops.abs(logits)),
+            "score": score,
+            "accept": ops.logical_and(score >= self._threshold, sound),
+            "labels": ops.cast(logits > 0.0, "int32"),
+        }
+
+    def _calibrated(self, logits: Any) -> Any:
+        if self.calibrator is None:
+            return ops.cast(logits, "float32")
+        return self.calibrator(logits)
+
+    def _score(self, logits: Any) -> Any:
+        """Scores of calibrated logits, by label or by example."""
+        sure = ops.abs(logits)
+        if self.by == "label":
+            return sure
+        if self.example == "worst":
+            return ops.min(sure, axis=-1)
+        # The share of labels that is expected to be wrong, which keeps its
+        # digits near 0.
+        return -ops.mean(ops.sigmoid(-sure), axis=-1)
+
+    def _take(self, columns: LabelColumns, target: Any, at_once: bool) -> None:
+        """Takes the best thresholds for calibrated logits in columns."""
+        right = (columns.outputs > 0.0) == (columns.labels > 0.5)
+        if columns.weight is not None:
+            shown = columns.weight[columns.weight > 0]
+            check_equal_weights(shown, target.delta)
+        score = by_blocks(self._score, columns.outputs)
+        chosen: Any
+        if self.by == "example":
+            records = example_records(columns, right, self.example)
+            kept, correct, weight = records
+            if isinstance(target, ExampleTarget):
+                chosen = target.choose(score[kept], correct, weight)
+            else:
+                some = candidates(score[kept], correct, weight, target.delta)
+                chosen, _ = choose(some, target)
+        else:
+            found = []
+            for k in range(columns.num_labels):
+                kept = slice(None)
+                if columns.present is not None:
+                    kept = columns.present[:, k]
+                weight = columns.weight
+                weight = None if weight is None else weight[kept, k]
+                record = score[kept, k], right[kept, k], weight
+                some = len(record[0]) > 0
+                found.append(
+                    candidates(*record, target.delta) if some else None
+                )
+            names = self.label_names or range(columns.num_labels)
+            chosen = choose_of_labels(names, found, target, at_once)
+        self.keep(chosen)
+
+    def build(self, input_shape):
+        self.check_fitted()
+
+    def get_config(self):
+        names = self.label_names
+        return {
+            **super().get_config(),
+            "by": self.by,
+            "example": self.example,
+            "label_names": None if names is None else list(names),
+        }
+
+    def fitted_summary(self) -> dict[str, Any]:
+        """What it is by, threshold and calibrator."""
+        return {
+            "by": self.by,
+            "threshold": self._threshold,
+            "calibrator": self.calibrator,
+        }
+
+    def keep(self, chosen: LabelThresholds | ChosenThreshold) -> None:
+        """Takes the threshold of facts, and notes the calibrator's fit."""
+        self.set_threshold(np.asarray(chosen.threshold, "float32"))
+        self._chosen = chosen
+        self.note_fits()
+
+    def set_threshold(self, threshold: np.ndarray) -> None:
+        """Makes the variable if need be, and sets it."""
+        if np.isnan(threshold).any() or threshold.ndim != (self.by == "label"):
+            raise value_error(
+                "`threshold` must be a number by example, and one for each "
+                "label by label",
+                by=self.by,
+                shape=threshold.shape,
+            )
+        self.make_threshold(threshold.shape)
+        self._threshold.assign(threshold)
+        self.mark_fitted()
+
+
+def selector_of(part: SelectiveClassifier, **options: Any) -> Any:
+    """The selector of several labels that a selective classifier stands for.
+
+    Raises ValueError for one that is fitted, or has another score or costs.
+    """
+    score = part.fitted_summary()["score"] if part.fitted else part.score
+    if part.fitted or score != "msp" or part.costs is not None:
+        raise value_error(
+            "`part` must be a `SelectiveClassifier` that is not fitted, with "
+            "the default score and no costs",
+            part=part,
+            score=score,
+        )
+    calibrator = part.calibrator
+    if calibrator is not None:
+        calibrator = MultiLabelCalibrator(calibrator)
+    return MultiLabelSelector(calibrator=calibrator, **options)
+
+
+def _check_usable(columns: LabelColumns) -> None:
+    """Raise unless labels are right or wrong, and logits can be ranked."""
+    shown = columns.pooled()[1]
+    # The layer computes in float32.
+    bad = ~(np.abs(shown[:, 0]) <= np.finfo("float32").max)
+    if bad.any():
+        raise value_error(
+            "`logits` must be finite: clip probabilities of 0 or 1 before you "
+            "take their log-odds",
+            entries=len(shown),
+            bad=int(bad.sum()),
+        )
+    check_no_probabilities(shown, "logits")
+    soft = (columns.labels != 0) & (columns.labels != 1)
+    if soft.any():
+        raise value_error(
+            "`labels` must be 0 or 1, as an answer is right or wrong",
+            soft=int(soft.sum()),
+        )

@@ -1,0 +1,15 @@
+"""Text: what a language model said, as logits and confidences.
+
+Lives here: log-probabilities of tokens, confidences of sequences, logits of
+choices. Not here: what is done with rows of classes, however they came about
+(`calibrators`, `selection`).
+Floor: beside `functional`, `losses` and `metrics`.
+"""
+
+from keras_calib.text.sequences import (
+    choice_logits,
+    sequence_confidence,
+    token_log_probs,
+)
+
+__all__ = ["choice_logits", "sequence_confidence", "token_log_probs"]
