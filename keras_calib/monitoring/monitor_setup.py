@@ -22,13 +22,7 @@ from keras_calib.monitoring.hypotheses import (
     RiskHolds,
 )
 from keras_calib.monitoring.monitor_state import VERSION, differences
-from keras_calib.selection import (
-    ChosenThreshold,
-    GroupThresholds,
-    MixtureThreshold,
-    PriorThreshold,
-    SelectiveClassifier,
-)
+from keras_calib.selection import Choice, SelectiveClassifier
 
 __all__ = ["Setup", "alike"]
 
@@ -49,7 +43,7 @@ class Setup(NamedTuple):
     @classmethod
     def of(
         cls,
-        selector: SelectiveClassifier | ChosenThreshold | None,
+        selector: SelectiveClassifier | Choice | None,
         risk: float | None,
         coverage: tuple[float, float] | None,
         alpha: float,
@@ -62,7 +56,7 @@ class Setup(NamedTuple):
         chosen = _chosen_of(selector)
         if risk is None and chosen is not None:
             # None without a guarantee, and with costs, which certify another.
-            risk = chosen.certified_risk
+            risk = chosen.risk_limit
             if risk is None:
                 warn(
                     "`Monitor` does not watch the risk, as the selector has no "
@@ -168,7 +162,7 @@ def alike(monitors: Any, kind: type) -> list[Any]:
     return listed
 
 
-def _chosen_of(selector: Any) -> ChosenThreshold | None:
+def _chosen_of(selector: Any) -> Choice | None:
     chosen = selector
     if isinstance(selector, SelectiveClassifier):
         chosen = selector.chosen
@@ -178,29 +172,31 @@ def _chosen_of(selector: Any) -> ChosenThreshold | None:
                 "and `coverage`",
                 selector=selector,
             )
-    if isinstance(chosen, GroupThresholds):
+    if chosen is None:
+        return None
+    if not isinstance(chosen, Choice):
+        raise type_error(
+            "`selector` must be a `SelectiveClassifier` or its `chosen`",
+            selector=selector,
+        )
+    if isinstance(chosen.threshold, tuple):
         raise value_error(
             "`selector` must have one threshold for all; with thresholds of "
             "groups use one monitor per group: give `risk` and `coverage`",
             groups=chosen.group,
         )
-    if isinstance(chosen, PriorThreshold | MixtureThreshold):
+    if chosen.kind not in ("scores", "costs"):
         raise value_error(
             "`selector` must have a threshold for data like those of its fit; "
             "after `target_prior` or `one_threshold` give `risk`, and "
             "`coverage` if you know it",
-            chosen=type(chosen).__name__,
-            certified_risk=chosen.certified_risk,
+            kind=chosen.kind,
+            limit=chosen.limit,
         )
-    if chosen is None or isinstance(chosen, ChosenThreshold):
-        return chosen
-    raise type_error(
-        "`selector` must be a `SelectiveClassifier` or its `chosen`",
-        selector=selector,
-    )
+    return chosen
 
 
-def _expected(chosen: ChosenThreshold, part: float) -> tuple[float, float]:
+def _expected(chosen: Choice, part: float) -> tuple[float, float]:
     """Interval of the accepted share.
 
     The data chose the threshold, so the interval is of all thresholds at once

@@ -94,14 +94,14 @@ MUTANTS = {
         "test_groups_given_for_all_rows_need_one_order[selects]",
     ),
     "rows_of_weight_0_choose": Mutant(
-        "selection/costs.py",
-        "kept = read[2] > 0",
-        "kept = read[2] >= 0",
+        "selection/ladder.py",
+        "counted = weight > 0",
+        "counted = weight >= 0",
         "laws/test_what_counts.py::"
         "test_batches_of_sequences_of_several_lengths_are_one_data_set",
     ),
     "what_overflows_is_accepted": Mutant(
-        "selection/answers.py",
+        "selection/rules.py",
         'total < float("inf")',
         'total <= float("inf")',
         "laws/test_accept.py::test_no_score_lets_a_row_without_confidence_pass",

@@ -24,7 +24,7 @@ from keras_calib.reporting.prediction_files.threshold_file import (
     threshold_facts,
     write_threshold,
 )
-from keras_calib.selection import ChosenThreshold, GroupThresholds
+from keras_calib.selection import Choice
 
 __all__ = ["threshold_of_logs"]
 
@@ -73,12 +73,11 @@ def _target(given: Namespace) -> dict[str, Any]:
         "risk": given.risk,
         "coverage": given.coverage,
         "delta": delta,
-        "method": given.method,
     }
 
 
 def _told(
-    chosen: ChosenThreshold | GroupThresholds,
+    chosen: Choice,
     rows: LabelledAnswers,
     calibrated: bool,
 ) -> list[str]:
@@ -86,8 +85,12 @@ def _told(
     if rows.unlabelled:
         lines.append(f"{rows.unlabelled:,} answers without a label left out.")
     what = "calibrated confidence" if calibrated else rows.column
-    if isinstance(chosen, GroupThresholds):
-        return [*lines, f"Thresholds for the {what}:", str(chosen)]
+    if isinstance(chosen.threshold, tuple):
+        return [
+            *lines,
+            f"Thresholds for the {what}:",
+            str(chosen).removeprefix("Choice: "),
+        ]
     least = f"a {what} of at least {chosen.threshold:.9g}"
     if chosen.threshold == -np.inf:
         least = "every answer"
@@ -98,7 +101,7 @@ def _told(
     if chosen.delta is not None:
         lines.append(
             f"With probability {1.0 - chosen.delta:g} at most "
-            f"{chosen.certified_risk:g} of the accepted in use are wrong "
+            f"{chosen.limit:g} of the accepted in use are wrong "
             f"({chosen.method})."
         )
     return lines

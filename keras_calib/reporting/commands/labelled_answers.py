@@ -10,8 +10,7 @@ from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.reporting.prediction_files.threshold_file import rows_sha256
 from keras_calib.selection import (
-    ChosenThreshold,
-    GroupThresholds,
+    Choice,
     choose_group_thresholds,
     choose_threshold,
 )
@@ -107,9 +106,10 @@ def _check_values(column: str, values: np.ndarray, start: int) -> None:
 
 def chosen_for(
     score: np.ndarray, rows: LabelledAnswers, target: dict[str, Any]
-) -> ChosenThreshold | GroupThresholds:
+) -> Choice:
     """The threshold of these scores for a target, or that of each group."""
-    target = {name: x for name, x in target.items() if x is not None}
+    known = "risk", "coverage", "delta"
+    target = {x: target[x] for x in known if target.get(x) is not None}
     if rows.group is not None:
         return choose_group_thresholds(
             score, rows.correct, rows.group, **target

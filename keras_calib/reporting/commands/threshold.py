@@ -73,11 +73,6 @@ _TARGET: Options = {
         "default": 0.05,
         "help": "probability that the guarantee fails (%(default)s)",
     },
-    "--method": {
-        "choices": ("ltt", "sgr"),
-        "default": "ltt",
-        "help": "how the threshold is certified (%(default)s)",
-    },
 }
 _COLUMNS: Options = {
     "--confidence NAME": "column of the confidence",
