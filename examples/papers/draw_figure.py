@@ -3,6 +3,7 @@ r"""Draw a figure of the papers, of losses or of a trained network.
     python examples/papers/draw_figure.py loss_curves
     python examples/papers/draw_figure.py smoothing --losses=acls,mbls
     python examples/papers/draw_figure.py effective_labels --logits=6,3,0
+    python examples/papers/draw_figure.py targets --alpha=0.25
     python examples/papers/draw_figure.py regularizers RUN --losses=mbls
     python examples/papers/draw_figure.py max_logit RUN
     python examples/papers/draw_figure.py normalized_logit RUN --p=4
@@ -11,7 +12,7 @@ r"""Draw a figure of the papers, of losses or of a trained network.
         --flagfile=examples/papers/recipes/setups/cifar10_small_resnet.flags \
         --data_dir=DIR
 
-The first three need no data. Losses are recipes of recipes/losses, with the
+The first four need no data. Losses are recipes of recipes/losses, with the
 margin of --margin.
 
 RUN is the folder of a run, whose predictions on --part are drawn.
@@ -27,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags, logging
 from config import recipe_flags
-from figures import activations, logits, losses
+from figures import activations, logits, losses, simplex
 from results.runs import load_network, read_predictions
 from runs.images import image_task
 
@@ -45,6 +46,13 @@ _NUM_CLASSES = flags.DEFINE_integer(
 _LOGITS = flags.DEFINE_list(
     "logits", ["6", "3", "0"], "A prediction whose label is the first class."
 )
+_ALPHA = flags.DEFINE_float(
+    "alpha",
+    0.25,
+    "Strength of label smoothing and label relaxation, for targets.",
+    lower_bound=0.0,
+    upper_bound=1.0,
+)
 _HIGHEST = flags.DEFINE_float(
     "highest", 0.1, "Upper edge of the histogram of regularizers, in nats."
 )
@@ -54,7 +62,7 @@ _IMAGES = flags.DEFINE_integer("images", 6, "Number of images.")
 _PLUS = flags.DEFINE_bool("plus", False, "Draw Grad-CAM++, not Grad-CAM.")
 _OUT = flags.DEFINE_string("out", None, "Path of the picture.")
 
-NEED_NO_RUN = ("effective_labels", "loss_curves", "smoothing")
+NEED_NO_RUN = ("effective_labels", "loss_curves", "smoothing", "targets")
 NEED_A_RUN = (
     "activations",
     "max_logit",
@@ -66,6 +74,8 @@ NEED_A_RUN = (
 
 def of_losses(name, setup):
     """A figure of losses alone."""
+    if name == "targets":
+        return simplex.draw_targets(_ALPHA.value)
     found = losses.losses_named(_LOSSES.value, setup)
     if name == "loss_curves":
         return losses.draw_loss_curves(found, _NUM_CLASSES.value)

@@ -158,8 +158,17 @@ def test_regularizer_histogram_by_hand():
     assert drawn.num_inactive == 1 and drawn.inactive_share == 1 / 3
     none = kc.regularizer_histogram(loss, [9, 9, 9, 9], logits)
     assert none.counts.sum() == 0 and np.isnan(none.inactive_share)
-    with pytest.raises(ValueError, match=r"`limits\[1\]` must be > 0.1"):
-        kc.regularizer_histogram(loss, [0], logits[:1], limits=(0.1, 0.1))
+    # A focal loss is below cross entropy, or equal to it where p is 0.
+    focal = kc.FocalLoss(from_logits=True)
+    logits = np.array([[5, 0], [0, 8], [7, 0], [0, 30]], "float32")
+    drawn = kc.regularizer_histogram(
+        focal, [1, 0, 1, 0], logits, num_bins=2, limits=(-0.1, 0.1)
+    )
+    np.testing.assert_array_equal(drawn.counts, [3, 1])
+    for highest in (0.1, 0.0):
+        with pytest.raises(ValueError, match=r"`limits\[1\]` must be > 0.1"):
+            limits = 0.1, highest
+            kc.regularizer_histogram(focal, [0] * 4, logits, limits=limits)
 
 
 def test_a_mask_of_a_histogram_is_read_as_all_masks_are():

@@ -211,6 +211,6 @@ def test_the_script_draws_each_figure(tmp_path):
         },
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    files = [tmp_path / name for name in done.stdout.splitlines()[-8:]]
-    assert len({path.stem for path in files}) == 8
+    files = [tmp_path / name for name in done.stdout.splitlines()[-9:]]
+    assert len({path.stem for path in files}) == 9
     assert all(path.stat().st_size > 10_000 for path in files)
