@@ -18,7 +18,6 @@ if not runs_as_command():
     # First, so that no module waits for it.
     importlib.import_module("keras")
     from keras_calib import (
-        analysis,
         calibrators,
         data,
         detection,
@@ -35,7 +34,6 @@ if not runs_as_command():
         text,
         training,
     )
-    from keras_calib.analysis import *
     from keras_calib.calibrators import *
     from keras_calib.data import *
     from keras_calib.detection import *
@@ -53,7 +51,6 @@ if not runs_as_command():
     from keras_calib.text import *
     from keras_calib.training import *
 
-    __all__ += analysis.__all__
     __all__ += calibrators.__all__
     __all__ += data.__all__
     __all__ += detection.__all__

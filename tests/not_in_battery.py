@@ -58,11 +58,11 @@ NO_PREDICTIONS = {
     **dict.fromkeys(
         (
             *("AdaptiveFocalModel", "CaPEModel", "CalibrationLogger"),
-            *("ClassActivationDisplay", "ConfidencePruningModel"),
-            *("CorrectnessRankingModel", "DeepEnsemble", "EpochModel"),
+            *("ConfidencePruningModel", "CorrectnessRankingModel"),
+            *("DeepEnsemble", "EpochModel"),
             *("MonteCarloDropout", "RecordingModel", "ScheduledFocalModel"),
             *("SharpnessAwareModel", "choose_calibrator_on"),
-            *("class_activation_maps", "export", "fit_workers", "report"),
+            *("export", "fit_workers", "report"),
         ),
         _MODEL,
     ),
@@ -80,13 +80,6 @@ NO_PREDICTIONS = {
             *("SizeTable",),
         ),
         _RESULT,
-    ),
-    **dict.fromkeys(
-        (
-            *("EffectiveLabelsDisplay", "LossCurveDisplay"),
-            "SmoothingProfileDisplay",
-        ),
-        "draws losses of points of its own",
     ),
     **dict.fromkeys(
         (

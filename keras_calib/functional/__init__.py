@@ -32,7 +32,11 @@ from keras_calib.functional.binned import (
 )
 from keras_calib.functional.canonical import canonical_calibration_error
 from keras_calib.functional.classwise import classwise_ece
-from keras_calib.functional.comparison import Comparison, compare
+from keras_calib.functional.comparison import (
+    Comparison,
+    compare,
+    prediction_flips,
+)
 from keras_calib.functional.confidence import (
     mean_confidence,
     objectness_deviation,
@@ -130,6 +134,7 @@ __all__ = [
     "overconfidence_error",
     "p_norm",
     "per_image",
+    "prediction_flips",
     "prob_margin",
     "risk_at_coverage",
     "risk_coverage_curve",

@@ -20,12 +20,12 @@ __all__ = [
     "check_in",
     "check_integer",
     "check_keys",
-    "check_loss",
     "check_not_empty",
     "check_number",
     "check_rank",
     "check_rows",
     "check_share",
+    "check_two_classes",
     "class_axis",
     "generator",
 ]
@@ -104,18 +104,6 @@ def check_share(name: str, value: Any, *, positive: bool = False) -> None:
     check_at_most(name, value, 1.0)
 
 
-def check_loss(loss: Any) -> None:
-    """Raise TypeError unless `loss` is callable; its name does not suffice."""
-    if not callable(loss):
-        raise type_error(
-            "`loss` must be a loss such as "
-            "`keras.losses.CategoricalCrossentropy(from_logits=True)`, or "
-            "a function of labels and logits; a name does not say whether "
-            "it takes logits",
-            loss=loss,
-        )
-
-
 def check_in(name: str, value: Any, allowed: Sequence) -> None:
     """Raise ValueError unless `value` is one of `allowed`."""
     if value not in allowed:
@@ -182,3 +170,11 @@ def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
             **{f"{name}.shape": shape_of(y_pred)},
         )
     return axis % rank
+
+
+def check_two_classes(name: str, logits: Any, axis: int) -> None:
+    """Refuse one output in place of the logits of two classes."""
+    if logits.shape[axis] == 1:
+        rule = f"`{name}` must have two classes or more; for one output z pass "
+        shape = {f"{name}.shape": shape_of(logits)}
+        raise value_error(rule + "[0, z]", **shape)

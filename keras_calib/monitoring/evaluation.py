@@ -10,19 +10,20 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_calib.analysis.regularizers import (
-    RegularizerHistogram,
-    flipped_share,
-    regularizer_histogram,
-)
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.refinement import split_nll
 from keras_calib.formulas.bins import BinSums
+from keras_calib.functional.comparison import flipped_share
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import standardize_labels
-from keras_calib.losses import BatchCoupledLoss, PerSampleLoss
+from keras_calib.losses import (
+    BatchCoupledLoss,
+    PerSampleLoss,
+    RegularizerHistogram,
+    regularizer_histogram,
+)
 from keras_calib.metrics.reading import read_batch
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits

@@ -222,7 +222,6 @@ CONSUMERS = {
     "ClasswiseReliabilityDisplay": lambda *a: (
         kc.ClasswiseReliabilityDisplay.from_model(*a).classwise_ece
     ),
-    "MaxLogitDisplay": lambda *a: kc.MaxLogitDisplay.from_model(*a).max_logit,
 }
 
 
@@ -280,9 +279,6 @@ ARRAYS = {
     "adaptive_ece": lambda *a: kc.adaptive_ece(*a, edges="interp", **READS),
     "estimate_prior": lambda y, z: (
         kc.estimate_prior(z, np.full(K, 1 / K), num_bootstrap=2, **READS).prior
-    ),
-    "MaxLogitDisplay": lambda *a: (
-        kc.MaxLogitDisplay.from_predictions(*a).max_logit
     ),
     "report_of_predictions": page,
 }

@@ -37,13 +37,6 @@ MUTANTS = {
         "rankdata(score[counted], 'ordinal')",
         "plots/test_segmentation.py::test_ties_share_the_mean_rank",
     ),
-    "window_without_its_upper_end": Mutant(
-        "plots/logits.py",
-        'centers + width / 2, side="right"',
-        'centers + width / 2, side="left"',
-        "plots/test_logits.py::"
-        "test_windows_are_means_and_deviations_of_what_is_inside",
-    ),
     "band_of_weighted_samples": Mutant(
         "plots/risk_coverage.py",
         "if count == sums.squared_weight.sum():",

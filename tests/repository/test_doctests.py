@@ -59,12 +59,12 @@ CONCRETE = [
 PORTABLE = {
     f"keras_calib.{name}"
     for name in (
-        "analysis.regularizers.effective_labels",
         "calibrators.affine.VectorScaling",
         "calibrators.temperature.TemperatureScaling",
         "ensembles.deep_ensemble.DeepEnsemble",
         "losses.focal.FocalLoss",
         "losses.margin.ACLS",
+        "losses.regularizers.effective_labels",
         "metrics.binned.ECE",
         "metrics.table.CalibrationMetrics",
         "selection.classifier.SelectiveClassifier",

@@ -1,6 +1,4 @@
-"""Displays of logits, classes and confidence hold what loops find."""
-
-import warnings
+"""Displays of classes and of confidence hold what loops find."""
 
 import keras
 import matplotlib as mpl
@@ -10,7 +8,6 @@ from noisy_predictions import noisy_predictions, softmax
 
 import keras_calib as kc
 from keras_calib.functional.classwise import classwise_bins
-from keras_calib.plots.logits import slide
 
 mpl.use("Agg")
 
@@ -125,110 +122,9 @@ def test_a_class_that_never_comes_has_its_probability_as_error():
     assert bins.positive[1:].sum() == 0
 
 
-def test_windows_are_means_and_deviations_of_what_is_inside():
-    rng = np.random.default_rng(0)
-    x, y = rng.random(200), 1e6 + rng.normal(size=200)
-    centers = np.linspace(0.0, 1.0, 9)
-    # Some on an end of a window, which is inside.
-    x[:4] = 0.4375, 0.4375, 0.5625, 0.5625
-    found = slide(x, y, centers, 0.125, at_least=3)
-    for i, center in enumerate(centers):
-        inside = y[(x >= center - 0.0625) & (x <= center + 0.0625)]
-        assert found.count[i] == len(inside)
-        np.testing.assert_allclose(found.mean[i], inside.mean(), rtol=1e-12)
-        np.testing.assert_allclose(found.deviation[i], inside.std(), rtol=1e-6)
-    few = slide(x[:2], y[:2], centers, 0.1, at_least=3)
-    assert np.isnan(few.mean).all() and np.isnan(few.deviation).all()
-    none = slide(x[:0], y[:0], centers, 0.1)
-    assert np.isnan(none.mean).all() and not none.count.any()
-
-
-def test_max_logit_display_parts_correct_and_wrong():
-    labels, logits = noisy_predictions(4000, num_classes=5)
-    display = kc.MaxLogitDisplay(labels, logits, width=0.1)
-    confidence = softmax(logits.astype("float64")).max(-1)
-    wrong = logits.argmax(-1) != labels
-    i = int(np.argmin(np.abs(display.wrong.center - 0.6)))
-    near = np.abs(confidence - display.wrong.center[i]) <= 0.05
-    for windows, rows in ((display.correct, ~wrong), (display.wrong, wrong)):
-        values = logits.max(-1).astype("float64")[near & rows]
-        np.testing.assert_allclose(windows.mean[i], values.mean(), rtol=1e-5)
-        np.testing.assert_allclose(
-            windows.deviation[i], values.std(), rtol=1e-4
-        )
-    display.plot()
-    labels_drawn = [line.get_label() for line in display.ax_.lines]
-    assert labels_drawn == ["correct", "wrong"]
-    with pytest.raises(ValueError, match="`width` must be in"):
-        kc.MaxLogitDisplay(labels, logits, width=0.0)
-    with pytest.raises(ValueError, match="NaN"):
-        kc.MaxLogitDisplay([0], [[np.nan, 1.0]])
-
-
-def test_normalized_logit_display_uses_the_score():
-    labels, logits = noisy_predictions(3000, num_classes=5)
-    display = kc.NormalizedLogitDisplay(
-        labels, logits, p=3.0, edges=(0.5, 0.7, 1.0)
-    )
-    v = logits.astype("float64")
-    v = v - v.mean(-1, keepdims=True)
-    norm = (np.abs(v) ** 3).sum(-1) ** (1 / 3)
-    np.testing.assert_allclose(display.normalized, v.max(-1) / norm, rtol=1e-9)
-    assert list(display.lines) == [(0.5, 0.7), (0.7, 1.0)]
-    confidence = softmax(logits.astype("float64")).max(-1)
-    rows = (confidence > 0.7) & (confidence <= 1.0)
-    line = display.lines[0.7, 1.0]
-    x = display.max_logit[rows]
-    width = (line.center[-1] - line.center[0]) / 8
-    near = np.abs(x - line.center[20]) <= width / 2
-    np.testing.assert_allclose(
-        line.mean[20], display.normalized[rows][near].mean(), rtol=1e-9
-    )
-    assert len(display.plot().ax_.lines) == 2
-    for edges in ((0.5,), (0.7, 0.5), (0.5, 1.1), (0.5, 0.5)):
-        with pytest.raises(ValueError, match="`edges` must ascend"):
-            kc.NormalizedLogitDisplay(labels, logits, edges=edges)
-
-
-def test_sorted_logits_display_sorts_and_raises():
-    labels, logits = noisy_predictions(50, num_classes=5)
-    display = kc.SortedLogitsDisplay(labels, logits, p=3.0, top=4)
-    wanted = np.sort(logits.astype("float64"), -1)[:, ::-1][:, :4]
-    np.testing.assert_array_equal(display.sorted, wanted)
-    plain, powers, exponentials = display.values().values()
-    np.testing.assert_array_equal(plain, wanted)
-    np.testing.assert_allclose(powers, wanted**3)
-    np.testing.assert_allclose(exponentials, np.exp(wanted))
-    display.plot()
-    assert len(display.axes_) == 3
-    logits[:, 0] = -np.inf
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        kc.SortedLogitsDisplay(labels[labels > 0], logits[labels > 0]).plot()
-    with pytest.raises(ValueError, match="`ax` must be 3 axes"):
-        display.plot(mpl.figure.Figure().add_subplot())
-    with pytest.raises(ValueError, match="`top`"):
-        kc.SortedLogitsDisplay(labels, logits, top=0)
-
-
-@pytest.mark.portable
-def test_displays_of_logits_read_models_and_ignored_classes():
-    labels, logits = noisy_predictions(60, num_classes=5)
-    labels = labels.astype("int64")
-    labels[:20] = 7
-    model = keras.Sequential([keras.Input((5,)), keras.layers.Activation(None)])
-    one = kc.MaxLogitDisplay.from_model(model, (logits, labels), ignore_class=7)
-    other = kc.MaxLogitDisplay(labels[20:], logits[20:])
-    np.testing.assert_allclose(one.max_logit, other.max_logit)
-    np.testing.assert_array_equal(one.is_wrong, other.is_wrong)
-
-
 def test_displays_draw_a_model_that_is_never_wrong():
     logits = 3.0 * np.eye(4, dtype="float32")
     for display in (
-        kc.MaxLogitDisplay(range(4), logits),
-        kc.NormalizedLogitDisplay(range(4), logits),
-        kc.SortedLogitsDisplay(range(4), logits),
         kc.ConfidenceDisplay.from_predictions(
             range(4), logits, from_logits=True
         ),
@@ -237,14 +133,3 @@ def test_displays_draw_a_model_that_is_never_wrong():
         ),
     ):
         assert display.to_png(dpi=40).startswith(b"\x89PNG")
-
-
-def test_logit_displays_refuse_probabilities():
-    labels, logits = noisy_predictions()
-    for cls in (
-        kc.MaxLogitDisplay,
-        kc.NormalizedLogitDisplay,
-        kc.SortedLogitsDisplay,
-    ):
-        with pytest.raises(ValueError, match="not probabilities"):
-            cls.from_predictions(labels, softmax(logits))

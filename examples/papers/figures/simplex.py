@@ -1,6 +1,7 @@
 """Targets of label smoothing and label relaxation among three classes."""
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import keras_calib
 
@@ -44,17 +45,20 @@ def targets_of(loss, probs, label=_OBSERVED):
     return np.asarray(keras_calib.effective_labels(loss, labels, logits).labels)
 
 
-def draw_targets(alpha, path, num_points=200):
-    """Both targets, and how their losses grow, as two triangles.
+def draw_targets(alpha, num_points=200):
+    """Label Relaxation, figure 1: both targets, in two triangles.
+
+    Left, label smoothing pulls every prediction to one distribution between the
+    label and the uniform one. Right, label relaxation allows all distributions
+    of the shaded set, and pulls a prediction outside to the nearest of them.
+    Grey lines are of equal loss.
 
     Args:
         alpha: Argument of both losses.
-        path: Path of the picture.
         num_points: Predictions along a side, for the lines of equal loss.
     """
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained")
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    axes = figure.subplots(1, 2)
     options = {"from_logits": True}
     smoothing = keras_calib.LabelSmoothing(alpha=alpha, **options)
     relaxation = keras_calib.LabelRelaxation(alpha=alpha, **options)
@@ -67,8 +71,7 @@ def draw_targets(alpha, path, num_points=200):
     _draw_relaxation(axes[1], relaxation, alpha)
     axes[0].set_title(f"Label smoothing, $\\alpha$ = {alpha:g}", pad=12)
     axes[1].set_title(f"Label relaxation, $\\alpha$ = {alpha:g}", pad=12)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    return figure
 
 
 def _draw_losses(ax, loss, num_points):

@@ -1,4 +1,4 @@
-"""Effect of a loss on its targets, and of a training step on predictions."""
+"""What a loss adds to cross entropy, and the labels that it amounts to."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,29 +7,27 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.gradients import value_and_grad
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs.batch import both
 from keras_calib.inputs.checks import (
     check_above,
     check_integer,
-    check_loss,
     check_not_empty,
     check_number,
     check_rows,
+    check_two_classes,
     class_axis,
 )
 from keras_calib.inputs.readers import soft_labels, standardize_labels
 from keras_calib.inputs.rows import check_no_nan, warn_of_probabilities
 from keras_calib.inputs.values import read_mask
-from keras_calib.losses import PerSampleLoss
+from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import (
-    as_array,
     as_numbers,
     at_least_float32,
-    shape_of,
     to_numpy,
     value_if_eager,
 )
@@ -40,10 +38,7 @@ __all__ = [
     "EffectiveLabels",
     "RegularizerHistogram",
     "effective_labels",
-    "flipped_share",
     "inactive_share",
-    "per_sample_losses",
-    "prediction_flips",
     "regularizer_histogram",
 ]
 
@@ -242,84 +237,6 @@ def regularizer_histogram(
     return RegularizerHistogram(counts, edges, int(inactive.sum()))
 
 
-def per_sample_losses(
-    loss: keras.losses.Loss | Callable, labels: Any, logits: Any
-) -> Any:
-    """Loss of each sample, before reduction and weights.
-
-    Use it to find the samples on which a loss is large.
-
-    Args:
-        loss: A loss or function as `effective_labels` takes it.
-        labels: Labels `(...)` or `(..., num_classes)`.
-        logits: Logits `(..., num_classes)` of at least two classes.
-
-    Returns:
-        Losses `(...)` in nats, a float tensor; 0 where a label is ignored.
-
-    Raises:
-        ValueError: If shapes do not fit.
-
-    Example:
-
-    >>> import keras_calib
-    >>> loss = keras_calib.FocalLoss(gamma=2.0, from_logits=True)
-    >>> losses = keras_calib.per_sample_losses(loss, [0], [[0.0, 0.0]])
-    >>> round(float(losses[0]), 4)  # 0.5^2 log 2
-    0.1733
-
-    Reference:
-        keras.losses.Loss.call, https://keras.io/api/losses/
-    """
-    per_sample, logits, _, _, valid = _read(loss, labels, logits)
-    losses = per_sample(logits)
-    return losses if valid is None else ops.where(valid, losses, 0.0)
-
-
-def prediction_flips(before: Any, after: Any) -> float:
-    """Share of samples whose predicted class changes.
-
-    Use it to see how much training, or a calibrator that can change the
-    class, alters predictions.
-
-    Args:
-        before: Logits or probabilities `(..., num_classes)` before a change.
-        after: Those of the same samples after it, of the same shape.
-
-    Returns:
-        Share in [0, 1]. The first of tied classes is the predicted one.
-
-    Raises:
-        ValueError: If shapes differ, there are no samples, or one is NaN.
-
-    Example:
-
-    >>> import keras_calib
-    >>> keras_calib.prediction_flips([[2, 1], [2, 1]], [[2, 1], [1, 2]])
-    0.5
-
-    Reference:
-        Park et al., ACLS, ICCV 2023, "Limitation",
-        https://arxiv.org/abs/2308.11911
-    """
-    before, after = as_array(before, "before"), as_array(after, "after")
-    check_not_empty("before", before)
-    _check_classes("before", before, class_axis(before, -1, "before"))
-    if before.shape != after.shape:
-        rule = "`before` and `after` must have the same shape"
-        shapes = {"before.shape": before.shape, "after.shape": after.shape}
-        raise value_error(rule, **shapes)
-    for x, name in ((before, "before"), (after, "after")):
-        check_no_nan(x, False, name)
-    return flipped_share(before.argmax(axis=-1), after.argmax(axis=-1))
-
-
-def flipped_share(before: np.ndarray, after: np.ndarray) -> float:
-    """Share of the class ids >= 0 that differ; NaN without any."""
-    count = np.count_nonzero(after >= 0)
-    return float(np.count_nonzero(before != after) / count) if count else np.nan
-
-
 def _regularizer(loss, labels, logits, mask=None):
     """Loss less cross entropy, and whether it is 0, `(n,)`, of valid labels."""
     per_sample, logits, axis, hard, valid = _read(loss, labels, logits, mask)
@@ -336,14 +253,21 @@ def _regularizer(loss, labels, logits, mask=None):
 
 def _read(loss, labels, logits, mask=None):
     """Function of logits to losses; logits, class axis, label rows, mask."""
-    check_loss(loss)
+    if not callable(loss):
+        raise type_error(
+            "`loss` must be a loss such as "
+            "`keras.losses.CategoricalCrossentropy(from_logits=True)`, or "
+            "a function of labels and logits; a name does not say whether "
+            "it takes logits",
+            loss=loss,
+        )
     own = keras_mask(logits, len(getattr(logits, "shape", ())) - 1)
     logits = at_least_float32(logits)
     if (axis := setting_of(loss, "axis", -1)) is None:
         raise value_error("`loss` must have a class axis", loss=loss)
     axis = class_axis(logits, axis, "logits")
     check_not_empty("logits", logits)
-    _check_classes("logits", logits, axis)
+    check_two_classes("logits", logits, axis)
     if mask is not None:
         mask = to_numpy(read_mask(mask))
         check_rows("mask", mask, ops.moveaxis(logits, axis, -1))
@@ -392,10 +316,3 @@ def _per_sample(loss, labels, hard, axis):
     if setting_of(loss, "from_logits", True):
         return lambda logits: loss.call(labels, logits)
     return lambda logits: loss.call(labels, ops.softmax(logits, axis=axis))
-
-
-def _check_classes(name: str, logits: Any, axis: int) -> None:
-    if logits.shape[axis] == 1:
-        rule = f"`{name}` must have two classes or more; for one output z pass "
-        shape = {f"{name}.shape": shape_of(logits)}
-        raise value_error(rule + "[0, z]", **shape)

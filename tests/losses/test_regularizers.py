@@ -158,8 +158,17 @@ def test_regularizer_histogram_by_hand():
     assert drawn.num_inactive == 1 and drawn.inactive_share == 1 / 3
     none = kc.regularizer_histogram(loss, [9, 9, 9, 9], logits)
     assert none.counts.sum() == 0 and np.isnan(none.inactive_share)
-    with pytest.raises(ValueError, match=r"`limits\[1\]` must be > 0.1"):
-        kc.regularizer_histogram(loss, [0], logits[:1], limits=(0.1, 0.1))
+    # A focal loss is below cross entropy, or equal to it where p is 0.
+    focal = kc.FocalLoss(from_logits=True)
+    logits = np.array([[5, 0], [0, 8], [7, 0], [0, 30]], "float32")
+    drawn = kc.regularizer_histogram(
+        focal, [1, 0, 1, 0], logits, num_bins=2, limits=(-0.1, 0.1)
+    )
+    np.testing.assert_array_equal(drawn.counts, [3, 1])
+    for highest in (0.1, 0.0):
+        with pytest.raises(ValueError, match=r"`limits\[1\]` must be > 0.1"):
+            limits = 0.1, highest
+            kc.regularizer_histogram(focal, [0] * 4, logits, limits=limits)
 
 
 def test_a_mask_of_a_histogram_is_read_as_all_masks_are():
@@ -174,19 +183,6 @@ def test_a_mask_of_a_histogram_is_read_as_all_masks_are():
     for wrong in ([2, 0, 0, 1, 0, 0], [1, 0], [mask]):
         with pytest.raises(ValueError, match="`mask` must"):
             kc.regularizer_histogram(loss, ids, logits, mask=wrong)
-
-
-@pytest.mark.portable
-def test_per_sample_losses_are_those_of_the_loss():
-    ids, logits = sample(n=6, scale=1.0)
-    p = np.sum(one_hot(ids, 5) * softmax(logits), axis=-1)
-    expected = -((1 - p) ** 2) * np.log(p)
-    ids[0], expected[0] = 9, 0.0
-    # Logits are given whatever the loss takes.
-    for from_logits in (True, False):
-        loss = kc.FocalLoss(2.0, from_logits=from_logits, ignore_class=9)
-        found = array(kc.per_sample_losses(loss, ids, logits))
-        np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_a_regulariser_of_rounding_is_inactive():
@@ -212,19 +208,6 @@ def test_the_ranking_condition_is_the_stored_one(goldens):
     assert inactive == 1 - active.mean() == 38 / 64
 
 
-def test_prediction_flips_by_hand():
-    before = np.array([[[3, 1, 2], [0, 1, 1]], [[1, 1, 0], [0, 0, 4]]])
-    after = np.array([[[3, 1, 4], [0, 1, 2]], [[1, 0, 0], [0, 0, 5]]])
-    assert kc.prediction_flips(before, after) == 2 / 4
-    tensor = ops.convert_to_tensor(before)
-    assert kc.prediction_flips(tensor, softmax(before / 3.0)) == 0
-    for other in (after[:1], after[..., :2]):
-        with pytest.raises(ValueError, match="same shape"):
-            kc.prediction_flips(before, other)
-    with pytest.raises(ValueError, match="two classes or more"):
-        kc.prediction_flips([[1.0]], [[-1.0]])
-
-
 def test_one_output_and_labels_that_do_not_fit_are_refused():
     for function in (kc.effective_labels, kc.inactive_share):
         with pytest.raises(ValueError, match="two classes or more"):
@@ -239,7 +222,6 @@ def test_a_name_is_no_loss_and_ids_are_labels_for_losses_of_keras():
         kc.effective_labels,
         kc.inactive_share,
         kc.regularizer_histogram,
-        kc.per_sample_losses,
     ):
         for loss in ("mse", "categorical_crossentropy", 3, None):
             with pytest.raises(TypeError, match="`loss` must be a loss such"):
