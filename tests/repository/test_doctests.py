@@ -8,7 +8,6 @@ import pkgutil
 import keras
 import pytest
 from report_pages import few_replicates, pictures_left_out
-
 from repository_files import fields_of
 
 import keras_calib
