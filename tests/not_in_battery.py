@@ -62,7 +62,7 @@ NO_PREDICTIONS = {
             *("CorrectnessRankingModel", "DeepEnsemble", "EpochModel"),
             *("MonteCarloDropout", "RecordingModel", "ScheduledFocalModel"),
             *("SharpnessAwareModel", "choose_calibrator_on"),
-            *("class_activation_maps", "export", "fit_workers", "report"),
+            *("class_activation_maps", "export", "report"),
         ),
         _MODEL,
     ),

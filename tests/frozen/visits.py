@@ -51,7 +51,7 @@ NOT_FROZEN = {
             *("AdaptiveFocalModel", "CaPEModel", "CalibrationLogger"),
             *("ConfidencePruningModel", "CorrectnessRankingModel"),
             *("EpochModel", "RecordingModel", "ScheduledFocalModel"),
-            *("SharpnessAwareModel", "fit_workers"),
+            "SharpnessAwareModel",
         ),
         _TRAINING,
     ),
