@@ -8,8 +8,7 @@ from keras import ops
 
 from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.keras_internals import unlock_variables
-from keras_calib.backend.traced import is_in_live_graph, note_graph
+from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import (
     FittingData,
@@ -29,7 +28,7 @@ from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
 
-__all__ = ["Calibrator", "check_shapes", "fitted_array"]
+__all__ = ["Calibrator", "check_shapes", "fitted_array", "fitted_number"]
 
 _LIMITS = np.finfo("float32")
 _TINY, _LARGEST = float(_LIMITS.tiny), float(_LIMITS.max)
@@ -48,8 +47,13 @@ _RANGES = {
 
 
 def fitted_array(name: str, doc: str) -> property:
-    """The property by which a fitted value is read."""
+    """The property by which a fitted array is read."""
     return property(lambda self: self.fitted_value(name), doc=doc)
+
+
+def fitted_number(name: str, doc: str) -> property:
+    """The property by which a fitted number is read."""
+    return property(lambda self: float(self.fitted_value(name)), doc=doc)
 
 
 class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
@@ -244,37 +248,9 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
                 they fit any.
             **values: One value for each name in `fitted_values`, float32.
         """
-        # Files identify variables by their order.
-        values = {
-            k: np.asarray(values[k], "float32") for k in self.fitted_values
-        }
-        now = {k: v.shape for k, v in values.items()}
-        known = {k: getattr(self, "_" + k, None) for k in values}
-        before = {k: shape_of(v) for k, v in known.items() if v is not None}
-        if before and before != now:
-            if is_in_live_graph(self):
-                raise value_error(
-                    f"`{type(self).__name__}` must not change its size while a "
-                    "compiled function holds it, such as that of "
-                    "`model.predict`, which would go on with the old fit. Fit "
-                    "a new calibrator and build a new model with it",
-                    before=before,
-                    now=now,
-                )
-            # Delete all of them, as files identify variables by their order.
-            # The next call builds and locks again.
-            unlock_variables(self)
-            self.built = False
-            for name in before:
-                delattr(self, "_" + name)
-            before = {}
-        for name, value in values.items():
-            if not before:
-                variable = self.add_weight(
-                    value.shape, "zeros", trainable=False, name=name
-                )
-                setattr(self, "_" + name, variable)
-            getattr(self, "_" + name).assign(ops.convert_to_tensor(value))
+        self.set_arrays(
+            **{k: np.asarray(values[k], "float32") for k in self.fitted_values}
+        )
         self._num_classes = num_classes
         self.mark_fitted()
 

@@ -3,6 +3,7 @@
 They use gathers and comparisons only, which every export format supports.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -29,7 +30,6 @@ __all__ = [
     "interpolate",
     "locate",
     "or_nan",
-    "padded",
     "take",
 ]
 
@@ -128,29 +128,8 @@ class HistogramBinning(_Table):
                 last=self.upper_edges[:, -1].tolist()[:4],
             )
 
-    def fit_samples(self, samples: FittingData) -> None:
-        edges, values = [], []
-        for probs, labels, weight in self.columns(samples):
-            inner = self._edges_of(probs, weight)
-            # The layer compares them in float32.
-            inner = inner.astype("float32")
-            index = np.searchsorted(inner, probs, side="left")
-            size = len(inner) + 1
-            total = np.bincount(index, weight, minlength=size)
-            positive = labels if weight is None else labels * weight
-            positive = np.bincount(index, positive, minlength=size)
-            upper = np.append(inner, 1.0)
-            centres = (np.append(0.0, inner) + upper) / 2.0
-            share = safe_divide(positive, total.astype("float64"))
-            edges.append(upper)
-            if self.empty == "centre":
-                share = np.where(total > 0, share, centres)
-            values.append(share)
-        self.set_fitted(
-            samples.num_classes,
-            upper_edges=padded(edges),
-            values=padded(values),
-        )
+    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
+        return self._binned
 
     def look_up(self, probs: Any) -> Any:
         index = locate(self._upper_edges, probs)
@@ -160,6 +139,24 @@ class HistogramBinning(_Table):
     def num_parameters(self, num_classes: int) -> int:
         """The bins of one class: each class is fitted on all samples."""
         return self.num_bins
+
+    def _binned(
+        self, probs: np.ndarray, labels: np.ndarray, weight: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Upper ends of the bins of one class, and the value of each."""
+        # The layer compares them in float32.
+        inner = self._edges_of(probs, weight).astype("float32")
+        index = np.searchsorted(inner, probs, side="left")
+        size = len(inner) + 1
+        total = np.bincount(index, weight, minlength=size)
+        positive = labels if weight is None else labels * weight
+        positive = np.bincount(index, positive, minlength=size)
+        upper = np.append(inner, 1.0)
+        share = safe_divide(positive, total.astype("float64"))
+        if self.empty == "centre":
+            centres = (np.append(0.0, inner) + upper) / 2.0
+            share = np.where(total > 0, share, centres)
+        return upper, share
 
     def _edges_of(self, probs: np.ndarray, weight: Any) -> np.ndarray:
         shares = np.arange(1, self.num_bins) / self.num_bins
@@ -212,6 +209,7 @@ class IsotonicCalibration(_Table):
 
     fitted_values = ("thresholds", "values")
     ascending = fitted_values
+    fillers = {"thresholds": 2.0}
     thresholds = fitted_array("thresholds", "p at the bends of q; 2 pads rows.")
 
     def __init__(
@@ -226,20 +224,11 @@ class IsotonicCalibration(_Table):
         super().__init__(min_prob=min_prob, name=name, **kwargs)
         self.set_known_rows(thresholds=thresholds, values=values)
 
-    def fit_samples(self, samples: FittingData) -> None:
-        rows = [_isotonic(*column) for column in self.columns(samples)]
-        self.set_fitted(
-            samples.num_classes,
-            thresholds=padded([x for x, _ in rows], 2.0),
-            values=padded([y for _, y in rows]),
-        )
+    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
+        return _isotonic
 
     def look_up(self, probs: Any) -> Any:
         return interpolate(self._thresholds, self._values, probs)
-
-    def num_parameters(self, num_classes: int) -> int:
-        """Two, the least there are: the samples decide where it bends."""
-        return 2
 
 
 def _isotonic(
@@ -279,16 +268,6 @@ def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:
     probs = (key >> 1).view("float32")
     count = np.add.reduceat(positive, starts, dtype="int64")
     return probs[starts], probs[ends - 1], count, ends - starts
-
-
-def padded(rows: list[np.ndarray], filler: float | None = None) -> np.ndarray:
-    """Rows of different lengths as one table; None repeats their last entry."""
-    longest = max(len(row) for row in rows)
-    table = np.empty((len(rows), longest))
-    for line, row in zip(table, rows, strict=True):
-        line[: len(row)] = row
-        line[len(row) :] = row[-1] if filler is None else filler
-    return table
 
 
 def take(table: Any, index: Any) -> Any:

@@ -8,7 +8,7 @@ from keras import ops
 from scipy.optimize import minimize
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.base import Calibrator, fitted_array
+from keras_calib.calibrators.base import Calibrator, fitted_array, fitted_number
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
@@ -62,6 +62,7 @@ class EnsembleTemperatureScaling(Calibrator):
     fitted_values = ("temperature", "mixture")
     mixture = fitted_array("mixture", "The shares m of the three parts.")
     needs_every_class = False
+    temperature = fitted_number("temperature", "The fitted temperature.")
 
     def __init__(
         self,
@@ -85,11 +86,6 @@ class EnsembleTemperatureScaling(Calibrator):
                     mixture=mixture,
                 )
             self.set_fitted(None, **arrays)
-
-    @property
-    def temperature(self) -> float:
-        """The fitted temperature."""
-        return float(self.fitted_value("temperature"))
 
     def fit_samples(self, samples: FittingData) -> None:
         read = supported_samples(samples)

@@ -1,6 +1,6 @@
 """Binary calibrators, one for each class against the rest."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.columns import fit_columns, tables
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_ruled_out, top1
@@ -28,6 +29,23 @@ class OneVsRest(Calibrator):
 
     # How many columns a table must have, by its name.
     columns_of: dict[str, int] = {}
+    # What fills shorter rows of a table; others repeat their last entry.
+    fillers: dict[str, float] = {}
+    # Whether a column has the least NLL, which may have no optimum.
+    is_likelihood = False
+
+    def fit_samples(self, samples: FittingData) -> None:
+        rows = fit_columns(
+            self.column_fit(samples),
+            self.columns(samples),
+            self.name if self.is_likelihood else None,
+        )
+        found = tables(self.fitted_values, rows, self.fillers)
+        self.set_fitted(samples.num_classes, **found)
+
+    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
+        """The `fit` of `fit_columns` for one column of the samples."""
+        raise NotImplementedError
 
     def columns(
         self, samples: FittingData
@@ -80,6 +98,10 @@ class OneVsRest(Calibrator):
             yes, no = self.both_log_probs(features[..., 1:])
             return ops.concatenate([no, yes], axis=-1)
         return self.both_log_probs(features)[0]
+
+    def num_parameters(self, num_classes: int) -> int:
+        """Two, the least there are: the samples decide where a map bends."""
+        return 2
 
     def set_known_rows(self, *, alike: bool = True, **tables: Any) -> None:
         """Sets tables given to the constructor; one row is for two classes.

@@ -1,6 +1,8 @@
 """Venn-Abers prediction: two probabilities, one of which is calibrated."""
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -8,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.calibrators.base import fitted_array
-from keras_calib.calibrators.binning import locate, or_nan, padded, take
+from keras_calib.calibrators.binning import locate, or_nan, take
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.one_vs_rest import OneVsRest, log_odds_of_classes
 from keras_calib.numerics.softmax import is_ruled_out, num_allowed
@@ -96,15 +98,11 @@ class VennAbers(OneVsRest):
             total = samples.weight[samples.counts()].sum(dtype="float64")
             scale = samples.effective_count() / total
             samples = samples._replace(weight=samples.weight * scale)
+        super().fit_samples(samples)
+
+    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
         room = _ROUNDING if samples.num_classes > 2 else 0.0
-        tables = [_table(*column, room) for column in self.columns(samples)]
-        edges, p1, p0_complement = map(list, zip(*tables, strict=True))
-        self.set_fitted(
-            samples.num_classes,
-            upper_edges=padded(edges),
-            p1=padded(p1),
-            p0_complement=padded(p0_complement),
-        )
+        return partial(_table, room=room)
 
     def interval(self, logits: Any, *, from_logits: bool = True) -> tuple:
         """The lower and upper probability of each class.
@@ -150,10 +148,6 @@ class VennAbers(OneVsRest):
         log_total = ops.log(rest + p1)
         return ops.log(p1) - log_total, ops.log(rest) - log_total
 
-    def num_parameters(self, num_classes: int) -> int:
-        """Two, the least there are: the samples decide where it bends."""
-        return 2
-
     def degrees_of_freedom(self, samples: FittingData) -> float:
         """About the number of flat pieces of isotonic regressions."""
         problems = len(self.fitted_value("upper_edges"))
@@ -173,7 +167,7 @@ def _table(
     scores: np.ndarray,
     labels: np.ndarray,
     weight: np.ndarray | None,
-    room: float = 0.0,
+    room: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Upper edges, p1 and 1 - p0 of the entries of one class.
 

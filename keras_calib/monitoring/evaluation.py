@@ -17,7 +17,7 @@ from keras_calib.analysis.regularizers import (
 )
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.refinement import split_nll
+from keras_calib.calibrators.temperature import split_nll
 from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions
