@@ -8,7 +8,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.affine_solver import (
     Ridge,
@@ -17,7 +16,12 @@ from keras_calib.calibrators.affine_solver import (
     least_affine,
     without_ruled_out,
 )
-from keras_calib.calibrators.base import Calibrator, fitted_array
+from keras_calib.calibrators.base import (
+    POSITIVE,
+    POSITIVE_SHARE,
+    Calibrator,
+    FittedValue,
+)
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
@@ -95,16 +99,6 @@ class _AffineCalibrator(Calibrator):
             samples, features, unit, ridge, self.name, diagonal=self.diagonal
         )
 
-    def set_known(self, **values: Any) -> None:
-        """Sets given values; raises ValueError for a matrix of odd shape."""
-        matrix: Any = values.get("matrix")
-        shape = np.shape(matrix)
-        if shape != 2 * shape[:1]:
-            raise value_error(
-                "`matrix` must be square", **{"matrix.shape": shape}
-            )
-        super().set_known(**values)
-
     def set_map(self, theta: np.ndarray, **others: Any) -> None:
         """Sets W and b, and other fitted values."""
         name = "scale" if self.diagonal else "matrix"
@@ -169,9 +163,8 @@ class VectorScaling(_AffineCalibrator):
         2026, https://arxiv.org/abs/2511.03685
     """
 
-    fitted_values = ("scale", "bias")
-    scale = fitted_array("scale", "The fitted w, `(num_classes,)`.")
-    bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
+    scale = FittedValue("The fitted w, `(num_classes,)`.", "num_classes")
+    bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
     diagonal = True
 
     def __init__(
@@ -227,9 +220,8 @@ class MatrixScaling(_AffineCalibrator):
         https://arxiv.org/abs/1910.12656
     """
 
-    fitted_values = ("matrix", "bias")
-    matrix = fitted_array("matrix", "W `(num_classes, num_classes)`.")
-    bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
+    matrix = FittedValue("The fitted W.", "num_classes", "num_classes")
+    bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
     default_name = "matrix_scaling"
 
     def __init__(
@@ -327,9 +319,10 @@ def smoothed_log_probs(
 class _Structured(_AffineCalibrator):
     """Abstract: the affine map of log-probabilities after a temperature."""
 
-    temperature = fitted_array("temperature", "The temperature T, a scalar.")
-    uniform_share = fitted_array("uniform_share", "The share s of uniform.")
-    bias = fitted_array("bias", "The fitted b, `(num_classes,)`.")
+    temperature = FittedValue("The temperature T.", within=POSITIVE)
+    uniform_share = FittedValue(
+        "The share s of uniform.", within=POSITIVE_SHARE
+    )
 
     def features(self, logits: Any) -> Any:
         """log((1 - s) softmax(z / T) + s / K) (array-agnostic)."""
@@ -389,8 +382,8 @@ class StructuredVectorScaling(_Structured):
         AISTATS 2026, https://arxiv.org/abs/2511.03685
     """
 
-    fitted_values = ("temperature", "uniform_share", "scale", "bias")
-    scale = fitted_array("scale", "The fitted 1 + v, `(num_classes,)`.")
+    scale = FittedValue("The fitted 1 + v, `(num_classes,)`.", "num_classes")
+    bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
     diagonal = True
 
     def __init__(
@@ -457,8 +450,8 @@ class StructuredMatrixScaling(_Structured):
         AISTATS 2026, https://arxiv.org/abs/2511.03685
     """
 
-    fitted_values = ("temperature", "uniform_share", "matrix", "bias")
-    matrix = fitted_array("matrix", "I + diag(v) + M.")
+    matrix = FittedValue("I + diag(v) + M.", "num_classes", "num_classes")
+    bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
 
     def __init__(
         self,

@@ -12,9 +12,12 @@ from keras import ops
 from scipy.optimize import isotonic_regression
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.base import fitted_array
+from keras_calib.calibrators.base import (
+    SHARE,
+    FittedValue,
+)
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.one_vs_rest import OneVsRest
+from keras_calib.calibrators.one_vs_rest import ROWS, OneVsRest
 from keras_calib.inputs.checks import (
     check_at_least,
     check_at_most,
@@ -36,8 +39,6 @@ __all__ = [
 
 class _Table(OneVsRest):
     """Abstract: looks up the calibrated q_k of each p_k."""
-
-    values = fitted_array("values", "The calibrated q at each edge or bend.")
 
     def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
         check_at_least("min_prob", min_prob, 0.0)
@@ -98,11 +99,10 @@ class HistogramBinning(_Table):
         empty bins.
     """
 
-    fitted_values = ("upper_edges", "values")
-    ascending = ("upper_edges",)
-    upper_edges = fitted_array(
-        "upper_edges", "Upper ends of the bins; 1 pads rows."
+    upper_edges = FittedValue(
+        "Upper ends of the bins; 1 pads rows.", ROWS, "size", ascends=True
     )
+    values = FittedValue("The q of each bin.", ROWS, "size", within=SHARE)
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class HistogramBinning(_Table):
         check_in("empty", empty, ("centre", "zero"))
         super().__init__(min_prob=min_prob, name=name, **kwargs)
         self._keep(num_bins=num_bins, edges=edges, empty=empty)
-        self.set_known_rows(upper_edges=upper_edges, values=values)
+        self.set_known(upper_edges=upper_edges, values=values)
         if self.fitted and (self.upper_edges[:, -1] != 1.0).any():
             raise value_error(
                 "`upper_edges` must end with 1 in each row",
@@ -207,10 +207,17 @@ class IsotonicCalibration(_Table):
         https://doi.org/10.1145/775047.775151
     """
 
-    fitted_values = ("thresholds", "values")
-    ascending = fitted_values
-    fillers = {"thresholds": 2.0}
-    thresholds = fitted_array("thresholds", "p at the bends of q; 2 pads rows.")
+    thresholds = FittedValue(
+        "p at the bends of q; 2 pads rows.",
+        ROWS,
+        "size",
+        within=(0.0, 2.0, "in [0, 1], or 2 at the end of a row"),
+        ascends=True,
+        filler=2.0,
+    )
+    values = FittedValue(
+        "The q at each bend.", ROWS, "size", within=SHARE, ascends=True
+    )
 
     def __init__(
         self,
@@ -222,7 +229,7 @@ class IsotonicCalibration(_Table):
         **kwargs: Any,
     ):
         super().__init__(min_prob=min_prob, name=name, **kwargs)
-        self.set_known_rows(thresholds=thresholds, values=values)
+        self.set_known(thresholds=thresholds, values=values)
 
     def column_fit(self, samples: FittingData) -> Callable[..., Any]:
         return _isotonic

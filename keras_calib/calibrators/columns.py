@@ -98,21 +98,19 @@ def _least_or_supported(
 
 
 def tables(
-    names: Sequence[str],
-    rows: Sequence[tuple],
-    fillers: Mapping[str, float] | None = None,
+    rows: Sequence[tuple], fillers: Mapping[str, float | None]
 ) -> dict[str, np.ndarray]:
     """Fitted values by name, with a row for each column.
 
-    Shorter rows are filled with their last entry, or that of `fillers`.
+    Shorter rows are filled with their last entry, or with that of `fillers`.
     """
     found = {}
-    for name, values in zip(names, zip(*rows, strict=True), strict=True):
-        longest = max(map(np.size, values))
+    for name, values in zip(fillers, zip(*rows, strict=True), strict=True):
+        longest, filler = max(map(np.size, values)), fillers[name]
         table = np.empty((len(values), longest))
         for line, value in zip(table, map(np.ravel, values), strict=True):
             line[: len(value)] = value
-            line[len(value) :] = (fillers or {}).get(name, value[-1])
+            line[len(value) :] = value[-1] if filler is None else filler
         # Numbers have no axis but that of the columns.
         found[name] = table if np.ndim(values[0]) else table[:, 0]
     return found

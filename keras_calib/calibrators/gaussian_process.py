@@ -19,10 +19,10 @@ from keras_calib.backend.optional import tensorflow_probability as tfp
 from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.affine import smoothed_log_probs
 from keras_calib.calibrators.base import (
+    POSITIVE,
+    POSITIVE_SHARE,
     Calibrator,
-    check_shapes,
-    fitted_array,
-    fitted_number,
+    FittedValue,
 )
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
@@ -149,19 +149,16 @@ class GaussianProcessCalibration(Calibrator):
     """
 
     needs_every_class = False
-    temperature = fitted_number("temperature", "The fitted temperature.")
-    fitted_values = (
-        "temperature",
-        "uniform_share",
-        "bounds",
-        "offsets",
-        "deviations",
+    temperature = FittedValue("The fitted temperature.", within=POSITIVE)
+    uniform_share = FittedValue(
+        "The share s of uniform.", within=POSITIVE_SHARE
     )
-    uniform_share = fitted_array("uniform_share", "The share s of uniform.")
-    bounds = fitted_array("bounds", "Least and largest u of the table.")
-    offsets = fitted_array("offsets", "Mean of g - u, `(num_knots,)`.")
-    deviations = fitted_array(
-        "deviations", "Root of the covariance of g, `(rank, num_knots)`."
+    bounds = FittedValue("Least and largest u of the table.", 2)
+    offsets = FittedValue("Mean of g - u, `(num_knots,)`.", "num_knots")
+    deviations = FittedValue(
+        "Root of the covariance of g, `(rank, num_knots)`.",
+        "rank",
+        "num_knots",
     )
 
     def __init__(
@@ -191,16 +188,20 @@ class GaussianProcessCalibration(Calibrator):
             seed=seed,
         )
         self._table_error: float | None = None
-        values = {
-            "temperature": temperature,
-            "uniform_share": uniform_share,
-            "bounds": bounds,
-            "offsets": offsets,
-            "deviations": deviations,
-        }
-        if arrays := self.given_arrays(values):
-            _check_table(arrays)
-            self.set_fitted(None, **arrays)
+        self.set_known(
+            temperature=temperature,
+            uniform_share=uniform_share,
+            bounds=bounds,
+            offsets=offsets,
+            deviations=deviations,
+        )
+        if not self.fitted:
+            return
+        low, high = map(float, self.bounds)
+        if not low < high:
+            raise value_error("`bounds` must rise", bounds=[low, high])
+        if len(self.offsets) < 2:
+            raise value_error("`offsets` must have two knots or more", knots=1)
 
     @property
     def table_error(self) -> float | None:
@@ -350,16 +351,6 @@ def _error(curve: _Curve, offsets: np.ndarray) -> float:
     between = np.linspace(low, high, 8 * len(offsets) - 7)
     table = np.interp(between, knots, offsets.astype("float32"))
     return float(np.abs(table - curve.at(between)[0]).max())
-
-
-def _check_table(values: dict[str, np.ndarray]) -> None:
-    """Raises ValueError unless the values are those of a table."""
-    size = len(np.atleast_1d(values["offsets"]))
-    shapes = {"bounds": (2,), "offsets": (max(2, size),)}
-    check_shapes(values, {**shapes, "deviations": (None, size)})
-    low, high = map(float, values["bounds"])
-    if not low < high:
-        raise value_error("`bounds` must rise", bounds=[low, high])
 
 
 def _fit_curve(samples: _ScaledSamples, num_inducing: int, name: str) -> _Curve:

@@ -15,12 +15,7 @@ from scipy.stats import t
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
-from keras_calib.calibrators.base import (
-    Calibrator,
-    check_shapes,
-    fitted_array,
-    fitted_number,
-)
+from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.fitting_data import (
     FittingData,
     checked_batches,
@@ -47,8 +42,6 @@ __all__ = [
     "tree_temperature",
 ]
 
-_FILTERS = ("kernel", "bias")
-_IMAGE_FILTERS = ("image_kernel", "image_bias")
 # softplus(_ONE) = 1, so that a tree of zeros leaves the temperature as it is.
 _ONE = math.log(math.e - 1.0)
 # Least share of the global temperature: no pixel is divided by 0.
@@ -178,11 +171,15 @@ class LocalTemperatureScaling(Calibrator):
     """
 
     needs_every_class = False
-    temperature = fitted_number("temperature", "The fitted T_0.")
-    kernel = fitted_array("kernel", "Filters of the logits.")
-    bias = fitted_array("bias", "Biases of these filters.")
-    image_kernel = fitted_array("image_kernel", "Filter of the image.")
-    image_bias = fitted_array("image_bias", "Bias of that filter.")
+    temperature = FittedValue("The fitted T_0.", within=POSITIVE)
+    kernel = FittedValue(
+        "Filters of the logits.", "size", "size", "num_classes", "filters"
+    )
+    bias = FittedValue("Biases of these filters.", "filters")
+    image_kernel = FittedValue(
+        "Filter of the image.", "size", "size", "channels", 1
+    )
+    image_bias = FittedValue("Bias of that filter.", 1)
 
     def __init__(
         self,
@@ -244,19 +241,18 @@ class LocalTemperatureScaling(Calibrator):
             seed=seed,
         )
         self.tree = TreeShape(depth, kernel_size, dilation_rate)
-        self.fitted_values = ("temperature", *_FILTERS)
-        if use_image:
-            self.fitted_values += _IMAGE_FILTERS
-        values = {
-            "temperature": temperature,
-            "kernel": kernel,
-            "bias": bias,
-            "image_kernel": image_kernel,
-            "image_bias": image_bias,
-        }
-        if arrays := self.given_arrays(values):
-            check_shapes(arrays, _filter_shapes(self.tree, use_image))
-            self.set_fitted(arrays["kernel"].shape[2], **arrays)
+        if not use_image:
+            names = ("temperature", "kernel", "bias")
+            self.fitted_values = {k: self.fitted_values[k] for k in names}
+        filters = self.tree.channels(use_image)
+        self.set_known(
+            {"size": kernel_size, "filters": filters},
+            temperature=temperature,
+            kernel=kernel,
+            bias=bias,
+            image_kernel=image_kernel,
+            image_bias=image_bias,
+        )
 
     def fit(
         self,
@@ -663,17 +659,6 @@ def _check_maps(logits: Any, image: Any, channels: int | None) -> None:
             "pixel for each pixel of the logits and the channels of `fit`",
             **{"image.shape": shape_of(image), "logits.shape": shape},
         )
-
-
-def _filter_shapes(tree: TreeShape, use_image: bool) -> dict[str, tuple]:
-    """The shapes of fitted values by name; None is a number of channels."""
-    size, filters = (tree.kernel_size,) * 2, tree.channels(use_image)
-    return {
-        "kernel": (*size, None, filters),
-        "bias": (filters,),
-        "image_kernel": (*size, None, 1),
-        "image_bias": (1,),
-    }
 
 
 def _image_of(inputs: Any) -> Any:

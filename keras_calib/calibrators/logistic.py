@@ -9,7 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.calibrators.base import fitted_array
+from keras_calib.calibrators.base import (
+    FittedValue,
+)
 from keras_calib.calibrators.columns import (
     least_logistic,
     least_polynomial,
@@ -17,7 +19,11 @@ from keras_calib.calibrators.columns import (
     typical_slope,
 )
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.one_vs_rest import OneVsRest, log_odds_of_classes
+from keras_calib.calibrators.one_vs_rest import (
+    ROWS,
+    OneVsRest,
+    log_odds_of_classes,
+)
 from keras_calib.inputs.checks import (
     check_above,
     check_at_least,
@@ -37,9 +43,6 @@ class _LogOddsScaling(OneVsRest):
     """Abstract: new log-odds of each class, of features of its log-odds."""
 
     is_likelihood = True
-    coefficients = fitted_array(
-        "coefficients", "The fitted coefficients of each class."
-    )
 
     def scaled(self, log_odds: Any) -> Any:
         """Calibrated log-odds."""
@@ -55,7 +58,7 @@ class _LogOddsScaling(OneVsRest):
 
     def num_parameters(self, num_classes: int) -> int:
         """The coefficients of a class: each is fitted on all samples."""
-        return self.columns_of["coefficients"]
+        return int(self.fitted_values["coefficients"].shape[1])
 
 
 class _Polynomial(_LogOddsScaling):
@@ -122,8 +125,7 @@ class AffineScaling(_Polynomial):
         fit does so only for separated classes, and the penalty keeps b small.
     """
 
-    fitted_values = ("coefficients",)
-    columns_of = {"coefficients": 2}
+    coefficients = FittedValue("The fitted a, b of each class.", ROWS, 2)
 
     def __init__(
         self,
@@ -134,7 +136,7 @@ class AffineScaling(_Polynomial):
         **kwargs: Any,
     ):
         super().__init__(penalty=penalty, name=name, **kwargs)
-        self.set_known_rows(coefficients=coefficients)
+        self.set_known(coefficients=coefficients)
 
     def solve(
         self, log_odds: np.ndarray, labels: np.ndarray, weight: Any, ridge: Any
@@ -193,10 +195,10 @@ class QuadraticScaling(_Polynomial):
         parabola beyond the data.
     """
 
-    fitted_values = ("coefficients", "ends")
-    columns_of = {"coefficients": 3, "ends": 2}
-    ascending = ("ends",)
-    ends = fitted_array("ends", "Least and largest s of each parabola.")
+    coefficients = FittedValue("The fitted a, b, c of each class.", ROWS, 3)
+    ends = FittedValue(
+        "Least and largest s of each parabola.", ROWS, 2, ascends=True
+    )
 
     def __init__(
         self,
@@ -214,7 +216,7 @@ class QuadraticScaling(_Polynomial):
         if coefficients is not None and ends is None:
             rows = len(np.atleast_1d(coefficients))
             ends = np.full((rows, 2), [-_LARGEST, _LARGEST])
-        self.set_known_rows(alike=False, coefficients=coefficients, ends=ends)
+        self.set_known(coefficients=coefficients, ends=ends)
 
     def solve(
         self, log_odds: np.ndarray, labels: np.ndarray, weight: Any, ridge: Any
@@ -312,8 +314,7 @@ class BetaCalibration(_LogOddsScaling):
         is rightly confident.
     """
 
-    fitted_values = ("coefficients",)
-    columns_of = {"coefficients": 3}
+    coefficients = FittedValue("The fitted a, b, c of each class.", ROWS, 3)
 
     def __init__(
         self,
@@ -327,7 +328,7 @@ class BetaCalibration(_LogOddsScaling):
         check_at_most("clip", clip, 0.499)
         super().__init__(name=name, **kwargs)
         self._keep(clip=float(clip))
-        self.set_known_rows(coefficients=coefficients)
+        self.set_known(coefficients=coefficients)
 
     def column_fit(self, samples: FittingData) -> Callable[..., Any]:
         return partial(_least_beta, what=self.name)

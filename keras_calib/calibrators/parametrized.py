@@ -4,6 +4,7 @@ L-BFGS minimises the mean loss of all samples plus a ridge, in float64. Samples
 come in an order of their own, so that the form of the data changes nothing.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -13,12 +14,7 @@ from scipy.optimize import minimize
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
-from keras_calib.calibrators.base import (
-    Calibrator,
-    check_shapes,
-    fitted_array,
-    fitted_number,
-)
+from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
@@ -119,15 +115,14 @@ class ParametrizedTemperatureScaling(Calibrator):
         `benchmarks/results/posthoc.md`.
     """
 
-    fitted_values = ("temperature", *_Network._fields)
     needs_every_class = False
-    temperature = fitted_number("temperature", "The fitted T_0.")
-    kernel_1 = fitted_array("kernel_1", "Weights of the first layer.")
-    bias_1 = fitted_array("bias_1", "Biases of the first layer.")
-    kernel_2 = fitted_array("kernel_2", "Weights of the second layer.")
-    bias_2 = fitted_array("bias_2", "Biases of the second layer.")
-    kernel_3 = fitted_array("kernel_3", "Weights of the output.")
-    bias_3 = fitted_array("bias_3", "Bias of the output.")
+    temperature = FittedValue("The fitted T_0.", within=POSITIVE)
+    kernel_1 = FittedValue("Weights of the first layer.", "inputs", "units")
+    bias_1 = FittedValue("Biases of the first layer.", "units")
+    kernel_2 = FittedValue("Weights of the second layer.", "units", "units")
+    bias_2 = FittedValue("Biases of the second layer.", "units")
+    kernel_3 = FittedValue("Weights of the output.", "units")
+    bias_3 = FittedValue("Bias of the output.")
 
     def __init__(
         self,
@@ -163,18 +158,24 @@ class ParametrizedTemperatureScaling(Calibrator):
         self.lowers_nll = objective == "nll"
         network = _Network(kernel_1, bias_1, kernel_2, bias_2, kernel_3, bias_3)
         values = {"temperature": temperature, **network._asdict()}
-        if arrays := self.given_arrays(values):
-            # As many as classes, if there are fewer than inputs.
-            inputs = min([*arrays["kernel_1"].shape[:1], num_inputs])
-            one, two = (units,), (units, units)
-            shapes = _Network((inputs, units), one, two, one, one, ())
-            check_shapes(arrays, shapes._asdict())
-            self.set_fitted(self._known_classes(inputs), **arrays)
+        self.set_known({"units": units}, **values)
+
+    def known_classes(self, sizes: Mapping[str, int]) -> int | None:
+        """Number of classes, if it is below that of the inputs asked for."""
+        inputs = sizes["inputs"]
+        if inputs > self.num_inputs:
+            raise value_error(
+                "`kernel_1` must have the shape (inputs, units), with at most "
+                "`num_inputs` inputs",
+                inputs=inputs,
+                num_inputs=self.num_inputs,
+            )
+        return inputs if inputs < self.num_inputs else None
 
     def fit_samples(self, samples: FittingData) -> None:
         temperature, network = _fitted_network(samples, **self._kept())
         self.set_fitted(
-            self._known_classes(len(network.kernel_1)),
+            self.known_classes({"inputs": len(network.kernel_1)}),
             temperature=temperature,
             **network._asdict(),
         )
@@ -206,10 +207,6 @@ class ParametrizedTemperatureScaling(Calibrator):
     def num_parameters(self, num_classes: int) -> int:
         inputs = min(self.num_inputs, num_classes)
         return self.units * (inputs + 1 + self.units + 1 + 1) + 1
-
-    def _known_classes(self, inputs: int) -> int | None:
-        """Number of classes, if it is below that of the inputs asked for."""
-        return inputs if inputs < self.num_inputs else None
 
 
 class _Problem(NamedTuple):

@@ -9,7 +9,11 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from keras_calib.backend.errors import value_error, warn
-from keras_calib.calibrators.base import Calibrator, fitted_number
+from keras_calib.calibrators.base import (
+    POSITIVE,
+    Calibrator,
+    FittedValue,
+)
 from keras_calib.calibrators.compact_logits import CompactLogits
 from keras_calib.calibrators.fitting_data import FittingData, read_samples
 from keras_calib.calibrators.separation import NO_OTHER, supported_samples
@@ -89,9 +93,8 @@ class TemperatureScaling(Calibrator):
         short of the optimum.
     """
 
-    fitted_values = ("temperature",)
     needs_every_class = False
-    temperature = fitted_number("temperature", "The fitted temperature.")
+    temperature = FittedValue("The fitted temperature.", within=POSITIVE)
 
     def __init__(
         self,

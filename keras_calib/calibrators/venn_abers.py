@@ -9,10 +9,17 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.calibrators.base import fitted_array
+from keras_calib.calibrators.base import (
+    SHARE,
+    FittedValue,
+)
 from keras_calib.calibrators.binning import locate, or_nan, take
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.one_vs_rest import OneVsRest, log_odds_of_classes
+from keras_calib.calibrators.one_vs_rest import (
+    ROWS,
+    OneVsRest,
+    log_odds_of_classes,
+)
 from keras_calib.numerics.softmax import is_ruled_out, num_allowed
 
 __all__ = ["VennAbers"]
@@ -70,13 +77,16 @@ class VennAbers(OneVsRest):
         https://arxiv.org/abs/1511.00213
     """
 
-    fitted_values = ("upper_edges", "p1", "p0_complement")
-    ascending = ("upper_edges",)
-    upper_edges = fitted_array(
-        "upper_edges", "Largest log-odds of each entry; rows repeat their last."
+    upper_edges = FittedValue(
+        "Largest log-odds of each entry; rows repeat their last.",
+        ROWS,
+        "size",
+        ascends=True,
     )
-    p1 = fitted_array("p1", "p1 of each entry.")
-    p0_complement = fitted_array("p0_complement", "1 - p0 of each entry.")
+    p1 = FittedValue("p1 of each entry.", ROWS, "size", within=SHARE)
+    p0_complement = FittedValue(
+        "1 - p0 of each entry.", ROWS, "size", within=SHARE
+    )
 
     def __init__(
         self,
@@ -88,7 +98,7 @@ class VennAbers(OneVsRest):
         **kwargs: Any,
     ):
         super().__init__(name=name, **kwargs)
-        self.set_known_rows(
+        self.set_known(
             upper_edges=upper_edges, p1=p1, p0_complement=p0_complement
         )
 

@@ -223,7 +223,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         with one_thread_of_blas():
             rows = fit_columns(fit, columns)
         told.tell(len(parts))
-        found = tables(self.calibrator.fitted_values, rows)
+        found = tables(rows, dict.fromkeys(self.calibrator.fitted_values))
         if len(parts) > 1:
             return found
         # A number for all labels has no axis of labels.
