@@ -137,20 +137,12 @@ def _standardized(
     samples: FittingData, features: Callable, centred: bool
 ) -> tuple[Callable, np.ndarray, np.ndarray]:
     """Features of variance 1 about their mean or 0, their shift and scale."""
-
-    def moments(block):
-        x, weight = features(block.logits), block.weights()
-        return weight @ x, weight @ np.square(x), weight.sum()
-
-    first, square, weight = samples.sums(moments)
-    shift = first / weight if centred else np.zeros_like(first)
-
-    def spread(block):
-        return (block.weights() @ np.square(features(block.logits) - shift),)
-
-    variance = samples.sums(spread)[0] / weight
-    varies = variance > _CONSTANT * square / weight
-    scale = np.sqrt(np.where(varies, variance, 1.0))
+    mean, variance, _ = samples.moments(features)
+    square = variance + np.square(mean)
+    shift = mean if centred else np.zeros_like(mean)
+    spread = variance if centred else square
+    varies = spread > _CONSTANT * square
+    scale = np.sqrt(np.where(varies, spread, 1.0))
 
     def standardize(logits):
         x = features(logits) - shift

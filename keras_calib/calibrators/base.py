@@ -27,13 +27,7 @@ from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.predictions.fits_on_model import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
 
-__all__ = [
-    "Calibrator",
-    "FittedValue",
-    "POSITIVE",
-    "POSITIVE_SHARE",
-    "SHARE",
-]
+__all__ = ["Calibrator", "FittedValue", "POSITIVE", "POSITIVE_SHARE", "SHARE"]
 
 _LIMITS = np.finfo("float32")
 _TINY, _LARGEST = float(_LIMITS.tiny), float(_LIMITS.max)
@@ -118,9 +112,9 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
     -inf where they were. Put it behind a model with `keras.Sequential`, save
     it, or export it. Its configuration has the fitted values, and so do copies.
 
-    A subclass implements `fit_samples`, which sets the fitted values with
-    `set_fitted`, `calibrate`, which maps two or more logits, and
-    `num_parameters`.
+    A subclass declares each `FittedValue` and takes it in its constructor. It
+    implements `fit_samples`, which sets them with `set_fitted`, `calibrate`,
+    which maps two or more logits, and `num_parameters`.
 
     Args:
         name: Name of the layer.

@@ -12,10 +12,7 @@ from keras import ops
 from scipy.optimize import isotonic_regression
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.base import (
-    SHARE,
-    FittedValue,
-)
+from keras_calib.calibrators.base import SHARE, FittedValue
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.one_vs_rest import ROWS, OneVsRest
 from keras_calib.inputs.checks import (

@@ -266,19 +266,18 @@ class LocalTemperatureScaling(Calibrator):
     ) -> Self:
         """Fits on the logits of held-out images and returns self.
 
+        Takes the arguments of `Calibrator.fit` in the form of images, and does
+        not use `num_folds`: images that are left out replace folds.
+
         Args:
             labels: Class ids `(n, height, width)`, or one-hot or soft labels
-                `(n, height, width, num_classes)`. Without `logits`: batches
-                of (labels, logits) or (labels, logits, sample_weight) of
-                images of one size.
+                `(n, height, width, num_classes)`; or batches of images of one
+                size.
             logits: Logits `(n, height, width, num_classes)`, or `(n, height,
-                width, 1)` for the second of two classes. With `use_image`:
-                `(logits, image)`, image `(n, height, width, channels)`.
+                width, 1)`. With `use_image`: `(logits, image)`, image
+                `(n, height, width, channels)`.
             sample_weight: Weights of pixels `(n, height, width)`, or of
                 images `(n,)`.
-            ignore_class: Class id of the pixels to leave out, such as 255.
-            num_folds: Not used: images that are left out replace folds.
-            force: Fit even with fewer pixels than parameters.
 
         Raises:
             ValueError: If shapes do not fit, a logit is not finite, or there

@@ -9,9 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.calibrators.base import (
-    FittedValue,
-)
+from keras_calib.calibrators.base import FittedValue
 from keras_calib.calibrators.columns import (
     least_logistic,
     least_polynomial,

@@ -7,9 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.base import (
-    Calibrator,
-)
+from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.columns import fit_columns, tables
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.arrays import to_numpy

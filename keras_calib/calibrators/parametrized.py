@@ -307,22 +307,14 @@ def _moments(
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Mean and spread of the inputs, and the sum of the weights."""
 
-    def sums(block):
-        x, weight = filled(block.logits[:, :inputs]), block.weights()
-        return weight @ x, weight.sum()
-
-    first, total = samples.sums(sums)
-    mean = first / total
-
-    def squares(block):
-        x = filled(block.logits[:, :inputs])
-        return (block.weights() @ np.square(x - mean),)
-
-    scale = np.sqrt(samples.sums(squares)[0] / total)
+    mean, variance, total = samples.moments(
+        lambda logits: filled(logits[:, :inputs])
+    )
+    scale = np.sqrt(variance)
     # A constant input tells nothing.
     scale[scale <= 1e-9 * np.abs(mean)] = np.inf
     scale[scale == 0.0] = np.inf
-    return mean, scale, float(total)
+    return mean, scale, total
 
 
 def _layers(x: np.ndarray, network: _Network) -> tuple:

@@ -9,11 +9,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from keras_calib.backend.errors import value_error, warn
-from keras_calib.calibrators.base import (
-    POSITIVE,
-    Calibrator,
-    FittedValue,
-)
+from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.compact_logits import CompactLogits
 from keras_calib.calibrators.fitting_data import FittingData, read_samples
 from keras_calib.calibrators.separation import NO_OTHER, supported_samples

@@ -9,10 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.calibrators.base import (
-    SHARE,
-    FittedValue,
-)
+from keras_calib.calibrators.base import SHARE, FittedValue
 from keras_calib.calibrators.binning import locate, or_nan, take
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.one_vs_rest import (

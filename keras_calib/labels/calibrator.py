@@ -146,16 +146,15 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
     ) -> Self:
         """Fits on held-out logits and returns self; replaces an earlier fit.
 
+        Takes the arguments of `Calibrator.fit`, with an axis of labels.
+
         Args:
             labels: 0 or 1 for each label, or a probability,
-                `(n, ..., labels)`. Without `logits`: batches of (labels,
-                logits) or (labels, logits, sample_weight).
+                `(n, ..., labels)`; or batches.
             logits: Logits `(n, ..., labels)`.
             sample_weight: Weights `(n,)` or `(n, ..., labels)`. Labels of
                 weight 0 are missing.
             ignore_class: Value that marks missing labels, such as -1.
-            num_folds: Folds of the check of each label against harm, as in
-                `Calibrator.fit`; 0 skips it.
             force: Keep the logits of labels without both outcomes as they
                 are, and fit others even with fewer samples than parameters.
 
@@ -206,7 +205,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         A label that is not usable gets a row of another, which nobody reads. A
         warning of several fits comes once, with the names of their labels.
         """
-        told = _Told()
+        told: list[tuple[Any, Any]] = []
 
         def fit(name: Any, part: FittingData) -> tuple:
             one = unfitted_copy(self.calibrator)
@@ -215,14 +214,14 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
                 one.fit_samples(part)
                 warn_if_harmful(one, part, num_folds)
                 row = tuple(one.fitted_value(k) for k in one.fitted_values)
-            told.add(name, heard)
+            told.extend((name, warning) for warning in heard)
             return row
 
         labels = zip(names, parts, usable, strict=True)
         columns = ((name, part) if use else None for name, part, use in labels)
         with one_thread_of_blas():
             rows = fit_columns(fit, columns)
-        told.tell(len(parts))
+        _tell(told, len(parts))
         found = tables(rows, dict.fromkeys(self.calibrator.fitted_values))
         if len(parts) > 1:
             return found
@@ -450,32 +449,24 @@ def _usable_labels(
     return both
 
 
-class _Told:
-    """Warnings of many fits: each rule once, with its labels."""
+def _tell(heard: Sequence[tuple[Any, Any]], count: int) -> None:
+    """Warns of each rule once, with its labels; with one as its own fit would.
 
-    def __init__(self) -> None:
-        self._labels: dict[tuple, list] = {}
-        self._first: dict[tuple, str] = {}
-
-    def add(self, name: Any, heard: Sequence[Any]) -> None:
-        """Takes the warnings of the fit of one label."""
-        for one in heard:
-            text = str(one.message)
-            key = one.category, text.split(" Received: ")[0]
-            self._labels.setdefault(key, []).append(name)
-            self._first.setdefault(key, text)
-
-    def tell(self, count: int) -> None:
-        """Warns of each rule; with one label as its own fit would."""
-        for (category, _), labels in self._labels.items():
-            text = self._first[category, _]
-            if count > 1:
-                text += f". It holds for the labels {_few(labels)}; the "
-                text += "numbers are those of the first"
-            if issubclass(category, RuntimeWarning):
-                warn(text)
-            else:
-                warnings.warn(text, category, stacklevel=2)
+    `heard` has a label and a warning of its fit.
+    """
+    rules: dict[tuple, tuple[str, list]] = {}
+    for name, one in heard:
+        text = str(one.message)
+        rule = one.category, text.split(" Received: ")[0]
+        rules.setdefault(rule, (text, []))[1].append(name)
+    for (category, _), (text, labels) in rules.items():
+        if count > 1:
+            text += f". It holds for the labels {_few(labels)}; the "
+            text += "numbers are those of the first"
+        if issubclass(category, RuntimeWarning):
+            warn(text)
+        else:
+            warnings.warn(text, category, stacklevel=2)
 
 
 def _few(labels: Sequence) -> list:
