@@ -1,7 +1,8 @@
 """One fit for each column: a class against the rest, a label, a class of boxes.
 
 A column has two outcomes: a score of each sample, such as its log-odds, and a
-label. Fits of least NLL to a few features of the score are Newton's.
+label. Fits of least NLL have up to three coefficients, for which Newton's steps
+are few; those of `affine_solver` have thousands.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,16 +58,14 @@ def fit_columns(
     found: list[tuple | None] = []
     separated = num_fits = samples = 0
     for column in columns:
-        if column is None:
-            found.append(None)
-            continue
-        if what is None:
-            found.append(fit(*column))
-            continue
-        row, has_optimum = _least_or_supported(fit, *column)
+        row = None
+        if column is not None and what is None:
+            row = fit(*column)
+        elif column is not None:
+            row, has_optimum = _least_or_supported(fit, *column)
+            num_fits, samples = num_fits + 1, len(column[0])
+            separated += not has_optimum
         found.append(row)
-        num_fits, samples = num_fits + 1, len(column[0])
-        separated += not has_optimum
     if separated:
         warn(
             invalid(
@@ -153,7 +152,6 @@ def least_logistic(
         penalty: Strength for each coefficient `(size,)`, or for all.
         what: Name of the fit in warnings.
     """
-
     sums = partial(_sums, features, column, penalty)
     found = np.array(start, "float64")
     loss, slope, curvature = sums(found)

@@ -19,7 +19,7 @@ from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.inputs.batch import Batch, standardize_logits
 from keras_calib.inputs.checks import check_above, check_at_most, check_integer
 
-__all__ = ["CompactLogits", "interpolated", "log_sums", "nodes"]
+__all__ = ["CompactLogits", "interpolated", "log_sums"]
 
 _TOP = 32
 # Logits, and kept rows, of a block.
@@ -33,6 +33,11 @@ _LOWEST = np.float32(-1e30)
 _RANGE = 0.25, 2.0
 # Nodes are these and the sums of any two of them, times `_UNIT`.
 _POWERS, _UNIT = (1, 2, 4, 8, 16, 20), _RANGE[1] / 40
+# b of each node, ascending, and where `_products` has its sum.
+_EXPONENTS, _PLACES = np.unique(
+    np.add.outer((0, *_POWERS), _POWERS), return_index=True
+)
+_NODES = _UNIT * _EXPONENTS
 # Entries of a part of the logits, whose powers stay in the cache of a core.
 _CACHED = 24 * 1024
 # Entries that are added in float32, before float64 takes over.
@@ -290,7 +295,7 @@ def _stored(num_tokens: int) -> dict[str, Stored]:
     """What the arrays of a file must be."""
     return {
         "top": Stored("f", (num_tokens, _TOP), float(_LOWEST), 0.0),
-        "rest": Stored("f", (num_tokens, len(nodes())), -1e3, 22.0),
+        "rest": Stored("f", (num_tokens, len(_NODES)), -1e3, 22.0),
         "label": Stored("f", (num_tokens,), -1e38, 0.0),
         "correct": Stored("b", (num_tokens,)),
         "weight": Stored("f", (num_tokens,), 1e-45, 1e38),
@@ -359,19 +364,6 @@ def _log_sum(part: _Part, beta: float) -> tuple[Any, Any, Any]:
     return np.log(total), first, second - first * first
 
 
-@functools.cache
-def _nodes() -> tuple[np.ndarray, np.ndarray]:
-    """The values of b, and where `_products` has their sums."""
-    exponents = np.add.outer((0, *_POWERS), _POWERS)
-    found, places = np.unique(exponents, return_index=True)
-    return _UNIT * found, places
-
-
-def nodes() -> np.ndarray:
-    """The values of b at which sums are taken, float64 `(21,)`, ascending."""
-    return _nodes()[0]
-
-
 def log_sums(
     logits: np.ndarray, start: np.ndarray, skip: np.ndarray
 ) -> np.ndarray:
@@ -402,7 +394,7 @@ def log_sums(
             powers = room[:, : z.size].reshape(-1, *z.shape)
             where = skip[rows] - first
             sums[rows] += _products(z, start[rows, None], where, powers)
-    found = np.log(np.maximum(sums[:, _nodes()[1]], _NOTHING))
+    found = np.log(np.maximum(sums[:, _PLACES], _NOTHING))
     # Float32 rounds small differences less than large logarithms.
     return np.diff(found, axis=-1, prepend=0.0).astype("float32")
 
@@ -446,7 +438,7 @@ def _weights(b: float) -> np.ndarray:
     them, and with a penalty for rounding.
     """
     z = -np.r_[0.0, np.geomspace(1e-3, _FARTHEST, _NUM_LOGITS - 1)]
-    of_nodes, of_b = np.exp(np.outer(z, nodes())), np.exp(b * z)
+    of_nodes, of_b = np.exp(np.outer(z, _NODES)), np.exp(b * z)
     scale = 1.0 / (of_b + _SHARE)
     rounding = _ROUNDING * (of_nodes * scale[:, None]).max(axis=0)
     left = of_nodes * scale[:, None]

@@ -96,18 +96,6 @@ class _DenseData(NamedTuple):
         return _DenseData._make(x if x is None else x[part] for x in self)
 
 
-class _Training(NamedTuple):
-    """How a tree is trained."""
-
-    validation_fraction: float
-    strength: float
-    learning_rate: float
-    batch_size: int
-    epochs: int
-    patience: int
-    seed: int
-
-
 @keras.saving.register_keras_serializable(package="keras_calib")
 class LocalTemperatureScaling(Calibrator):
     """Local temperature scaling (LTS): a temperature for each pixel.
@@ -311,8 +299,7 @@ class LocalTemperatureScaling(Calibrator):
         samples = supported_samples(samples)
         data = _images_of(samples, logits.shape[:3], image)
         temperature = optimal_temperature(samples)
-        how = _Training(*(getattr(self, k) for k in _Training._fields))
-        weights = _train_tree(data, temperature, self.tree, how)
+        weights = _train_tree(data, temperature, self)
         found = {k: v for k, v in weights._asdict().items() if v is not None}
         self.set_fitted(samples.num_classes, temperature=temperature, **found)
         return self
@@ -471,7 +458,7 @@ def start_weights(
 
 
 def _train_tree(
-    data: _DenseData, temperature: float, shape: TreeShape, how: _Training
+    data: _DenseData, temperature: float, how: LocalTemperatureScaling
 ) -> _TreeWeights:
     """Weights of the least NLL on images that are left out of the training.
 
@@ -487,10 +474,10 @@ def _train_tree(
     )
     training.shuffle(how.seed)
     channels = None if data.image is None else data.image.shape[-1]
-    start = start_weights(shape, data.logits.shape[-1], channels, how.seed)
+    start = start_weights(how.tree, data.logits.shape[-1], channels, how.seed)
     pixels = max(int(np.count_nonzero(training.data.weight)), 1)
     ridge = keras.regularizers.L2(0.5 * how.strength / pixels)
-    tree = _Tree(start, shape, temperature, data, ridge)
+    tree = _Tree(start, how.tree, temperature, data, ridge)
     model = _compiled(tree, data, how.learning_rate)
     before = everything.losses(model)
     stop = keras.callbacks.EarlyStopping(

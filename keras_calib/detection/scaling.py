@@ -190,6 +190,10 @@ class DetectionScaling(FittedLayer):
         point, loss = least_polynomial(column, size, 0.0, self.name)
         return (np.append(point, np.zeros(2 - size)),), loss
 
+    # It is called by keyword too.
+    def __call__(self, detections, *args, **kwargs):  # type: ignore[override]
+        return super().__call__(detections, *args, **kwargs)
+
     def read_inputs(self, detections: Any) -> dict:
         """The detections, with class ids and confidence that are checked."""
         # Here, as Keras would convert odd arrays in its own words, or not.
