@@ -6,8 +6,10 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
-from keras_calib.backend.errors import invalid, type_error, warn
+from keras_calib.backend.errors import invalid, type_error, value_error, warn
+from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import forget_constants, is_in_live_graph
 from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers, shape_of, value_if_eager
@@ -28,6 +30,8 @@ class FittedLayer(keras.layers.Layer):
     num_fits = 0
     # Whether each output is one of two classes, not one of many.
     reads_labels = False
+    # What a user who forgot to fit it has to call.
+    how_to_fit = "`fit(labels, logits)` with held-out data"
     # Set once the operation of a traced graph caused a warning.
     _has_told = False
 
@@ -38,10 +42,7 @@ class FittedLayer(keras.layers.Layer):
     def __call__(self, logits, *args, **kwargs):
         inputs = self.read_inputs(logits)
         if self._fitted and kwargs.get("from_logits", True):
-            logits = inputs[0] if isinstance(inputs, list) else inputs
-            self._has_told = check_call(
-                logits, "logits", self._has_told, self.reads_labels
-            )
+            self.check_inputs(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
     def read_inputs(self, inputs: Any) -> Any:
@@ -49,10 +50,64 @@ class FittedLayer(keras.layers.Layer):
         # Keras would drop the mask of a masked array.
         return as_numbers(inputs, "logits")
 
+    def check_inputs(self, inputs: Any) -> None:
+        """Tells of logits that look like probabilities."""
+        logits = inputs[0] if isinstance(inputs, list) else inputs
+        self._has_told = check_call(
+            logits, "logits", self._has_told, self.reads_labels
+        )
+
     @property
     def fitted(self) -> bool:
         """Whether `fit` has run, or the fitted values were given."""
         return self._fitted
+
+    def set_arrays(self, **values: Any) -> None:
+        """Sets fitted variables, and makes those that the layer lacks.
+
+        The variable of `x` is `self._x`, and None deletes it. If one has
+        another shape than before, all are made anew, in the order of their
+        names: files identify variables by their order.
+
+        Args:
+            **values: All fitted values of the layer. An int32 array stays one,
+                anything else becomes float32.
+
+        Raises:
+            ValueError: If shapes change while a compiled function, which would
+                go on with the old values, holds the layer. Nothing changes.
+        """
+        arrays = {k: _fixed(v) for k, v in values.items() if v is not None}
+        now = {k: v.shape for k, v in arrays.items()}
+        known = {k: getattr(self, f"_{k}", None) for k in values}
+        before = {k: shape_of(v) for k, v in known.items() if v is not None}
+        if before != now:
+            if before and is_in_live_graph(self):
+                raise value_error(
+                    f"`{type(self).__name__}` must not change its size while a "
+                    "compiled function holds it, such as that of "
+                    "`model.predict`, which would go on with the old fit. Fit "
+                    "a new one and build a new model with it",
+                    before=before,
+                    now=now,
+                )
+            if before:
+                # The next call builds and locks again.
+                unlock_variables(self)
+                self.built = False
+            for name in before:
+                delattr(self, f"_{name}")
+            for name, array in arrays.items():
+                variable = self.add_weight(
+                    array.shape,
+                    "zeros",
+                    dtype=array.dtype.name,
+                    trainable=False,
+                    name=name,
+                )
+                setattr(self, f"_{name}", variable)
+        for name, array in arrays.items():
+            getattr(self, f"_{name}").assign(ops.convert_to_tensor(array))
 
     def mark_fitted(self) -> None:
         """Notes a fit; whoever sets the fitted values calls it last."""
@@ -73,7 +128,7 @@ class FittedLayer(keras.layers.Layer):
             raise RuntimeError(
                 invalid(
                     f"`{type(self).__name__}` must be fitted before use: call "
-                    "`fit(labels, logits)` with held-out data",
+                    f"{self.how_to_fit}",
                     fitted=False,
                 )
             )
@@ -153,6 +208,11 @@ class DependentLayer(FittedLayer):
 def _fits_of(parts: Iterable[Any]) -> list[int]:
     """How often each part was fitted; 0 for what is not ours."""
     return [getattr(part, "num_fits", 0) for part in parts]
+
+
+def _fixed(value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    return array if array.dtype == "int32" else array.astype("float32")
 
 
 def _shown(name: str, value: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.refinement import split_nll
+from keras_calib.calibrators.temperature import split_nll
 from keras_calib.formulas.bins import BinSums
 from keras_calib.functional.comparison import flipped_share
 from keras_calib.inputs.checks import class_axis
