@@ -6,6 +6,7 @@ of the backend in float32. `array_namespace` makes this possible.
 
 import itertools
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,9 @@ _BLOCK = 512
 
 def array_namespace(x: Any) -> Any:
     """Module to compute with: NumPy for its arrays, else keras.ops."""
-    return np if isinstance(x, np.ndarray | np.generic) else loaded(ops)
+    if isinstance(x, np.ndarray | np.generic):
+        return np
+    return sys.modules.get("keras.ops") or loaded(ops)
 
 
 class HostMath:
@@ -103,7 +106,7 @@ def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
     # The usual kinds need no search for tensors, which takes 12 microseconds.
     if type(x) in (np.ndarray, bool, float) or isinstance(x, np.generic):
         array = np.asarray(x)
-        if array.dtype.kind in "bf" and array.dtype.isnative:
+        if array.dtype.kind in "biuf" and array.dtype.isnative:
             return to_numpy(array, dtype)
     return to_numpy(as_numbers(x, name), dtype)
 
@@ -124,8 +127,11 @@ def value_if_eager(x: Any) -> np.ndarray | None:
         return None
 
 
-def at_least_float32(x: Any, name: str = "logits") -> Any:
-    """Convert to a float32 or float64 tensor; lists get Keras' floatx."""
+def at_least_float32(x: Any, name: str = "logits", xp: Any = None) -> Any:
+    """Convert to a float32 or float64 tensor; lists get Keras' floatx.
+
+    Arrays stay such if `xp` is NumPy.
+    """
     listed = isinstance(x, list | tuple)
     x = as_numbers(x, name)
     if array_namespace(x) is np:
@@ -134,6 +140,9 @@ def at_least_float32(x: Any, name: str = "logits") -> Any:
             x = x.astype(backend.floatx())
         elif x.dtype.kind in "biu":
             x = x.astype("float32")
+    if xp is np:
+        wide = x.dtype in (np.float32, np.float64)
+        return x if wide else x.astype("float32")
     x = ops.convert_to_tensor(x)
     dtype = backend.standardize_dtype(x.dtype)
     return x if dtype in ("float32", "float64") else ops.cast(x, "float32")
@@ -257,9 +266,12 @@ def shape_of(x: Any) -> tuple:
 
 def fits(shape: tuple, expected: tuple) -> bool:
     """Whether two static shapes can be equal; None fits anything."""
-    return len(shape) == len(expected) and all(
-        None in pair or pair[0] == pair[1]
-        for pair in zip(shape, expected, strict=True)
+    return shape == expected or (
+        len(shape) == len(expected)
+        and all(
+            None in pair or pair[0] == pair[1]
+            for pair in zip(shape, expected, strict=True)
+        )
     )
 
 
