@@ -40,7 +40,13 @@ from keras_calib.numerics.arrays import (
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import to_logits
 
-__all__ = ["Batch", "standardize", "standardize_arrays", "standardize_logits"]
+__all__ = [
+    "Batch",
+    "read_arrays",
+    "standardize",
+    "standardize_arrays",
+    "standardize_logits",
+]
 
 
 class Batch(NamedTuple):
@@ -134,7 +140,6 @@ def standardize(
     *,
     names: tuple[str, str] = ("y_true", "y_pred"),
     rules: Rules | None = None,
-    **reading: Any,
 ) -> Batch:
     """Read labels, predictions and weights of any form: the one door.
 
@@ -146,12 +151,11 @@ def standardize(
         outputs: Predictions `(batch, ..., num_classes)`.
         sample_weight: Weights `(batch, ...)` or `(batch,)`, or None.
         options: How they are read.
-        xp: `keras.ops` for tensors in the shape that was given. NumPy for
-            arrays, which become rows `(n, num_classes)` with their facts.
+        xp: `keras.ops` for tensors, or NumPy for arrays, the values of whose
+            outputs are left to `read_arrays`.
         names: Names of labels and outputs in errors.
         rules: Rules to which those of the values are added, for the caller
             to `enforce` with others. None to check the values here.
-        **reading: How facts of rows are read, as in `read_rows`.
     """
     given, from_logits, votes = outputs, options.from_logits, options.votes
     if xp is np:
@@ -198,7 +202,7 @@ def standardize(
             counts = both(valid, counts)
             check_probabilities(outputs, names[1], counts, rules=rules)
         outputs = rows.both_classes(outputs, from_logits)
-    batch = Batch(
+    return Batch(
         labels,
         outputs,
         from_logits,
@@ -207,23 +211,29 @@ def standardize(
         objectness,
         votes=votes,
     )
-    if xp is not np:
-        return batch
-    return _as_rows(batch, names[1], rules, from_logits=from_logits, **reading)
 
 
-def _as_rows(
-    batch: Batch, name: str, rules: Rules | None, **reading: Any
+def read_arrays(
+    labels: Any,
+    outputs: Any,
+    sample_weight: Any,
+    options: ReadOptions,
+    *,
+    names: tuple[str, str] = ("y_true", "y_pred"),
+    rules: Rules | None = None,
+    **reading: Any,
 ) -> Batch:
-    """Arrays as rows, of both of two classes, and the facts of valid rows.
+    """`standardize` arrays as rows, of both of two classes, with their facts.
 
-    NaN times 0 is NaN, so that rows that do not count become harmless.
+    Rows that do not count become harmless, as NaN times 0 is NaN. `reading` is
+    how facts are read, as in `read_rows`.
     """
-    batch = batch.flat()
+    batch = standardize(
+        labels, outputs, sample_weight, options, np, names=names, rules=rules
+    ).flat()
     labels, given, from_logits = batch[:3]
-    counts = batch.counted
-    if labels.ndim > 1:
-        labels = rows.without_harm(labels, counts, False)
+    reading["from_logits"] = from_logits
+    counts, name = batch.counted, names[1]
     outputs = rows.both_classes(given, from_logits)
     facts = read_rows(outputs, **reading)
     if not rows.is_sound(facts, from_logits):
@@ -237,7 +247,7 @@ def _as_rows(
             check_allowed(allowed, name, counts, rules=rules)
             outputs = np.where(allowed[:, None], outputs, outputs.dtype.type(0))
             facts = read_rows(outputs, **reading)
-    return batch._replace(labels=labels, outputs=outputs, facts=facts)
+    return batch._replace(outputs=outputs, facts=facts)
 
 
 def standardize_arrays(
@@ -275,7 +285,7 @@ def standardize_arrays(
     check_reading(-1, ignore_class, from_logits)
     labels = as_array(labels, "labels")
     outputs, sample_weight = read_masked(outputs, name, sample_weight)
-    batch = standardize(
+    batch = read_arrays(
         labels,
         outputs,
         sample_weight,
@@ -284,7 +294,6 @@ def standardize_arrays(
             ignore_class=ignore_class,
             labels="votes" if votes else "classes",
         ),
-        np,
         names=("labels", name),
         log_odds=False,
     )

@@ -11,7 +11,7 @@ from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.rows import are_shares, both_classes
+from keras_calib.inputs.rows import are_shares, both_classes, without_harm
 from keras_calib.inputs.values import (
     SUM_TOLERANCE,
     Rule,
@@ -122,108 +122,93 @@ def standardize_labels(
     xp = array_namespace(y_pred)
     read = as_array if xp is np else as_numbers
     y_true = read(y_true, names[0])
-    axis = class_axis(y_pred, axis, names[1])
-    lead = list(y_pred.shape)
-    num_classes = lead.pop(axis)
-    labels = _fitted(y_true, axis, tuple(lead), num_classes, votes)
-    if labels is None:
-        rule = (
-            f"be class ids or one-hot or soft labels that fit `{names[1]}`"
-            f"{pairs_hint(shape_of(y_true))}"
-        )
-        if votes:
-            rule = (
-                f"be rows of votes that fit `{names[1]}`, one number per "
-                "class; class ids need no option"
-            )
-        raise value_error(
-            f"`{names[0]}` must {rule}",
-            **{
-                f"{names[0]}.shape": shape_of(y_true),
-                f"{names[1]}.shape": shape_of(y_pred),
-            },
-        )
-    soft = len(labels.shape) > len(lead)
-    if soft and ignore_class is not None:
-        kind = "one-hot or soft labels"
-        if votes:
-            kind = "votes: give the samples to leave out a weight of 0"
-        raise value_error(
-            f"`ignore_class` needs class ids as labels, not {kind}",
-            ignore_class=ignore_class,
-            **{f"{names[0]}.shape": shape_of(y_true)},
-        )
-    if votes:
-        return _shares(labels, xp, names[0], mask, rules), None
-    if soft:
-        return _soft_rows(labels, xp, names[0], mask, rules), None
+    labels, num_classes = _fitted(y_true, y_pred, axis, votes, names)
+    soft = len(labels.shape) == len(y_pred.shape)
     valid = None
     if ignore_class is not None:
+        if soft:
+            kind = "one-hot or soft labels"
+            if votes:
+                kind = "votes: give the samples to leave out a weight of 0"
+            raise value_error(
+                f"`ignore_class` needs class ids as labels, not {kind}",
+                ignore_class=ignore_class,
+                **{f"{names[0]}.shape": shape_of(y_true)},
+            )
         valid = xp.logical_not(is_ignored(labels, ignore_class))
     counts = both(mask, valid)
-    if num_classes == 1:
-        return _pairs(labels, xp, names[0], counts, rules), valid
-    return _class_ids(labels, num_classes, xp, names[0], counts, rules), valid
+    if not soft and num_classes != 1:
+        ids = _class_ids(labels, num_classes, xp, names[0], counts, rules)
+        return ids, valid
+    if votes and xp is np:
+        labels = labels.astype("float64", copy=False)
+    labels = at_least_float32(labels, names[0], xp)
+    if votes:
+        labels = both_classes(labels, False)
+        check_votes(labels, names[0], mask, rules=rules)
+        shares, right = shares_of_rows(labels)
+        right = xp.expand_dims(right, -1)
+        return xp.where(right, shares, xp.zeros_like(shares)), None
+    if soft:
+        return _soft_rows(labels, xp, names[0], mask, rules), None
+    if counts is not None:
+        labels = xp.where(counts, labels, xp.zeros_like(labels))
+    check_second_class(labels, names[0], rules=rules)
+    return both_classes(xp.expand_dims(labels, -1), False), valid
 
 
 def _fitted(
-    labels: Any,
-    axis: int,
-    lead: tuple,
-    num_classes: int | None,
-    votes: bool,
-) -> Any:
-    """Ids of the shape `lead`, or rows with the classes last; None if unfit."""
-    xp, rank = array_namespace(labels), len(lead) + 1
-    if len(labels.shape) == rank and axis != rank - 1:
+    y_true: Any, y_pred: Any, axis: int, votes: bool, names: tuple[str, str]
+) -> tuple[Any, int | None]:
+    """Ids `(batch, ...)`, or rows with the classes last, and their number."""
+    axis = class_axis(y_pred, axis, names[1])
+    labels, xp, rank = y_true, array_namespace(y_true), len(y_pred.shape)
+    lead = list(y_pred.shape)
+    num_classes = lead.pop(axis)
+    has_classes, widths = len(labels.shape) == rank, (num_classes,)
+    if has_classes and axis != rank - 1:
         labels = xp.moveaxis(labels, axis, -1)
-    has_classes = len(labels.shape) == rank
-    widths = (num_classes,)
-    if votes:
-        if num_classes == 1:
-            widths = (1, 2)
-            labels = labels if has_classes else xp.expand_dims(labels, -1)
-        has_classes = True
-    elif has_classes and labels.shape[-1] == 1:
+    if votes and num_classes == 1:
+        widths = (1, 2)
+        labels = labels if has_classes else xp.expand_dims(labels, -1)
+    elif not votes and has_classes and labels.shape[-1] == 1:
         labels, has_classes = xp.squeeze(labels, axis=-1), False
-    shape = shape_of(labels)
-    if not has_classes:
-        return labels if fits(shape, lead) else None
-    fit = any(fits(shape, (*lead, width)) for width in widths)
-    return labels if fit else None
-
-
-def _shares(
-    votes: Any, xp: Any, name: str, mask: Any, rules: Rules | None
-) -> Any:
-    """Rows of votes as shares, of both of two classes."""
-    votes = cast(votes, "float64") if xp is np else at_least_float32(votes)
-    votes = both_classes(votes, False)
-    check_votes(votes, name, mask, rules=rules)
-    shares, valid = shares_of_rows(votes)
-    return xp.where(xp.expand_dims(valid, -1), shares, xp.zeros_like(shares))
+    ends = [(width,) for width in widths] if votes or has_classes else [()]
+    if any(fits(shape_of(labels), (*lead, *end)) for end in ends):
+        return labels, num_classes
+    rule = (
+        f"be class ids or one-hot or soft labels that fit `{names[1]}`"
+        f"{pairs_hint(shape_of(y_true))}"
+    )
+    if votes:
+        rule = (
+            f"be rows of votes that fit `{names[1]}`, one number per class; "
+            "class ids need no option"
+        )
+    raise value_error(
+        f"`{names[0]}` must {rule}",
+        **{
+            f"{names[0]}.shape": shape_of(y_true),
+            f"{names[1]}.shape": shape_of(y_pred),
+        },
+    )
 
 
 def _soft_rows(
     rows: Any, xp: Any, name: str, mask: Any, rules: Rules | None
 ) -> Any:
-    """One-hot or soft rows, which arrays keep in their own precision."""
+    """One-hot or soft rows that are checked, and harmless if they are arrays.
+
+    Those of arrays that do not count would spoil sums otherwise.
+    """
     if xp is np and are_shares(rows):
         return rows
-    floats = at_least_float32(rows, xp=xp)
-    check_soft_labels(floats, name, mask, rules=rules)
-    return rows if xp is np else floats
-
-
-def _pairs(
-    share: Any, xp: Any, name: str, counts: Any, rules: Rules | None
-) -> Any:
-    """Soft labels of both classes, from the probability of the second."""
-    share = at_least_float32(share, xp=xp)
-    if counts is not None:
-        share = xp.where(counts, share, xp.zeros_like(share))
-    check_second_class(share, name, rules=rules)
-    return both_classes(xp.expand_dims(share, -1), False)
+    check_soft_labels(rows, name, mask, rules=rules)
+    if xp is np and mask is not None:
+        flat = rows.reshape(-1, rows.shape[-1])
+        flat = without_harm(flat, mask.reshape(-1), False)
+        rows = flat.reshape(rows.shape)
+    return rows
 
 
 def _class_ids(

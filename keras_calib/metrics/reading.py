@@ -18,7 +18,7 @@ from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum, num_replicas
 from keras_calib.backend.xla import run_by_xla
 from keras_calib.inputs import config
-from keras_calib.inputs.batch import Batch, standardize
+from keras_calib.inputs.batch import Batch, read_arrays, standardize
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.rows import (
     check_row_sums,
@@ -156,12 +156,11 @@ def _read(
     if keras_mask(y_pred, outputs.ndim - 1) is not None:
         return None
     rules = Rules()
-    batch = standardize(
+    batch = read_arrays(
         labels,
         outputs,
         weight[0] if weight else None,
         options,
-        np,
         rules=rules,
         dtype="float32",
     )

@@ -4,15 +4,16 @@ Functions marked "array-agnostic" run on NumPy arrays in float64, and on tensors
 of the backend in float32. `array_namespace` makes this possible.
 """
 
+import functools
+import importlib
 import itertools
 import re
-import sys
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.late import keras_module, loaded
+from keras_calib.backend.late import keras_module
 
 __all__ = [
     "HostMath",
@@ -47,9 +48,13 @@ _BLOCK = 512
 
 def array_namespace(x: Any) -> Any:
     """Module to compute with: NumPy for its arrays, else keras.ops."""
-    if isinstance(x, np.ndarray | np.generic):
-        return np
-    return sys.modules.get("keras.ops") or loaded(ops)
+    return np if isinstance(x, np.ndarray | np.generic) else _keras_ops()
+
+
+@functools.cache
+def _keras_ops() -> Any:
+    """The module itself, for comparisons by `is`."""
+    return importlib.import_module("keras.ops")
 
 
 class HostMath:
