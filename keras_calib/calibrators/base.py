@@ -26,7 +26,7 @@ from keras_calib.numerics.arrays import (
     value_if_eager,
 )
 from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.predictions.fits_on_model import FitsOnModel
+from keras_calib.predictions.collect import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = ["Calibrator", "check_shapes", "fitted_array"]

@@ -36,9 +36,13 @@ from keras_calib.numerics.arrays import (
     safe_divide,
     shape_of,
 )
-from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.collect import Predicted, joined, labels_of
-from keras_calib.predictions.fits_on_model import FitsOnModel
+from keras_calib.predictions.batches import Examples
+from keras_calib.predictions.collect import (
+    FitsOnModel,
+    Predicted,
+    joined,
+    labels_of,
+)
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [
@@ -348,7 +352,7 @@ class FitsLabelsOnModel(FitsOnModel):
 
     reads_labels = True
 
-    def read_predicted(self, batch: Batch, reading: ReadOptions) -> tuple:
+    def read_predicted(self, batch: Examples, reading: ReadOptions) -> tuple:
         """Labels, logits of each label and weights of a batch."""
         if reading.pixels_per_image is not None:
             raise value_error(
