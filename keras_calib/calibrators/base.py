@@ -24,7 +24,7 @@ from keras_calib.numerics.arrays import (
     value_if_eager,
 )
 from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.predictions.fits_on_model import FitsOnModel
+from keras_calib.predictions.collect import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = ["Calibrator", "FittedValue", "POSITIVE", "POSITIVE_SHARE", "SHARE"]

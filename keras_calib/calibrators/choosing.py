@@ -39,8 +39,7 @@ from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import is_wrong, top1
-from keras_calib.predictions.collect import predicted_batches
-from keras_calib.predictions.fits_on_model import check_data_set
+from keras_calib.predictions.collect import check_data_set, predicted_batches
 from keras_calib.predictions.outputs import read_as
 
 __all__ = [

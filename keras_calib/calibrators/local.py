@@ -32,7 +32,7 @@ from keras_calib.inputs.checks import (
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import as_numbers, fits, shape_of, to_numpy
 from keras_calib.numerics.softmax import filled, is_ruled_out
-from keras_calib.predictions.batches import Batch
+from keras_calib.predictions.batches import Examples
 from keras_calib.predictions.collect import labels_of, logits_of
 
 __all__ = [
@@ -311,7 +311,7 @@ class LocalTemperatureScaling(Calibrator):
             samples=len(samples.logits),
         )
 
-    def read_predicted(self, batch: Batch, reading: ReadOptions) -> tuple:
+    def read_predicted(self, batch: Examples, reading: ReadOptions) -> tuple:
         """Labels, whole maps of logits or also images, and weights."""
         if reading.pixels_per_image is not None:
             raise value_error(

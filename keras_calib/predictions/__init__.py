@@ -6,6 +6,10 @@ from predictions.
 Floor: above `inputs`, beside `formulas`.
 """
 
-from keras_calib.predictions.batches import Batch, batches_of, predict_batches
+from keras_calib.predictions.batches import (
+    Examples,
+    batches_of,
+    predict_batches,
+)
 
-__all__ = ["Batch", "batches_of", "predict_batches"]
+__all__ = ["Examples", "batches_of", "predict_batches"]

@@ -19,8 +19,8 @@ MUTANTS = {
     ),
     "rows_without_weight_judged": Mutant(
         "predictions/collect.py",
-        "counts = weight.reshape(lead) > 0",
-        "counts = weight.reshape(lead) >= 0",
+        "return weight.reshape(lead) > 0",
+        "return weight.reshape(lead) >= 0",
         "predictions/test_consumers.py::"
         "test_rows_that_are_no_distribution_are_not_fitted_on",
     ),

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.votes import shares_of_rows
+from keras_calib.inputs.readers import shares_of_rows
 from keras_calib.reporting.prediction_files.columns import ColumnFile
 
 __all__ = ["check_are_votes", "check_no_votes", "votes_of"]
