@@ -194,7 +194,7 @@ def _thresholds(folder: Path) -> Iterator[tuple[str, Any]]:
         "risk": ["--risk=0.15"],
         "risk, other walk": ["--risk=0.15", "--method=sgr", "--delta=0.1"],
         "coverage": ["--coverage=0.6"],
-        "groups": ["--risk=0.25", "--group=task"],
+        "groups": ["--risk=0.25", "--groups=task"],
         "affine": ["--risk=0.15", f"--calibration={first}"],
         "beta": [
             "--risk=0.2",
