@@ -76,7 +76,7 @@ MUTANTS = {
     ),
     "copies_are_let_through": Mutant(
         "reporting/prediction_files/repeated_samples.py",
-        "share = max(map(_shared_share, first.T, second.T))",
+        "share = _shared_share(first, second)",
         "share = 0.0",
         "reporting/commands/test_report.py::test_command_refuses_and_says_why",
     ),

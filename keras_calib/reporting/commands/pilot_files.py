@@ -31,8 +31,6 @@ def pilot_of_files(
                     "`pilot` must have one prediction for each sample",
                     file=path,
                 )
-            if file.top1:
-                file.widen(file.num_classes)
             rows = file.read()
             weight = rows.sample_weight
             if weight is not None and not np.all(weight == 1.0):
@@ -43,11 +41,13 @@ def pilot_of_files(
         except (ValueError, OSError) as error:
             raise ValueError(f"--pilot={path}: {error}") from error
         labels.append(None if file.top1 else rows.labels)
-        tops.append(
-            top_scored(
+        if file.top1:
+            top = Top1(rows.outputs, rows.outputs, rows.labels)
+        else:
+            top = top_scored(
                 rows.labels, rows.outputs, "msp", from_logits=file.from_logits
             )
-        )
+        tops.append(top)
     if given.compare is not None:
         return _both(tops, labels)
     top = tops[0]

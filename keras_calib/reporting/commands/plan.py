@@ -9,20 +9,23 @@ from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing, write_csv
-from keras_calib.reporting.commands.terminal import (
+from keras_calib.reporting.commands.arguments import (
+    Command,
     Options,
-    Progress,
-    add_groups,
     check_shares,
+    columns,
     flags,
+)
+from keras_calib.reporting.commands.terminal import (
+    Progress,
     load_keras,
     of_arguments,
     picture_of,
 )
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
+__all__ = ["COMMAND"]
 
-DESCRIPTION = """\
+_DESCRIPTION = """\
 Says how many labelled examples it takes until a threshold is certified to have
 a risk of at most --risk, and at which coverage. With --ece it plans an interval
 of the calibration error instead, with --compare a comparison of two networks.
@@ -34,7 +37,7 @@ the same order, and compares accuracies. Without a pilot, --accuracy assumes a
 calibrated network, and --disagreement the share of the samples on which exactly
 one of two networks is right.
 """
-EXAMPLES = """\
+_EXAMPLES = """\
 examples:
   keras-calib plan --pilot=preds.parquet --risk=0.01
   keras-calib plan --accuracy=0.93 --risk=0.01 --delta=0.05 --power=0.9
@@ -42,7 +45,7 @@ examples:
   keras-calib plan --pilot=a.npz --pilot=b.npz --compare=0.02
 """
 # How errors call the library's arguments here.
-FLAGS = {
+_WORDS = {
     **flags("risk", "ece", "compare", "delta", "power", "level", "accuracy"),
     **flags("coverage", "disagreement", "max_samples", "pilot"),
     "path": "--out",
@@ -86,24 +89,16 @@ _OPTIONS: Options = {
         "file to write too: a picture .png or .svg, or .json or .csv"
     ),
 }
-_COLUMNS: Options = {
-    "--labels NAME": "column of class ids or names of classes",
-    "--logits NAME": "columns of logits, as in `report`",
-    "--probs NAME": "columns of probabilities, as in `report`",
-    "--confidence NAME": "column of the probability of the predicted class",
-    "--correct NAME": "column that says whether the prediction was right",
-    "--predicted NAME": "column of the predicted class",
-}
+_COLUMNS = columns(
+    *("labels", "logits", "probs", "confidence", "correct", "predicted"),
+    logits="columns of logits, as in `report`",
+    probs="columns of probabilities, as in `report`",
+)
 _TARGETS = "risk", "ece", "compare"
 _KINDS = ".png", ".svg", ".json", ".csv"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives a parser the arguments of the command."""
-    add_groups(parser, {"": _OPTIONS, "columns": _COLUMNS})
-
-
-def check(given: argparse.Namespace) -> None:
+def _check(given: argparse.Namespace) -> None:
     """Raises ValueError if arguments are wrong, alone or together."""
     targets = [x for x in _TARGETS if getattr(given, x) is not None]
     if len(targets) != 1:
@@ -139,7 +134,7 @@ def check(given: argparse.Namespace) -> None:
         )
 
 
-def run(given: argparse.Namespace, progress: Progress) -> None:
+def _run(given: argparse.Namespace, progress: Progress) -> None:
     """Prints the plan, and writes it where --out says."""
     load_keras(progress)
     from keras_calib.reporting.commands.pilot_files import pilot_of_files
@@ -186,3 +181,13 @@ def _facts(value: Any) -> Any:
             return "never"
         return "more" if value == float("inf") else value
     return value
+
+
+COMMAND = Command(
+    _DESCRIPTION,
+    _EXAMPLES,
+    _WORDS,
+    {"": _OPTIONS, "columns": _COLUMNS},
+    _check,
+    _run,
+)
