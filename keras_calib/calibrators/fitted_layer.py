@@ -1,7 +1,6 @@
 """The bases of layers that are fitted on held-out data."""
 
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -14,12 +13,12 @@ from keras_calib.backend.traced import forget_constants, is_in_live_graph
 from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers, shape_of, value_if_eager
 
-__all__ = ["DependentLayer", "FittedLayer"]
+__all__ = ["DEPENDENTS", "FittedLayer"]
 
 # Longer arrays are shown by their shape.
 _SHOWN = 4
 # Layers that are told when a part of theirs is fitted, by this part.
-_DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 class FittedLayer(keras.layers.Layer):
@@ -91,7 +90,7 @@ class FittedLayer(keras.layers.Layer):
                     before=before,
                     now=now,
                 )
-            if before:
+            if before or self.built:
                 # The next call builds and locks again.
                 unlock_variables(self)
                 self.built = False
@@ -119,7 +118,7 @@ class FittedLayer(keras.layers.Layer):
                 "go on with its earlier fit, which is a constant of theirs: "
                 "compile them anew"
             )
-        for layer in [*_DEPENDENTS.get(self, ())]:
+        for layer in [*DEPENDENTS.get(self, ())]:
             layer.part_was_fitted()
 
     def check_fitted(self) -> None:
@@ -156,58 +155,6 @@ class FittedLayer(keras.layers.Layer):
             return f"{type(self).__name__}(not fitted)"
         parts = [_shown(k, v) for k, v in self.fitted_summary().items()]
         return f"{type(self).__name__}({', '.join(parts)})"
-
-
-class DependentLayer(FittedLayer):
-    """Abstract: a layer whose `_threshold` is for one fit of its parts."""
-
-    _threshold: Any = None
-    # Fits of the parts when the threshold was chosen.
-    _fits: list[int] | None = None
-
-    def parts(self) -> list[Any]:
-        """Layers and functions for whose scores the threshold is."""
-        raise NotImplementedError
-
-    def check_fitted(self) -> None:
-        """Raises RuntimeError before `fit`, and if a part was fitted later."""
-        super().check_fitted()
-        parts = self.parts()
-        pairs = zip(parts, _fits_of(parts), self._fits or (), strict=False)
-        again = [type(x).__name__ for x, now, then in pairs if now != then]
-        if again:
-            raise RuntimeError(
-                invalid(
-                    "`calibrator` and `score` must be those for which the "
-                    "threshold was chosen, and were fitted again: call `fit` "
-                    "of the selector, with data that they were not fitted on",
-                    fitted_again=again,
-                )
-            )
-
-    def note_fits(self) -> None:
-        """Notes for which fits of its parts the threshold was chosen."""
-        self._fits = _fits_of(self.parts())
-        for part in self.parts():
-            if isinstance(part, FittedLayer):
-                _DEPENDENTS.setdefault(part, weakref.WeakSet()).add(self)
-
-    def part_was_fitted(self) -> None:
-        """Rejects everything: compiled functions do not check the fits."""
-        shape = tuple(self._threshold.shape)
-        # Not even an infinite score reaches it.
-        self._threshold.assign(np.full(shape, np.nan, "float32"))
-        if is_in_live_graph(self):
-            warn(
-                f"Compiled functions with `{type(self).__name__}` accept "
-                "nothing from now on, as a part of it was fitted again: call "
-                "`fit` of the selector too, with other data"
-            )
-
-
-def _fits_of(parts: Iterable[Any]) -> list[int]:
-    """How often each part was fitted; 0 for what is not ours."""
-    return [getattr(part, "num_fits", 0) for part in parts]
 
 
 def _fixed(value: Any) -> np.ndarray:
