@@ -117,11 +117,11 @@ def check_sound(
 
 
 def allowed_rows(labels: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-    """`are_allowed` of rows `(n, num_classes)`, in blocks for the cache."""
-    if labels.ndim == 1:
-        return are_allowed(labels, outputs)
-    parts = block_slices(outputs)
-    return np.concatenate([are_allowed(labels[i], outputs[i]) for i in parts])
+    """`are_allowed` of rows `(n, num_classes)`, in blocks, for the cache and memory."""
+    found = np.empty(len(outputs), bool)
+    for part in block_slices(outputs):
+        found[part] = are_allowed(labels[part], outputs[part])
+    return found
 
 
 def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:

@@ -245,7 +245,9 @@ def tanh(x: Any) -> Any:
 def take_at(x: Any, ids: Any) -> Any:
     """Entries `(...)` of rows `(..., n)` at places `(...)` (array-agnostic)."""
     if array_namespace(x) is np:
-        return np.take_along_axis(x, ids[..., None], axis=-1)[..., 0]
+        # Of two axes, as it makes places of all others.
+        flat, places = x.reshape(-1, x.shape[-1]), ids.reshape(-1, 1)
+        return np.take_along_axis(flat, places, axis=-1).reshape(ids.shape)
     from keras_calib.backend import compiled
 
     return compiled.take_at(x, ids)
