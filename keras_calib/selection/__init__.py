@@ -18,8 +18,12 @@ if TYPE_CHECKING:
         choose_group_thresholds,
     )
     from keras_calib.selection.normalization import LogitNormalization
-    from keras_calib.selection.plan_tables import LabelTable, Plan, SizeTable
-    from keras_calib.selection.planning import plan
+    from keras_calib.selection.planning import (
+        LabelTable,
+        Plan,
+        SizeTable,
+        plan,
+    )
     from keras_calib.selection.risks import ControlledRisks, control_risks
     from keras_calib.selection.shift import (
         choose_threshold_for_mixtures,
@@ -65,8 +69,7 @@ __getattr__ = late_names(
         "group_names": "combined_groups",
         "group_thresholds": "GroupThresholds choose_group_thresholds",
         "normalization": "LogitNormalization",
-        "plan_tables": "LabelTable Plan SizeTable",
-        "planning": "plan",
+        "planning": "LabelTable Plan SizeTable plan",
         "risks": "ControlledRisks control_risks",
         "shift": "choose_threshold_for_mixtures choose_threshold_for_prior",
         "shifted_facts": "MixtureThreshold PriorThreshold",
