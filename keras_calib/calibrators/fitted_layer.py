@@ -90,7 +90,8 @@ class FittedLayer(keras.layers.Layer):
                     before=before,
                     now=now,
                 )
-            if before or self.built:
+            built = bool(getattr(self, "built", False))
+            if before or built:
                 # The next call builds and locks again.
                 unlock_variables(self)
                 self.built = False

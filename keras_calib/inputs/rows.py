@@ -117,7 +117,7 @@ def check_sound(
 
 
 def allowed_rows(labels: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-    """`are_allowed` of rows `(n, num_classes)`, in blocks, for the cache and memory."""
+    """`are_allowed` of rows `(n, num_classes)`, in blocks of rows."""
     found = np.empty(len(outputs), bool)
     for part in block_slices(outputs):
         found[part] = are_allowed(labels[part], outputs[part])

@@ -98,7 +98,6 @@ def test_an_option_is_given_once_or_counts_each_time(name, capsys):
             repeated.add(flag)
     assert repeated == {
         "monitor": {"--log", "--late-labels"},
-        "plan": {"--pilot"},
         "report": {"--predictions", "--notes"},
     }.get(name, set())
 
