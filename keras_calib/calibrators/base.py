@@ -191,12 +191,17 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
         """
         self.check_labels(labels)
         check_folds(num_folds)
-        samples = read_any(labels, logits, sample_weight, ignore_class)
+        data = labels, logits, sample_weight, ignore_class
+        self.fit_given(data, num_folds, force)
+        return self
+
+    def fit_given(self, data: tuple, num_folds: int, force: bool) -> None:
+        """Reads what `fit` was given, fits, and compares the fit with none."""
+        samples = read_any(*data)
         self.check_enough(samples, force)
         with one_thread_of_blas():
             self.fit_samples(samples)
             warn_if_harmful(self, samples, num_folds)
-        return self
 
     def fit_samples(self, samples: FittingData) -> None:
         """Fits on samples that are read and checked."""

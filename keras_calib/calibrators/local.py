@@ -6,7 +6,7 @@ of the logits; gates, which are filters too, mix them level by level.
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -113,6 +113,10 @@ class LocalTemperatureScaling(Calibrator):
     of pixels. They begin where T(x) = T_0, and the epoch of the least NLL on
     images that are left out wins. T_0 stays unless a t-test over these images
     finds a gain, at the level of 5 %.
+
+    `fit` takes three images or more of one size: class ids `(n, height, width)`
+    and logits `(n, height, width, num_classes)`. Images that are left out
+    replace its folds, so `num_folds` is not used.
 
     Args:
         use_image: Whether T depends on the image too. `fit` and calls then
@@ -242,37 +246,9 @@ class LocalTemperatureScaling(Calibrator):
             image_bias=image_bias,
         )
 
-    def fit(
-        self,
-        labels: Any,
-        logits: Any = None,
-        sample_weight: Any = None,
-        *,
-        ignore_class: int | None = None,
-        num_folds: int = 0,
-        force: bool = False,
-    ) -> Self:
-        """Fits on the logits of held-out images and returns self.
-
-        Takes the arguments of `Calibrator.fit` in the form of images, and does
-        not use `num_folds`: images that are left out replace folds.
-
-        Args:
-            labels: Class ids `(n, height, width)`, or one-hot or soft labels
-                `(n, height, width, num_classes)`; or batches of images of one
-                size.
-            logits: Logits `(n, height, width, num_classes)`, or `(n, height,
-                width, 1)`. With `use_image`: `(logits, image)`, image
-                `(n, height, width, channels)`.
-            sample_weight: Weights of pixels `(n, height, width)`, or of
-                images `(n,)`.
-
-        Raises:
-            ValueError: If shapes do not fit, a logit is not finite, or there
-                are fewer than three images or two classes. The layer then keeps
-                its previous fit.
-        """
-        self.check_labels(labels)
+    def fit_given(self, data: tuple, num_folds: int, force: bool) -> None:
+        """Reads images and fits; those left out replace folds."""
+        labels, logits, sample_weight, ignore_class = data
         if logits is None:
             batches = checked_batches(labels, sample_weight)
             labels, logits, sample_weight = _joined_batches(
@@ -302,7 +278,6 @@ class LocalTemperatureScaling(Calibrator):
         weights = _train_tree(data, temperature, self)
         found = {k: v for k, v in weights._asdict().items() if v is not None}
         self.set_fitted(samples.num_classes, temperature=temperature, **found)
-        return self
 
     def fit_samples(self, samples: FittingData) -> None:
         raise value_error(
