@@ -298,7 +298,8 @@ def standardize_arrays(
         log_odds=False,
     )
     if batch.labels.ndim == 1:
-        batch = batch._replace(labels=batch.labels.astype("int64"))
+        labels = batch.labels.astype("int64", copy=False)
+        batch = batch._replace(labels=labels)
     if from_logits and refuse_probabilities:
         rows.check_no_probabilities(batch.outputs, name)
     elif from_logits and refuse_probabilities is not None:

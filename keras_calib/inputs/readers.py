@@ -219,12 +219,12 @@ def _class_ids(
     counts: Any,
     rules: Rules | None,
 ) -> Any:
-    """Ids as int32; 0 where a sample does not count, else -1 if impossible."""
+    """Ids, int32 or int64; 0 where a sample does not count, else -1 if impossible."""
     if xp is np and is_integer(labels):
         ids = labels if counts is None else np.where(counts, labels, 0)
         # Most arrays need no closer look.
         if ids.size and ids.min() >= 0 and ids.max() < num_classes:
-            return ids.astype("int32", copy=False)
+            return ids.astype("int64", copy=False)
     labels = _signed(labels)
     right = are_ids(labels, num_classes)
     if num_classes is not None:
