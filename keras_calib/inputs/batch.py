@@ -153,8 +153,8 @@ def standardize(
         outputs: Predictions `(batch, ..., num_classes)`.
         sample_weight: Weights `(batch, ...)` or `(batch,)`, or None.
         options: How they are read.
-        xp: `keras.ops` for tensors, or NumPy for arrays, the values of whose
-            outputs are left to `read_arrays`.
+        xp: `keras.ops` for tensors, or NumPy for arrays. The values of their
+            outputs and soft labels are left to `read_arrays`.
         names: Names of labels and outputs in errors.
         rules: Rules to which those of the values are added, for the caller
             to `enforce` with others. None to check the values here.

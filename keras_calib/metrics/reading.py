@@ -164,11 +164,12 @@ def _read(
         dtype="float32",
     )
     if batch.weight is not None:
-        counted = (
-            batch.weight if batch.mask is None else batch.weight * batch.mask
-        )
-        batch = batch._replace(weight=counted.astype("float32"))
-        check_weight_scale(batch.weight, rules=rules)
+        with np.errstate(over="ignore"):
+            counted = batch.weight.astype("float32")
+        if batch.mask is not None:
+            counted = np.where(batch.mask, counted, np.float32(0.0))
+        batch = batch._replace(weight=counted)
+        check_weight_scale(counted, rules=rules)
     if not rules.hold:
         return None
     return _top1(batch), batch.outputs
