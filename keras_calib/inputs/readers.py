@@ -11,7 +11,7 @@ from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.rows import are_shares, both_classes, without_harm
+from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import (
     SUM_TOLERANCE,
     Rule,
@@ -117,7 +117,8 @@ def standardize_labels(
 
     Returns:
         Labels, and a mask that is False for the ignored class, or None. They
-        are NumPy arrays if `y_pred` is one, and tensors otherwise.
+        are tensors, or NumPy arrays if `y_pred` is one. The values of soft
+        labels in arrays are left to `read_arrays`.
     """
     xp = array_namespace(y_pred)
     read = as_array if xp is np else as_numbers
@@ -149,8 +150,10 @@ def standardize_labels(
         shares, right = shares_of_rows(labels)
         right = xp.expand_dims(right, -1)
         return xp.where(right, shares, xp.zeros_like(shares)), None
+    if soft and xp is not np:
+        check_soft_labels(labels, names[0], mask, rules=rules)
     if soft:
-        return _soft_rows(labels, xp, names[0], mask, rules), None
+        return labels, None
     if counts is not None:
         labels = xp.where(counts, labels, xp.zeros_like(labels))
     check_second_class(labels, names[0], rules=rules)
@@ -192,23 +195,6 @@ def _fitted(
             f"{names[1]}.shape": shape_of(y_pred),
         },
     )
-
-
-def _soft_rows(
-    rows: Any, xp: Any, name: str, mask: Any, rules: Rules | None
-) -> Any:
-    """One-hot or soft rows that are checked, and harmless if they are arrays.
-
-    Those of arrays that do not count would spoil sums otherwise.
-    """
-    if xp is np and are_shares(rows):
-        return rows
-    check_soft_labels(rows, name, mask, rules=rules)
-    if xp is np and mask is not None:
-        flat = rows.reshape(-1, rows.shape[-1])
-        flat = without_harm(flat, mask.reshape(-1), False)
-        rows = flat.reshape(rows.shape)
-    return rows
 
 
 def _class_ids(

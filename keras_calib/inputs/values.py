@@ -275,8 +275,10 @@ def read_mask(mask: Any) -> Any:
 @as_check
 def check_weights(weight: Any) -> Rule:
     """Weights must be finite and at least 0."""
-    xp = array_namespace(weight)
-    right = xp.logical_and(weight >= 0, weight < float("inf"))
+    if array_namespace(weight) is np:
+        right = weight.min() >= 0 and weight.max() < float("inf")
+    else:
+        right = ops.logical_and(weight >= 0, weight < float("inf"))
     rule = "`sample_weight` must be finite and >= 0"
     return _told_by_extremes(rule, right, weight)
 
