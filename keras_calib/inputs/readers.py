@@ -205,7 +205,7 @@ def _class_ids(
     counts: Any,
     rules: Rules | None,
 ) -> Any:
-    """Ids, int32 or int64; 0 where a sample does not count, else -1 if impossible."""
+    """Ids; 0 where a sample does not count, else -1 if impossible."""
     if xp is np and is_integer(labels):
         ids = labels if counts is None else np.where(counts, labels, 0)
         # Most arrays need no closer look.
