@@ -28,6 +28,7 @@ __all__ = [
     "check_share",
     "class_axis",
     "generator",
+    "located",
 ]
 
 # What calibration errors bin: confidences of the predicted class, or
@@ -182,3 +183,9 @@ def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
             **{f"{name}.shape": shape_of(y_pred)},
         )
     return axis % rank
+
+
+def located(bad: np.ndarray) -> dict[str, Any]:
+    """Number of bad rows and the first of them, for errors."""
+    rows = np.flatnonzero(bad)
+    return {"rows": len(rows), "first": rows[:5].tolist()}

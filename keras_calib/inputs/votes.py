@@ -6,14 +6,8 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.values import (
-    SUM_TOLERANCE,
-    Rule,
-    as_check,
-    is_made_up,
-    located,
-)
+from keras_calib.inputs.checks import class_axis, located
+from keras_calib.inputs.values import SUM_TOLERANCE, Rule, as_check, is_made_up
 from keras_calib.numerics.arrays import (
     array_namespace,
     as_array,

@@ -10,6 +10,7 @@ from keras import backend, ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.xla import run_by_xla
 from keras_calib.inputs.batch import Batch, both, standardize
+from keras_calib.inputs.checks import located
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import possible_labels
 from keras_calib.inputs.rows import check_row_sums, usable_outputs
@@ -20,7 +21,6 @@ from keras_calib.inputs.values import (
     has_values,
     in_unit_interval,
     is_made_up,
-    located,
 )
 from keras_calib.inputs.weights import standardize_weights
 from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy

@@ -5,11 +5,16 @@ here: the pass over the data (`predictions`), the evidence (`formulas`).
 Floor: above `plots`, below `reporting`.
 """
 
-from keras_calib.monitoring.alarm import Alarm
-from keras_calib.monitoring.evaluation import LoggedEpoch
-from keras_calib.monitoring.logger import CalibrationLogger
-from keras_calib.monitoring.monitor import Monitor
-from keras_calib.monitoring.windows import add_windows, window_sums
+from typing import TYPE_CHECKING
+
+from keras_calib.backend.late import late_names
+
+if TYPE_CHECKING:
+    from keras_calib.monitoring.alarm import Alarm
+    from keras_calib.monitoring.evaluation import LoggedEpoch
+    from keras_calib.monitoring.logger import CalibrationLogger
+    from keras_calib.monitoring.monitor import Monitor
+    from keras_calib.monitoring.windows import add_windows, window_sums
 
 __all__ = [
     "Alarm",
@@ -19,3 +24,14 @@ __all__ = [
     "add_windows",
     "window_sums",
 ]
+
+__getattr__ = late_names(
+    __name__,
+    {
+        "alarm": "Alarm",
+        "evaluation": "LoggedEpoch",
+        "logger": "CalibrationLogger",
+        "monitor": "Monitor",
+        "windows": "add_windows window_sums",
+    },
+)

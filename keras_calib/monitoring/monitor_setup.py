@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -27,8 +27,10 @@ from keras_calib.selection import (
     GroupThresholds,
     MixtureThreshold,
     PriorThreshold,
-    SelectiveClassifier,
 )
+
+if TYPE_CHECKING:
+    from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["Setup", "alike"]
 
@@ -49,7 +51,7 @@ class Setup(NamedTuple):
     @classmethod
     def of(
         cls,
-        selector: SelectiveClassifier | ChosenThreshold | None,
+        selector: "SelectiveClassifier | ChosenThreshold | None",
         risk: float | None,
         coverage: tuple[float, float] | None,
         alpha: float,
@@ -170,7 +172,7 @@ def alike(monitors: Any, kind: type) -> list[Any]:
 
 def _chosen_of(selector: Any) -> ChosenThreshold | None:
     chosen = selector
-    if isinstance(selector, SelectiveClassifier):
+    if _is_selector(selector):
         chosen = selector.chosen
         if chosen is None:
             raise value_error(
@@ -198,6 +200,15 @@ def _chosen_of(selector: Any) -> ChosenThreshold | None:
         "`selector` must be a `SelectiveClassifier` or its `chosen`",
         selector=selector,
     )
+
+
+def _is_selector(selector: Any) -> bool:
+    """Whether it is a layer; a record of its choice needs no Keras."""
+    if selector is None or isinstance(selector, tuple):
+        return False
+    from keras_calib.selection import SelectiveClassifier
+
+    return isinstance(selector, SelectiveClassifier)
 
 
 def _expected(chosen: ChosenThreshold, part: float) -> tuple[float, float]:

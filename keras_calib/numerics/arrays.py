@@ -42,6 +42,7 @@ backend = keras_module("keras.backend")
 ops = keras_module("keras.ops")
 
 _BLOCK = 512
+_PLAIN = np.ndarray | np.generic | list | tuple | float | int
 
 
 def array_namespace(x: Any) -> Any:
@@ -68,14 +69,12 @@ def to_numpy(x: Any, dtype: Any = None) -> np.ndarray:
 
 def as_numbers(x: Any, name: str) -> Any:
     """Convert anything array-like to an array or tensor of real numbers."""
-    if backend.is_keras_tensor(x):
-        return x
-    if ops.is_tensor(x) or isinstance(x, keras.Variable):
-        check_numbers(name, x)
-        x = x.value if isinstance(x, keras.Variable) else x
-        x = ops.convert_to_tensor(x, sparse=False)
-        # Keras does not convert variables of TensorFlow.
-        return x.read_value() if hasattr(x, "read_value") else x
+    # Lists and arrays of NumPy are no tensors, and need no Keras.
+    if not isinstance(x, _PLAIN):
+        if backend.is_keras_tensor(x):
+            return x
+        if ops.is_tensor(x) or isinstance(x, keras.Variable):
+            return _tensor(x, name)
     first = x[0] if isinstance(x, list | tuple) and x else x
     check_numbers(name, first, of_part=True)
     if hasattr(x, "detach"):
@@ -96,6 +95,15 @@ def as_numbers(x: Any, name: str) -> Any:
     if array.dtype.isnative:
         return array
     return array.astype(array.dtype.newbyteorder("="))
+
+
+def _tensor(x: Any, name: str) -> Any:
+    """A tensor of real numbers from one, or from a variable."""
+    check_numbers(name, x)
+    x = x.value if isinstance(x, keras.Variable) else x
+    x = ops.convert_to_tensor(x, sparse=False)
+    # Keras does not convert variables of TensorFlow.
+    return x.read_value() if hasattr(x, "read_value") else x
 
 
 def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_above
-from keras_calib.inputs.values import located
+from keras_calib.inputs.checks import check_above, located
 from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.candidates import read_records
 from keras_calib.selection.cost_targets import CostTarget

@@ -8,10 +8,11 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.groups import as_groups, joined_names
 from keras_calib.inputs.groups import read_groups as groups_of
-from keras_calib.inputs.weights import weight_of_rows
-from keras_calib.selection.served_groups import LARGEST_ID
 
-__all__ = ["combined_groups", "read_groups"]
+__all__ = ["LARGEST_ID", "combined_groups", "read_groups"]
+
+# Ids are served as int32. Its ends stand for ids out of its range.
+LARGEST_ID = 2**31 - 2
 
 
 def combined_groups(*groups: Any) -> list[str]:
@@ -76,6 +77,9 @@ def read_groups(
             maximum=ends[1],
         )
     if weight is not None:
+        # Here, as it needs Keras, which records without weights do without.
+        from keras_calib.inputs.weights import weight_of_rows
+
         weight = weight_of_rows(weight, places.shape)
         counted = places.reshape(-1)[weight > 0]
         kept = np.bincount(counted, minlength=len(known)) > 0

@@ -12,6 +12,7 @@ from keras_calib.selection.candidates import (
     read_records,
 )
 from keras_calib.selection.fact_tables import SHOWN, table_lines
+from keras_calib.selection.group_names import read_groups
 from keras_calib.selection.group_walks import certified_by_group
 from keras_calib.selection.guarantees import first_rank
 from keras_calib.selection.thresholds import Target, points_of
@@ -164,9 +165,6 @@ def choose_group_thresholds(
         Procedures under Dependence, Biometrika 96, 2009,
         https://doi.org/10.1093/biomet/asp048
     """
-    # Here, as it needs Keras, which verification does without.
-    from keras_calib.selection.group_names import read_groups
-
     target = Target(risk, coverage, delta, method).check()
     scores = as_array(scores, "scores")
     names, places = read_groups(groups, scores.shape, sample_weight)

@@ -8,11 +8,9 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.groups import as_groups, name_of
+from keras_calib.selection.group_names import LARGEST_ID
 
-__all__ = ["LARGEST_ID", "ids_of", "served_ids", "thresholds_of"]
-
-# Ids are served as int32. Its ends stand for ids out of its range.
-LARGEST_ID = 2**31 - 2
+__all__ = ["ids_of", "served_ids", "thresholds_of"]
 
 
 def ids_of(group: tuple) -> np.ndarray:

@@ -67,6 +67,7 @@ _SHARES = {
 _OPTIONS: Options = {
     "--pilot FILE": {
         "action": "append",
+        "default": [],
         "help": "predictions with labels; twice with --compare",
     },
     **{
@@ -111,7 +112,7 @@ def _check(given: argparse.Namespace) -> None:
         raise value_error(
             "`max_samples` must be >= 1", max_samples=given.max_samples
         )
-    pilots = given.pilot or []
+    pilots = given.pilot
     wanted = 2 if given.compare is not None else 1
     assumed = "disagreement" if wanted == 2 else "accuracy"
     if (len(pilots) != wanted) if pilots else getattr(given, assumed) is None:
@@ -190,4 +191,5 @@ COMMAND = Command(
     {"": _OPTIONS, "columns": _COLUMNS},
     _check,
     _run,
+    files="pilot",
 )

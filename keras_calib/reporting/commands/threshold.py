@@ -52,10 +52,7 @@ _WORDS = {
     "path": "--out",
 }
 _FILES: Options = {
-    "--log FILE": {
-        "required": True,
-        "help": "labelled answers, to choose the threshold on",
-    },
+    "--log FILE": "labelled answers, to choose the threshold on",
     "--calibration FILE": "other labelled answers, to fit a calibrator on",
     "--calibrator": {
         "choices": ("affine", "beta", "temperature"),
@@ -117,7 +114,9 @@ def _check(given: argparse.Namespace) -> None:
 
 def _run(given: argparse.Namespace, progress: Progress) -> None:
     """Prints the threshold, and writes it where --out says."""
-    load_keras(progress)
+    if given.calibration is not None:
+        # A calibrator is fitted, as a layer.
+        load_keras(progress)
     from keras_calib.reporting.commands.answer_thresholds import (
         threshold_of_logs,
     )
@@ -127,4 +126,6 @@ def _run(given: argparse.Namespace, progress: Progress) -> None:
     print(text)
 
 
-COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run)
+COMMAND = Command(
+    _DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run, files="log"
+)
