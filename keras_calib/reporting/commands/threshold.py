@@ -44,7 +44,7 @@ examples:
   keras-calib threshold --log=answers.jsonl --calibration=first.jsonl \\
       --risk=0.1 --delta=0.1 --out=threshold.json
   keras-calib threshold --log=answers.parquet --risk=0.1 --groups=task
-  keras-calib threshold --log=answers.csv --coverage=0.8
+  keras-calib threshold answers.csv --coverage=0.8
 """
 # How errors call the library's arguments here.
 _WORDS = {
