@@ -23,15 +23,15 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 from absl import app, flags
+from keras_calib.selection.guarantees import (
+    fixed_sequence,
+    fixed_sequence_of_means,
+)
 from reporting import machine, markdown_table, publish
 from scipy.stats import beta
 
 import keras_calib
 from keras_calib.formulas.costs import mean_cost_of_decisions
-from keras_calib.selection.guarantees import (
-    fixed_sequence,
-    fixed_sequence_of_means,
-)
 
 _LOGITS = flags.DEFINE_string("logits", None, "Folder of predictions.")
 _HALVES = flags.DEFINE_integer("halves", 5, "Random halves of each set.")

@@ -17,10 +17,6 @@ import math
 
 import numpy as np
 from absl import app, flags
-from reporting import machine, markdown_table, publish
-from scipy.stats import beta
-
-from keras_calib.formulas.intervals import binomial_p_value
 from keras_calib.selection.adaptive_walks import (
     FAILS_ABOVE,
     adaptive_walk,
@@ -34,6 +30,10 @@ from keras_calib.selection.group_walks import (
     shared_level,
 )
 from keras_calib.selection.guarantees import starts, walk
+from reporting import machine, markdown_table, publish
+from scipy.stats import beta
+
+from keras_calib.formulas.intervals import binomial_p_value
 
 _NUM_FITS = flags.DEFINE_integer("num_fits", 2000, "Per row.")
 _NUM_GROUPS = flags.DEFINE_integer("num_groups", 1000, "Of each fit.")

@@ -22,9 +22,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from absl import app, flags
-from reporting import machine, markdown_table, publish
-
-from keras_calib.formulas.intervals import binomial_p_value
 from keras_calib.selection.candidates import Candidates, candidates
 from keras_calib.selection.group_walks import (
     completion_levels,
@@ -32,6 +29,9 @@ from keras_calib.selection.group_walks import (
     shared_level,
 )
 from keras_calib.selection.guarantees import METHODS, starts, walk
+from reporting import machine, markdown_table, publish
+
+from keras_calib.formulas.intervals import binomial_p_value
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 200, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")

@@ -15,6 +15,8 @@ Takes about a quarter of an hour on one CPU core with `--num_fits=1000`.
 
 import numpy as np
 from absl import app, flags
+from keras_calib.selection.candidates import candidates
+from keras_calib.selection.guarantees import fixed_sequence
 from reporting import machine, markdown_table, publish
 from risk_guarantee import (
     DELTA,
@@ -27,9 +29,7 @@ from risk_guarantee import (
 )
 
 import keras_calib
-from keras_calib.selection.candidates import candidates
 from keras_calib.selection.certification import certified_coverage
-from keras_calib.selection.guarantees import fixed_sequence
 from keras_calib.selection.population import of_pilot
 
 _PILOTS = flags.DEFINE_integer("num_pilots", 10, "Small pilots per row.")

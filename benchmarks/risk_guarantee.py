@@ -20,10 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 from absl import app, flags
+from keras_calib.selection.guarantees import METHODS
 from reporting import machine, markdown_table, publish
 from scipy.stats import beta
-
-from keras_calib.selection.guarantees import METHODS
 
 _NUM_FITS = flags.DEFINE_integer("num_fits", 2000, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")

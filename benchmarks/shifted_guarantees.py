@@ -24,11 +24,6 @@ from pathlib import Path
 
 import numpy as np
 from absl import app, flags
-from reporting import machine, markdown_table, publish
-from scipy.stats import norm
-
-from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
-from keras_calib.formulas.shifted_risk import class_weights
 from keras_calib.selection.candidates import ranked_candidates
 from keras_calib.selection.fixed_thresholds import (
     counts_at,
@@ -40,6 +35,11 @@ from keras_calib.selection.group_walks import certified_by_group
 from keras_calib.selection.guarantees import fixed_sequence, walk
 from keras_calib.selection.mixture_targets import MixtureTarget
 from keras_calib.selection.prior_targets import PriorTarget
+from reporting import machine, markdown_table, publish
+from scipy.stats import norm
+
+from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
+from keras_calib.formulas.shifted_risk import class_weights
 
 _LOGITS = flags.DEFINE_string("logits", None, "Folder of predictions.")
 _NUM_FITS = flags.DEFINE_integer("num_fits", 1000, "Per row.")

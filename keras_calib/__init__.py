@@ -13,7 +13,6 @@ from keras_calib.version import __version__
 
 if TYPE_CHECKING:
     from keras_calib import (
-        analysis,
         calibrators,
         data,
         detection,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
         text,
         training,
     )
-    from keras_calib.analysis import *
     from keras_calib.calibrators import *
     from keras_calib.data import *
     from keras_calib.detection import *
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
     from keras_calib.training import *
 
     __all__ = ["__version__"]
-    __all__ += analysis.__all__
     __all__ += calibrators.__all__
     __all__ += data.__all__
     __all__ += detection.__all__
@@ -70,7 +67,7 @@ else:
     # Help of the command, and what handles records, do without Keras.
     __getattr__, __dir__ = Whole(
         __name__,
-        *("analysis", "calibrators", "data", "detection", "ensembles"),
+        *("calibrators", "data", "detection", "ensembles"),
         *("exporting", "functional", "labels", "losses", "metrics"),
         *("monitoring", "plots", "reporting", "selection", "text", "training"),
         of_records=("exporting", "monitoring", "reporting", "selection"),

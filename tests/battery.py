@@ -207,14 +207,6 @@ SPECIAL = {
             y, p if isinstance(p, dict) else {"model": p}, sample_weight=w
         )
     ),
-    "RegularizerDisplay": Entry(
-        lambda y, z, w: kc.RegularizerDisplay.from_predictions(
-            {"smoothing": _SOFT}, y, z
-        ),
-        takes="logits",
-        weights=False,
-        rules=False,
-    ),
     "SegmentationDisplay": Entry(
         lambda y, p, w: kc.SegmentationDisplay.from_predictions(y, p),
         lead=(6, 4),
@@ -274,7 +266,6 @@ SPECIAL = {
         weights=False,
     ),
     "per_image": Entry(lambda y, p, w: kc.per_image(kc.ece, y, p), **_IMAGES),
-    "per_sample_losses": _of_loss(kc.per_sample_losses),
     "prediction_flips": Entry(
         lambda y, p, w: kc.prediction_flips(p, LOGITS),
         labels=False,

@@ -57,7 +57,7 @@ def other(value):
     if isinstance(value, bool):
         return not value
     if isinstance(value, str):
-        swapped = {"ltt": "sgr", "sgr": "ltt", "betting": "hoeffding_bentkus"}
+        swapped = {"ltt": "binomial", "betting": "hoeffding_bentkus"}
         swapped |= {"own": "log-odds", "log-odds": "own"}
         return swapped.get(value, value[::-1] + "1")
     if value is None:

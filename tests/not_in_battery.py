@@ -58,37 +58,28 @@ NO_PREDICTIONS = {
     **dict.fromkeys(
         (
             *("AdaptiveFocalModel", "CaPEModel", "CalibrationLogger"),
-            *("ClassActivationDisplay", "ConfidencePruningModel"),
-            *("CorrectnessRankingModel", "DeepEnsemble", "EpochModel"),
+            *("ConfidencePruningModel", "CorrectnessRankingModel"),
+            *("DeepEnsemble", "EpochModel"),
             *("MonteCarloDropout", "RecordingModel", "ScheduledFocalModel"),
             *("SharpnessAwareModel", "choose_calibrator_on"),
-            *("class_activation_maps", "export", "fit_workers", "report"),
+            *("export", "report"),
         ),
         _MODEL,
     ),
     **dict.fromkeys(
         (
             *("BinSums", "BrierDecomposition", "CalibrationTest"),
-            *("CalibratorChoice", "CandidateScore", "ChosenThreshold"),
+            *("CalibratorChoice", "CandidateScore", "Choice", "Target"),
             *("Comparison", "CumulativeDifferences", "DatasetSummary"),
             *("Decomposition", "EffectiveLabels", "LoggedEpoch", "MeanCost"),
             *("PriorEstimate", "RegularizerHistogram", "Report"),
             *("RiskCoverageCurve", "ThresholdTable", "Alarm", "GroupMetrics"),
-            *("CertificateCheck", "ControlledRisks", "GroupThresholds"),
-            *("AnswerThreshold", "LabelThresholds"),
+            *("CertificateCheck", "AnswerThreshold"),
             *("LabelTable", "LargestDifference", "Plan", "Recalibration"),
             *("DetectionCalibrationError", "DetectionRecords"),
-            *("DetectionClassThresholds", "DetectionThreshold"),
-            *("MixtureThreshold", "PriorThreshold", "SizeTable"),
+            *("SizeTable",),
         ),
         _RESULT,
-    ),
-    **dict.fromkeys(
-        (
-            *("EffectiveLabelsDisplay", "LossCurveDisplay"),
-            "SmoothingProfileDisplay",
-        ),
-        "draws losses of points of its own",
     ),
     **dict.fromkeys(
         (
@@ -98,7 +89,6 @@ NO_PREDICTIONS = {
         "draws a result",
     ),
     "Monitor": "takes answers: tests/monitoring/test_monitor.py",
-    "add_windows": "takes sums: tests/monitoring/test_windows.py",
     "check_certificate": "takes files: tests/exporting/test_certificates.py",
     **dict.fromkeys(
         ("CalibratedDecoder", "DetectionSelector"),
@@ -112,6 +102,5 @@ NO_PREDICTIONS = {
     "plan": "takes a pilot: tests/selection/test_planning.py",
     "recalibrate_file": "takes files: tests/exporting/test_recalibration.py",
     "save_records": "takes a selector: tests/exporting/test_certificates.py",
-    "window_sums": "takes a monitor: tests/monitoring/test_windows.py",
     "clopper_pearson": "takes counts",
 }

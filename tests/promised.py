@@ -9,7 +9,7 @@ PROMISED = {
     # So short a training leaves the network too unsure.
     "README.md": """
 assert temperature.temperature < 1.0
-assert selector.chosen.certified_risk == 0.05
+assert selector.chosen.limit == 0.05
 """,
     "docs/start.md": """
 def ece_of(outputs):

@@ -157,9 +157,7 @@ REPEATS: dict[str, dict[str, list[str]]] = {
     },
     "selection/test_group_thresholds.py": {
         "test_the_guarantee_holds_for_all_groups_at_once": [
-            "0-12-sgr",
             "11-1-ltt",
-            "6-6-sgr",
         ],
     },
     "selection/test_planning.py": {

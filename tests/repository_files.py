@@ -1,11 +1,13 @@
 """The package's files as the rules of the repository read them."""
 
 import ast
+import dataclasses
 import functools
 import inspect
 import os
 import re
 import subprocess
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,8 +141,15 @@ def parameters(thing) -> list[str]:
     ]
 
 
-def is_named_tuple(thing) -> bool:
-    return isinstance(thing, type) and issubclass(thing, tuple)
+def fields_of(thing) -> list[str] | None:
+    """What a result or a dict of options has; None for other things."""
+    told = sections(thing)
+    is_result = "Attributes" in told and "Args" not in told
+    if dataclasses.is_dataclass(thing) and is_result:
+        return [x.name for x in dataclasses.fields(thing) if x.compare]
+    if isinstance(thing, type) and issubclass(thing, tuple):
+        return list(thing._fields)
+    return list(thing.__annotations__) if typing.is_typeddict(thing) else None
 
 
 @functools.cache

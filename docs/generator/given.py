@@ -266,7 +266,6 @@ scenes = (pixels, np.argmax(pixels + noise, axis=-1))
         """
 true_boxes, found_boxes = boxes_of(1000, 0)
 class_names = ["cat", "dog", "owl"]
-smoothed_labels, smoothed_logits = labels, logits
 cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 # A square and a disc under noise, and a network that finds them.
@@ -284,34 +283,6 @@ segmenter = keras.Sequential(
 )
 segmenter.compile(keras.optimizers.Adam(0.02), cross_entropy)
 segmenter.fit(image[None], mask[None], epochs=40, verbose=0)
-
-
-# A pattern somewhere on noise, and a network that recognises it.
-def patches(count):
-    pictures = 0.3 * rng.normal(size=(count, 24, 24, 1))
-    kinds = rng.integers(3, size=count)
-    corners = rng.integers(16, size=(count, 2))
-    stripes = np.indices((8, 8)) % 2
-    patterns = [*stripes, stripes.sum(axis=0) % 2]
-    for i, (top, left) in enumerate(corners):
-        pictures[i, top : top + 8, left : left + 8, 0] += patterns[kinds[i]]
-    return pictures, kinds, np.concatenate([corners, corners + 8], 1) / 24
-
-
-images, image_labels, boxes = patches(300)
-garments = ["rows", "columns", "checks"]  # the page has clothes here
-classifier = keras.Sequential(
-    [
-        keras.Input((24, 24, 1)),
-        keras.layers.Conv2D(8, 3, activation="relu"),
-        keras.layers.Conv2D(16, 3, activation="relu"),
-        keras.layers.GlobalAveragePooling2D(),
-        keras.layers.Dense(3),
-    ]
-)
-classifier.compile(keras.optimizers.Adam(0.01), cross_entropy)
-classifier.fit(images, image_labels, epochs=10, verbose=0)
-images, image_labels, boxes = images[:4], image_labels[:4], boxes[:4, None]
 """,
     ),
     "serving.md": _code(

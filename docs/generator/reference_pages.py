@@ -24,7 +24,6 @@ _GROUPS = {
     "labels": ("Several labels", ["labels"]),
     "detection": ("Boxes", ["detection"]),
     "data": ("Data", ["data"]),
-    "analysis": ("Analysis of losses and networks", ["analysis"]),
     "plots": ("Displays and reports", ["plots", "reporting"]),
     "exporting": ("Export", ["exporting"]),
     "monitoring": ("Monitoring", ["monitoring"]),

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Whole", "keras_module", "late_names", "loaded"]
+__all__ = ["Whole", "keras_module", "late_names"]
 
 
 class _Late:
@@ -59,12 +59,6 @@ def late_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
         return found
 
     return imported
-
-
-def loaded(module: Any) -> Any:
-    """The module itself, for comparisons by `is`."""
-    late = isinstance(module, _Late)
-    return importlib.import_module(module._address) if late else module
 
 
 class Whole(importlib.abc.MetaPathFinder):

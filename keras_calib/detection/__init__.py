@@ -19,8 +19,6 @@ from keras_calib.detection.metric import DetectionECE, LocalizationAwareECE
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import CalibratedDecoder, DetectionSelector
 from keras_calib.detection.thresholds import (
-    DetectionClassThresholds,
-    DetectionThreshold,
     choose_detection_class_thresholds,
     choose_detection_threshold,
 )
@@ -28,13 +26,11 @@ from keras_calib.detection.thresholds import (
 __all__ = [
     "CalibratedDecoder",
     "DetectionCalibrationError",
-    "DetectionClassThresholds",
     "DetectionECE",
     "DetectionRecords",
     "DetectionReliabilityDisplay",
     "DetectionScaling",
     "DetectionSelector",
-    "DetectionThreshold",
     "LocalizationAwareECE",
     "adaptive_localization_error",
     "choose_detection_class_thresholds",

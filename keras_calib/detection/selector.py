@@ -9,13 +9,10 @@ from keras import ops
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.detection.boxes import read_entries
 from keras_calib.detection.scaling import DetectionScaling
-from keras_calib.detection.thresholds import (
-    DetectionClassThresholds,
-    DetectionThreshold,
-)
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.numerics.arrays import as_array, to_numpy, value_if_eager
+from keras_calib.selection.choice import Choice
 
 __all__ = ["CalibratedDecoder", "DetectionSelector"]
 
@@ -83,16 +80,16 @@ class DetectionSelector(keras.layers.Layer):
                     calibrator=type(calibrator).__name__,
                 )
             calibrator.check_fitted()
-        if isinstance(threshold, DetectionThreshold | DetectionClassThresholds):
-            if max_boxes is not None:
+        if isinstance(threshold, Choice):
+            own = threshold.facts.get("max_boxes")
+            if max_boxes is not None or own is None:
                 raise value_error(
-                    "`max_boxes` must be left out, as the guarantee of "
-                    "`threshold` is for its own",
+                    "`max_boxes` must be left out where `threshold` is a "
+                    "choice for boxes, as its guarantee is for its own",
                     max_boxes=max_boxes,
-                    **{"threshold.max_boxes": threshold.max_boxes},
+                    **{"kind of the choice": threshold.kind},
                 )
-            max_boxes = threshold.max_boxes
-            threshold = threshold.threshold
+            max_boxes, threshold = own, threshold.threshold
         if max_boxes is not None:
             check_integer("max_boxes", max_boxes, 1)
         self.calibrator = calibrator

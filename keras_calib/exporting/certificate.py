@@ -25,27 +25,11 @@ from keras_calib.exporting.records import check_like_fit
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.selection import ChosenThreshold, GroupThresholds
-from keras_calib.selection.cost_targets import COST_TESTS
-from keras_calib.selection.guarantees import METHODS
+from keras_calib.selection.costs import COST_TESTS
 from keras_calib.version import __version__
 
 __all__ = ["certificate_of", "check_certifiable"]
 
-# What is told of thresholds. One that has further facts is of a kind that no
-# certificate is for.
-_KNOWN = {
-    ChosenThreshold: (
-        *("threshold", "coverage", "risk", "num_samples", "certified_risk"),
-        *("delta", "method", "confidence", "cost", "certified_cost"),
-        *("data_sha256", "ranking_sha256"),
-    ),
-    GroupThresholds: (
-        *("group", "num_samples", "threshold", "group_coverage"),
-        *("group_risk", "coverage", "risk", "certified_risk", "delta"),
-        *("method", "min_samples", "tested", "data_sha256", "ranking_sha256"),
-    ),
-}
 # Larger configurations of calibrators are told by their hash alone.
 _MOST_CHARACTERS = 2000
 
@@ -74,17 +58,8 @@ def check_certifiable(selector: Any) -> str:
             )
         _check_threshold(selector, chosen)
         return "chow"
-    if chosen is not None and type(chosen) not in _KNOWN:
-        raise value_error(
-            "`certificate=True` needs a `selector` whose guarantee is for "
-            "data like those of its fit: certificates are for one threshold, "
-            "thresholds by group and costs",
-            chosen=type(chosen).__name__,
-        )
-    kind, methods = "errors", tuple(METHODS)
-    if with_costs:
-        kind, methods = "costs", COST_TESTS
-    elif isinstance(chosen, GroupThresholds):
+    kind = "costs" if with_costs else "errors"
+    if chosen is not None and chosen.kind == "groups":
         kind = "groups"
     if chosen is None or chosen.delta is None or chosen.data_sha256 is None:
         limit = "mean_cost" if with_costs else "risk"
@@ -93,17 +68,12 @@ def check_certifiable(selector: Any) -> str:
             f"`{limit}` and `delta`, which guarantee something",
             chosen=chosen,
         )
-    further = [
-        name
-        for name, value in chosen._asdict().items()
-        if name not in _KNOWN.get(type(chosen), ()) and value is not None
-    ]
-    if further or chosen.method not in methods:
+    methods = COST_TESTS if with_costs else ("ltt",)
+    if chosen.method not in methods:
         raise value_error(
             "`certificate=True` needs a threshold that can be chosen again "
             f"from its data alone, by one of {sorted(methods)}",
             method=chosen.method,
-            further=further,
         )
     _check_threshold(selector, chosen)
     return kind
@@ -128,7 +98,8 @@ def certificate_of(
     """The certificate of a model, whose files are at the path."""
     selector = served.selector
     kind = check_certifiable(selector)
-    chosen, score = selector.chosen, selector.score
+    chosen: Any = selector.chosen
+    score = selector.score
     log_odds = isinstance(score, str) and score == "msp"
     data = {}
     if kind != "chow":

@@ -8,9 +8,8 @@ import numpy as np
 from keras_calib.formulas.costs import upper_bounds_of_means
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.numerics.softmax import sigmoid
+from keras_calib.selection.choice import Choice
 from keras_calib.selection.data_hash import cost_facts
-from keras_calib.selection.group_thresholds import GroupThresholds
-from keras_calib.selection.thresholds import ChosenThreshold
 
 __all__ = [
     "contradictions",
@@ -27,12 +26,10 @@ _MOST_COSTS = 400
 _Facts = dict[str, dict[str, Any]]
 
 
-def facts_of_errors(chosen: ChosenThreshold) -> _Facts:
+def facts_of_errors(chosen: Choice) -> _Facts:
     """Guarantee and facts of one threshold on the share of errors."""
     total = chosen.num_samples
-    guarantee = _of_errors(
-        chosen.method, chosen.delta, chosen.certified_risk, total
-    )
+    guarantee = _of_errors(chosen.method, chosen.delta, chosen.limit, total)
     return {
         "guarantee": guarantee,
         "selection": {
@@ -44,13 +41,13 @@ def facts_of_errors(chosen: ChosenThreshold) -> _Facts:
     }
 
 
-def facts_of_groups(chosen: GroupThresholds, log_odds: bool) -> _Facts:
+def facts_of_groups(chosen: Choice, log_odds: bool) -> _Facts:
     """Guarantee and facts by group; `log_odds` is that of `choose`."""
-    delta, total = chosen.delta, sum(chosen.num_samples)
+    delta, total = chosen.delta, chosen.num_samples
     groups = []
     columns = (
-        *(chosen.group, chosen.num_samples, chosen.threshold),
-        *(chosen.group_coverage, chosen.group_risk, chosen.tested),
+        *(chosen.group, chosen.group_samples, chosen.threshold),
+        *(chosen.group_coverage, chosen.group_risk, chosen.facts["tested"]),
     )
     for name, count, threshold, coverage, risk, tested in zip(
         *columns, strict=True
@@ -71,7 +68,7 @@ def facts_of_groups(chosen: GroupThresholds, log_odds: bool) -> _Facts:
     accepted = sum(one["num_accepted"] for one in groups)
     return {
         "guarantee": _of_groups(
-            chosen.method, delta, chosen.certified_risk, total, len(groups)
+            chosen.method, delta, chosen.limit, total, len(groups)
         ),
         "selection": {
             "num_samples": total,
@@ -79,13 +76,13 @@ def facts_of_groups(chosen: GroupThresholds, log_odds: bool) -> _Facts:
             "num_wrong": sum(one["num_wrong"] for one in groups),
             "coverage": chosen.coverage,
             "risk": chosen.risk,
-            "min_samples": chosen.min_samples,
+            "min_samples": chosen.facts["min_samples"],
             "groups": groups,
         },
     }
 
 
-def facts_of_costs(chosen: ChosenThreshold, largest: float) -> _Facts:
+def facts_of_costs(chosen: Choice, largest: float) -> _Facts:
     """Guarantee and facts of a mean cost; no cost is above `largest`."""
     total, cost = chosen.num_samples, chosen.cost
     if cost is None:
@@ -101,7 +98,7 @@ def facts_of_costs(chosen: ChosenThreshold, largest: float) -> _Facts:
         "guarantee": _of_costs(
             chosen.method,
             chosen.delta,
-            chosen.certified_cost,
+            chosen.limit,
             cost.reject_all,
             total,
         ),

@@ -11,17 +11,16 @@ from keras_calib.exporting.certificate_facts import (
     facts_of_errors,
     facts_of_groups,
 )
-from keras_calib.selection.candidates import Candidates, of_records
-from keras_calib.selection.cost_targets import COST_TESTS, CostTarget
+from keras_calib.formulas.outcomes import Outcomes
+from keras_calib.selection.costs import COST_TESTS, CostTarget
 from keras_calib.selection.data_hash import (
     cost_hashes,
     cost_rows,
     data_hashes,
     group_hashes,
 )
-from keras_calib.selection.group_thresholds import choose_of_groups
-from keras_calib.selection.guarantees import METHODS
-from keras_calib.selection.thresholds import Target, choose
+from keras_calib.selection.ladder import by_group, of_scores
+from keras_calib.selection.thresholds import ErrorTarget
 
 __all__ = ["Rows", "again_of", "read_rows"]
 
@@ -186,7 +185,7 @@ def again_of(found: dict[str, Any], rows: Rows) -> Iterator[Any]:
     Raises ValueError if no threshold reaches the target of the certificate.
     """
     claim, kind = found["guarantee"], found["kind"]
-    known = COST_TESTS if kind == "costs" else tuple(METHODS)
+    known = COST_TESTS if kind == "costs" else ("ltt",)
     if claim["method"] not in known:
         raise value_error(
             "`method` of the certificate must be one that this version can "
@@ -198,33 +197,16 @@ def again_of(found: dict[str, Any], rows: Rows) -> Iterator[Any]:
     if kind == "costs":
         yield from _costs_again(found, rows)
         return
+    outcomes = Outcomes(rows.score, 1.0 - rows.correct)
+    target = ErrorTarget(claim["risk"], None, claim["delta"]).check()
     if kind == "groups":
         names = tuple(x["group"] for x in found["selection"]["groups"])
-        parts = _by_group(rows, len(names))
-        yield group_hashes(names, parts)
-        target = Target(claim["risk"], None, claim["delta"], claim["method"])
-        chosen = choose_of_groups(names, parts, target.check())[0]
-        yield facts_of_groups(chosen, log_odds)
+        outcomes = outcomes._replace(group=rows.group, names=names)
+        yield group_hashes(names, by_group(outcomes))
+        yield facts_of_groups(target.choose(outcomes), log_odds)
         return
-    ranked = _ranked(rows.score, rows.correct)
-    yield data_hashes(ranked)
-    target = Target(claim["risk"], None, claim["delta"], claim["method"])
-    yield facts_of_errors(choose(ranked, target.check(), log_odds)[0])
-
-
-def _ranked(score: np.ndarray, correct: np.ndarray) -> Candidates:
-    return of_records(score, correct, np.ones(len(score)))
-
-
-def _by_group(rows: Rows, count: int) -> list[Candidates | None]:
-    places = np.asarray(rows.group)
-    order = np.argsort(places, kind="stable")
-    ends = np.searchsorted(places[order], np.arange(count + 1))
-    score, correct = rows.score[order], rows.correct[order]
-    return [
-        _ranked(score[a:b], correct[a:b]) if b > a else None
-        for a, b in zip(ends, ends[1:], strict=False)
-    ]
+    yield data_hashes(of_scores(outcomes))
+    yield facts_of_errors(target.choose(outcomes, log_odds))
 
 
 def _costs_again(found: dict[str, Any], rows: Rows) -> Iterator[Any]:
@@ -248,8 +230,8 @@ def _costs_again(found: dict[str, Any], rows: Rows) -> Iterator[Any]:
         None,
         claim["delta"],
         claim["method"],
-    )
-    target.check(None)
+    ).check()
+    weight = np.ones(len(cost))
     wrong = rows.correct == 0.0
-    chosen = target.choose(rows.score, cost, wrong, np.ones(len(cost)))[1]
-    yield facts_of_costs(chosen, largest)
+    outcomes = Outcomes(rows.score, cost, weight, wrong=wrong)
+    yield facts_of_costs(target.choose(outcomes), largest)

@@ -28,9 +28,9 @@ from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import bin_index, bin_sums
 from keras_calib.inputs.checks import check_integer, check_share
 from keras_calib.numerics.arrays import as_array
-from keras_calib.selection import ChosenThreshold, SelectiveClassifier
-from keras_calib.selection.candidates import check_units
-from keras_calib.selection.thresholds import Target
+from keras_calib.selection import Choice, SelectiveClassifier
+from keras_calib.selection.ladder import check_units
+from keras_calib.selection.thresholds import ErrorTarget
 from keras_calib.selection.tuning import HeldOut
 
 __all__ = ["Recalibration", "recalibrate_file"]
@@ -57,7 +57,7 @@ class Recalibration(NamedTuple):
 
     path: Path
     temperature: float
-    chosen: ChosenThreshold
+    chosen: Choice
     ece_before: float
     ece_after: float
     num_tuned: int
@@ -71,7 +71,6 @@ def recalibrate_file(
     risk: float | None = None,
     delta: float | None = None,
     coverage: float | None = None,
-    method: str = "ltt",
     tune_fraction: float = 0.3,
     seed: int = 0,
     score: Any = None,
@@ -101,8 +100,6 @@ def recalibrate_file(
         risk: Largest allowed share of errors among the accepted.
         delta: Probability that the guarantee may fail, in (0, 1).
         coverage: Least share to accept, instead of `risk`.
-        method: `"ltt"` or `"sgr"`, with `delta`, as in
-            `SelectiveClassifier.fit`.
         tune_fraction: Share of the rows, in (0, 1), that fits the temperature.
         seed: Seed of this split.
         score: The score that the file ranks by afterwards, a name or a
@@ -145,7 +142,7 @@ def recalibrate_file(
         Test, 2021, https://arxiv.org/abs/2110.01052
     """
     check_tensorflow("`recalibrate_file`")
-    target = Target(risk, coverage, delta, method).check()
+    target = ErrorTarget(risk, coverage, delta).check()
     check_share("tune_fraction", tune_fraction, positive=True)
     check_integer("batch_size", batch_size, 1)
     name = format_of(path_of(path), None)
@@ -192,7 +189,7 @@ def _recalibrated(
     path: Path,
     made: Path,
     data: _Data,
-    target: Target,
+    target: ErrorTarget,
     score: Any,
     tune_fraction: float,
     seed: int,
@@ -242,7 +239,7 @@ def _recalibrated(
     return Recalibration(
         made,
         temperature,
-        cast(ChosenThreshold, selector.chosen),
+        cast(Choice, selector.chosen),
         _ece(old, correct),
         _ece(after["confidence"][counted], correct),
         len(tune.labels),

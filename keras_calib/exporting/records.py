@@ -8,11 +8,7 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
-from keras_calib.selection import (
-    MixtureThreshold,
-    PriorThreshold,
-    SelectiveClassifier,
-)
+from keras_calib.selection import SelectiveClassifier
 from keras_calib.selection.data_hash import cost_rows, rows_of
 
 __all__ = ["check_like_fit", "save_records"]
@@ -93,27 +89,30 @@ def check_like_fit(selector: Any, what: str) -> None:
     `what` names the caller in the error.
     """
     chosen = getattr(selector, "chosen", None)
-    if isinstance(chosen, PriorThreshold | MixtureThreshold):
+    if chosen is not None and chosen.kind in ("prior", "mixtures"):
         raise value_error(
             f"{what} needs a `selector` whose guarantee is for data like those "
             "of its fit: certificates are not for `target_prior` and "
             "`one_threshold`",
-            chosen=type(chosen).__name__,
+            kind=chosen.kind,
         )
 
 
 def _columns(selector: SelectiveClassifier) -> dict[str, Any]:
     """The columns of the records by name, in canonical order."""
-    if selector._group_table is not None:
+    chosen = selector.chosen
+    tables = () if chosen is None else chosen.tables
+    ladders = [ladder for ladder, *_ in tables]
+    if selector.groups and ladders:
         names, parts = [], []
-        for name, one in selector._group_table[0].items():
+        for name, one in zip(selector.groups, ladders, strict=True):
             if one is not None:
-                _check_counts(one[0].counts)
-                parts.append(rows_of(one[0]))
+                _check_counts(one.counts)
+                parts.append(rows_of(one))
                 names += [name] * len(parts[-1][0])
         score, correct = (np.concatenate(x) for x in zip(*parts, strict=True))
         return {"group": np.array(names), "score": score, "correct": correct}
-    if selector._table is None:
+    if chosen is None or not ladders:
         raise RuntimeError(
             invalid(
                 "`selector` must have its data, which loaded layers do not "
@@ -121,10 +120,10 @@ def _columns(selector: SelectiveClassifier) -> dict[str, Any]:
                 fitted=selector.fitted,
             )
         )
-    found = selector._table[0]
+    found = ladders[0]
     _check_counts(found.counts)
-    if selector._cost_records is not None:
-        score, cost, correct = cost_rows(*selector._cost_records)
+    if chosen.cost_rows is not None:
+        score, cost, correct = cost_rows(*chosen.cost_rows)
         return {"score": score, "cost": cost, "correct": correct}
     score, correct = rows_of(found)
     return {"score": score, "correct": correct}

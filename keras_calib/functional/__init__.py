@@ -30,9 +30,12 @@ from keras_calib.functional.binned import (
     mce,
     rmsce,
 )
-from keras_calib.functional.canonical import canonical_calibration_error
 from keras_calib.functional.classwise import classwise_ece
-from keras_calib.functional.comparison import Comparison, compare
+from keras_calib.functional.comparison import (
+    Comparison,
+    compare,
+    prediction_flips,
+)
 from keras_calib.functional.confidence import (
     mean_confidence,
     objectness_deviation,
@@ -97,7 +100,6 @@ __all__ = [
     "by_group_from_top1",
     "calibration_decomposition",
     "calibration_test",
-    "canonical_calibration_error",
     "classwise_ece",
     "clopper_pearson",
     "compare",
@@ -130,6 +132,7 @@ __all__ = [
     "overconfidence_error",
     "p_norm",
     "per_image",
+    "prediction_flips",
     "prob_margin",
     "risk_at_coverage",
     "risk_coverage_curve",

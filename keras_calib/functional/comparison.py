@@ -1,4 +1,4 @@
-"""Comparison of a metric of two networks on the same samples."""
+"""Comparison of the predictions of two networks on the same samples."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,11 +8,18 @@ from scipy.stats import norm
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import tail_of
-from keras_calib.inputs.checks import check_integer, generator
+from keras_calib.inputs.checks import (
+    check_integer,
+    check_not_empty,
+    check_two_classes,
+    class_axis,
+    generator,
+)
+from keras_calib.inputs.rows import check_no_nan
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "compare", "flipped_share", "prediction_flips"]
 
 
 class Comparison(NamedTuple):
@@ -135,3 +142,47 @@ def compare(
         p_value = float(2.0 * norm.sf(abs(observed) / error))
     found = (*values, observed, observed - reach, observed + reach, p_value)
     return Comparison._make(map(float, found))
+
+
+def prediction_flips(before: Any, after: Any) -> float:
+    """Share of samples whose predicted class changes.
+
+    Use it to see how much training, or a calibrator that can change the
+    class, alters predictions.
+
+    Args:
+        before: Logits or probabilities `(..., num_classes)` before a change.
+        after: Those of the same samples after it, of the same shape.
+
+    Returns:
+        Share in [0, 1]. The first of tied classes is the predicted one.
+
+    Raises:
+        ValueError: If shapes differ, there are no samples, or one is NaN.
+
+    Example:
+
+    >>> import keras_calib
+    >>> keras_calib.prediction_flips([[2, 1], [2, 1]], [[2, 1], [1, 2]])
+    0.5
+
+    Reference:
+        Park et al., ACLS, ICCV 2023, "Limitation",
+        https://arxiv.org/abs/2308.11911
+    """
+    before, after = as_array(before, "before"), as_array(after, "after")
+    check_not_empty("before", before)
+    check_two_classes("before", before, class_axis(before, -1, "before"))
+    if before.shape != after.shape:
+        rule = "`before` and `after` must have the same shape"
+        shapes = {"before.shape": before.shape, "after.shape": after.shape}
+        raise value_error(rule, **shapes)
+    for x, name in ((before, "before"), (after, "after")):
+        check_no_nan(x, False, name)
+    return flipped_share(before.argmax(axis=-1), after.argmax(axis=-1))
+
+
+def flipped_share(before: np.ndarray, after: np.ndarray) -> float:
+    """Share of the class ids >= 0 that differ; NaN without any."""
+    count = np.count_nonzero(after >= 0)
+    return float(np.count_nonzero(before != after) / count) if count else np.nan

@@ -20,12 +20,12 @@ __all__ = [
     "check_in",
     "check_integer",
     "check_keys",
-    "check_loss",
     "check_not_empty",
     "check_number",
     "check_rank",
     "check_rows",
     "check_share",
+    "check_two_classes",
     "class_axis",
     "generator",
     "located",
@@ -105,18 +105,6 @@ def check_share(name: str, value: Any, *, positive: bool = False) -> None:
     check_at_most(name, value, 1.0)
 
 
-def check_loss(loss: Any) -> None:
-    """Raise TypeError unless `loss` is callable; its name does not suffice."""
-    if not callable(loss):
-        raise type_error(
-            "`loss` must be a loss such as "
-            "`keras.losses.CategoricalCrossentropy(from_logits=True)`, or "
-            "a function of labels and logits; a name does not say whether "
-            "it takes logits",
-            loss=loss,
-        )
-
-
 def check_in(name: str, value: Any, allowed: Sequence) -> None:
     """Raise ValueError unless `value` is one of `allowed`."""
     if value not in allowed:
@@ -167,7 +155,10 @@ def check_rows(name: str, x: Any, logits: Any) -> None:
 
 
 def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
-    """Check the axis of the classes, and return it as a number >= 0."""
+    """Check the axis of the classes, and return it as a number >= 0.
+
+    A batch may be empty, but not the other axes.
+    """
     rank = len(y_pred.shape)
     meaning = "(batch, ..., num_classes)"
     if rank == 1:
@@ -182,7 +173,20 @@ def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
             axis=axis,
             **{f"{name}.shape": shape_of(y_pred)},
         )
-    return axis % rank
+    axis %= rank
+    sizes = list(y_pred.shape)
+    del sizes[0 if axis else 1]
+    if 0 in sizes:
+        check_not_empty(name, y_pred)
+    return axis
+
+
+def check_two_classes(name: str, logits: Any, axis: int) -> None:
+    """Refuse one output in place of the logits of two classes."""
+    if logits.shape[axis] == 1:
+        rule = f"`{name}` must have two classes or more; for one output z pass "
+        shape = {f"{name}.shape": shape_of(logits)}
+        raise value_error(rule + "[0, z]", **shape)
 
 
 def located(bad: np.ndarray) -> dict[str, Any]:

@@ -10,11 +10,9 @@ from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.loss import MultiLabelLoss
 from keras_calib.labels.metric import MultiLabelMetric
 from keras_calib.labels.selector import MultiLabelSelector
-from keras_calib.labels.thresholds import LabelThresholds
 from keras_calib.labels.wrapping import MultiLabel
 
 __all__ = [
-    "LabelThresholds",
     "MultiLabel",
     "MultiLabelCalibrator",
     "MultiLabelLoss",

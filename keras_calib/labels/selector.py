@@ -23,29 +23,29 @@ from keras_calib.labels.columns import (
     read_columns,
 )
 from keras_calib.labels.thresholds import (
-    ExampleTarget,
-    LabelThresholds,
-    choose_of_labels,
-    example_records,
+    ShareTarget,
+    ladders_of_labels,
+    outcomes_of_examples,
     split_rows,
     weighted,
 )
-from keras_calib.numerics.arrays import as_array
-from keras_calib.selection.candidates import (
-    candidates,
+from keras_calib.selection.choice import Choice
+from keras_calib.selection.classifier import SelectiveClassifier
+from keras_calib.selection.ladder import (
     check_equal_weights,
     check_units,
+    read_outcomes,
 )
-from keras_calib.selection.classifier import SelectiveClassifier
-from keras_calib.selection.selector_layer import SelectorLayer
-from keras_calib.selection.thresholds import ChosenThreshold, Target, choose
-from keras_calib.selection.tuning import by_blocks, check_nothing_to_tune
+from keras_calib.selection.rules import by_blocks
+from keras_calib.selection.selector import Selector
+from keras_calib.selection.thresholds import ErrorTarget
+from keras_calib.selection.tuning import check_nothing_to_tune
 
 __all__ = ["MultiLabelSelector", "selector_of"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class MultiLabelSelector(FitsLabelsOnModel, SelectorLayer):
+class MultiLabelSelector(FitsLabelsOnModel, Selector):
     """Abstains from answers to single labels, or to whole examples.
 
     Use it to let a model of several labels answer only where it is sure
@@ -84,7 +84,7 @@ class MultiLabelSelector(FitsLabelsOnModel, SelectorLayer):
     >>> selector = MultiLabelSelector().fit(labels, logits, risk=0.0)
     >>> selector.threshold.tolist()
     [1.5, 2.5]
-    >>> selector.chosen.label_coverage
+    >>> selector.chosen.group_coverage
     (0.5, 0.5)
 
     Reference:
@@ -94,7 +94,6 @@ class MultiLabelSelector(FitsLabelsOnModel, SelectorLayer):
     """
 
     fits_batches = False
-    kinds_of_facts = {"label": LabelThresholds}
 
     def __init__(
         self,
@@ -104,7 +103,7 @@ class MultiLabelSelector(FitsLabelsOnModel, SelectorLayer):
         example: str = "worst",
         label_names: Sequence[str] | None = None,
         threshold: Any = None,
-        chosen: LabelThresholds | ChosenThreshold | None = None,
+        chosen: Choice | None = None,
         name: str = "multi_label_selector",
         **kwargs: Any,
     ):
@@ -126,12 +125,7 @@ class MultiLabelSelector(FitsLabelsOnModel, SelectorLayer):
         if label_names is None and calibrator is not None:
             label_names = calibrator.label_names
         self.label_names = check_label_names(label_names, None)
-        self.check_facts(threshold, chosen)
-        self._chosen = chosen
-        if threshold is not None:
-            self.set_threshold(as_array(threshold, "threshold", "float32"))
-            if chosen is not None:
-                self.note_fits()
+        self.set_threshold(threshold, chosen)
 
     def fit(
         self,
@@ -168,9 +162,8 @@ class MultiLabelSelector(FitsLabelsOnModel, SelectorLayer):
             coverage: Least share to accept, instead of `risk`.
             delta: Probability that the guarantee may fail, in (0, 1). None
                 bounds the risk on these examples only.
-            method: With `delta`, `"ltt"` for Learn then Test, or `"sgr"`; for
-                `"mean"` `"betting"` or `"hoeffding_bentkus"`. None takes the
-                first.
+            method: With `delta` and `"mean"`, `"betting"` or
+                `"hoeffding_bentkus"`. None takes the first.
             at_once: Whether the labels share `delta`, equally.
             tune_fraction: Share of the rows, drawn at random, that fits an
                 unfitted calibrator; the rest chooses the thresholds.
@@ -189,10 +182,16 @@ class MultiLabelSelector(FitsLabelsOnModel, SelectorLayer):
         self.check_labels(labels)
         check_flag("at_once", at_once)
         target: Any
+        target = ErrorTarget(risk, coverage, delta)
         if self.by == "example" and self.example == "mean":
-            target = ExampleTarget(risk, coverage, delta, method).check()
-        else:
-            target = Target(risk, coverage, delta, method or "ltt").check()
+            target = ShareTarget(target, method)
+        elif method not in (None, "ltt"):
+            raise value_error(
+                '`method` must be None unless `example="mean"`: risks have '
+                "exact binomial tests",
+                method=method,
+            )
+        target.check()
         logits, sample_weight = read_masked(
             logits, "logits", sample_weight, by_label=True
         )
@@ -283,30 +282,18 @@ class MultiLabelSelector(FitsLabelsOnModel, SelectorLayer):
             shown = columns.weight[columns.weight > 0]
             check_equal_weights(shown, target.delta)
         score = by_blocks(self._score, columns.outputs)
-        chosen: Any
-        if self.by == "example":
-            records = example_records(columns, right, self.example)
-            kept, correct, weight = records
-            if isinstance(target, ExampleTarget):
-                chosen = target.choose(score[kept], correct, weight)
-            else:
-                some = candidates(score[kept], correct, weight, target.delta)
-                chosen, _ = choose(some, target)
-        else:
-            found = []
-            for k in range(columns.num_labels):
-                kept = slice(None)
-                if columns.present is not None:
-                    kept = columns.present[:, k]
-                weight = columns.weight
-                weight = None if weight is None else weight[kept, k]
-                record = score[kept, k], right[kept, k], weight
-                some = len(record[0]) > 0
-                found.append(
-                    candidates(*record, target.delta) if some else None
-                )
+        if self.by == "label":
             names = self.label_names or range(columns.num_labels)
-            chosen = choose_of_labels(names, found, target, at_once)
+            ladders = ladders_of_labels(columns, score, right, target.delta)
+            chosen = target.choose_each(names, ladders, "labels", at_once)
+        else:
+            found = outcomes_of_examples(columns, score, right, self.example)
+            if isinstance(target, ErrorTarget):
+                correct = 1.0 - found.loss
+                found = read_outcomes(
+                    found.score, correct, found.weight, target.delta
+                )
+            chosen = target.choose(found)
         self.keep(chosen)
 
     def build(self, input_shape):
@@ -329,14 +316,8 @@ class MultiLabelSelector(FitsLabelsOnModel, SelectorLayer):
             "calibrator": self.calibrator,
         }
 
-    def keep(self, chosen: LabelThresholds | ChosenThreshold) -> None:
-        """Takes the threshold of facts, and notes the calibrator's fit."""
-        self.set_threshold(np.asarray(chosen.threshold, "float32"))
-        self._chosen = chosen
-        self.note_fits()
-
-    def set_threshold(self, threshold: np.ndarray) -> None:
-        """Makes the variable if need be, and sets it."""
+    def check_threshold(self, threshold: np.ndarray) -> None:
+        """Raises ValueError unless there is one for each label, by label."""
         if np.isnan(threshold).any() or threshold.ndim != (self.by == "label"):
             raise value_error(
                 "`threshold` must be a number by example, and one for each "
@@ -344,9 +325,6 @@ class MultiLabelSelector(FitsLabelsOnModel, SelectorLayer):
                 by=self.by,
                 shape=threshold.shape,
             )
-        self.make_threshold(threshold.shape)
-        self._threshold.assign(threshold)
-        self.mark_fitted()
 
 
 def selector_of(part: SelectiveClassifier, **options: Any) -> Any:

@@ -1,8 +1,9 @@
 """Losses that calibrate during training: a function and a class for each.
 
-Lives here: losses per sample, and losses with a term over the whole batch. Not
-here: the models that some losses need (`training`).
-Floor: above `formulas`, beside `metrics`, `calibrators` and `data`.
+Lives here: losses per sample, losses with a term over the whole batch, and what
+a loss adds to cross entropy (`regularizers`). Not here: the models that some
+losses need (`training`).
+Floor: above `formulas` and `predictions`, beside `metrics` and `data`.
 """
 
 from keras_calib.formulas.targets import (
@@ -36,6 +37,13 @@ from keras_calib.losses.focal import (
 from keras_calib.losses.kernel import MMCE, mmce
 from keras_calib.losses.margin import ACLS, MbLS, acls, mbls
 from keras_calib.losses.pairwise import CPC, cpc
+from keras_calib.losses.regularizers import (
+    EffectiveLabels,
+    RegularizerHistogram,
+    effective_labels,
+    inactive_share,
+    regularizer_histogram,
+)
 from keras_calib.losses.smoothing import (
     AdaptiveLabelSmoothing,
     LabelSmoothing,
@@ -54,6 +62,7 @@ __all__ = [
     "CRLMargin",
     "ConfidencePenalty",
     "DCA",
+    "EffectiveLabels",
     "FLSD",
     "FocalLoss",
     "InverseFocalLoss",
@@ -65,6 +74,7 @@ __all__ = [
     "MbLS",
     "NACL",
     "PerSampleLoss",
+    "RegularizerHistogram",
     "SVLS",
     "UniformityPenalty",
     "acls",
@@ -78,8 +88,10 @@ __all__ = [
     "cpc",
     "crl_margin",
     "dca",
+    "effective_labels",
     "flsd",
     "focal_loss",
+    "inactive_share",
     "inverse_focal_loss",
     "l1_ace",
     "label_relaxation",
@@ -89,6 +101,7 @@ __all__ = [
     "mmce",
     "nacl",
     "objectness_targets",
+    "regularizer_histogram",
     "smooth_labels",
     "svls",
     "uniformity_penalty",

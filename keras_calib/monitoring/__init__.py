@@ -14,15 +14,12 @@ if TYPE_CHECKING:
     from keras_calib.monitoring.evaluation import LoggedEpoch
     from keras_calib.monitoring.logger import CalibrationLogger
     from keras_calib.monitoring.monitor import Monitor
-    from keras_calib.monitoring.windows import add_windows, window_sums
 
 __all__ = [
     "Alarm",
     "CalibrationLogger",
     "LoggedEpoch",
     "Monitor",
-    "add_windows",
-    "window_sums",
 ]
 
 __getattr__ = late_names(
@@ -32,6 +29,5 @@ __getattr__ = late_names(
         "evaluation": "LoggedEpoch",
         "logger": "CalibrationLogger",
         "monitor": "Monitor",
-        "windows": "add_windows window_sums",
     },
 )

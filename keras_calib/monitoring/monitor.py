@@ -33,7 +33,7 @@ from keras_calib.monitoring.outcomes import (
 )
 from keras_calib.monitoring.waiting import Waiting
 from keras_calib.monitoring.watch import Watch
-from keras_calib.selection.thresholds import ChosenThreshold
+from keras_calib.selection.choice import Choice
 
 if TYPE_CHECKING:
     from keras_calib.selection.classifier import SelectiveClassifier
@@ -105,7 +105,7 @@ class Monitor:
 
     def __init__(
         self,
-        selector: "SelectiveClassifier | ChosenThreshold | None" = None,
+        selector: "SelectiveClassifier | Choice | None" = None,
         *,
         risk: float | None = None,
         coverage: tuple[float, float] | None = None,

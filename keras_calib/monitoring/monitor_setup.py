@@ -22,12 +22,7 @@ from keras_calib.monitoring.hypotheses import (
     RiskHolds,
 )
 from keras_calib.monitoring.monitor_state import VERSION, differences
-from keras_calib.selection import (
-    ChosenThreshold,
-    GroupThresholds,
-    MixtureThreshold,
-    PriorThreshold,
-)
+from keras_calib.selection.choice import Choice
 
 if TYPE_CHECKING:
     from keras_calib.selection import SelectiveClassifier
@@ -51,7 +46,7 @@ class Setup(NamedTuple):
     @classmethod
     def of(
         cls,
-        selector: "SelectiveClassifier | ChosenThreshold | None",
+        selector: "SelectiveClassifier | Choice | None",
         risk: float | None,
         coverage: tuple[float, float] | None,
         alpha: float,
@@ -64,7 +59,7 @@ class Setup(NamedTuple):
         chosen = _chosen_of(selector)
         if risk is None and chosen is not None:
             # None without a guarantee, and with costs, which certify another.
-            risk = chosen.certified_risk
+            risk = chosen.risk_limit
             if risk is None:
                 warn(
                     "`Monitor` does not watch the risk, as the selector has no "
@@ -170,7 +165,7 @@ def alike(monitors: Any, kind: type) -> list[Any]:
     return listed
 
 
-def _chosen_of(selector: Any) -> ChosenThreshold | None:
+def _chosen_of(selector: Any) -> Choice | None:
     chosen = selector
     if _is_selector(selector):
         chosen = selector.chosen
@@ -180,38 +175,40 @@ def _chosen_of(selector: Any) -> ChosenThreshold | None:
                 "and `coverage`",
                 selector=selector,
             )
-    if isinstance(chosen, GroupThresholds):
+    if chosen is None:
+        return None
+    if not isinstance(chosen, Choice):
+        raise type_error(
+            "`selector` must be a `SelectiveClassifier` or its `chosen`",
+            selector=selector,
+        )
+    if isinstance(chosen.threshold, tuple):
         raise value_error(
             "`selector` must have one threshold for all; with thresholds of "
             "groups use one monitor per group: give `risk` and `coverage`",
             groups=chosen.group,
         )
-    if isinstance(chosen, PriorThreshold | MixtureThreshold):
+    if chosen.kind not in ("scores", "costs"):
         raise value_error(
             "`selector` must have a threshold for data like those of its fit; "
             "after `target_prior` or `one_threshold` give `risk`, and "
             "`coverage` if you know it",
-            chosen=type(chosen).__name__,
-            certified_risk=chosen.certified_risk,
+            kind=chosen.kind,
+            limit=chosen.limit,
         )
-    if chosen is None or isinstance(chosen, ChosenThreshold):
-        return chosen
-    raise type_error(
-        "`selector` must be a `SelectiveClassifier` or its `chosen`",
-        selector=selector,
-    )
+    return chosen
 
 
 def _is_selector(selector: Any) -> bool:
     """Whether it is a layer; a record of its choice needs no Keras."""
-    if selector is None or isinstance(selector, tuple):
+    if selector is None or isinstance(selector, Choice):
         return False
     from keras_calib.selection import SelectiveClassifier
 
     return isinstance(selector, SelectiveClassifier)
 
 
-def _expected(chosen: ChosenThreshold, part: float) -> tuple[float, float]:
+def _expected(chosen: Choice, part: float) -> tuple[float, float]:
     """Interval of the accepted share.
 
     The data chose the threshold, so the interval is of all thresholds at once

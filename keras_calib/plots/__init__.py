@@ -2,25 +2,14 @@
 
 `from_predictions`, `from_model` and `from_metric` compute, `plot` draws, and
 `to_png` and `to_svg` give files. matplotlib is imported when something is
-drawn. Not here: the numbers (`functional`, `analysis`).
-Floor: above `selection` and `analysis`, beside `exporting`.
+drawn. Not here: the numbers (`functional`), and the figures of papers
+(`examples/papers`).
+Floor: above `selection`, below `exporting`.
 """
 
-from keras_calib.plots.activations import ClassActivationDisplay
 from keras_calib.plots.calibrator_choice import CalibratorChoiceDisplay
 from keras_calib.plots.classwise import ClasswiseReliabilityDisplay
 from keras_calib.plots.cumulative import CumulativeDisplay
-from keras_calib.plots.logits import (
-    MaxLogitDisplay,
-    NormalizedLogitDisplay,
-    SortedLogitsDisplay,
-)
-from keras_calib.plots.loss_curves import (
-    EffectiveLabelsDisplay,
-    LossCurveDisplay,
-    RegularizerDisplay,
-    SmoothingProfileDisplay,
-)
 from keras_calib.plots.monitor import MonitorDisplay
 from keras_calib.plots.planning import PlanDisplay
 from keras_calib.plots.reliability import ConfidenceDisplay, ReliabilityDisplay
@@ -29,20 +18,12 @@ from keras_calib.plots.segmentation import SegmentationDisplay
 
 __all__ = [
     "CalibratorChoiceDisplay",
-    "ClassActivationDisplay",
     "ClasswiseReliabilityDisplay",
     "ConfidenceDisplay",
     "CumulativeDisplay",
-    "EffectiveLabelsDisplay",
-    "LossCurveDisplay",
-    "MaxLogitDisplay",
     "MonitorDisplay",
-    "NormalizedLogitDisplay",
     "PlanDisplay",
-    "RegularizerDisplay",
     "ReliabilityDisplay",
     "RiskCoverageDisplay",
     "SegmentationDisplay",
-    "SmoothingProfileDisplay",
-    "SortedLogitsDisplay",
 ]

@@ -153,7 +153,7 @@ class ModelDisplay(Display):
     ) -> Self:
         """Makes the display from a model's predictions on a data set.
 
-        Displays of classes and of logits keep all predictions in memory; the
+        `ClasswiseReliabilityDisplay` keeps all predictions in memory; the
         others stream them.
 
         Args:

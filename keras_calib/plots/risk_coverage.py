@@ -22,7 +22,7 @@ from keras_calib.plots.display import (
 )
 from keras_calib.plots.reliability import streamed
 from keras_calib.predictions.batches import check_reread
-from keras_calib.selection import ChosenThreshold
+from keras_calib.selection import Choice
 
 __all__ = ["RiskCoverageDisplay"]
 
@@ -45,7 +45,7 @@ class RiskCoverageDisplay(ModelDisplay):
             band is the exact binomial 95 % interval at each coverage, valid
             for one point chosen in advance, and needs equal weights. With
             votes it is that of one vote for each sample, which is wider.
-        points: Operating points, `ChosenThreshold` by name. A certified risk
+        points: Operating points, `Choice` by name. A certified risk
             is drawn as a line that ends at the point.
 
     Example:
@@ -65,7 +65,7 @@ class RiskCoverageDisplay(ModelDisplay):
     values: dict[str, float]
     _: dataclasses.KW_ONLY
     counts: dict[str, int] | None = None
-    points: dict[str, ChosenThreshold] | None = None
+    points: dict[str, Choice] | None = None
 
     def __post_init__(self):
         self.counts, self.points = self.counts or {}, self.points or {}
@@ -88,7 +88,7 @@ class RiskCoverageDisplay(ModelDisplay):
         probs: Any,
         *,
         band: bool = False,
-        points: dict[str, ChosenThreshold] | None = None,
+        points: dict[str, Choice] | None = None,
         **options: Any,
     ) -> Self:
         """Makes the display from a whole data set.
@@ -98,7 +98,7 @@ class RiskCoverageDisplay(ModelDisplay):
             probs: Probabilities `(n, ..., num_classes)`, or a dict of them
                 by the name of the model.
             band: Whether to draw bands, which exclude `sample_weight`.
-            points: Operating points, `ChosenThreshold` by name.
+            points: Operating points, `Choice` by name.
             **options: `from_logits`, `sample_weight`, `ignore_class` and
                 `votes`, as in `aurc`.
 
@@ -158,7 +158,7 @@ class RiskCoverageDisplay(ModelDisplay):
         metrics: Any,
         *,
         band: bool = False,
-        points: dict[str, ChosenThreshold] | None = None,
+        points: dict[str, Choice] | None = None,
     ) -> Self:
         """Makes the display from updated selection metrics.
 
@@ -168,7 +168,7 @@ class RiskCoverageDisplay(ModelDisplay):
                 model.
             band: Whether to draw bands, for `CalibrationMetrics` with equal
                 weights only.
-            points: Operating points, `ChosenThreshold` by name.
+            points: Operating points, `Choice` by name.
 
         Raises:
             TypeError: If a metric is another one.
@@ -207,7 +207,7 @@ class RiskCoverageDisplay(ModelDisplay):
                 highest = max(highest, float(high[-1]))
         for i, (name, point) in enumerate((self.points or {}).items()):
             _mark(ax, name, point, _MARKERS[i % len(_MARKERS)])
-            highest = max(highest, point.risk, point.certified_risk or 0.0)
+            highest = max(highest, point.risk, point.risk_limit or 0.0)
         ax.set(
             xlim=(0, 1),
             ylim=(0, max(1.1 * highest, 1e-3)),
@@ -222,13 +222,13 @@ def _by_name(given: Any) -> dict:
     return given if isinstance(given, dict) else {"model": given}
 
 
-def _mark(ax: Any, name: str, point: ChosenThreshold, marker: str) -> None:
+def _mark(ax: Any, name: str, point: Choice, marker: str) -> None:
     label = f"{plain(name)}: coverage {point.coverage:.3f},\n"
     if point.confidence is not None:
         label += f"confidence from {point.confidence:.4g}, "
     label += f"risk {point.risk:.4f}"
     style = {"color": "black", "linewidth": 1}
-    if (limit := point.certified_risk) is not None:
+    if (limit := point.risk_limit) is not None:
         label += f", certified {limit:.4g}"
         ax.plot([0.0, point.coverage], [limit] * 2, linestyle=":", **style)
     ax.plot(

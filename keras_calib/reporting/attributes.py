@@ -141,7 +141,7 @@ def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:
             if (p := x.get("risk_p_holm")) is not None and p <= 0.05
         ],
     }
-    limit = getattr(chosen, "certified_risk", None)
+    limit = getattr(chosen, "risk_limit", None)
     if limit is not None:
         above = [x for x in rows if (x.get("risk_low") or 0.0) > limit]
         text = (

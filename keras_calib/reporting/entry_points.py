@@ -12,7 +12,7 @@ from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.batches import (
-    Batch,
+    Examples,
     Predictor,
     batches_of,
     count_batches,
@@ -366,7 +366,7 @@ def report_of_batches(
 
 
 def _predicted(
-    batch: Batch, predictors: list[Predictor], told: list[Told]
+    batch: Examples, predictors: list[Predictor], told: list[Told]
 ) -> tuple:
     """Labels, outputs of each model, weights and inputs of one batch."""
     labels = labels_of(batch)

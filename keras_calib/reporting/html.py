@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -315,14 +316,14 @@ def _risk_picture(
     sums, points = evaluation.final.bins(), {}
     chosen = getattr(evaluation.selector, "chosen", None)
     if chosen is not None and found is not None:
-        here = chosen._replace(
-            coverage=found["coverage"], risk=found["risk"]["value"]
+        here = replace(
+            chosen, coverage=found["coverage"], risk=found["risk"]["value"]
         )
         if evaluation.options.votes:
             # The certified risk is of one class for each sample.
-            here = here._replace(certified_risk=None)
+            here = replace(here, limit=None)
         points = {
-            "selector on its own data": chosen._replace(certified_risk=None),
+            "selector on its own data": replace(chosen, limit=None),
             "selector on these data": here,
         }
     display = RiskCoverageDisplay.from_metric(

@@ -266,13 +266,15 @@ class LabelEvaluation:
         chosen = getattr(self.selector, "chosen", None)
         by_label = self.selector.by == "label"
         sums, squares = self._selected
-        limit = getattr(chosen, "certified_risk", None)
+        limit = getattr(chosen, "risk_limit", None)
         found: dict[str, Any] = {
             "by": self.selector.by,
             "example": self.selector.example,
             "certified_risk": limit,
             "delta": getattr(chosen, "delta", None),
-            "at_once": getattr(chosen, "at_once", True),
+            "at_once": True
+            if chosen is None
+            else chosen.facts.get("at_once", True),
             **_accepted(
                 sums.sum(axis=-1) if by_label else sums,
                 squares.sum(axis=-1) if by_label else squares,

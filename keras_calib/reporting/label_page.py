@@ -151,12 +151,10 @@ def _about_selector(part: Any) -> str:
     chosen = part.chosen
     if chosen is None:
         return text
-    size = np.max(chosen.num_samples)
+    size = max(chosen.group_samples, default=chosen.num_samples)
     text += f", chosen on {size:,} examples of its own"
-    if chosen.certified_risk is not None:
-        text += (
-            f", risk {chosen.certified_risk:.4g} with delta {chosen.delta:.4g}"
-        )
+    if chosen.limit is not None:
+        text += f", risk {chosen.limit:.4g} with delta {chosen.delta:.4g}"
     return text
 
 

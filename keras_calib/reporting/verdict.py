@@ -3,7 +3,7 @@
 from typing import Any
 
 from keras_calib.metrics.mean_gap import MeanGap
-from keras_calib.selection import ChosenThreshold
+from keras_calib.selection import Choice
 
 __all__ = [
     "AGAIN",
@@ -130,7 +130,7 @@ def change_of(before: tuple[MeanGap, dict], after: tuple[MeanGap, dict]) -> str:
 
 
 def about_selection(
-    found: dict, chosen: ChosenThreshold | None, *, votes: bool = False
+    found: dict, chosen: Choice | None, *, votes: bool = False
 ) -> tuple[list[str], bool]:
     """Sentences on the selector, and whether data contradict its guarantee.
 
@@ -146,9 +146,9 @@ def about_selection(
         f"predictions, those above its threshold; {value} {wrong} (with 95 % "
         f"certainty {low} to {high})."
     ]
-    if chosen is None or chosen.certified_risk is None or chosen.delta is None:
+    if chosen is None or chosen.risk_limit is None or chosen.delta is None:
         return texts, False
-    limit = percent(chosen.certified_risk, 2)
+    limit = percent(chosen.risk_limit, 2)
     texts.append(
         f"It was certified for a risk of at most {limit}, with probability "
         f"{percent(1.0 - chosen.delta)}."
@@ -159,7 +159,7 @@ def about_selection(
             "confirm nor contradict it."
         )
         return texts, False
-    broken = risk["low"] > chosen.certified_risk
+    broken = risk["low"] > chosen.risk_limit
     texts.append(
         f"These data speak against it: the risk on them is above {limit}. "
         "They differ from the data that the threshold was chosen on, or "

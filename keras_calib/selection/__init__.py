@@ -10,42 +10,32 @@ from typing import TYPE_CHECKING
 from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
+    from keras_calib.selection.choice import Choice, ThresholdTable
     from keras_calib.selection.classifier import SelectiveClassifier
-    from keras_calib.selection.cost_records import choose_threshold_by_cost
-    from keras_calib.selection.group_names import combined_groups
-    from keras_calib.selection.group_thresholds import (
-        GroupThresholds,
-        choose_group_thresholds,
-    )
+    from keras_calib.selection.costs import choose_threshold_by_cost
     from keras_calib.selection.normalization import LogitNormalization
     from keras_calib.selection.plan_tables import LabelTable, Plan, SizeTable
     from keras_calib.selection.planning import plan
-    from keras_calib.selection.risks import ControlledRisks, control_risks
+    from keras_calib.selection.risks import control_risks
+    from keras_calib.selection.served_groups import combined_groups
     from keras_calib.selection.shift import (
         choose_threshold_for_mixtures,
         choose_threshold_for_prior,
     )
-    from keras_calib.selection.shifted_facts import (
-        MixtureThreshold,
-        PriorThreshold,
-    )
+    from keras_calib.selection.targets import Target
     from keras_calib.selection.thresholds import (
-        ChosenThreshold,
-        ThresholdTable,
+        choose_group_thresholds,
         choose_threshold,
     )
 
 __all__ = [
-    "ChosenThreshold",
-    "ControlledRisks",
-    "GroupThresholds",
+    "Choice",
     "LabelTable",
     "LogitNormalization",
-    "MixtureThreshold",
     "Plan",
-    "PriorThreshold",
     "SelectiveClassifier",
     "SizeTable",
+    "Target",
     "ThresholdTable",
     "choose_group_thresholds",
     "choose_threshold",
@@ -60,16 +50,16 @@ __all__ = [
 __getattr__ = late_names(
     __name__,
     {
+        "choice": "Choice ThresholdTable",
         "classifier": "SelectiveClassifier",
-        "cost_records": "choose_threshold_by_cost",
-        "group_names": "combined_groups",
-        "group_thresholds": "GroupThresholds choose_group_thresholds",
+        "costs": "choose_threshold_by_cost",
         "normalization": "LogitNormalization",
         "plan_tables": "LabelTable Plan SizeTable",
         "planning": "plan",
-        "risks": "ControlledRisks control_risks",
+        "risks": "control_risks",
+        "served_groups": "combined_groups",
         "shift": "choose_threshold_for_mixtures choose_threshold_for_prior",
-        "shifted_facts": "MixtureThreshold PriorThreshold",
-        "thresholds": "ChosenThreshold ThresholdTable choose_threshold",
+        "targets": "Target",
+        "thresholds": "choose_group_thresholds choose_threshold",
     },
 )

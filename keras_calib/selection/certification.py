@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import gammaincinv
 
 from keras_calib.formulas.intervals import binomial_p_value
-from keras_calib.selection.guarantees import starts
+from keras_calib.selection.claims import starts
 from keras_calib.selection.population import Population
 
 __all__ = ["certified_coverage"]

@@ -2,43 +2,53 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self, Unpack, cast
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid, type_error, value_error
-from keras_calib.calibrators import Calibrator, CalibratorChoice
-from keras_calib.formulas import scores
+from keras_calib.backend.errors import invalid, type_error, value_error, warn
+from keras_calib.calibrators import (
+    Calibrator,
+    CalibratorChoice,
+    PriorCorrection,
+)
+from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.weights import masked_weight, read_masked
 from keras_calib.numerics.arrays import as_array, at_least_float32
-from keras_calib.predictions.fits_on_model import FitsOnModel
+from keras_calib.predictions.collect import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
-from keras_calib.selection.answers import has_confidence, interval_of_label
-from keras_calib.selection.candidates import check_units
-from keras_calib.selection.cost_targets import CostTarget, read_target
-from keras_calib.selection.costs import CostLayer, CostRule, rule_of
-from keras_calib.selection.group_names import read_groups
-from keras_calib.selection.group_thresholds import GroupThresholds
-from keras_calib.selection.prior_targets import PriorTarget
-from keras_calib.selection.shift import read_classes
-from keras_calib.selection.shifted_fits import labels_of, shifted_target
-from keras_calib.selection.thresholds import ChosenThreshold, Target
+from keras_calib.selection.choice import Choice
+from keras_calib.selection.data_hash import with_hashes
+from keras_calib.selection.ladder import check_units, counted, read_outcomes
+from keras_calib.selection.rules import (
+    CostRule,
+    ScoreRule,
+    has_confidence,
+    interval_of_label,
+)
+from keras_calib.selection.selector import Selector
+from keras_calib.selection.served_groups import read_groups
+from keras_calib.selection.shift import PriorTarget, read_classes
+from keras_calib.selection.targets import Target, target_of
 from keras_calib.selection.tuning import (
     HeldOut,
-    apply_score,
     check_nothing_to_tune,
     tuned,
 )
 
 __all__ = ["SelectiveClassifier"]
 
+# Largest difference of two priors that are one.
+_SAME = 1e-3
+
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SelectiveClassifier(CostLayer, FitsOnModel):
+class SelectiveClassifier(Selector, FitsOnModel):
     """A classifier that abstains when its score is below a threshold.
 
     Use it to let a model answer only when it is sure enough. It calibrates
@@ -83,6 +93,7 @@ class SelectiveClassifier(CostLayer, FitsOnModel):
     """
 
     fits_batches = False
+    stored_parts = ("calibrator", "score")
 
     def __init__(
         self,
@@ -91,7 +102,7 @@ class SelectiveClassifier(CostLayer, FitsOnModel):
         score: str | Callable[[Any], Any] | Sequence = "msp",
         costs: Any = None,
         threshold: Any = None,
-        chosen: ChosenThreshold | GroupThresholds | None = None,
+        chosen: Choice | None = None,
         name: str = "selective_classifier",
         **kwargs: Any,
     ):
@@ -106,22 +117,50 @@ class SelectiveClassifier(CostLayer, FitsOnModel):
             )
         self.calibrator = calibrator
         several = isinstance(score, list | tuple)
-        self._scores = tuple(cast(Sequence, score)) if several else (score,)
-        self._functions = tuple(
-            s if s == "msp" else scores.get(s) for s in self._scores
-        )
-        if not self._scores or (several and threshold is not None):
+        given = tuple(cast(Sequence, score)) if several else (score,)
+        if not given or (several and threshold is not None):
             raise value_error(
                 "`score` must be one score if `threshold` is given, "
                 "otherwise one or several",
                 score=score,
                 threshold=threshold,
             )
-        # The place of the score in use; None until `fit` has chosen.
-        self._place: Any = None if several else 0
         if costs is not None:
-            self.use_rule(rule_of(costs, score))
+            self._use(_rule_of(costs, score))
+        else:
+            self._use(*map(ScoreRule, given))
         self.set_threshold(threshold, chosen)
+
+    def _use(self, *rules: ScoreRule | CostRule) -> None:
+        """Takes rules; of several, `fit` leaves the best alone."""
+        self._rules = rules
+        # Layers among them are saved with this one.
+        self._scores = tuple(part for rule in rules for part in rule.parts)
+
+    @property
+    def _rule(self) -> ScoreRule | CostRule:
+        """The rule in use."""
+        if len(self._rules) > 1:
+            self.check_fitted()
+        return self._rules[0]
+
+    @property
+    def score(self) -> Any:
+        """The score in use; a tuple of candidates until `fit` chooses one.
+
+        With costs it is `"expected_cost"`, which stands for minus that cost.
+        """
+        names = tuple(rule.name for rule in self._rules)
+        return names if len(names) > 1 else names[0]
+
+    @property
+    def costs(self) -> Any:
+        """The cost matrix in use, float64; None without costs."""
+        return getattr(self._rules[0], "costs", None)
+
+    def parts(self) -> list[Any]:
+        """Calibrator and scores."""
+        return [*super().parts(), *self._scores]
 
     def fitted_summary(self) -> dict[str, Any]:
         """Score, threshold and calibrator by name."""
@@ -136,32 +175,19 @@ class SelectiveClassifier(CostLayer, FitsOnModel):
         labels: Any,
         logits: Any,
         *,
-        risk: float | None = None,
-        coverage: float | None = None,
-        delta: float | None = None,
-        method: str | None = None,
         costs: Any = None,
-        reject_cost: float | None = None,
-        mean_cost: float | None = None,
         tune_fraction: float | None = None,
         seed: int = 0,
         sample_weight: Any = None,
         ignore_class: int | None = None,
         groups: Any = None,
-        one_threshold: bool = False,
-        target_prior: Any = None,
+        **target: Unpack[Target],
     ) -> Self:
         """Chooses the threshold on held-out data and returns self.
 
-        With `delta`, P(a threshold is returned and its true risk exceeds
-        `risk`) <= `delta`, over draws of independent, equally weighted
-        samples. They must not have chosen network, calibrator or score: use
-        new data, or set `tune_fraction`.
-
-        `method="ltt"`, Learn then Test, tests thresholds from strict to
-        lenient by exact binomial p-values. `method="sgr"` searches over
-        coverage in ceil(log2 n) steps that share `delta`, and mostly accepts
-        less.
+        What it is to keep is named by the arguments of `Target`: most often
+        `risk` and `delta`. Thresholds are tested from strict to lenient by
+        exact binomial p-values, as Learn then Test does.
 
         With `costs` give `reject_cost`: the layer accepts answers of at most
         this expected cost (Chow's rule), which is best if the probabilities
@@ -173,23 +199,7 @@ class SelectiveClassifier(CostLayer, FitsOnModel):
                 `(n, ..., num_classes)`.
             logits: Logits before calibration `(n, ..., num_classes)`, or
                 `(n, ..., 1)` for the second of two classes.
-            risk: Largest allowed share of errors among the accepted; `fit`
-                maximises the coverage.
-            coverage: Least share to accept, instead of `risk`; `fit` takes the
-                strictest such threshold.
-            delta: Probability that the guarantee may fail, in (0, 1). None
-                bounds the risk on these samples only.
-            method: With `risk` and `delta`, `"ltt"` or `"sgr"`. With
-                `mean_cost` and `delta`, the test of Learn then Test:
-                `"betting"` or `"hoeffding_bentkus"`, or `"binomial"`, which is
-                exact, if all errors cost the same. With `reject_cost` alone,
-                `"chow"`, or `"empirical"` for the threshold of the least mean
-                cost on these samples. None takes the exact or the first one.
             costs: Costs to use from now on, as for the constructor.
-            reject_cost: Cost of asking a human, >= 0. With `mean_cost` no
-                answer of a higher expected cost is accepted either.
-            mean_cost: Largest allowed mean cost of the accepted; `fit`
-                maximises the coverage.
             tune_fraction: Share of the rows, drawn at random, that fits an
                 unfitted calibrator or score and chooses among several scores.
                 The rest chooses the threshold.
@@ -200,11 +210,9 @@ class SelectiveClassifier(CostLayer, FitsOnModel):
             ignore_class: Class id to leave out.
             groups: Group of each sample, integers or strings `(n,)`: one
                 threshold for each, as `choose_group_thresholds` says.
-            one_threshold: With `groups`, `risk` and `delta`: one threshold
-                for all, as `choose_threshold_for_mixtures` says.
-            target_prior: Share of each class in use `(num_classes,)`, for a
-                `risk` and `delta` there, as `choose_threshold_for_prior` says;
-                `method` is one of that.
+            **target: `risk`, `coverage`, `delta`, `method`, `reject_cost`,
+                `mean_cost`, `one_threshold` and `target_prior`, as `Target`
+                says.
 
         Raises:
             ValueError: If the target is out of reach. The error names a risk
@@ -213,8 +221,9 @@ class SelectiveClassifier(CostLayer, FitsOnModel):
                 `tune_fraction` is None.
         """
         self.check_labels(labels)
-        rule = self._rule if costs is None else rule_of(costs, self.score)
-        prices = mean_cost, reject_cost
+        rules = self._rules
+        if costs is not None:
+            rules = (_rule_of(costs, self.score),)
         labels = as_array(labels, "labels")
         logits, sample_weight = read_masked(logits, "logits", sample_weight)
         class_axis(logits, -1, "logits")
@@ -224,49 +233,54 @@ class SelectiveClassifier(CostLayer, FitsOnModel):
             if ignore_class is not None and labels.size == math.prod(shape):
                 shown = ~is_ignored(labels.reshape(shape), ignore_class)
                 weight = masked_weight(weight, shown, shape)
-            names, places = read_groups(groups, shape, weight, rule)
-        asked = risk, coverage, delta, method
-        target = shifted_target(
-            names, one_threshold, target_prior, asked, seed, rule
-        ) or read_target(rule, *asked, prices)
-        check_units(delta, logits.shape[:-1])
-        functions = self._functions if rule is None else (rule,)
+            names, places = read_groups(groups, shape, weight)
+        asked = target_of(target, rules[0], names, seed, "fit")
+        check_units(asked.delta, logits.shape[:-1])
         if tune_fraction is None:
-            check_nothing_to_tune([self.calibrator, *functions], delta)
+            scores = [part for rule in rules for part in rule.parts]
+            check_nothing_to_tune([self.calibrator, *scores], asked.delta)
         if sample_weight is not None:
             sample_weight = as_array(sample_weight, "sample_weight")
         held_out = HeldOut(labels, logits, sample_weight, ignore_class, places)
-        with tuned(
-            held_out, self.calibrator, functions, tune_fraction, seed
-        ) as (top, place):
-            records = top.score, top.correct, top.weight
-            if isinstance(target, CostTarget):
-                self.take_costs(cast(CostRule, rule), target, top)
-            else:
-                if isinstance(target, PriorTarget):
-                    places = labels_of(top, target, self.calibrator)
-                elif places is not None:
-                    places = held_out.scored_places(tune_fraction, seed)
-                log_odds = self._scores[place] == "msp"
-                self.take_records(target, records, names, places, log_odds)
-                self._place = place
+        with tuned(held_out, self.calibrator, rules, tune_fraction, seed) as (
+            found,
+            place,
+            num_classes,
+        ):
+            if isinstance(asked, PriorTarget):
+                _check_prior(asked.prior, num_classes, self.calibrator)
+            self._take(found._replace(names=names or ()), rules[place], asked)
         return self
+
+    def _take(self, outcomes: Outcomes, rule: Any, asked: Any) -> None:
+        """Takes the best threshold; raises ValueError if none is in reach."""
+        if isinstance(rule, CostRule):
+            chosen = asked.choose(counted(outcomes))
+            chosen = with_hashes(chosen, rule.costs)
+        else:
+            outcomes = read_outcomes(
+                outcomes.score,
+                1.0 - outcomes.loss,
+                outcomes.weight,
+                asked.delta,
+                outcomes.group,
+                outcomes.names,
+            )
+            chosen = asked.choose(outcomes, rule.name == "msp")
+            chosen = with_hashes(chosen)
+        self._use(rule)
+        self.keep(chosen)
 
     def fit_scores(
         self,
         scores: Any,
         correct: Any,
         *,
-        risk: float | None = None,
-        coverage: float | None = None,
-        delta: float | None = None,
-        method: str | None = None,
         sample_weight: Any = None,
         groups: Any = None,
-        one_threshold: bool = False,
-        target_prior: Any = None,
         labels: Any = None,
         seed: int = 0,
+        **target: Unpack[Target],
     ) -> Self:
         """Chooses the threshold for scores that you computed batch by batch.
 
@@ -276,44 +290,47 @@ class SelectiveClassifier(CostLayer, FitsOnModel):
             scores: Scores `(...)`, by `score_of` from calibrated logits;
                 `(n,)` with `delta`.
             correct: 1 for right and 0 for wrong predictions, shape `(...)`.
-            risk: Largest allowed share of errors among the accepted.
-            coverage: Least share to accept, instead of `risk`.
-            delta: Probability that the guarantee may fail, in (0, 1). None
-                bounds the risk on these samples only.
-            method: `"ltt"`, which None takes, or `"sgr"`, with `delta`.
             sample_weight: Weights of the shape of the scores, or `(n,)`.
             groups: Group of each sample, as for `fit`.
-            one_threshold, target_prior, seed: As for `fit`.
             labels: True classes `(n,)`, for `target_prior` alone.
+            seed: As for `fit`.
+            **target: As for `fit`, without costs.
 
         Raises:
             ValueError: If the target is out of reach, as in `fit`.
             RuntimeError: If there are several scores to choose from.
         """
-        self.check_scores_alone()
+        if self.costs is not None:
+            raise value_error(
+                "`fit_scores` must be called without `costs`: records of "
+                "scores and costs go to `choose_threshold_by_cost`",
+                **{"costs.shape": self.costs.shape},
+            )
         # Served scores are float32.
         scores = as_array(scores, "scores", "float32")
         names = places = None
         if groups is not None:
             names, places = read_groups(groups, scores.shape, sample_weight)
-        asked = risk, coverage, delta, method
-        target = (
-            shifted_target(names, one_threshold, target_prior, asked, seed)
-            or Target(risk, coverage, delta, method or "ltt").check()
-        )
-        if self._place is None:
+        rule = self._rules[0]
+        asked = target_of(target, rule, names, seed, "fit_scores")
+        if len(self._rules) > 1:
             raise RuntimeError(
                 invalid(
                     "`score` must be one score: call `fit`, which chooses "
                     "among several",
-                    score=self._scores,
+                    score=self.score,
                 )
             )
-        if isinstance(target, PriorTarget):
-            places = read_classes(labels, scores.shape, len(target.prior))
-        records = scores, correct, sample_weight
-        log_odds = self.score == "msp"
-        self.take_records(target, records, names, places, log_odds)
+        if isinstance(asked, PriorTarget):
+            places = read_classes(labels, scores.shape, len(asked.prior))
+        outcomes = Outcomes(
+            scores,
+            1.0 - as_array(correct, "correct", "float64"),
+            sample_weight,
+            group=places,
+            names=names or (),
+        )
+        self._take(outcomes, rule, asked)
         return self
 
     def score_of(self, logits: Any) -> Any:
@@ -321,10 +338,7 @@ class SelectiveClassifier(CostLayer, FitsOnModel):
 
         `"msp"` gives log-odds of the confidence, which do not saturate.
         """
-        if self._place is None:
-            self.check_fitted()
-        logits = at_least_float32(logits)
-        return apply_score(self._functions[self._place], logits)
+        return self._rule.score(at_least_float32(logits))
 
     def call(self, logits, *, groups=None, from_logits=True):
         """Answers as the served model does.
@@ -358,7 +372,7 @@ class SelectiveClassifier(CostLayer, FitsOnModel):
         if self.calibrator is not None:
             logits = at_least_float32(self.calibrator(given))
         threshold = self.threshold_for(groups, tuple(logits.shape)[:-1])
-        answers = self.answers(logits, threshold)
+        answers = self._rule.answers(logits, threshold)
         if self.calibrator is not None or not from_logits:
             # A calibrator may turn what is no logit into one.
             answers["accept"] = ops.logical_and(answers["accept"], sound)
@@ -366,3 +380,49 @@ class SelectiveClassifier(CostLayer, FitsOnModel):
         if interval is not None:
             answers |= interval_of_label(answers["label"], interval(given))
         return answers
+
+    def get_config(self):
+        score, costs = self.score, self.costs
+        if costs is not None:
+            score, costs = "msp", costs.tolist()
+        score = [*score] if isinstance(score, tuple) else score
+        return {
+            **super().get_config(),
+            "score": keras.saving.serialize_keras_object(score),
+            "costs": costs,
+        }
+
+
+def _rule_of(costs: Any, score: Any) -> CostRule:
+    """The rule of a cost matrix; raises ValueError for another score."""
+    if score not in ("msp", "expected_cost"):
+        raise value_error(
+            "`score` must be left out with `costs`: the expected cost ranks "
+            "the answers",
+            score=score,
+        )
+    return CostRule(costs)
+
+
+def _check_prior(prior: Any, num_classes: int, calibrator: Any) -> None:
+    """Raises ValueError unless a prior is that of the classes.
+
+    Warns about a calibrator that corrects to another prior.
+    """
+    if len(prior) != num_classes:
+        raise value_error(
+            "`target_prior` must have a share for each class",
+            shares=len(prior),
+            classes=num_classes,
+        )
+    while calibrator is not None:
+        if isinstance(calibrator, PriorCorrection):
+            gap = float(np.abs(calibrator.target - prior).max())
+            if gap > _SAME:
+                warn(
+                    "`calibrator` corrects to another prior than "
+                    f"`target_prior`: a share differs by {gap:.3g}. The "
+                    "guarantee holds, but the probabilities are for the prior "
+                    "of the calibrator: give it the same `target`."
+                )
+        calibrator = getattr(calibrator, "calibrator", None)

@@ -1,204 +1,337 @@
-"""The cheapest answer, by a matrix of costs."""
+"""Thresholds on the expected cost of an answer."""
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
-import keras
 import numpy as np
-from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.costs import (
-    cheapest_answers,
-    check_costs,
-    check_same_classes,
+from keras_calib.formulas.costs import check_reject_cost, mean_cost_of_decisions
+from keras_calib.formulas.operating_points import within_risk
+from keras_calib.formulas.outcomes import Outcomes
+from keras_calib.inputs.checks import (
+    check_above,
+    check_at_least,
+    check_in,
+    check_share,
 )
-from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.arrays import at_least_float32, shape_of
-from keras_calib.numerics.softmax import Top1, is_ruled_out
-from keras_calib.selection.answers import accepted, answers_of
-from keras_calib.selection.candidates import of_records, read_records
-from keras_calib.selection.data_hash import cost_facts, cost_hashes, cost_rows
-from keras_calib.selection.mixture_targets import MixtureTarget
-from keras_calib.selection.prior_targets import PriorTarget
-from keras_calib.selection.threshold_layer import ThresholdLayer
-from keras_calib.selection.thresholds import Target
-from keras_calib.selection.tuning import by_blocks
+from keras_calib.numerics.arrays import as_array, safe_divide
+from keras_calib.selection.choice import Choice, out_of_reach, within_reach
+from keras_calib.selection.claims import errors, means
+from keras_calib.selection.families import alone
+from keras_calib.selection.ladder import (
+    Ladder,
+    check_equal_weights,
+    of_scores,
+    read_outcomes,
+)
 
-__all__ = ["CostLayer", "CostRule", "rule_of"]
+__all__ = ["COST_TESTS", "CostTarget", "choose_threshold_by_cost"]
+
+COST_TESTS = "betting", "hoeffding_bentkus", "binomial"
+_PRICES = "chow", "empirical"
 
 
-class CostRule:
-    """The cheapest answer by a cost matrix; as a score, minus its cost.
+class CostTarget(NamedTuple):
+    """Target of a threshold on the expected cost.
 
-    Attributes:
-        costs: The matrix `(num_classes, num_classes)`, float64.
+    `largest` is the largest cost of an answer, and `has_one_cost` True if all
+    others are 0.
     """
 
-    def __init__(self, costs: Any):
-        self.costs = check_costs(costs)
+    largest: float
+    has_one_cost: bool
+    mean_cost: float | None
+    reject_cost: float | None
+    coverage: float | None
+    delta: float | None
+    method: str | None
 
-    def __call__(self, logits: Any) -> Any:
-        """Scores `(...)` of logits: minus the expected cost."""
-        return -self.decide(logits)[1]
+    @classmethod
+    def of(cls, costs: np.ndarray, *asked: Any) -> "CostTarget":
+        """The target by a matrix of costs, checked.
 
-    def decide(self, logits: Any) -> tuple[Any, Any]:
-        """Answers, never one that is ruled out, and expected costs `(...)`."""
-        check_same_classes(self.costs, shape_of(logits), "logits")
-        probabilities = ops.softmax(logits, axis=-1)
-        costs = ops.convert_to_tensor(self.costs, dtype=probabilities.dtype)
-        return cheapest_answers(probabilities, costs, is_ruled_out(logits))
-
-    def answers(self, logits: Any, threshold: Any) -> dict[str, Any]:
-        """What `SelectiveClassifier.call` answers to calibrated logits."""
-        probabilities = ops.softmax(logits, axis=-1)
-        label, expected = self.decide(logits)
-        classes = ops.arange(logits.shape[-1], dtype="int32")
-        chosen = ops.equal(ops.expand_dims(label, -1), classes)
-        shown = ops.where(chosen, probabilities, ops.zeros_like(probabilities))
-        return {
-            "logits": logits,
-            "probabilities": probabilities,
-            "confidence": ops.sum(shown, axis=-1),
-            "score": -expected,
-            "accept": accepted(-expected, threshold, logits),
-            "label": label,
-            "expected_cost": expected,
-        }
-
-    def records(self, top: Top1) -> tuple[np.ndarray, ...]:
-        """Scores, costs, errors and weights `(n,)` of the rows that count."""
-
-        def label_of(logits: Any) -> Any:
-            return self.decide(at_least_float32(logits))[0]
-
-        answer = by_blocks(label_of, top.rows.outputs).astype("int64")
-        truth = hard_labels(top.rows.labels)
-        weight = np.ones(len(answer)) if top.weight is None else top.weight
-        kept = weight > 0
-        found = top.score, self.costs[truth, answer], answer != truth, weight
-        return tuple(x[kept] for x in found)
-
-
-class CostLayer(ThresholdLayer):
-    """Abstract: a layer that may answer by costs instead of errors."""
-
-    stored_parts = ("calibrator", "score")
-    # The rule in use; None without costs.
-    _rule: CostRule | None = None
-    # The scores that there are, as given and as functions, and the place of
-    # that in use; None until `fit` has chosen.
-    _scores: tuple
-    _functions: tuple
-    _place: Any
-
-    def score_of(self, logits: Any) -> Any:
-        """Scores `(...)` of calibrated logits `(..., num_classes)`."""
-        raise NotImplementedError
-
-    @property
-    def score(self) -> Any:
-        """The score in use; a tuple of candidates until `fit` chooses one.
-
-        With costs it is `"expected_cost"`, which stands for minus that cost.
+        `asked` are mean cost, cost of a rejection, coverage, delta and method.
         """
-        if self._rule is not None:
-            return "expected_cost"
-        several = self._place is None
-        return self._scores if several else self._scores[self._place]
+        largest = float(costs.max())
+        one = bool(np.all((costs == 0.0) | (costs == largest)))
+        return cls(largest, one, *asked).check()
 
-    @property
-    def costs(self) -> np.ndarray | None:
-        """The cost matrix in use, float64; None without costs."""
-        return None if self._rule is None else self._rule.costs
-
-    def use_rule(self, rule: CostRule) -> None:
-        """Ranks by expected costs from now on."""
-        self._rule, self._functions, self._place = rule, (rule,), 0
-
-    def take_costs(self, rule: CostRule, target: Any, top: Top1) -> None:
-        """Takes the best threshold of a `CostTarget` for the rule."""
-        records = rule.records(top)
-        found, chosen, certified = target.choose(*records)
-        score, cost, wrong, weight = records
-        if chosen.delta is not None:
-            rows, ranking = cost_hashes(
-                cost_rows(score, cost, ~wrong), cost_facts(rule.costs)
-            )
-            chosen = chosen._replace(data_sha256=rows, ranking_sha256=ranking)
-        self.use_rule(rule)
-        self.keep(found, chosen, certified, target.delta, target.largest)
-        self._cost_records = score, cost, ~wrong
-
-    def check_scores_alone(self) -> None:
-        """Raises ValueError with costs, which scores and errors do not tell."""
-        if self._rule is not None:
+    def check(self) -> "CostTarget":
+        """Returns self; raises ValueError for values that are not allowed."""
+        if self.reject_cost is not None:
+            check_reject_cost(self.reject_cost)
+        if self.mean_cost is not None:
+            check_at_least("mean_cost", self.mean_cost, 0.0)
+        if self.coverage is not None:
+            check_share("coverage", self.coverage, positive=True)
+        given = self.mean_cost, self.reject_cost, self.coverage
+        if given == (None, None, None):
             raise value_error(
-                "`fit_scores` must be called without `costs`: records of "
-                "scores and costs go to `choose_threshold_by_cost`",
-                **{"costs.shape": self._rule.costs.shape},
+                "`reject_cost` must be given with `costs`: the price of "
+                "asking a human; or `mean_cost` or `coverage`",
+                reject_cost=None,
             )
+        if self.coverage is not None and self.mean_cost is not None:
+            raise value_error(
+                "Only one of `mean_cost` and `coverage` can be given",
+                mean_cost=self.mean_cost,
+                coverage=self.coverage,
+            )
+        self._check_delta()
+        return self
 
-    def answers(self, logits: Any, threshold: Any) -> dict[str, Any]:
-        """The answers to calibrated logits `(..., num_classes)`."""
-        if self._rule is not None:
-            return self._rule.answers(logits, threshold)
-        return answers_of(logits, self.score_of(logits), threshold)
+    def _check_delta(self) -> None:
+        if self.delta is not None:
+            check_above("delta", self.delta, 0.0)
+            limit = self.mean_cost
+            inside = limit is not None and 0.0 < limit < self.largest
+            if not (inside and self.delta < 1.0):
+                raise value_error(
+                    "`delta` must be < 1 and needs a `mean_cost` above 0 and "
+                    "below the largest of `costs`",
+                    delta=self.delta,
+                    mean_cost=limit,
+                    largest_cost=self.largest,
+                )
+        if self.method is not None:
+            check_in("method", self.method, (*COST_TESTS, *_PRICES))
+            if self.method != self._method():
+                raise value_error(
+                    f"`method` must be one of {COST_TESTS} with `delta`, one "
+                    f"of {_PRICES} with `reject_cost` alone, otherwise None",
+                    method=self.method,
+                )
+            if self.method == "binomial" and not self.has_one_cost:
+                raise value_error(
+                    '`method` must not be "binomial" unless every answer '
+                    'costs 0 or one number: take "betting"',
+                    method=self.method,
+                    largest_cost=self.largest,
+                )
 
-    def get_config(self):
-        score, costs = self.score, None
-        if self._rule is not None:
-            score, costs = "msp", self._rule.costs.tolist()
-        score = [*score] if self._place is None else score
-        return {
-            **super().get_config(),
-            "score": keras.saving.serialize_keras_object(score),
-            "costs": costs,
-        }
+    def _method(self) -> str | None:
+        """The method: the one given if the target has it, or the first."""
+        if self.delta is not None:
+            known = COST_TESTS
+            if self.has_one_cost:
+                known = COST_TESTS[::-1]
+        elif self.mean_cost is None and self.coverage is None:
+            known = _PRICES
+        else:
+            return None
+        return self.method if self.method in known else known[0]
 
-    def take_records(
-        self,
-        target: Target | PriorTarget | MixtureTarget,
-        records: tuple,
-        names: tuple | None,
-        kind: Any,
-        log_odds: bool,
-    ) -> None:
-        """Takes the best threshold; raises ValueError if none is within reach.
+    def choose(self, outcomes: Outcomes) -> Choice:
+        """The best threshold, of losses that are costs.
 
-        Args:
-            target: What to reach.
-            records: Scores, correctness and weights of one shape.
-            names: Names of the groups, or None.
-            kind: True class or place of the group of each record, or None.
-            log_odds: Whether scores are log-odds of the confidence.
+        Raises ValueError if no threshold reaches the target.
         """
-        if names is not None and isinstance(target, Target):
-            self.take_groups(names, kind, records, target)
-            return
-        scores, correct, weight = records
-        read = read_records(scores, correct, weight, target.delta)
-        kept = read[2] > 0
-        scores, correct, weight = (x[kept] for x in read)
-        found = of_records(scores, correct, weight)
-        if isinstance(target, Target):
-            self.take(found, target, log_odds)
-            return
-        found, chosen, certified = target.choose(
-            scores, correct, kind[kept], log_odds
+        score, cost, weight = outcomes.score, outcomes.loss, outcomes.weight
+        check_equal_weights(weight, self.delta)
+        ladder = of_scores(outcomes)
+        # Sorted among ties, so that the order of the data does not matter.
+        finite = np.isfinite(score)
+        ranked = cost[finite][np.lexsort((cost[finite], -score[finite]))]
+        threshold, certified = self._threshold(ladder, ranked)
+        # A layer compares in float32.
+        accepted = finite & (score >= score.dtype.type(threshold))
+        kept = weight * accepted
+        return Choice(
+            threshold,
+            float(kept.sum() / weight.sum()),
+            float(safe_divide((kept * outcomes.wrong).sum(), kept.sum())),
+            len(score),
+            None if self.delta is None else float(self.mean_cost or 0.0),
+            self.delta,
+            self._method(),
+            "costs",
+            cost=mean_cost_of_decisions(
+                cost,
+                accepted,
+                weight,
+                self.largest,
+                reject_cost=self.reject_cost,
+            ),
+            tables=((ladder, certified, self.largest),),
+            cost_rows=(score, cost, ~outcomes.wrong),
         )
-        self.keep(found, chosen, certified, target.delta)
 
-    def parts(self) -> list[Any]:
-        """Calibrator and scores."""
-        return [*super().parts(), *self._functions]
+    def _threshold(
+        self, ladder: Ladder, ranked: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        """The threshold, and which are certified."""
+        none = np.zeros(len(ladder.threshold), bool)
+        if self.mean_cost is not None:
+            reached = certified = self._within(ladder, ranked, self.mean_cost)
+            if self.reject_cost is not None:
+                # No answer that costs more than a rejection.
+                reached = reached & self._affordable(ladder)
+            if not reached.any():
+                raise self._not_reached(ladder, ranked)
+            place = np.flatnonzero(reached)[-1]
+            if self.delta is None:
+                certified = none
+            threshold = float(ladder.threshold[place])
+            if self.reject_cost is not None:
+                threshold = max(threshold, -float(self.reject_cost))
+            return threshold, certified
+        if self.coverage is not None:
+            reached = ladder.covering(self.coverage)
+            return float(ladder.threshold[np.flatnonzero(reached)[0]]), none
+        price = float(self.reject_cost or 0.0)
+        if self._method() == "chow":
+            return 0.0 - price, none
+        paid = ladder.loss + price * (ladder.accepted[-1] - ladder.accepted)
+        # Of equally cheap thresholds the most lenient.
+        place = len(paid) - 1 - int(np.argmin(paid[::-1]))
+        if price * ladder.accepted[-1] < paid[place]:
+            return math.inf, none
+        return float(ladder.threshold[place]), none
+
+    def _affordable(self, ladder: Ladder) -> np.ndarray:
+        """Whether no answer that a threshold accepts costs over the price."""
+        score = np.asarray(ladder.score)
+        return score >= -score.dtype.type(self.reject_cost)
+
+    def _within(
+        self, ladder: Ladder, ranked: np.ndarray, limit: float
+    ) -> np.ndarray:
+        """Which thresholds have a mean cost of at most `limit`."""
+        if self.delta is None:
+            return within_risk(ladder.loss, ladder.accepted, limit)
+        unit, method = self.largest, self._method() or COST_TESTS[0]
+        if method == "binomial":
+            ladder = ladder._replace(loss=np.round(ladder.loss / unit))
+            claim = errors(ladder, limit / unit, self.delta)
+        else:
+            claim = means(
+                ladder, ranked / unit, limit / unit, self.delta, method
+            )
+        return alone(claim, len(ladder.threshold))
+
+    def _not_reached(self, ladder: Ladder, ranked: np.ndarray) -> ValueError:
+        """The error for a limit out of reach, which names one within reach."""
+        limit = float(self.mean_cost or 0.0)
+        facts: dict[str, Any] = {}
+        allowed = np.ones(len(ladder.threshold), bool)
+        if self.reject_cost is not None:
+            allowed = self._affordable(ladder)
+            facts["reject_cost"] = self.reject_cost
+        if not allowed.any():
+            return value_error(
+                "`reject_cost` must not be below the expected cost of every "
+                "answer",
+                mean_cost=limit,
+                **facts,
+                lowest_expected_cost=float(-np.asarray(ladder.score)[0]),
+            )
+        if self.delta is None:
+            loss = np.where(allowed, ladder.loss, np.inf)
+            some = ladder._replace(loss=loss)
+            return out_of_reach([some], "mean_cost", limit, None, **facts)
+        advice = within_reach(
+            lambda x: self._within(ladder, ranked, x) & allowed,
+            ladder.coverage,
+            limit,
+            "mean_cost",
+            self.largest,
+        )
+        return out_of_reach(
+            [ladder],
+            "mean_cost",
+            limit,
+            self.delta,
+            advice=(
+                "take more data; or "
+                f"{advice or 'a larger `mean_cost` or `delta`'}"
+            ),
+            method=self._method(),
+            samples=ladder.size,
+            **facts,
+        )
 
 
-def rule_of(costs: Any, score: Any) -> CostRule:
-    """The rule of a cost matrix; raises ValueError for another score."""
-    if score not in ("msp", "expected_cost"):
+def choose_threshold_by_cost(
+    scores: Any,
+    cost: Any,
+    *,
+    largest_cost: float,
+    reject_cost: float | None = None,
+    mean_cost: float | None = None,
+    coverage: float | None = None,
+    delta: float | None = None,
+    method: str | None = None,
+    sample_weight: Any = None,
+) -> Choice:
+    """The threshold of the least or of a limited mean cost, from records.
+
+    Use it if logs keep the score of each answer and what it cost later, such
+    as the `score` of an exported selector with costs. If all errors cost the
+    same, `choose_threshold` with `risk=mean_cost / largest_cost` does as much.
+
+    Args:
+        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`. For Chow's
+            rule they are minus the expected cost.
+        cost: Cost of each answer `(...)`, between 0 and `largest_cost`.
+        largest_cost: The largest cost that an answer can have, > 0.
+        reject_cost, mean_cost, coverage, delta: As in
+            `SelectiveClassifier.fit` with costs.
+        method: As there. None takes `"empirical"` with `reject_cost` alone,
+            and `"betting"` with `delta`.
+        sample_weight: Weights >= 0, of the shape of the scores or `(n,)`;
+            with `delta` 1, or 0 for samples to leave out.
+
+    Returns:
+        A `Choice`. Its `risk` is the share of the accepted that cost
+        more than 0.
+
+    Raises:
+        ValueError: If no threshold reaches the target, or values are out of
+            range.
+
+    Example:
+
+    >>> chosen = choose_threshold_by_cost(
+    ...     [4, 3, 2, 1], [0, 0, 5, 0], largest_cost=5, reject_cost=1
+    ... )
+    >>> chosen.coverage, chosen.cost.value
+    (0.5, 0.5)
+
+    Reference:
+        Chow, On Optimum Recognition Error and Reject Tradeoff, IEEE
+        Transactions on Information Theory 1970,
+        https://doi.org/10.1109/TIT.1970.1054406
+    """
+    # Here, as these need Keras, which verification does without.
+    from keras_calib.inputs.checks import located
+    from keras_calib.inputs.weights import weight_of_rows
+
+    check_above("largest_cost", largest_cost, 0.0)
+    if method is None and delta is None and mean_cost is None:
+        method = "empirical" if coverage is None else None
+    target = CostTarget(
+        float(largest_cost),
+        False,
+        mean_cost,
+        reject_cost,
+        coverage,
+        delta,
+        method,
+    ).check()
+    # The scores and weights are checked as those of errors are.
+    given = as_array(cost, "cost", "float64")
+    kept = read_outcomes(scores, np.ones(given.shape), sample_weight, delta)
+    counts = np.ones(given.shape, bool)
+    if sample_weight is not None:
+        counts = weight_of_rows(sample_weight, given.shape) > 0
+        counts = counts.reshape(given.shape)
+    bad = ~((given >= 0.0) & (given <= largest_cost)) & counts
+    if bad.any():
         raise value_error(
-            "`score` must be left out with `costs`: the expected cost ranks "
-            "the answers",
-            score=score,
+            "`cost` must lie between 0 and `largest_cost`",
+            **located(bad.reshape(-1)),
+            largest_cost=largest_cost,
         )
-    return CostRule(costs)
+    cost = given[counts]
+    return target.choose(kept._replace(loss=cost, wrong=cost > 0))

@@ -9,13 +9,13 @@ before dear among equal scores.
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.group_thresholds import GroupThresholds
-from keras_calib.selection.thresholds import ChosenThreshold
+from keras_calib.selection.choice import Choice
+from keras_calib.selection.ladder import Ladder
 
 __all__ = [
     "cost_facts",
@@ -24,14 +24,13 @@ __all__ = [
     "data_hashes",
     "group_hashes",
     "rows_of",
-    "with_group_hashes",
     "with_hashes",
 ]
 
 
-def rows_of(found: Candidates) -> tuple[np.ndarray, np.ndarray]:
+def rows_of(found: Ladder) -> tuple[np.ndarray, np.ndarray]:
     """Scores and correctness `(n,)` in canonical order, of unweighted data."""
-    sums = np.stack([found.accepted, found.wrong]).astype("int64")
+    sums = np.stack([found.accepted, found.loss]).astype("int64")
     rows = np.diff(sums, prepend=0)
     # Infinite scores come last, as -inf.
     never = np.array(found.never, "int64")[:, None]
@@ -44,7 +43,7 @@ def rows_of(found: Candidates) -> tuple[np.ndarray, np.ndarray]:
     return scores, np.repeat(correct, pairs)
 
 
-def data_hashes(found: Candidates) -> tuple[str, str]:
+def data_hashes(found: Ladder) -> tuple[str, str]:
     """SHA-256 of the rows, and of the counts in order of the scores.
 
     The second is the same on any scale of the score that keeps its order.
@@ -55,7 +54,7 @@ def data_hashes(found: Candidates) -> tuple[str, str]:
 
 
 def group_hashes(
-    names: Sequence, found: Sequence[Candidates | None]
+    names: Sequence, found: Sequence[Ladder | None]
 ) -> tuple[str, str]:
     """As `data_hashes`, of the names of the groups and the rows of each."""
     head = f"groups {json.dumps([*names])}\n".encode("ascii")
@@ -114,32 +113,33 @@ def cost_hashes(
     return hashed.hexdigest(), ranking.hexdigest()
 
 
-def _add(found: Candidates, rows: Any, ranking: Any) -> None:
+def _add(found: Ladder, rows: Any, ranking: Any) -> None:
     """Adds the rows of candidates to the two hashes."""
     scores, correct = rows_of(found)
     rows.update(f"rows {len(scores)}\n".encode())
     rows.update(scores.astype("<f4").tobytes())
     rows.update(correct.tobytes())
-    counts = np.stack([found.accepted, found.wrong], axis=-1).astype("<i8")
+    counts = np.stack([found.accepted, found.loss], axis=-1).astype("<i8")
     ranking.update(f"ranking {len(counts)}\n".encode())
     ranking.update(counts.tobytes())
 
 
-def with_hashes(chosen: ChosenThreshold, found: Candidates) -> ChosenThreshold:
-    """The facts of a guaranteed threshold with the hashes of its data."""
+def with_hashes(chosen: Choice, costs: np.ndarray | None = None) -> Choice:
+    """The facts of a guaranteed threshold with the hashes of its data.
+
+    `costs` is the matrix of a choice by costs.
+    """
+    ladders = [ladder for ladder, *_ in chosen.tables]
     # A guarantee counts samples; pixels and weighted data have none.
-    if chosen.delta is None or not found.counts or found.score is None:
+    counts = all(one.counts for one in ladders if one is not None)
+    if chosen.delta is None or not counts:
         return chosen
-    rows, ranking = data_hashes(found)
-    return chosen._replace(data_sha256=rows, ranking_sha256=ranking)
-
-
-def with_group_hashes(
-    chosen: GroupThresholds, found: Sequence[Candidates | None]
-) -> GroupThresholds:
-    """As `with_hashes`, for thresholds by group."""
-    some = [one for one in found if one is not None]
-    if chosen.delta is None or not all(one.counts for one in some):
+    if chosen.kind == "costs" and costs is not None:
+        found = cost_hashes(cost_rows(*chosen.cost_rows), cost_facts(costs))
+    elif chosen.kind == "groups":
+        found = group_hashes(chosen.group, ladders)
+    elif chosen.kind == "scores":
+        found = data_hashes(ladders[0])
+    else:
         return chosen
-    rows, ranking = group_hashes(chosen.group, found)
-    return chosen._replace(data_sha256=rows, ranking_sha256=ranking)
+    return replace(chosen, data_sha256=found[0], ranking_sha256=found[1])

@@ -10,7 +10,8 @@ from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.top_label import top_label
 from keras_calib.predictions.outputs import to_model_logits
-from keras_calib.selection.tuning import apply_score, area
+from keras_calib.selection.rules import apply_score
+from keras_calib.selection.tuning import area
 
 __all__ = ["LogitNormalization"]
 

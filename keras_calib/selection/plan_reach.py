@@ -11,7 +11,7 @@ from keras_calib.formulas.intervals import (
     binomial_upper_bound,
 )
 from keras_calib.selection.certification import certified_coverage
-from keras_calib.selection.guarantees import first_rank
+from keras_calib.selection.claims import first_rank
 from keras_calib.selection.population import Population
 
 __all__ = ["Reach", "rounded_up"]

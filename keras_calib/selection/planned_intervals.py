@@ -12,8 +12,8 @@ from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import located
 from keras_calib.numerics.arrays import as_array
+from keras_calib.selection.choice import count_to_take
 from keras_calib.selection.plan_tables import Plan
-from keras_calib.selection.reach import count_to_take
 
 __all__ = ["plan_comparison", "plan_ece"]
 

@@ -17,9 +17,9 @@ from keras_calib.inputs.checks import (
     generator,
 )
 from keras_calib.numerics.arrays import as_array
-from keras_calib.selection.candidates import candidates
 from keras_calib.selection.certification import certified_coverage
-from keras_calib.selection.guarantees import METHODS, first_rank
+from keras_calib.selection.claims import first_rank
+from keras_calib.selection.ladder import of_scores, read_outcomes
 from keras_calib.selection.plan_reach import Reach, rounded_up
 from keras_calib.selection.plan_tables import LabelTable, Plan, SizeTable
 from keras_calib.selection.planned_intervals import plan_comparison, plan_ece
@@ -118,7 +118,7 @@ def plan(
         if value is not None:
             _check_inside(name, value)
     _check_inside("level", level)
-    check_in("method", method, tuple(METHODS))
+    check_in("method", method, ("ltt",))
     check_integer("max_samples", max_samples, 1)
     rng = generator(seed)
     if compare is not None:
@@ -145,7 +145,7 @@ def plan(
         scores, correct = _records(pilot, from_logits, ece is not None)
         # A plan is about their order: infinite ones are the ends.
         ends = np.nan_to_num(scores, nan=np.nan)
-        found = candidates(ends, correct, None, None)
+        found = of_scores(read_outcomes(ends, correct))
         if ece is not None:
             shares = np.full(len(scores), 1.0 / len(scores))
             read = (scores, correct, shares)

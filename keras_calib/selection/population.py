@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import beta
 
-from keras_calib.selection.candidates import Candidates
+from keras_calib.selection.ladder import Ladder
 
 __all__ = ["Curve", "Population", "of_calibrated", "of_pilot"]
 
@@ -62,7 +62,7 @@ class Curve(NamedTuple):
 
 
 def of_pilot(
-    found: Candidates, num_draws: int, rng: np.random.Generator
+    found: Ladder, num_draws: int, rng: np.random.Generator
 ) -> tuple[Population, Population]:
     """The population of a pilot, and draws of what else it may have been.
 
@@ -79,7 +79,7 @@ def of_pilot(
     gaps = len(curve.ranks) - 1
     errors = rng.exponential(size=(num_draws, gaps))
     rates = np.stack([_rates(curve, x) for x in errors])
-    count = found.num_samples
+    count = found.size
     mass = np.diff(curve.edges) / count
     return (
         Population(mass, _rates(curve, np.ones(gaps)), curve.tied, count),
@@ -111,8 +111,8 @@ def of_calibrated(accuracy: float, coverage: float) -> Population:
     )
 
 
-def _curve(found: Candidates) -> Curve:
-    accepted, wrong = found.accepted, found.wrong
+def _curve(found: Ladder) -> Curve:
+    accepted, wrong = found.accepted, found.loss
     sizes = np.diff(accepted, prepend=0.0)
     errors = np.diff(wrong, prepend=0.0)
     # Errors among ties are spread evenly, the last at their end.

@@ -7,45 +7,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.formulas.bounded_means import bounded_losses
+from keras_calib.formulas.bounded_means import accepted_p_values, bounded_losses
 from keras_calib.formulas.intervals import binomial_p_value, check_inside
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import as_array, safe_divide
-from keras_calib.selection.candidates import Candidates, candidates
-from keras_calib.selection.guarantees import fixed_sequence, means_by_betting
+from keras_calib.selection.choice import Choice, chosen_alone
+from keras_calib.selection.claims import errors, places_by_betting
+from keras_calib.selection.families import alone, walk
+from keras_calib.selection.ladder import Ladder, of_scores, read_outcomes
 
-__all__ = ["ControlledRisks", "control_risks"]
+__all__ = ["control_risks"]
 
 # By which ranks grow from one start of a walk to the next. Other targets may
 # leave few thresholds, which a walk must not pass by.
 _FACTOR = math.sqrt(2.0)
-
-
-class ControlledRisks(NamedTuple):
-    """A threshold that keeps several targets, and all thresholds tried.
-
-    Attributes:
-        threshold: Least score to accept, or to call positive. Pass it to
-            `SelectiveClassifier(threshold=...)`, with the score of that layer.
-        coverage: Accepted share of the data.
-        estimates: Value of each target's quantity on these data, by name.
-        targets: The targets, by name.
-        delta: Probability that the guarantee fails.
-        num_samples: Number of samples in the data.
-        thresholds: All thresholds `(num_thresholds,)`, strictest first.
-        valid: True where all targets are certified `(num_thresholds,)`.
-        p_values: P-values of each target `(num_thresholds,)`, by name.
-    """
-
-    threshold: float
-    coverage: float
-    estimates: dict[str, float]
-    targets: dict[str, float]
-    delta: float
-    num_samples: int
-    thresholds: np.ndarray
-    valid: np.ndarray
-    p_values: dict[str, np.ndarray]
 
 
 class _Failures(NamedTuple):
@@ -59,28 +34,28 @@ class _Failures(NamedTuple):
     kind: str
 
 
-def _of_accepted(found: Candidates) -> _Failures:
-    return _Failures(found.wrong, found.accepted, False, "accepted")
+def _of_accepted(found: Ladder) -> _Failures:
+    return _Failures(found.loss, found.accepted, False, "accepted")
 
 
-def _of_positives(found: Candidates) -> _Failures:
-    hits = found.accepted - found.wrong
+def _of_positives(found: Ladder) -> _Failures:
+    hits = found.accepted - found.loss
     missed = found.never[0] - found.never[1]
     trials = np.full(len(hits), hits[-1] + missed)
     return _Failures(trials - hits, trials, False, "rejected")
 
 
-def _of_negatives(found: Candidates) -> _Failures:
-    trials = np.full(len(found.wrong), found.wrong[-1] + found.never[1])
-    return _Failures(found.wrong, trials, True, "negatives")
+def _of_negatives(found: Ladder) -> _Failures:
+    trials = np.full(len(found.loss), found.loss[-1] + found.never[1])
+    return _Failures(found.loss, trials, True, "negatives")
 
 
-def _of_all(found: Candidates) -> _Failures:
+def _of_all(found: Ladder) -> _Failures:
     trials = np.full(len(found.accepted), found.total)
     return _Failures(trials - found.accepted, trials, False, "rejected")
 
 
-_QUANTITIES: dict[str, Callable[[Candidates], _Failures]] = {
+_QUANTITIES: dict[str, Callable[[Ladder], _Failures]] = {
     "coverage": _of_all,
     "false_positive_rate": _of_negatives,
     "precision": _of_accepted,
@@ -98,7 +73,7 @@ class _Tested(NamedTuple):
 
 
 def _tests(
-    found: Candidates,
+    found: Ladder,
     targets: dict[str, float],
     losses: dict[str, np.ndarray],
     delta: float,
@@ -127,18 +102,36 @@ def _tests(
     for name, x in failures.items():
         if x.kind == "accepted":
             limit = targets[name] if x.less else 1.0 - targets[name]
-            certified = fixed_sequence(
-                found.accepted, found.wrong, limit, share, least, _FACTOR
-            )
+            claim = errors(found, limit, share, least=least, factor=_FACTOR)
+            certified = alone(claim, len(found.threshold))
             tested[name] = tested[name]._replace(certified=certified)
     counts = found.accepted.astype(int)
     for name, loss in losses.items():
-        certified, p_value = means_by_betting(
-            counts, loss, targets[name], share, least, _FACTOR
-        )
         value = np.cumsum(loss)[counts - 1] / counts
-        tested[name] = _Tested(value, p_value, certified)
+        tested[name] = _Tested(
+            value, *_bets(counts, loss, targets[name], share, least)
+        )
     return tested
+
+
+def _bets(
+    counts: np.ndarray,
+    losses: np.ndarray,
+    limit: float,
+    level: float,
+    least: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """P-values of a mean by betting, 1 if untested, and what is certified."""
+    places, first, shares = places_by_betting(
+        counts, limit, level, least, _FACTOR
+    )
+    p_value, certified = np.ones(len(counts)), np.zeros(len(counts), bool)
+    if len(places):
+        p_value[places] = accepted_p_values(
+            losses, counts[places], limit, delta=float(shares[0])
+        )
+        certified[places] = walk(p_value[places], first, shares)
+    return p_value, certified
 
 
 def control_risks(
@@ -149,7 +142,7 @@ def control_risks(
     delta: float = 0.05,
     prefer: str = "coverage",
     losses: Mapping[str, Any] | None = None,
-) -> ControlledRisks:
+) -> Choice:
     """A threshold that keeps several targets at once, with a guarantee.
 
     Use it to decide by a threshold where one number is not enough: precision
@@ -181,7 +174,8 @@ def control_risks(
             Betting tests at most 256 thresholds, and no others are valid.
 
     Returns:
-        ControlledRisks.
+        A `Choice`. All thresholds tried, and which are valid, are its
+        `table()`.
 
     Raises:
         ValueError: If no threshold keeps all targets, values are out of
@@ -194,7 +188,7 @@ def control_risks(
     >>> labels = (scores > 0.5) * 1
     >>> targets = {"precision": 0.9, "recall": 0.9}
     >>> found = control_risks(scores, labels, targets)
-    >>> found.coverage, found.estimates["recall"]
+    >>> found.coverage, found.facts["estimates"]["recall"]
     (0.532, 1.0)
 
     Reference:
@@ -202,7 +196,7 @@ def control_risks(
         https://arxiv.org/abs/2110.01052
     """
     targets, losses = _checked(targets, delta, prefer, losses)
-    found = candidates(scores, labels, None, delta)
+    found = of_scores(read_outcomes(scores, labels, None, delta))
     tested = _tests(found, targets, _ranked(losses, scores), delta)
     valid = np.all([x.certified for x in tested.values()], axis=0)
     if not valid.any():
@@ -212,16 +206,20 @@ def control_risks(
     if prefer == "precision":
         # Of equal precision the largest coverage is better.
         index = places[::-1][np.argmin(found.risk[places][::-1])]
-    return ControlledRisks(
-        float(found.threshold[index]),
-        float(found.coverage[index]),
-        {name: float(tested[name].value[index]) for name in targets},
-        targets,
-        float(delta),
-        found.num_samples,
-        found.threshold,
+    return chosen_alone(
+        found,
         valid,
-        {name: tested[name].p_value for name in targets},
+        int(index),
+        kind="targets",
+        delta=float(delta),
+        method="ltt",
+        facts={
+            "targets": targets,
+            "estimates": {
+                name: float(tested[name].value[index]) for name in targets
+            },
+            "p_values": {name: tested[name].p_value for name in targets},
+        },
     )
 
 
@@ -283,7 +281,7 @@ def _ranked(
 
 
 def _out_of_reach(
-    found: Candidates,
+    found: Ladder,
     targets: dict[str, float],
     tested: dict[str, _Tested],
     delta: float,
@@ -303,6 +301,6 @@ def _out_of_reach(
         "the others",
         targets=targets,
         delta=delta,
-        samples=found.num_samples,
+        samples=found.size,
         **reach,
     )

@@ -1,38 +1,30 @@
 """Held-out data, scored as a served model scores them."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from keras import ops
 
 from keras_calib.backend.errors import invalid, value_error
+from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import Batch, standardize_logits
 from keras_calib.inputs.checks import check_above, generator
 from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.arrays import shape_of, to_numpy
-from keras_calib.numerics.softmax import Top1, is_wrong, top1
+from keras_calib.numerics.softmax import Top1
+from keras_calib.selection.rules import CostRule, ScoreRule, by_blocks
 
-__all__ = [
-    "HeldOut",
-    "apply_score",
-    "area",
-    "by_blocks",
-    "check_nothing_to_tune",
-    "drawn_parts",
-    "tuned",
-]
-
-# Numbers in a block.
-_BLOCK = 2**24
+__all__ = ["HeldOut", "area", "check_nothing_to_tune", "drawn_parts", "tuned"]
 
 
 class HeldOut(NamedTuple):
-    """Held-out data as given to `fit`, NumPy; logits before calibration."""
+    """Held-out data as given to `fit`, NumPy; logits before calibration.
+
+    `places` are those of groups, of the shape of the class ids.
+    """
 
     labels: np.ndarray
     logits: np.ndarray
@@ -50,19 +42,6 @@ class HeldOut(NamedTuple):
             weight=weight,
             places=places,
         )
-
-    def scored_places(
-        self, tune_fraction: float | None, seed: int
-    ) -> np.ndarray:
-        """Places of the groups of the samples that `tuned` scores `(n,)`."""
-        rest = self
-        if tune_fraction is not None:
-            _, rest = self.split(tune_fraction, seed)
-        places = np.reshape(np.asarray(rest.places), -1)
-        if self.ignore_class is None:
-            return places
-        # `tuned` read class ids, as it must where one is ignored.
-        return places[~is_ignored(rest.labels.reshape(-1), self.ignore_class)]
 
     def split(self, fraction: float, seed: int) -> list["HeldOut"]:
         """A random share of the rows for tuning, and the rest."""
@@ -105,41 +84,80 @@ class HeldOut(NamedTuple):
             refuse_probabilities=False,
         )
 
+    def judged(self, read: Batch, rule: ScoreRule | CostRule) -> Outcomes:
+        """Outcomes `(n,)` of the answers to calibrated logits.
+
+        Groups are those of the rows, or without any the true classes.
+        """
+        score = by_blocks(rule.score, read.outputs)
+        if score.shape != read.outputs.shape[:1]:
+            raise value_error(
+                "`score` must return one value per sample",
+                **{"score.shape": score.shape, "samples": len(read.outputs)},
+            )
+        truth = np.asarray(hard_labels(read.labels))
+        loss, wrong = rule.losses(read.outputs, truth)
+        group = truth.astype("int64")
+        if self.places is not None:
+            group = self.places.reshape(-1)
+            if self.ignore_class is not None:
+                # Class ids were read, as they must where one is ignored.
+                ids = self.labels.reshape(-1)
+                group = group[~is_ignored(ids, self.ignore_class)]
+        weight = read.weight
+        return Outcomes(score, loss, weight, group=group, wrong=wrong)
+
 
 @contextlib.contextmanager
 def tuned(
     held_out: HeldOut,
     calibrator: Any,
-    scores: Sequence[Any],
+    rules: Sequence[ScoreRule | CostRule],
     tune_fraction: float | None,
     seed: int,
-) -> Iterator[tuple[Top1, int]]:
+) -> Iterator[tuple[Outcomes, int, int]]:
     """Fits unfitted parts on a share of the rows, and chooses among the scores.
 
-    Yields the rows that choose the threshold, scored by the score of the
-    least AURC, and the place of this score. After an error, also one of the
-    caller, it undoes these fits, so that other rows may fit them next time.
+    Yields the outcomes that choose the threshold, by the rule of the least
+    AURC, the place of this rule and the number of classes. After an error, also
+    one of the caller, it undoes these fits, so that other rows may fit them
+    next time.
     """
     tune = rest = held_out
     if tune_fraction is not None:
         tune, rest = held_out.split(tune_fraction, seed)
+    scores = [part for rule in rules for part in rule.parts]
     fitted = []
     try:
         for part in _unfitted([calibrator]):
             part.fit(*tune[:3], ignore_class=held_out.ignore_class)
             fitted.append(part)
         place = 0
-        if len(scores) > 1 or _unfitted(scores):
+        if len(rules) > 1 or _unfitted(scores):
             data = tune.calibrated(calibrator)
             for part in _unfitted(scores):
                 part.fit(data.labels, data.outputs, data.weight)
                 fitted.append(part)
-            place = int(np.argmin([area(_scored(data, f)) for f in scores]))
-        yield _scored(rest.calibrated(calibrator), scores[place]), place
+            plain = tune._replace(places=None)
+            judged = [plain.judged(data, rule) for rule in rules]
+            place = int(np.argmin([area(_ranked(x)) for x in judged]))
+        read = rest.calibrated(calibrator)
+        classes = read.outputs.shape[-1]
+        yield rest.judged(read, rules[place]), place, classes
     except BaseException:
         for part in fitted:
             part._fitted = False
         raise
+
+
+def _ranked(outcomes: Outcomes) -> Top1:
+    score = outcomes.score
+    return Top1(score, score, 1.0 - outcomes.loss, outcomes.weight)
+
+
+def area(top: Top1) -> float:
+    """Exact AURC, the mean over orders of tied samples."""
+    return float(aurc_of_groups(rank(top)))
 
 
 def drawn_parts(
@@ -179,47 +197,6 @@ def check_nothing_to_tune(parts: Sequence[Any], delta: float | None) -> None:
         )
 
 
-def apply_score(function: Any, logits: Any) -> Any:
-    """Scores `(...)` of logits; for `"msp"` log-odds, which never saturate."""
-    if shape_of(logits)[-1] == 1:
-        raise value_error(
-            "`logits` must have all classes: pass [0, z] for one output z",
-            **{"logits.shape": shape_of(logits)},
-        )
-    if function == "msp":
-        # Finite, as what is accepted, for a class that is left alone.
-        return ops.minimum(top1(logits, from_logits=True).score, 1e18)
-    return ops.cast(function(logits), "float32")
-
-
-def area(top: Top1) -> float:
-    """Exact AURC, the mean over orders of tied samples."""
-    return float(aurc_of_groups(rank(top)))
-
-
-def by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
-    """Applies a function to blocks of rows; returns float32."""
-    rows = max(1, _BLOCK // max(1, x[:1].size))
-    parts = [
-        to_numpy(function(ops.convert_to_tensor(x[i : i + rows])), "float32")
-        for i in range(0, len(x), rows)
-    ]
-    return np.concatenate(parts)
-
-
 def _unfitted(parts: Iterable[Any]) -> list[Any]:
     """The parts that still need a fit."""
     return [part for part in parts if getattr(part, "fitted", True) is False]
-
-
-def _scored(read: Batch, function: Any) -> Top1:
-    """Score and correctness of every prediction."""
-    score = by_blocks(lambda z: apply_score(function, z), read.outputs)
-    if score.shape != read.outputs.shape[:1]:
-        raise value_error(
-            "`score` must return one value per sample",
-            **{"score.shape": score.shape, "samples": len(read.outputs)},
-        )
-    wrong = is_wrong(read.outputs, hard_labels(read.labels))
-    correct = 1.0 - wrong.astype("float64")
-    return Top1(score, score, correct, read.weight, rows=read)

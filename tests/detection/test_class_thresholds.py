@@ -88,11 +88,11 @@ def test_good_classes_get_a_threshold_and_others_an_advice():
     assert np.isfinite(chosen.threshold).tolist() == [True, False, True] + 2 * [
         False
     ]
-    advice = chosen.advice
+    advice = chosen.facts["advice"]
     assert advice[0] == advice[2] == ""
     assert "ask for less" in advice[1] and "no box" in advice[4]
     fewest = int(re.search(r"at least (\d+) images", advice[3])[1])
-    assert fewest > chosen.num_images[3] > 0
+    assert fewest > chosen.group_samples[3] > 0
     assert advice[1] in repr(chosen) and "3 of 5" not in repr(chosen)
     # So many images do, if all of their boxes are right.
     one = kc.DetectionRecords(
@@ -128,7 +128,7 @@ def test_one_class_alone_has_the_threshold_of_all_boxes():
     )
     # Images without a box say nothing, and are left out here.
     assert by_class.threshold[0] <= one.threshold
-    assert by_class.level == one.delta
+    assert by_class.facts["level"] == one.delta
     kept = kc.DetectionSelector(threshold=by_class)
     assert kept.by_class and kept.max_boxes == 3
 

@@ -78,8 +78,8 @@ def test_a_choice_keeps_the_boxes_that_its_guarantee_is_for():
     )
     selector = kc.DetectionSelector(scaling, chosen)
     kept = kc.match_detections(true, _numbers(selector(found)))
-    assert len(kept.label) == round(60 * chosen.boxes_per_image)
-    assert kept.correct.mean() == pytest.approx(chosen.precision)
+    assert len(kept.label) == round(60 * chosen.facts["boxes_per_image"])
+    assert kept.correct.mean() == pytest.approx(chosen.facts["precision"])
 
 
 @pytest.mark.portable

@@ -78,10 +78,14 @@ def test_losses_are_those_of_the_boxes_that_an_image_keeps():
             wrong = kept & ~found.correct[own][order]
             losses.append(0.85 + (wrong.sum() - 0.85 * kept.sum()) / 3)
         p_value = betting_p_value(np.clip(losses, 0, 1), 0.85)
-        np.testing.assert_allclose(one.p_values[place], p_value, rtol=1e-9)
-    kept = one.boxes_per_image * found.num_images
-    assert round(one.precision * kept) == round(one.recall * found.num_true)
-    assert one.threshold == one.thresholds[one.valid][-1]
+        np.testing.assert_allclose(
+            one.facts["p_values"][place], p_value, rtol=1e-9
+        )
+    kept = one.facts["boxes_per_image"] * found.num_images
+    assert round(one.facts["precision"] * kept) == round(
+        one.facts["recall"] * found.num_true
+    )
+    assert one.threshold == one.table().threshold[one.table().certified][-1]
 
 
 REFUSED = {

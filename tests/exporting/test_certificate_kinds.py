@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ FITS = {
     "names": (None, {"groups": NAMES[PLACES], "risk": 0.15, "delta": 0.1}),
     "ids": (
         None,
-        {"groups": 7 * PLACES - 3, "risk": 0.15, "delta": 0.1, "method": "sgr"},
+        {"groups": 7 * PLACES - 3, "risk": 0.15, "delta": 0.1},
     ),
     "betting": (COSTS, {"mean_cost": 0.3, "delta": 0.1, "reject_cost": 0.9}),
     "hoeffding": (
@@ -333,12 +333,11 @@ def test_what_nothing_guarantees_is_refused(tmp_path, costs, target, told):
 def test_thresholds_of_another_procedure_are_refused(tmp_path):
     """Such as a prior of other data, which records do not tell."""
     made = fitted("ids")
-    further = types.SimpleNamespace(threshold=0.0, delta=0.1)
     for chosen in (
-        further,
-        made.chosen._replace(method="mixture"),
-        made.chosen._replace(delta=None),
-        made.chosen._replace(data_sha256=None),
+        replace(made.chosen, kind="prior"),
+        replace(made.chosen, method="mixture"),
+        replace(made.chosen, delta=None),
+        replace(made.chosen, data_sha256=None),
     ):
         again = copy.copy(made)
         again._chosen = chosen

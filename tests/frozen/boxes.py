@@ -35,27 +35,26 @@ ERROR = {
 }
 THRESHOLD = {
     "threshold": "threshold",
-    "precision": "precision",
-    "recall": "recall",
-    "boxes of an image": "boxes_per_image",
-    "target": "target",
+    "precision": "facts.precision",
+    "recall": "facts.recall",
+    "boxes of an image": "facts.boxes_per_image",
+    "target": "facts.target",
     "delta": "delta",
-    "average": "average",
-    "most boxes": "max_boxes",
-    "images": "num_images",
-    "kept": "valid",
-    "p values": "p_values",
+    "average": "facts.average",
+    "most boxes": "facts.max_boxes",
+    "images": "num_samples",
+    "p values": "facts.p_values",
 }
 BY_CLASS = {
     "thresholds": "threshold",
-    "precisions": "precision",
-    "boxes of an image": "boxes_per_image",
-    "images": "num_images",
-    "targets": "target",
+    "precisions": "facts.precision",
+    "boxes of an image": "facts.boxes_per_image",
+    "images": "group_samples",
+    "targets": "facts.target",
     "delta": "delta",
-    "average": "average",
-    "most boxes": "max_boxes",
-    "level": "level",
+    "average": "facts.average",
+    "most boxes": "facts.max_boxes",
+    "level": "facts.level",
 }
 MOST = 7
 
@@ -200,7 +199,8 @@ def _thresholds() -> Iterator[tuple[str, Any]]:
                 thresholds=steps,
             )
             if not isinstance(found, dict):
-                found = read(found, THRESHOLD)
+                kept = found.table().certified
+                found = read(found, THRESHOLD) | {"kept": kept}
             yield f"threshold, {average}, {precision}/boxes", found
             found = tried(
                 kc.choose_detection_class_thresholds,
@@ -214,7 +214,7 @@ def _thresholds() -> Iterator[tuple[str, Any]]:
                 seed=1,
             )
             if not isinstance(found, dict):
-                advice = [bool(x) for x in found.advice]
+                advice = [bool(x) for x in found.facts["advice"]]
                 found = read(found, BY_CLASS) | {"advised": advice}
             yield f"thresholds by class, {average}, {precision}/boxes", found
 

@@ -183,7 +183,7 @@ def _run(*given: Any) -> Any:
     with contextlib.redirect_stdout(told):
         code = main([*map(str, given), "--quiet"])
     # Tables begin with the name of their class.
-    text = re.sub(r"\b\w+Thresholds: ", "", told.getvalue())
+    text = re.sub(r"\bChoice: ", "", told.getvalue())
     return {"code": code, "told": text}
 
 
@@ -192,7 +192,6 @@ def _thresholds(folder: Path) -> Iterator[tuple[str, Any]]:
     first = _log(folder / "first.csv", 91)
     for name, given in {
         "risk": ["--risk=0.15"],
-        "risk, other walk": ["--risk=0.15", "--method=sgr", "--delta=0.1"],
         "coverage": ["--coverage=0.6"],
         "groups": ["--risk=0.25", "--groups=task"],
         "affine": ["--risk=0.15", f"--calibration={first}"],

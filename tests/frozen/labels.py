@@ -18,17 +18,17 @@ __all__ = ["LABELS", "TOLERANCE", "quantities"]
 TOLERANCE = Tolerance(relative=1e-5, absolute=1e-5)
 
 OF_LABELS = {
-    "labels": "label",
-    "sizes": "num_samples",
+    "labels": "group",
+    "sizes": "group_samples",
     "thresholds": "threshold",
-    "coverages": "label_coverage",
-    "risks": "label_risk",
+    "coverages": "group_coverage",
+    "risks": "group_risk",
     "coverage": "coverage",
     "risk": "risk",
-    "limit of the risk": "certified_risk",
+    "limit of the risk": "limit",
     "delta": "delta",
     "method": "method",
-    "at once": "at_once",
+    "at once": "facts.at_once",
 }
 MISSING = -1
 
@@ -107,7 +107,7 @@ def _told(made: Any, logits: Any) -> Any:
     if isinstance(made, dict):
         return made
     facts = made.chosen
-    is_of_labels = hasattr(facts, "label_coverage")
+    is_of_labels = facts.kind == "labels"
     answer = made(logits[:8])
     return {
         "facts": read(facts, OF_LABELS) if is_of_labels else chosen(facts),
@@ -128,11 +128,6 @@ def _selectors() -> Iterator[tuple[str, Any]]:
             "risk": 0.2,
             "delta": 0.1,
             "at_once": False,
-        },
-        "certified, other walk": {
-            "risk": 0.25,
-            "delta": 0.1,
-            "method": "sgr",
         },
     }
     for name, (labels, logits, mark) in LABELS.items():

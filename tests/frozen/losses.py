@@ -283,8 +283,6 @@ def _told_of_losses() -> Iterator[tuple[str, Any]]:
         yield f"labels that the loss has, {quantity}/plain", found
         found = kc.inactive_share(*args)
         yield f"share without a penalty, {quantity}/plain", found
-        found = kc.per_sample_losses(*args)
-        yield f"values by sample, {quantity}/plain", found
         found = kc.regularizer_histogram(*args, num_bins=6, limits=(0, 1.5))
         yield f"penalties, {quantity}/plain", read(found, HISTOGRAM)
     other = CLASSES["ten classes"].logits[20:36, :6]

@@ -54,8 +54,17 @@ def _array(value: Any) -> Any:
 
 
 def read(result: Any, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Values of a result: neutral names, and the attributes that have them."""
-    return {name: getattr(result, field) for name, field in fields.items()}
+    """Values of a result: neutral names, and the attributes that have them.
+
+    `"facts.name"` is an entry of the attribute `facts`, or None.
+    """
+
+    def value(field: str) -> Any:
+        first, _, name = field.partition(".")
+        found = getattr(result, first)
+        return found.get(name) if name else found
+
+    return {name: value(field) for name, field in fields.items()}
 
 
 def tried(call: Callable, *args: Any, **options: Any) -> Any:

@@ -30,7 +30,6 @@ TARGETS = {
     "risk": {"risk": 0.15},
     "coverage": {"coverage": 0.6},
     "certified": {"risk": 0.2, "delta": 0.1},
-    "certified, other walk": {"risk": 0.2, "delta": 0.1, "method": "sgr"},
 }
 WITH_COSTS = {
     "price": {"reject_cost": 0.5},
@@ -78,11 +77,11 @@ def _told(made: Any, logits: Any, **given: Any) -> Any:
     if isinstance(made, dict):
         return made
     facts = made.chosen
-    if hasattr(facts, "group_coverage") and hasattr(facts, "min_samples"):
+    if facts.kind == "groups":
         told = of_groups(facts)
-    elif hasattr(facts, "worst_group"):
+    elif facts.kind == "mixtures":
         told = read(facts, OF_MIXTURES)
-    elif hasattr(facts, "target_prior"):
+    elif facts.kind == "prior":
         told = read(facts, AT_PRIOR)
     else:
         told = chosen(facts)

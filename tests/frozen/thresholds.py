@@ -28,25 +28,24 @@ ALONE = {
     "coverage": "coverage",
     "risk": "risk",
     "size": "num_samples",
-    "limit of the risk": "certified_risk",
+    "limit of the risk": "risk_limit",
     "delta": "delta",
     "method": "method",
     "as confidence": "confidence",
-    "limit of the cost": "certified_cost",
 }
 BY_GROUP = {
     "groups": "group",
-    "sizes": "num_samples",
+    "sizes": "group_samples",
     "thresholds": "threshold",
     "coverages": "group_coverage",
     "risks": "group_risk",
     "coverage": "coverage",
     "risk": "risk",
-    "limit of the risk": "certified_risk",
+    "limit of the risk": "limit",
     "delta": "delta",
     "method": "method",
-    "least size": "min_samples",
-    "tested": "tested",
+    "least size": "facts.min_samples",
+    "tested": "facts.tested",
     "answers": "accepts",
 }
 AT_PRIOR = {
@@ -54,25 +53,25 @@ AT_PRIOR = {
     "coverage": "coverage",
     "risk": "risk",
     "size": "num_samples",
-    "limit of the risk": "certified_risk",
+    "limit of the risk": "limit",
     "delta": "delta",
     "method": "method",
-    "tested": "num_tested",
-    "effective size": "effective_samples",
-    "largest weight": "largest_weight",
-    "prior": "target_prior",
+    "tested": "facts.num_tested",
+    "effective size": "facts.effective_samples",
+    "largest weight": "facts.largest_weight",
+    "prior": "facts.target_prior",
 }
 OF_MIXTURES = {
     "threshold": "threshold",
     "coverage": "coverage",
     "risk": "risk",
     "size": "num_samples",
-    "limit of the risk": "certified_risk",
+    "limit of the risk": "limit",
     "delta": "delta",
     "method": "method",
-    "worst group": "worst_group",
-    "worst risk": "worst_risk",
-    "worst coverage": "worst_coverage",
+    "worst group": "facts.worst_group",
+    "worst risk": "facts.worst_risk",
+    "worst coverage": "facts.worst_coverage",
     "groups": "group",
     "sizes": "group_samples",
     "coverages": "group_coverage",
@@ -81,8 +80,8 @@ OF_MIXTURES = {
 SEVERAL = {
     "threshold": "threshold",
     "coverage": "coverage",
-    "values": "estimates",
-    "targets": "targets",
+    "values": "facts.estimates",
+    "targets": "facts.targets",
     "delta": "delta",
     "size": "num_samples",
 }
@@ -143,7 +142,6 @@ TARGETS = {
     "risk of none": {"risk": 0.0},
     "coverage": {"coverage": 0.7},
     "certified": {"risk": 0.15, "delta": 0.1},
-    "certified, other walk": {"risk": 0.15, "delta": 0.1, "method": "sgr"},
     "nearly all": {"coverage": 0.97},
 }
 
@@ -153,7 +151,9 @@ def chosen(found: Any) -> Any:
     if isinstance(found, dict):
         return found
     told = read(found, ALONE)
+    told["limit of the cost"] = None
     if found.cost is not None:
+        told["limit of the cost"] = found.limit
         told["cost"] = read(found.cost, COST)
     return told
 
@@ -337,10 +337,10 @@ def _several() -> Iterator[tuple[str, Any]]:
 def _of_several(found: Any) -> Any:
     if isinstance(found, dict):
         return found
-    p_values = {k: x[::9] for k, x in found.p_values.items()}
+    p_values = {k: x[::9] for k, x in found.facts["p_values"].items()}
     return read(found, SEVERAL) | {
-        "tried": found.thresholds[::9],
-        "kept": found.valid,
+        "tried": found.table().threshold[::9],
+        "kept": found.table().certified,
         "p values": p_values,
     }
 
@@ -366,7 +366,6 @@ def _plans() -> Iterator[tuple[str, Any]]:
         "risk at an accuracy": {
             "risk": 0.1,
             "accuracy": 0.9,
-            "method": "sgr",
             **few,
         },
         "error": {"ece": 0.3, "pilot": pilot},

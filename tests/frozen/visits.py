@@ -10,7 +10,6 @@ _DISPLAY = "draws what is frozen where it is computed"
 _TRAINING = "trains a network: its steps are not those of another version"
 _IMAGES = "images and data sets, outside of what is measured or chosen"
 _STATE = "files of training, with no number of their own"
-_BEAM = "needs Apache Beam; its sums are those of the frozen monitors"
 
 NOT_FROZEN = {
     **dict.fromkeys(
@@ -21,28 +20,24 @@ NOT_FROZEN = {
         (
             *("Alarm", "AnswerThreshold", "BinSums", "BrierDecomposition"),
             *("CalibrationTest", "CalibratorChoice", "CandidateScore"),
-            *("CertificateCheck", "ChosenThreshold", "Comparison"),
-            *("ControlledRisks", "CumulativeDifferences", "Decomposition"),
-            *("DetectionCalibrationError", "DetectionClassThresholds"),
-            *("DetectionRecords", "DetectionThreshold", "EffectiveLabels"),
-            *("GroupMetrics", "GroupThresholds", "LabelTable"),
-            *("LabelThresholds", "LargestDifference", "LoggedEpoch"),
-            *("MeanCost", "MixtureThreshold", "Plan", "PriorEstimate"),
-            *("PriorThreshold", "Recalibration", "RegularizerHistogram"),
+            *("CertificateCheck", "Choice", "Comparison", "Target"),
+            *("CumulativeDifferences", "Decomposition"),
+            *("DetectionCalibrationError", "DetectionRecords"),
+            *("EffectiveLabels", "GroupMetrics", "LabelTable"),
+            *("LargestDifference", "LoggedEpoch"),
+            *("MeanCost", "Plan", "PriorEstimate"),
+            *("Recalibration", "RegularizerHistogram"),
             *("Report", "RiskCoverageCurve", "SizeTable", "ThresholdTable"),
         ),
         _RESULT,
     ),
     **dict.fromkeys(
         (
-            *("CalibratorChoiceDisplay", "ClassActivationDisplay"),
-            *("ClasswiseReliabilityDisplay", "ConfidenceDisplay"),
-            *("CumulativeDisplay", "DetectionReliabilityDisplay"),
-            *("EffectiveLabelsDisplay", "LossCurveDisplay"),
-            *("MaxLogitDisplay", "MonitorDisplay", "NormalizedLogitDisplay"),
-            *("PlanDisplay", "RegularizerDisplay", "ReliabilityDisplay"),
-            *("RiskCoverageDisplay", "SegmentationDisplay"),
-            *("SmoothingProfileDisplay", "SortedLogitsDisplay"),
+            *("CalibratorChoiceDisplay", "ClasswiseReliabilityDisplay"),
+            *("ConfidenceDisplay", "CumulativeDisplay"),
+            *("DetectionReliabilityDisplay", "MonitorDisplay", "PlanDisplay"),
+            *("ReliabilityDisplay", "RiskCoverageDisplay"),
+            "SegmentationDisplay",
         ),
         _DISPLAY,
     ),
@@ -51,7 +46,7 @@ NOT_FROZEN = {
             *("AdaptiveFocalModel", "CaPEModel", "CalibrationLogger"),
             *("ConfidencePruningModel", "CorrectnessRankingModel"),
             *("EpochModel", "RecordingModel", "ScheduledFocalModel"),
-            *("SharpnessAwareModel", "fit_workers"),
+            "SharpnessAwareModel",
         ),
         _TRAINING,
     ),
@@ -59,8 +54,8 @@ NOT_FROZEN = {
         (
             *("ClassMap", "DatasetSummary", "EpochBatches", "Tally"),
             *("apply_layers", "array_pipeline", "cap_classes", "center_crop"),
-            *("class_activation_maps", "class_map", "color_jitter"),
-            *("context_examples", "cutmix", "describe", "from_folder"),
+            *("class_map", "color_jitter", "context_examples"),
+            *("cutmix", "describe", "from_folder"),
             *("from_tfds", "from_tfrecords", "label_by_largest"),
             *("map_classes", "mixup", "object_examples", "pixel_mean"),
             *("random_resized_crop", "ricap", "shuffled_epochs"),
@@ -76,7 +71,6 @@ NOT_FROZEN = {
         ),
         _STATE,
     ),
-    **dict.fromkeys(("add_windows", "window_sums"), _BEAM),
     **dict.fromkeys(
         ("DeepEnsemble", "MonteCarloDropout"),
         "answers of networks, of random layers among them",

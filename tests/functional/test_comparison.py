@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from keras import ops
+from noisy_predictions import softmax
 from scipy.stats import binom
 
 import keras_calib as kc
@@ -119,3 +121,16 @@ def test_dense_predictions_are_resampled_by_image():
     assert four.high == pytest.approx(one.high, rel=1e-6)
     pixels = compare(*dense, kc.nll, num_replicates=50)
     assert pixels.high - pixels.low < 0.7 * (one.high - one.low)
+
+
+def test_prediction_flips_by_hand():
+    before = np.array([[[3, 1, 2], [0, 1, 1]], [[1, 1, 0], [0, 0, 4]]])
+    after = np.array([[[3, 1, 4], [0, 1, 2]], [[1, 0, 0], [0, 0, 5]]])
+    assert kc.prediction_flips(before, after) == 2 / 4
+    tensor = ops.convert_to_tensor(before)
+    assert kc.prediction_flips(tensor, softmax(before / 3.0)) == 0
+    for other in (after[:1], after[..., :2]):
+        with pytest.raises(ValueError, match="same shape"):
+            kc.prediction_flips(before, other)
+    with pytest.raises(ValueError, match="two classes or more"):
+        kc.prediction_flips([[1.0]], [[-1.0]])

@@ -4,11 +4,10 @@ import keras
 import numpy as np
 import pytest
 from cases import array
+from ladders import ranked
 
 import keras_calib as kc
-from keras_calib.labels.thresholds import choose_of_labels
-from keras_calib.selection.candidates import candidates
-from keras_calib.selection.thresholds import Target
+from keras_calib.selection.thresholds import ErrorTarget
 
 
 def several(n=1500, num_labels=4, seed=0):
@@ -25,15 +24,14 @@ def test_a_label_alone_has_the_threshold_of_its_two_classes():
         {"risk": 0.05},
         {"coverage": 0.6},
         {"risk": 0.05, "delta": 0.1},
-        {"risk": 0.05, "delta": 0.1, "method": "sgr"},
     ):
         alone = kc.MultiLabelSelector().fit(y, z, at_once=False, **target)
         for k in range(4):
             one = kc.SelectiveClassifier().fit(y[:, k], z[:, k, None], **target)
             facts = alone.chosen
             assert abs(one.threshold - facts.threshold[k]) < 1e-6
-            assert one.chosen.coverage == facts.label_coverage[k]
-            assert one.chosen.risk == facts.label_risk[k]
+            assert one.chosen.coverage == facts.group_coverage[k]
+            assert one.chosen.risk == facts.group_risk[k]
     one = kc.MultiLabelSelector().fit(y[:, :1], z[:, :1], risk=0.05, delta=0.1)
     assert (
         one.threshold[0]
@@ -80,8 +78,8 @@ def test_it_calibrates_first_and_is_saved(tmp_path):
     with pytest.raises(RuntimeError, match="must be fitted on other data"):
         selector.fit(y, z, risk=0.05)
     selector.fit(y, z, risk=0.05, delta=0.1, tune_fraction=0.3)
-    assert selector.chosen.label == ("a", "b", "c", "d")
-    assert selector.chosen.num_samples == (1050,) * 4
+    assert selector.chosen.group == ("a", "b", "c", "d")
+    assert selector.chosen.group_samples == (1050,) * 4
     assert "with probability 0.9 no label has" in repr(selector.chosen)
     answers = selector(z)
     logits = array(calibrator(z))
@@ -170,17 +168,14 @@ def test_the_guarantee_holds_however_labels_depend(at_once, alike):
     broken = np.zeros((runs, num_labels), bool)
     # Most labels err at the limit everywhere, so each certificate is false.
     limit = np.where(np.arange(num_labels) < 4, 0.02, risk + 1e-9)
-    target = Target(risk, None, delta, "ltt")
+    target = ErrorTarget(risk, None, delta)
     for run in range(runs):
         u = rng.random((300, 1 if alike else num_labels))
         sure = rng.random((300, 1)) + 0.01 * rng.random((300, num_labels))
         right = u >= limit
-        found = [
-            candidates(s, r, None, delta)
-            for s, r in zip(sure.T, right.T, strict=True)
-        ]
+        found = [ranked(s, r) for s, r in zip(sure.T, right.T, strict=True)]
         try:
-            chosen = choose_of_labels(range(12), found, target, at_once)
+            chosen = target.choose_each(range(12), found, "labels", at_once)
         except ValueError:
             # No label reaches the limit.
             continue

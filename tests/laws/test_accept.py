@@ -11,7 +11,7 @@ from unsound import LABELS, LOGITS, ROWS, SOUND, check
 import keras_calib as kc
 from keras_calib.formulas.scores import SCORE_NAMES
 from keras_calib.reporting.answer_thresholds import AnswerThreshold
-from keras_calib.selection.answers import accepted
+from keras_calib.selection.rules import accepted
 
 INF, NAN = np.inf, np.nan
 
@@ -203,7 +203,6 @@ def _choices():
         ("no risk", {"risk": 0.0}),
         ("a coverage", {"coverage": 0.6}),
         ("a guarantee", safe),
-        ("a search", {**safe, "method": "sgr"}),
     ):
         found[name] = kc.choose_threshold(*records, **how)
         found[f"{name} by group"] = kc.choose_group_thresholds(
@@ -250,7 +249,7 @@ def test_a_coverage_is_the_share_that_its_threshold_accepts():
     recall = choices["recall"]
     hits = accepted(scores, recall.threshold, np.zeros((400, 2), "float32"))
     hits = array(hits)[correct == 1].mean()
-    np.testing.assert_allclose(recall.estimates["recall"], hits)
+    np.testing.assert_allclose(recall.facts["estimates"]["recall"], hits)
 
 
 def test_a_threshold_of_infinity_rejects_everything():

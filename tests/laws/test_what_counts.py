@@ -185,6 +185,11 @@ def reported(model, data):
     return [results["metrics"]["nll"]["value"], results["num_counted"]]
 
 
+def facts_of(selector):
+    chosen = selector.chosen
+    return chosen.threshold, chosen.coverage, chosen.risk, chosen.num_samples
+
+
 def by_group(model, data):
     with pytest.MonkeyPatch.context() as patch:
         results_alone(patch)
@@ -202,8 +207,8 @@ CONSUMERS = {
             *a, candidates=[kc.TemperatureScaling()], num_folds=2, verbose=0
         ).candidates
     ],
-    "SelectiveClassifier": lambda *a: (
-        kc.SelectiveClassifier().fit_on(*a, coverage=0.5, verbose=0).chosen[:4]
+    "SelectiveClassifier": lambda *a: facts_of(
+        kc.SelectiveClassifier().fit_on(*a, coverage=0.5, verbose=0)
     ),
     "CalibrationLogger": logged,
     "report": reported,
@@ -217,7 +222,6 @@ CONSUMERS = {
     "ClasswiseReliabilityDisplay": lambda *a: (
         kc.ClasswiseReliabilityDisplay.from_model(*a).classwise_ece
     ),
-    "MaxLogitDisplay": lambda *a: kc.MaxLogitDisplay.from_model(*a).max_logit,
 }
 
 
@@ -264,8 +268,8 @@ def table_of(labels, outputs):
 
 ARRAYS = {
     "fit": lambda *a: kc.TemperatureScaling().fit(*a).temperature,
-    "selector": lambda *a: (
-        kc.SelectiveClassifier().fit(*a, coverage=0.5).chosen[:4]
+    "selector": lambda *a: facts_of(
+        kc.SelectiveClassifier().fit(*a, coverage=0.5)
     ),
     "compare": lambda y, z: (
         kc.compare(y, z, z, kc.nll, num_replicates=2, **READS).a
@@ -275,9 +279,6 @@ ARRAYS = {
     "adaptive_ece": lambda *a: kc.adaptive_ece(*a, edges="interp", **READS),
     "estimate_prior": lambda y, z: (
         kc.estimate_prior(z, np.full(K, 1 / K), num_bootstrap=2, **READS).prior
-    ),
-    "MaxLogitDisplay": lambda *a: (
-        kc.MaxLogitDisplay.from_predictions(*a).max_logit
     ),
     "report_of_predictions": page,
 }

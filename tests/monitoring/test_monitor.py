@@ -175,7 +175,7 @@ def test_a_restart_forgets_alarms_and_keeps_counts():
 
 
 def test_a_selector_gives_its_risk_and_the_shares_its_data_allow():
-    chosen = kc.ChosenThreshold(0.5, 0.7, 0.01, 2_000, 0.02, 0.05, "ltt")
+    chosen = kc.Choice(0.5, 0.7, 0.01, 2_000, 0.02, 0.05, "ltt")
     watching = Monitor(chosen)
     assert watching.risk == 0.02
     low, high = watching.coverage
@@ -189,7 +189,7 @@ def test_a_selector_with_costs_has_no_risk_to_watch():
     logits = 4.0 * np.random.default_rng(0).normal(size=(500, 2))
     selector = kc.SelectiveClassifier(costs=[[0.0, 1.0], [0.5, 0.0]])
     selector.fit(logits.argmax(-1), logits, mean_cost=0.2, delta=0.05)
-    assert selector.chosen.certified_cost == 0.2
+    assert selector.chosen.limit == 0.2
     with pytest.warns(RuntimeWarning, match="does not watch the risk"):
         watching = Monitor(selector)
     assert watching.risk is None

@@ -11,7 +11,7 @@ import pytest
 from monitored import answers, monitor, same
 
 import keras_calib as kc
-from keras_calib import Monitor, add_windows
+from keras_calib import Monitor
 from keras_calib.monitoring.monitor_record import Record
 
 GOING = monitor().update(*answers(333))
@@ -113,7 +113,7 @@ def test_arguments_of_a_file_are_checked(before, after, tmp_path):
 
 
 def test_a_monitor_of_a_selector_is_loaded_with_its_limits(tmp_path):
-    chosen = kc.ChosenThreshold(0.5, 0.7, 0.01, 2_000, 0.02, 0.05, "ltt")
+    chosen = kc.Choice(0.5, 0.7, 0.01, 2_000, 0.02, 0.05, "ltt")
     going = Monitor(chosen).update(*answers(333))
     going.save(tmp_path / "monitor.npz")
     loaded = Monitor.load(tmp_path / "monitor.npz")
@@ -145,8 +145,6 @@ def test_sums_of_other_arguments_are_refused():
         for sums in (other, other + own.sums(*rows), 3.0 * other):
             with pytest.raises(ValueError, match="same arguments as this"):
                 own.add_sums(sums)
-            with pytest.raises(ValueError, match="same arguments as this"):
-                add_windows(own, [(1.0, own.sums(*rows)), (2.0, sums)])
         same(own, monitor())
 
 

@@ -224,34 +224,6 @@ def test_own_metrics_are_read_and_left_as_they_are():
         logger(metrics="ece")
 
 
-def test_regularizer_histogram_by_hand():
-    # Distances of 5, 8, 7 and 30 beyond a margin of 6, two classes.
-    logits = np.array([[5, 0], [0, 8], [7, 0], [0, 30]], "float32")
-    loss = kc.MbLS(6.0, strength=0.05, from_logits=True)
-    drawn = kc.regularizer_histogram(loss, [0, 0, 1, 1], logits)
-    expected = np.zeros(20)
-    # 0, 0.05, 0.025, and 0.6 clipped to 0.1.
-    expected[[0, 5, 19]] = 1
-    expected[10] = 1
-    np.testing.assert_array_equal(drawn.counts, expected)
-    close(drawn.edges, np.linspace(0, 0.1, 21))
-    assert drawn.num_inactive == 1 and drawn.inactive_share == 0.25
-    drawn = kc.regularizer_histogram(
-        kc.MbLS(6.0, from_logits=True, ignore_class=9), [9] * 4, logits
-    )
-    assert drawn.counts.sum() == 0 and np.isnan(drawn.inactive_share)
-    # A focal loss is below cross entropy, or equal to it where p is 0.
-    focal = kc.FocalLoss(from_logits=True)
-    limits = (-0.1, 0.1)
-    drawn = kc.regularizer_histogram(
-        focal, [1, 0, 1, 0], logits, num_bins=2, limits=limits
-    )
-    np.testing.assert_array_equal(drawn.counts, [3, 1])
-    for limits in ((0.1, 0.1), (0.1, 0.0)):
-        with pytest.raises(ValueError, match="limits"):
-            kc.regularizer_histogram(loss, [0] * 4, logits, limits=limits)
-
-
 @pytest.mark.parametrize(
     "case",
     [c for c in LOSSES if c.name in ("MbLS", "CPC", "AdaptiveLabelSmoothing")],

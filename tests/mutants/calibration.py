@@ -4,7 +4,7 @@ from mutants.mutant import Mutant
 
 MUTANTS = {
     "accept_above": Mutant(
-        "selection/answers.py",
+        "selection/rules.py",
         "score >= threshold, has_confidence",
         "score > threshold, has_confidence",
         "selection/test_classifier.py::test_a_score_of_exactly_the_threshold_is_accepted",
@@ -48,16 +48,16 @@ MUTANTS = {
         "test_isotonic_calibration_is_that_of_scikit_learn",
     ),
     "beta_without_bounds": Mutant(
-        "calibrators/beta.py",
+        "calibrators/logistic.py",
         "if point[:2].min() >= 0.0 and loss < least:",
         "if loss < least:",
         "calibrators/test_values.py::"
         "test_beta_calibration_never_decreases_with_the_probability",
     ),
     "penalty_of_the_slope": Mutant(
-        "calibrators/logistic.py",
-        "np.array([0.0, ridge]),",
-        "np.array([ridge, ridge]),",
+        "calibrators/columns.py",
+        "penalty = np.array([0.0, ridge, ridge])",
+        "penalty = np.array([ridge, ridge, ridge])",
         "calibrators/test_two_classes.py::"
         "test_a_small_sample_with_soft_labels_is_penalised_by_its_weight",
     ),
@@ -159,46 +159,40 @@ MUTANTS = {
         "selection/test_tuning.py::test_a_failed_fit_leaves_the_parts_unfitted",
     ),
     "every_start_has_half": Mutant(
-        "selection/guarantees.py",
-        "delta / 2.0 / num_more)",
-        "delta / 2.0)",
+        "selection/claims.py",
+        "level / 2.0 / num_more)",
+        "level / 2.0)",
         "selection/test_guarantees.py::"
         "test_the_starts_share_delta_and_the_first_can_pass",
     ),
-    "steps_at_the_whole_level": Mutant(
-        "selection/guarantees.py",
-        "if p_value <= delta / steps:",
-        "if p_value <= delta:",
-        "selection/test_guarantees.py::test_the_search_is_that_of_the_paper",
-    ),
     "a_failure_ends_no_walk": Mutant(
-        "selection/guarantees.py",
+        "selection/families.py",
         "level = np.where(passed.all(axis=-1), level, 0.0)",
         "level = level + 0.0",
         "selection/test_guarantees.py::test_the_walk_is_the_loop_over_thresholds",
     ),
     "threshold_on_the_lower_of_two_floats": Mutant(
-        "selection/candidates.py",
+        "selection/ladder.py",
         "np.where(middle > lower,",
         "np.where(middle >= lower,",
         "selection/test_thresholds.py::test_neighbouring_floats_are_told_apart",
     ),
     "wrong_without_weights": Mutant(
-        "selection/candidates.py",
+        "selection/ladder.py",
         "[weight, weight * loss]",
         "[weight, loss]",
         "selection/test_thresholds.py::"
         "test_fractional_weights_reach_their_targets_as_counts_do",
     ),
     "cost_of_the_other_orientation": Mutant(
-        "selection/costs.py",
+        "selection/rules.py",
         "self.costs[truth, answer]",
         "self.costs[answer, truth]",
         "selection/test_costs.py::"
         "test_the_cheapest_answer_is_given_and_accepted_up_to_its_price",
     ),
     "coverage_without_rounding": Mutant(
-        "selection/candidates.py",
+        "selection/ladder.py",
         "self.coverage >= coverage - 1e-12",
         "self.coverage > coverage",
         "selection/test_classifier.py::test_a_target_coverage_is_reached_and_not_exceeded",

@@ -7,8 +7,7 @@ _AUTHORS = _GOLDENS + "test_values_and_gradients_are_the_authors"
 _SUM = "laws/test_losses.py::test_gradients_sum_to_zero_over_the_classes"
 _REPEATS = "laws/test_loss_weights.py::test_whole_weights_are_repeats"
 _TARGETS = "formulas/test_targets.py::"
-_REGULARIZERS = "analysis/test_regularizers.py::"
-_MAPS = "analysis/test_activation_maps.py::"
+_REGULARIZERS = "losses/test_regularizers.py::"
 
 MUTANTS = {
     "flsd_above": Mutant(
@@ -168,49 +167,29 @@ MUTANTS = {
         _TARGETS + "test_tied_predictions_keep_their_order",
     ),
     "others_with_the_predicted_class": Mutant(
-        "analysis/regularizers.py",
+        "losses/regularizers.py",
         "others = (1.0 - predicted) * added",
         "others = added",
-        "analysis/test_effective_labels.py::"
+        "losses/test_effective_labels.py::"
         "test_effective_labels_are_the_closed_form",
     ),
     "smoothing_of_an_ignored_nan": Mutant(
-        "analysis/regularizers.py",
+        "losses/regularizers.py",
         "added = ops.where(valid[..., None], added, ops.zeros_like(added))",
         "added = added * ops.cast(valid[..., None], added.dtype)",
         _REGULARIZERS
         + "test_nothing_is_smoothed_where_an_ignored_sample_is_nan",
     ),
     "inactive_up_to_a_hundredth": Mutant(
-        "analysis/regularizers.py",
+        "losses/regularizers.py",
         "_ROUNDING = 5e-7",
         "_ROUNDING = 5e-3",
         _REGULARIZERS + "test_a_regulariser_of_rounding_is_inactive",
     ),
     "histogram_without_what_lies_beyond": Mutant(
-        "analysis/regularizers.py",
+        "losses/regularizers.py",
         "clipped = np.clip(values[~np.isnan(values)], low, high)",
         "clipped = values[~np.isnan(values)]",
         _REGULARIZERS + "test_regularizer_histogram_by_hand",
-    ),
-    "negative_slopes_count": Mutant(
-        "analysis/activation_maps.py",
-        "weight = (alpha * np.maximum(g, 0.0)).sum(axis=(1, 2))",
-        "weight = (alpha * g).sum(axis=(1, 2))",
-        _MAPS + "test_maps_are_the_formula_where_gradients_differ_by_place",
-    ),
-    "first_call_of_a_layer": Mutant(
-        "analysis/feature_maps.py",
-        "self._call = [x for x, _ in calls[:place]].count(self.layer)",
-        "self._call = 0",
-        "analysis/test_feature_maps.py::"
-        "test_of_a_layer_called_twice_the_last_call_counts",
-    ),
-    "layers_not_restored": Mutant(
-        "analysis/feature_maps.py",
-        "            delattr(thing, name)\n",
-        "            pass\n",
-        "analysis/test_feature_maps.py::"
-        "test_softmax_at_the_end_is_read_at_its_logits",
     ),
 }

@@ -19,7 +19,7 @@ MUTANTS = {
         _MONITORING + "test_evidence_at_the_limit_is_1_in_the_mean",
     ),
     "two_walks_of_groups_have_all_of_delta": Mutant(
-        "selection/group_walks.py",
+        "selection/families.py",
         "STEPWISE_PART * delta",
         "delta",
         _SELECTION + "test_a_bad_group_is_accepted_as_often_as_its_part_of"

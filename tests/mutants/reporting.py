@@ -19,8 +19,8 @@ MUTANTS = {
     ),
     "rows_without_weight_judged": Mutant(
         "predictions/collect.py",
-        "counts = weight.reshape(lead) > 0",
-        "counts = weight.reshape(lead) >= 0",
+        "return weight.reshape(lead) > 0",
+        "return weight.reshape(lead) >= 0",
         "predictions/test_consumers.py::"
         "test_rows_that_are_no_distribution_are_not_fitted_on",
     ),
@@ -36,13 +36,6 @@ MUTANTS = {
         "rankdata(score[counted])",
         "rankdata(score[counted], 'ordinal')",
         "plots/test_segmentation.py::test_ties_share_the_mean_rank",
-    ),
-    "window_without_its_upper_end": Mutant(
-        "plots/logits.py",
-        'centers + width / 2, side="right"',
-        'centers + width / 2, side="left"',
-        "plots/test_logits.py::"
-        "test_windows_are_means_and_deviations_of_what_is_inside",
     ),
     "band_of_weighted_samples": Mutant(
         "plots/risk_coverage.py",

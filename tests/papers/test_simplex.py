@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from figures import simplex
 from PIL import Image
-from results import simplex
 from scipy.optimize import minimize
 
 import keras_calib
@@ -65,7 +65,8 @@ def test_probabilities_are_distances_to_the_sides():
 
 
 def test_the_picture_is_drawn(tmp_path):
-    simplex.draw_targets(0.25, tmp_path / "targets.png", num_points=20)
+    figure = simplex.draw_targets(0.25, num_points=20)
+    figure.savefig(tmp_path / "targets.png")
     with Image.open(tmp_path / "targets.png") as picture:
         colors = np.asarray(picture.convert("RGB")).reshape(-1, 3)
     # Predictions in blue, targets in orange.

@@ -245,9 +245,6 @@ def texts(svg):
 @pytest.mark.filterwarnings("ignore:.*Layout|.*layout:UserWarning")
 def test_names_are_drawn_letter_by_letter():
     labels, probs = [0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]
-    curves = dict.fromkeys(ODD, np.arange(3.0))
-    loss = kc.MbLS(margin=1.0, from_logits=True)
-    found = kc.regularizer_histogram(loss, labels, np.log(probs))
     names = list(ODD)[:10]
     point = kc.choose_threshold([2.0, 1.0], [1, 0], coverage=0.5)
     displays = [
@@ -255,21 +252,8 @@ def test_names_are_drawn_letter_by_letter():
         kc.RiskCoverageDisplay.from_predictions(
             labels, dict.fromkeys(ODD, probs), points=dict.fromkeys(ODD, point)
         ),
-        kc.LossCurveDisplay(np.array([0.1, 0.5, 0.9]), curves),
-        kc.SmoothingProfileDisplay(np.arange(3.0), curves, curves),
-        kc.RegularizerDisplay(dict.fromkeys(ODD, found)),
-        kc.EffectiveLabelsDisplay.from_losses(
-            loss, 1, np.arange(10.0).tolist(), class_names=names
-        ),
         kc.ClasswiseReliabilityDisplay.from_predictions(
             list(range(10)), np.full((10, 10), 0.1).tolist(), class_names=names
-        ),
-        kc.ClassActivationDisplay(
-            np.zeros((10, 4, 4)).tolist(),
-            np.zeros((10, 4, 4)).tolist(),
-            np.full((10, 10), 0.1).tolist(),
-            classes=list(range(10)),
-            class_names=names,
         ),
     ]
     for display in displays:

@@ -1,5 +1,7 @@
 """Risk-coverage displays hold the exact curves, bands and points."""
 
+from dataclasses import replace
+
 import matplotlib as mpl
 import numpy as np
 import pytest
@@ -76,7 +78,7 @@ def test_operating_points_are_marked_where_they_are(goldens):
     labels, probs = data(goldens)
     logits = np.log(np.maximum(probs, 1e-30)).astype("float32")
     selector = kc.SelectiveClassifier().fit(labels, logits, coverage=0.5)
-    point = selector.chosen._replace(certified_risk=0.2)
+    point = replace(selector.chosen, limit=0.2)
     display = kc.RiskCoverageDisplay.from_predictions(
         labels, probs, points={"half": point}
     ).plot()

@@ -69,9 +69,6 @@ CONSUMERS = {
     "ClasswiseReliabilityDisplay": lambda *a, **o: (
         kc.ClasswiseReliabilityDisplay.from_model(*a, **o).classwise_ece
     ),
-    "MaxLogitDisplay": lambda *a, **o: (
-        kc.MaxLogitDisplay.from_model(*a, **o).max_logit
-    ),
 }
 # What all but one of them are given; the others are read as these are.
 FEW = ("lists", "a list of a batch", "with_index")
@@ -148,9 +145,6 @@ def test_consumers_name_one_of_several_outputs_and_ask_the_loss(consumer):
         if kind == "list":
             labels = list(labels.values())
         options = {"output": "kind"}
-        if consumer == "MaxLogitDisplay":
-            # Reads no loss: its models return logits.
-            options["ignore_class"] = 255
         found = CONSUMERS[consumer](model, (X, labels), **options)
         np.testing.assert_allclose(found, expected, rtol=1e-4, err_msg=kind)
     found = CONSUMERS[consumer](

@@ -82,7 +82,7 @@ def test_what_the_command_does_not_write_is_refused(tmp_path, part, other):
     )
     path.write_text(text)
     assert kc.load_threshold(path)([0.5, 0.8])["accept"].tolist() == [0, 1]
-    assert read_threshold(path).certified_risk == 0.1
+    assert read_threshold(path).limit == 0.1
     assert text.count(part) == 1
     path.write_text(text.replace(part, other))
     for read in (kc.load_threshold, read_threshold):

@@ -8,6 +8,7 @@ import pkgutil
 import keras
 import pytest
 from report_pages import few_replicates, pictures_left_out
+from repository_files import fields_of
 
 import keras_calib
 
@@ -15,7 +16,7 @@ OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 # Beam is installed where the TensorFlow tests run.
 LEFT_OUT = ["keras_calib.__main__"]
 if importlib.util.find_spec("apache_beam") is None:
-    LEFT_OUT += ["keras_calib.beam", "keras_calib.monitoring.windows"]
+    LEFT_OUT.append("keras_calib.beam")
 # Only TensorFlow exports, and the example writes a LiteRT file.
 if (
     keras.backend.backend() != "tensorflow"
@@ -48,7 +49,7 @@ CONCRETE = [
     thing
     for name in keras_calib.__all__
     if isinstance(thing := getattr(keras_calib, name), type)
-    and not issubclass(thing, tuple)
+    and fields_of(thing) is None
     and not (thing.__doc__ or "").startswith("Abstract")
 ]
 
@@ -57,12 +58,12 @@ CONCRETE = [
 PORTABLE = {
     f"keras_calib.{name}"
     for name in (
-        "analysis.regularizers.effective_labels",
         "calibrators.affine.VectorScaling",
         "calibrators.temperature.TemperatureScaling",
         "ensembles.deep_ensemble.DeepEnsemble",
         "losses.focal.FocalLoss",
         "losses.margin.ACLS",
+        "losses.regularizers.effective_labels",
         "metrics.binned.ECE",
         "metrics.table.CalibrationMetrics",
         "selection.classifier.SelectiveClassifier",

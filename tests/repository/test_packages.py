@@ -44,7 +44,6 @@ FLOORS = {
     "losses": 5,
     "metrics": 5,
     "text": 5,
-    "analysis": 6,
     "beam": 6,
     "calibrators": 6,
     "training": 6,
@@ -71,7 +70,6 @@ OUTSIDE_OF_WINGS = {
 }
 # What users import from.
 NAMESPACES = (
-    "analysis",
     "calibrators",
     "data",
     "detection",

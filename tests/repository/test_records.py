@@ -16,7 +16,6 @@ from repository_files import MODULES, imports, module_name, parse
 OF_RECORDS = {
     "exporting.certificate_check",
     "monitoring.monitor",
-    "monitoring.windows",
     "predictions.tables",
     "reporting.answer_thresholds",
     "reporting.cards",
@@ -33,7 +32,7 @@ OF_RECORDS = {
     "reporting.prediction_files.repeated_samples",
     "reporting.prediction_files.roles",
     "reporting.prediction_files.threshold_file",
-    "selection.group_thresholds",
+    "selection.choice",
     "selection.risks",
     "selection.thresholds",
 }

@@ -4,27 +4,24 @@ import math
 
 import numpy as np
 import pytest
+from ladders import ladder_of, stepped
 from scipy.stats import binom
 
-from keras_calib.selection.adaptive_walks import (
+from keras_calib.selection.claims import first_rank
+from keras_calib.selection.families import (
     adaptively_certified,
+    each,
     level_shares,
     num_adaptive,
 )
-from keras_calib.selection.candidates import Candidates
-from keras_calib.selection.group_walks import certified_by_group
-from keras_calib.selection.guarantees import first_rank
 
 RISK = 0.05
 
 
 def group_of(correct):
-    """Candidates of one group, of scores that fall, and their p-values."""
-    count = len(correct)
-    accepted = np.arange(1.0, count + 1)
-    wrong = np.cumsum(1.0 - correct)
-    one = Candidates(-accepted, accepted, wrong, count, True)
-    return one, binom.cdf(wrong, accepted, RISK)
+    """The ladder of one group, of scores that fall, and its p-values."""
+    one = ladder_of(correct)
+    return one, binom.cdf(one.loss, one.accepted, RISK)
 
 
 def test_shares_of_all_possible_bad_groups_sum_to_one():
@@ -39,7 +36,7 @@ def test_shares_of_all_possible_bad_groups_sum_to_one():
 
 def slow_walk(one, p_value, others, levels, fewest):
     """Rank after rank, at the level that the other groups leave."""
-    size, shares = one.num_samples, {}
+    size, shares = one.size, {}
     level = [
         levels[min(sum(x <= m / size for x in others), len(levels) - 1)]
         for m in range(1, size + 1)
@@ -131,10 +128,7 @@ def test_no_bad_group_is_certified_more_often_than_delta(turns):
             row[:turn] = np.sort(row[:turn])
         accepted = np.broadcast_to(rank, wrong.shape)
         p_values = binom.cdf(np.cumsum(wrong, axis=1), accepted, RISK)
-        found = [
-            Candidates(-rank, rank * 1.0, np.cumsum(row) * 1.0, size, True)
-            for row in wrong
-        ]
+        found = [stepped(rank, np.cumsum(row)) for row in wrong]
         certified, *_ = adaptively_certified(found, p_values, RISK, DELTA)
         false += any(
             passed[turn - 1 :].any()
@@ -148,10 +142,8 @@ def test_many_groups_accept_more_than_by_equal_shares():
     rng, size = np.random.default_rng(5), 500
     rate = 0.2 * (np.arange(size) / size) ** 3
     found = [group_of(rng.random(size) >= rate)[0] for _ in range(30)]
-    many, *_ = certified_by_group(found, RISK, 0.05, "ltt")
-    equal = [
-        certified_by_group([one], RISK, 0.05 / 30, "ltt")[0][0] for one in found
-    ]
+    many, *_ = each(found, RISK, 0.05)
+    equal = [each([one], RISK, 0.05 / 30).masks[0] for one in found]
     last = [
         np.mean([np.flatnonzero(x)[-1] if x.any() else 0 for x in group])
         for group in (many, equal)

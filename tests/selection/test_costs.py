@@ -1,6 +1,7 @@
 """Decisions by a matrix of costs: answers, thresholds, copies, refusals."""
 
 import contextlib
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -126,8 +127,8 @@ def test_the_accepted_cost_at_most_the_limit(delta):
     assert chosen.cost.accepted <= 0.15
     # Rejected samples have no price.
     assert (chosen.cost.value, chosen.cost.reject_all) == (None, None)
-    assert chosen.certified_cost == (None if delta is None else 0.15)
-    assert chosen.certified_risk is None
+    assert chosen.limit == (None if delta is None else 0.15)
+    assert chosen.risk_limit is None
     table = made.table()
     place = np.flatnonzero(table.threshold == chosen.threshold)[0]
     assert abs(table.risk[place] - chosen.cost.accepted) < 1e-12
@@ -200,7 +201,7 @@ def test_records_choose_the_threshold_of_the_layer(target):
     )
     # Answers cost more than 0 where they are wrong.
     no_hash = {"data_sha256": None, "ranking_sha256": None}
-    assert chosen == made.chosen._replace(**no_hash)
+    assert chosen == replace(made.chosen, **no_hash)
     with pytest.raises(ValueError, match="go to `choose_threshold_by_cost`"):
         made.fit_scores(given["score"], cost == 0, risk=0.1)
 
@@ -364,7 +365,7 @@ def test_a_limit_out_of_reach_names_one_within_reach():
         selector().fit(labels, logits, mean_cost=0.01, delta=0.05)
     text = str(error.value)
     within = float(text.partition("`mean_cost=")[2].partition("`")[0])
-    coverage = text.partition("coverage of ")[2].partition(" ")[0]
+    coverage = text.partition("coverage would be ")[2].partition(" ")[0]
     found = selector().fit(labels, logits, mean_cost=within, delta=0.05)
     assert f"{found.chosen.coverage:.3f}" == coverage
     with pytest.raises(ValueError, match="No threshold"):

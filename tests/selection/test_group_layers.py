@@ -1,5 +1,7 @@
 """Selective classifiers with thresholds by group: fits, answers, files."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
@@ -97,7 +99,7 @@ def test_the_order_of_rows_and_their_groups_is_kept():
     accept = accepted(selector, logits, groups)
     for place, name in enumerate(selector.groups):
         of = kept & (groups == name)
-        assert selector.chosen.num_samples[place] == of.sum()
+        assert selector.chosen.group_samples[place] == of.sum()
         share = (weight * accept)[of].sum() / weight[of].sum()
         assert abs(share - selector.chosen.group_coverage[place]) < 1e-12
     # The rows that tune nothing keep their groups too.
@@ -115,7 +117,7 @@ def test_the_order_of_rows_and_their_groups_is_kept():
     accept = accepted(tuned, logits, groups)
     for place, name in enumerate(tuned.groups):
         of = rest[(groups[rest] == name) & (ignored[rest] != 9)]
-        assert tuned.chosen.num_samples[place] == len(of)
+        assert tuned.chosen.group_samples[place] == len(of)
         assert accept[of].mean() == tuned.chosen.group_coverage[place]
 
 
@@ -127,8 +129,8 @@ def test_a_guarantee_by_group_is_that_of_the_records():
     correct = logits.argmax(-1) == labels
     expected = kc.choose_group_thresholds(scores, correct, **options)
     hashes = dict.fromkeys(("data_sha256", "ranking_sha256"))
-    assert selector.chosen._replace(**hashes) == expected
-    assert (expected.certified_risk, expected.delta) == (0.03, 0.1)
+    assert replace(selector.chosen, **hashes) == expected
+    assert (expected.limit, expected.delta) == (0.03, 0.1)
     other = kc.SelectiveClassifier().fit_scores(scores, correct, **options)
     assert other.chosen == selector.chosen
     for place, name in enumerate(selector.groups):
@@ -347,7 +349,7 @@ def test_a_compiled_function_keeps_its_groups(compiled):
     assert not model.predict_on_batch([logits, inputs[1] * 0])["accept"].any()
     if keras.backend.backend() == "tensorflow":
         for fewer in (groups % 2, None):
-            with pytest.raises(ValueError, match="must keep its number of"):
+            with pytest.raises(ValueError, match="must not change its size"):
                 selector.fit(labels, logits, coverage=0.5, groups=fewer)
         assert len(selector.groups) == 4
         return

@@ -5,28 +5,29 @@ the limit at every threshold, so that every certificate of it is false.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ladders import fixed_sequence, ladder_of, ranked
 from scipy.stats import binom
 
 import keras_calib as kc
-from keras_calib.selection.candidates import Candidates, candidates
-from keras_calib.selection.group_thresholds import GroupThresholds
-from keras_calib.selection.group_walks import certified_by_group
-from keras_calib.selection.guarantees import METHODS, first_rank, starts
+from keras_calib.selection.choice import Choice
+from keras_calib.selection.claims import first_rank, starts
+from keras_calib.selection.families import each
 
 RISK, DELTA = 0.05, 0.05
 
 
 def made_up(rng, size, rate, *, tied=False):
-    """Candidates of one group, whose errors are rarer among the surest."""
+    """The ladder of one group, whose errors are rarer among the surest."""
     scores = rng.integers(0, 9, size) if tied else rng.normal(size=size)
     share = np.argsort(np.argsort(-scores)) / size
     correct = rng.random(size) >= 2.0 * rate * share
-    return candidates(scores.astype("float64"), correct, None, DELTA)
+    return ranked(scores.astype("float64"), correct)
 
 
 @settings(max_examples=20, deadline=None)
@@ -34,19 +35,18 @@ def made_up(rng, size, rate, *, tied=False):
     seed=st.integers(0, 1000),
     size=st.integers(1, 3000),
     tied=st.booleans(),
-    method=st.sampled_from(["ltt", "sgr"]),
 )
-def test_one_group_is_certified_as_without_groups(seed, size, tied, method):
+def test_one_group_is_certified_as_without_groups(seed, size, tied):
     one = made_up(np.random.default_rng(seed), size, 0.04, tied=tied)
-    (found,), *_ = certified_by_group([one], RISK, DELTA, method)
-    expected = METHODS[method](one.accepted, one.wrong, RISK, DELTA)
+    (found,), *_ = each([one], RISK, DELTA)
+    expected = fixed_sequence(one.accepted, one.loss, RISK, DELTA)
     np.testing.assert_array_equal(found, expected)
 
 
 def slow_walk(one, waiting):
     """Threshold after threshold, with the level that each rank brings."""
     waiting, level, certified = dict(waiting), 0.0, []
-    for accepted, wrong in zip(one.accepted, one.wrong, strict=True):
+    for accepted, wrong in zip(one.accepted, one.loss, strict=True):
         for rank in [r for r in waiting if r <= accepted]:
             level += waiting.pop(rank)
         passes = 0.0 < level >= binom.cdf(wrong, accepted, RISK)
@@ -58,15 +58,15 @@ def slow_walk(one, waiting):
 def slow_certified(found, delta):
     """Groups complete one after the other, and the others share their part."""
     for count in range(len(found), 0, -1):
-        large = sorted(found, key=lambda x: -x.num_samples)[:count]
+        large = sorted(found, key=lambda x: -x.size)[:count]
         least = first_rank(RISK, delta / count)
-        if large[-1].num_samples >= least:
+        if large[-1].size >= least:
             break
     else:
         return [[False] * len(one.threshold) for one in found]
     parts = {}
     for one in large:
-        ranks, shares = starts(one.num_samples, RISK, delta / count)
+        ranks, shares = starts(one.size, RISK, delta / count)
         parts[id(one)] = ranks, shares / (delta / count)
     done = set()
     while True:
@@ -103,7 +103,7 @@ def test_the_walks_are_the_loop_over_groups_and_thresholds(seed, sizes, tied):
         for size, rate in zip(sizes, rates, strict=True)
     ]
     # Two groups of one size: which is tested does not matter to the oracle.
-    certified, *_ = certified_by_group(found, RISK, 0.2, "ltt")
+    certified, *_ = each(found, RISK, 0.2)
     if len(set(sizes)) == len(sizes):
         assert [x.tolist() for x in certified] == slow_certified(found, 0.2)
 
@@ -129,7 +129,7 @@ def test_a_group_that_answers_nothing_says_why():
     options = {"risk": RISK, "delta": DELTA}
     scores, correct, places = records(*(np.ones(n) for n in (73, 66, 5)))
     found = kc.choose_group_thresholds(scores, correct, places, **options)
-    assert found.tested == (True, False, False)
+    assert found.facts["tested"] == (True, False, False)
     reasons = repr(found).splitlines()[-2:]
     assert "too few samples for a share of delta" in reasons[0]
     assert "fewer than 59 samples" in reasons[1]
@@ -139,7 +139,7 @@ def test_a_group_that_answers_nothing_says_why():
         scores, correct, names, risk=0.1, sample_weight=weight
     )
     assert found.group == ("b", "c")
-    found = found._replace(num_samples=(0, 5), threshold=(np.inf, 0.5))
+    found = replace(found, group_samples=(0, 5), threshold=(np.inf, 0.5))
     assert "rejects everything: no samples" in repr(found)
 
 
@@ -150,9 +150,9 @@ def test_groups_that_nothing_could_certify_cost_the_others_nothing():
     groups = [np.ones(60), *[np.ones(20)] * 50]
     found = kc.choose_group_thresholds(*records(*groups), **options)
     assert found.threshold == (-np.inf, *[np.inf] * 50)
-    assert found.min_samples == 59
+    assert found.facts["min_samples"] == 59
     assert "fewer than 59 samples" in repr(found)
-    assert "and 39 more groups" in repr(found)
+    assert "and 39 more" in repr(found)
     with pytest.raises(ValueError, match="takes 59 samples even if all"):
         kc.choose_group_thresholds(*records(*groups[1:]), **options)
     with pytest.raises(ValueError, match="more data or fewer groups"):
@@ -165,35 +165,27 @@ FITS = 60
 ALLOWED = DELTA + 2 * math.sqrt(DELTA * (1 - DELTA) / FITS)
 
 
-def group_of(correct):
-    """Candidates of scores that fall."""
-    accepted = np.arange(1.0, len(correct) + 1)
-    wrong = np.cumsum(1.0 - correct)
-    return Candidates(-accepted, accepted, wrong, len(correct), True)
-
-
-def false_rate(easy, hard, method, joint):
+def false_rate(easy, hard, joint):
     """Share of fits in which a group just above the limit gets a threshold."""
     rng = np.random.default_rng([easy, hard])
     size, false = 150, 0
     rates = np.array([0.0] * easy + [1.002 * RISK] * hard)
     for _ in range(FITS):
         correct = rng.random((easy + hard, size)) >= rates[:, None]
-        found = [group_of(x) for x in correct]
+        found = [ladder_of(x) for x in correct]
         parts = [found] if joint else [[one] for one in found]
         certified = [
             passed.any()
             for part in parts
-            for passed in certified_by_group(part, RISK, DELTA, method)[0]
+            for passed in each(part, RISK, DELTA).masks
         ]
         false += any(certified[easy:])
     return false / FITS
 
 
-@pytest.mark.parametrize("method", ["ltt", "sgr"])
 @pytest.mark.parametrize(("easy", "hard"), [(0, 12), (6, 6), (11, 1)])
-def test_the_guarantee_holds_for_all_groups_at_once(easy, hard, method):
-    assert false_rate(easy, hard, method, joint=True) <= ALLOWED
+def test_the_guarantee_holds_for_all_groups_at_once(easy, hard):
+    assert false_rate(easy, hard, joint=True) <= ALLOWED
 
 
 def test_certified_rows_hold_where_only_the_surest_samples_are_bad():
@@ -206,15 +198,15 @@ def test_certified_rows_hold_where_only_the_surest_samples_are_bad():
     false = 0
     for _ in range(FITS):
         correct = rng.random((20, size)) >= rates
-        found = [group_of(x) for x in correct]
-        certified, *_ = certified_by_group(found, risk, DELTA, "ltt")
+        found = [ladder_of(x) for x in correct]
+        certified, *_ = each(found, risk, DELTA)
         false += any(passed[:bad].any() for passed in certified)
     assert false / FITS <= ALLOWED
 
 
 def test_guarantees_of_each_group_alone_are_none_for_all():
     # What the shares are for: the same simulation without them.
-    assert false_rate(0, 12, "ltt", joint=False) > 0.15
+    assert false_rate(0, 12, joint=False) > 0.15
 
 
 def test_thresholds_from_records_are_those_of_each_group():
@@ -228,19 +220,19 @@ def test_thresholds_from_records_are_those_of_each_group():
             scores, correct, sites, sample_weight=weight, **target
         )
         assert found.group == ("Süd", "north", "x")
-        assert found.certified_risk is found.delta is found.method is None
+        assert found.limit is found.delta is found.method is None
         accept = np.zeros(900, bool)
         for place, name in enumerate(found.group):
             of = sites == name
             alone = kc.choose_threshold(
                 scores[of], correct[of], sample_weight=weight[of], **target
             )
-            assert alone[:3] == (
+            assert (alone.threshold, alone.coverage, alone.risk) == (
                 found.threshold[place],
                 found.group_coverage[place],
                 found.group_risk[place],
             )
-            assert found.num_samples[place] == alone.num_samples
+            assert found.group_samples[place] == alone.num_samples
             accept |= of & (scores >= alone.threshold)
         total = (weight * accept).sum()
         assert abs(found.coverage - total / weight.sum()) < 1e-12
@@ -258,7 +250,7 @@ def test_images_take_one_group_each_and_pixels_their_own():
         scores, correct, np.tile(groups[:, None, None], (1, 5, 5)), coverage=0.5
     )
     assert by_row == by_pixel
-    assert by_row.num_samples == (50, 100)
+    assert by_row.group_samples == (50, 100)
 
 
 def test_a_group_without_weight_is_no_group_and_a_bad_one_is_rejected():
@@ -271,26 +263,29 @@ def test_a_group_without_weight_is_no_group_and_a_bad_one_is_rejected():
     )
     assert found.group == (7, 8)
     assert found.threshold == (-np.inf, np.inf)
-    assert found.num_samples == (2, 1)
+    assert found.group_samples == (2, 1)
     assert found.accepts == (True, False)
     assert found.coverage == 2 / 3
 
 
 def test_the_text_of_thresholds_says_who_answers_and_why_not():
-    certified = {"certified_risk": 0.05, "delta": 0.1, "method": "ltt"}
-    found = GroupThresholds(
-        ("a", "b", "c"),
-        (500, 20, 400),
+    found = Choice(
         (0.25, np.inf, np.inf),
-        (0.5, 0.0, 0.0),
-        (0.02, 0.0, 0.0),
         0.27,
         0.02,
-        **certified,
-        min_samples=76,
+        920,
+        limit=0.05,
+        delta=0.1,
+        method="ltt",
+        kind="groups",
+        group=("a", "b", "c"),
+        group_samples=(500, 20, 400),
+        group_coverage=(0.5, 0.0, 0.0),
+        group_risk=(0.02, 0.0, 0.0),
+        facts={"min_samples": 76},
     )
     lines = repr(found).split("\n")
-    assert lines[0].startswith("GroupThresholds: 1 of 3 groups answer")
+    assert lines[0].startswith("Choice: 1 of 3 groups answer")
     assert "probability 0.9 no group has a true risk above 0.05" in lines[1]
     assert lines[3].split() == ["a", "500", "0.25", "0.5", "0.02"]
     assert lines[4].endswith("fewer than 76 samples")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ladders import fixed_sequence, fixed_sequence_of_means
 from scipy.stats import binom
 
 import keras_calib as kc
@@ -23,13 +24,7 @@ from keras_calib.formulas.intervals import (
     binomial_p_value,
     binomial_upper_bound,
 )
-from keras_calib.selection.guarantees import (
-    first_rank,
-    fixed_sequence,
-    fixed_sequence_of_means,
-    sgr,
-    starts,
-)
+from keras_calib.selection.claims import first_rank, starts
 
 DELTA = 0.05
 POINTS = (np.arange(100_000) + 0.5) / 100_000
@@ -45,9 +40,6 @@ POPULATIONS = {
 # Choosers by scores, correctness, groups and delta.
 INFINITE = {
     "ltt": lambda s, y, g, d: kc.choose_threshold(s, y, risk=0.05, delta=d),
-    "sgr": lambda s, y, g, d: kc.choose_threshold(
-        s, y, risk=0.05, delta=d, method="sgr"
-    ),
     "groups": lambda s, y, g, d: kc.choose_group_thresholds(
         s, y, g, risk=0.05, delta=d
     ),
@@ -201,16 +193,6 @@ def test_starts_below_the_least_move_there(count, least, factor, ranks, shares):
     np.testing.assert_allclose(found[1], shares)
 
 
-def test_the_search_is_that_of_the_paper():
-    # 16 samples, 4 steps at level 0.4 / 4: ranks 9, 13, 15, 16 while they
-    # pass; Bin(13, 0.3) <= 1 has probability 0.0637, Bin(15, 0.3) <= 2 0.127.
-    accepted = np.arange(1, 17)
-    wrong = np.array([0] * 11 + [1] * 3 + [2] * 2)
-    found = sgr(accepted, wrong, 0.3, 0.4)
-    # Rank 9: 0.0404 passes, 13 passes, 15 fails, 14: 0.0475 passes.
-    assert accepted[found].tolist() == [9, 13, 14]
-
-
 def test_one_error_among_the_surest_does_not_end_everything():
     correct = np.ones(5000)
     correct[-1] = 0.0
@@ -224,22 +206,16 @@ ALLOWED = DELTA + 2 * math.sqrt(DELTA * (1 - DELTA) / FITS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ltt", "sgr"])
 @pytest.mark.parametrize("name", POPULATIONS)
-def test_the_guarantee_holds(name, method):
+def test_the_guarantee_holds(name):
     for n in (300, 3000):
-        _, violations = simulate(
-            name, n=n, limit=0.05, fits=FITS, delta=DELTA, method=method
-        )
+        _, violations = simulate(name, n=n, limit=0.05, fits=FITS, delta=DELTA)
         assert violations <= ALLOWED, n
 
 
 def test_the_guarantee_holds_in_a_small_simulation():
-    for method in ("ltt", "sgr"):
-        _, violations = simulate(
-            "rising", n=300, limit=0.05, fits=100, delta=DELTA, method=method
-        )
-        assert violations <= ALLOWED, method
+    _, violations = simulate("rising", n=300, limit=0.05, fits=100, delta=DELTA)
+    assert violations <= ALLOWED
 
 
 def test_without_delta_the_risk_holds_on_the_data_alone():
@@ -276,24 +252,6 @@ def test_the_test_level_is_used_up():
         "just too high", n=300, limit=0.05, fits=2000, delta=DELTA
     )
     assert violations > 0.02
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "n", "limit"),
-    [
-        ("rising", 1000, 0.05),
-        ("rising", 5000, 0.02),
-        ("rising", 20_000, 0.02),
-        ("noise among the surest", 5000, 0.05),
-        ("wavy", 5000, 0.07),
-    ],
-)
-def test_ltt_accepts_more_than_sgr(name, n, limit):
-    options = {"n": n, "limit": limit, "fits": 100, "delta": DELTA}
-    ltt, _ = simulate(name, method="ltt", **options)
-    searched, _ = simulate(name, method="sgr", **options)
-    assert ltt > searched > 0
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom
 
 import keras_calib as kc
-from keras_calib.selection.group_walks import STEPWISE_PART
+from keras_calib.selection.families import STEPWISE_PART
 
 RISK, SIZE = 0.1, 60
 JUST = 1e-6

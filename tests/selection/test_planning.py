@@ -4,12 +4,11 @@ import functools
 
 import numpy as np
 import pytest
+from ladders import fixed_sequence, ranked
 from scipy.stats import binom
 
 import keras_calib as kc
 from keras_calib.selection import certification
-from keras_calib.selection.candidates import candidates
-from keras_calib.selection.guarantees import fixed_sequence, sgr
 from keras_calib.selection.population import Population, of_calibrated, of_pilot
 
 QUICK = {"max_samples": 2000, "coverages": (0.2, 0.5)}
@@ -54,13 +53,11 @@ def test_the_simulated_walk_is_that_of_the_selector(seed):
     of = Population(mass, rate * rng.choice([0.0, 0.3, 1.0], pieces), tied)
     n, risk = int(rng.integers(50, 3000)), rng.choice([0.02, 0.05, 0.2])
     draws = certification._draw(of, np.repeat(of.rate[None], 20, 0), n, rng)
-    walks = (certification._fixed_sequence, fixed_sequence)
-    for simulated, selector in (walks, (certification._search, sgr)):
-        found = simulated(draws, n, risk, 0.1)
-        for i in range(20):
-            accepted, wrong = thresholds(draws, i, tied, n)
-            passed = accepted[selector(accepted, wrong, risk, 0.1)]
-            assert found[i] == max(passed, default=0), selector
+    found = certification._fixed_sequence(draws, n, risk, 0.1)
+    for i in range(20):
+        accepted, wrong = thresholds(draws, i, tied, n)
+        passed = accepted[fixed_sequence(accepted, wrong, risk, 0.1)]
+        assert found[i] == max(passed, default=0)
 
 
 @pytest.mark.parametrize("levels", [0, 40])
@@ -71,13 +68,13 @@ def test_the_power_is_the_frequency_of_certificates(levels):
         scores, correct = records(n, rng)
         return np.ceil(levels * scores) if levels else scores, correct
 
-    known, _ = of_pilot(candidates(*drawn(200_000), None, None), 1, rng)
+    known, _ = of_pilot(ranked(*drawn(200_000)), 1, rng)
     options = known, 1000, 0.02, 0.05, "ltt", 4000, rng
     predicted = certification.certified_coverage(*options)
     found = []
     for _ in range(500):
-        of = candidates(*drawn(1000), None, None)
-        passed = fixed_sequence(of.accepted, of.wrong, 0.02, 0.05)
+        of = ranked(*drawn(1000))
+        passed = fixed_sequence(of.accepted, of.loss, 0.02, 0.05)
         found.append(of.coverage[passed][-1] if passed.any() else 0.0)
     # Three standard errors of the difference are 0.07.
     for least in (1e-9, 0.3):
@@ -129,7 +126,7 @@ def test_a_plan_reads_logits_and_records_alike():
 def test_no_errors_do_not_prove_a_rate_of_0():
     scores = np.arange(400.0)
     known, others = of_pilot(
-        candidates(scores, np.ones(400), None, None),
+        ranked(scores, np.ones(400)),
         2000,
         np.random.default_rng(0),
     )

@@ -10,7 +10,8 @@ from keras_calib.formulas.bounded_means import (
     accepted_p_values,
     first_rank_by_betting,
 )
-from keras_calib.selection.guarantees import means_by_betting
+from keras_calib.selection.claims import places_by_betting
+from keras_calib.selection.families import walk
 
 DELTA = 0.1
 
@@ -75,7 +76,7 @@ def test_all_true_values_keep_their_targets(targets, step):
             )
         except ValueError:
             continue
-        cuts = found.thresholds[found.valid]
+        cuts = found.table().threshold[found.table().certified]
         true = truth(np.ceil(cuts / step) * step if step else cuts)
         wrong += not all(
             np.all(kept(name, true[name], target))
@@ -126,17 +127,18 @@ def test_estimates_and_p_values_are_those_of_the_threshold():
         "coverage": accepted.mean(),
         "false_positive_rate": accepted[labels == 0].mean(),
     }
-    assert found.estimates == pytest.approx(expected)
-    place = np.flatnonzero(found.thresholds == found.threshold)[0]
+    assert found.facts["estimates"] == pytest.approx(expected)
+    place = np.flatnonzero(found.table().threshold == found.threshold)[0]
     misses = labels.sum() - hits
     np.testing.assert_allclose(
-        found.p_values["recall"][place],
+        found.facts["p_values"]["recall"][place],
         binom.cdf(misses, labels.sum(), 0.25),
         rtol=1e-9,
     )
-    assert place == np.flatnonzero(found.valid)[-1]
+    assert place == np.flatnonzero(found.table().certified)[-1]
     strict = kc.control_risks(scores, labels, targets, prefer="precision")
-    assert strict.estimates["precision"] >= found.estimates["precision"]
+    before = found.facts["estimates"]["precision"]
+    assert strict.facts["estimates"]["precision"] >= before
     assert strict.coverage <= found.coverage
     selector = kc.SelectiveClassifier(threshold=found.threshold)
     assert selector.threshold == pytest.approx(found.threshold, rel=1e-6)
@@ -153,18 +155,24 @@ def test_recall_and_coverage_share_a_level(targets, parts):
     """Of two sets of bad thresholds one holds the other."""
     scores, labels = draw(np.random.default_rng(4), 800)
     found = kc.control_risks(scores, labels, targets, delta=DELTA)
-    levels = [found.p_values[name] <= DELTA / parts for name in targets]
-    np.testing.assert_array_equal(found.valid, np.all(levels, axis=0))
+    levels = [
+        found.facts["p_values"][name] <= DELTA / parts for name in targets
+    ]
+    np.testing.assert_array_equal(
+        found.table().certified, np.all(levels, axis=0)
+    )
     # At another share the thresholds would be others.
-    levels = [found.p_values[name] <= DELTA / (parts + 1) for name in targets]
-    assert np.any(found.valid != np.all(levels, axis=0))
+    levels = [
+        found.facts["p_values"][name] <= DELTA / (parts + 1) for name in targets
+    ]
+    assert np.any(found.table().certified != np.all(levels, axis=0))
 
 
 def test_precision_and_risk_share_a_level():
     scores, labels = draw(np.random.default_rng(5), 800)
     one = kc.control_risks(scores, labels, {"precision": 0.8})
     two = kc.control_risks(scores, labels, {"precision": 0.8, "risk": 0.3})
-    np.testing.assert_array_equal(one.valid, two.valid)
+    np.testing.assert_array_equal(one.table().certified, two.table().certified)
 
 
 def test_walks_begin_where_the_coverage_is_certified():
@@ -176,10 +184,10 @@ def test_walks_begin_where_the_coverage_is_certified():
     scores = np.linspace(1.0, 0.0, n)
     targets = {"risk": 0.1, "coverage": 0.45}
     found = kc.control_risks(scores, labels, targets, delta=2 * level)
-    kept_by_coverage = found.p_values["coverage"] <= level
+    kept_by_coverage = found.facts["p_values"]["coverage"] <= level
     first = np.flatnonzero(kept_by_coverage)[0]
-    assert level / 4 < found.p_values["risk"][first] <= level
-    assert found.valid[first]
+    assert level / 4 < found.facts["p_values"]["risk"][first] <= level
+    assert found.table().certified[first]
 
 
 def test_a_loss_is_tested_by_its_mean_over_the_accepted():
@@ -189,7 +197,7 @@ def test_a_loss_is_tested_by_its_mean_over_the_accepted():
     targets = {"recall": 0.6, "cost": 0.25}
     found = kc.control_risks(scores, labels, targets, losses=losses)
     accepted = scores >= found.threshold
-    assert found.estimates["cost"] == pytest.approx(
+    assert found.facts["estimates"]["cost"] == pytest.approx(
         losses["cost"][accepted].mean()
     )
     order = np.argsort(-scores)
@@ -197,16 +205,22 @@ def test_a_loss_is_tested_by_its_mean_over_the_accepted():
     expected = accepted_p_values(
         losses["cost"][order], np.arange(rank, 201), 0.25, delta=0.0125
     )
-    np.testing.assert_allclose(found.p_values["cost"][rank - 1 :], expected)
-    walked, _ = means_by_betting(
-        np.arange(1, 201), losses["cost"][order], 0.25, 0.025, 1, 2**0.5
+    np.testing.assert_allclose(
+        found.facts["p_values"]["cost"][rank - 1 :], expected
     )
-    recalled = found.p_values["recall"] <= 0.025
-    np.testing.assert_array_equal(found.valid, walked & recalled)
+    places, first, shares = places_by_betting(
+        np.arange(1, 201), 0.25, 0.025, 1, 2**0.5
+    )
+    walked = np.zeros(200, bool)
+    walked[places] = walk(
+        found.facts["p_values"]["cost"][places], first, shares
+    )
+    recalled = found.facts["p_values"]["recall"] <= 0.025
+    np.testing.assert_array_equal(found.table().certified, walked & recalled)
     # Whole numbers as scores, of which numpy would wrap the minus.
     whole = (10 * scores + 100).astype("uint8")
     tied = kc.control_risks(whole, labels, targets, losses=losses)
-    assert tied.estimates["cost"] == pytest.approx(
+    assert tied.facts["estimates"]["cost"] == pytest.approx(
         losses["cost"][whole >= tied.threshold].mean()
     )
 

@@ -5,26 +5,28 @@ threshold, while the data themselves have a risk below it.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from ladders import fixed_sequence
 
 import keras_calib as kc
+from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.shifted_risk import (
     class_weights,
     largest_bet,
     log_evidence,
     subsample_of,
 )
-from keras_calib.selection.fixed_thresholds import (
-    counts_at,
+from keras_calib.selection.ladder import counts_at
+from keras_calib.selection.shift import (
+    MixtureTarget,
+    PriorTarget,
     fixed_thresholds,
     starts_at,
     tenth_of,
 )
-from keras_calib.selection.guarantees import fixed_sequence
-from keras_calib.selection.mixture_targets import MixtureTarget
-from keras_calib.selection.prior_targets import PriorTarget
 
 RISK, DELTA = 0.05, 0.05
 N = np.arange(2000)
@@ -141,8 +143,15 @@ def test_one_bad_group_is_rarely_certified():
         groups = np.repeat([0, 1, 2], [100, 300, 800])
         rates = np.array([0.0505, 0.0, 0.01])
         correct = rng.random(1200) >= rates[groups]
-        target = MixtureTarget((0, 1, 2), RISK, DELTA, seed)
-        counts = target.counts(rng.normal(size=1200), 1.0 - correct, groups)
+        target = MixtureTarget(RISK, DELTA, seed)
+        counts = target.counts(
+            Outcomes(
+                rng.normal(size=1200),
+                1.0 - correct,
+                group=groups,
+                names=(0, 1, 2),
+            )
+        )
         false += target.certified(counts, RISK).any()
     assert false <= 200 * 0.05 + 3 * math.sqrt(200 * 0.05 * 0.95)
 
@@ -166,8 +175,8 @@ def test_facts_are_those_of_the_target():
     accept = scores >= mixed.threshold
     risks = [1 - correct[accept & (labels == k)].mean() for k in range(3)]
     np.testing.assert_allclose(mixed.group_risk, risks)
-    assert mixed.worst_group == np.argmax(risks)
-    assert "no mixture of the 3 groups" in repr(mixed)
+    assert mixed.facts["worst_group"] == np.argmax(risks)
+    assert "no mixture of the groups has a true risk above 0.05" in repr(mixed)
 
 
 REFUSED = {
@@ -243,7 +252,7 @@ def test_a_selector_takes_the_threshold_of_its_records():
     found = kc.choose_threshold_for_prior(
         *records, labels, target_prior=prior, seed=1, **OPTIONS
     )
-    assert selector.chosen._replace(confidence=None) == found
+    assert replace(selector.chosen, confidence=None) == found
     again = kc.SelectiveClassifier().fit_scores(
         *records, labels=labels, target_prior=prior, seed=1, **OPTIONS
     )
@@ -252,7 +261,7 @@ def test_a_selector_takes_the_threshold_of_its_records():
     mixed = kc.SelectiveClassifier(calibrator=correction)
     mixed.fit(labels, logits, groups=groups, one_threshold=True, **OPTIONS)
     found = kc.choose_threshold_for_mixtures(*records, groups, **OPTIONS)
-    assert mixed.chosen._replace(confidence=None) == found
+    assert replace(mixed.chosen, confidence=None) == found
     assert mixed.groups == ()
     # Served without a group.
     assert np.asarray(mixed(logits)["accept"]).mean() == found.coverage

@@ -14,12 +14,12 @@ def test_a_guarantee_says_what_was_certified():
     selector = kc.SelectiveClassifier(calibrator=temperature())
     selector.fit(labels, logits, risk=0.02, delta=0.05)
     chosen = selector.chosen
-    assert (chosen.certified_risk, chosen.delta) == (0.02, 0.05)
+    assert (chosen.limit, chosen.delta) == (0.02, 0.05)
     assert (chosen.method, chosen.num_samples) == ("ltt", 3000)
     assert 0 < chosen.risk < 0.02
     without = selector.fit(labels, logits, risk=0.02).chosen
     assert without.coverage > chosen.coverage
-    assert without.certified_risk is None
+    assert without.limit is None
     assert without.method is None
 
 

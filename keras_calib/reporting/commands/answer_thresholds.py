@@ -22,8 +22,7 @@ from keras_calib.reporting.prediction_files.threshold_file import (
     write_threshold,
 )
 from keras_calib.selection import (
-    ChosenThreshold,
-    GroupThresholds,
+    Choice,
     choose_group_thresholds,
     choose_threshold,
 )
@@ -94,12 +93,11 @@ def _target(given: Namespace) -> dict[str, Any]:
         "risk": given.risk,
         "coverage": given.coverage,
         "delta": delta,
-        "method": given.method,
     }
 
 
 def _told(
-    chosen: ChosenThreshold | GroupThresholds,
+    chosen: Choice,
     rows: LabelledAnswers,
     calibrated: bool,
 ) -> list[str]:
@@ -107,8 +105,12 @@ def _told(
     if rows.unlabelled:
         lines.append(f"{rows.unlabelled:,} answers without a label left out.")
     what = "calibrated confidence" if calibrated else rows.column
-    if isinstance(chosen, GroupThresholds):
-        return [*lines, f"Thresholds for the {what}:", str(chosen)]
+    if isinstance(chosen.threshold, tuple):
+        return [
+            *lines,
+            f"Thresholds for the {what}:",
+            str(chosen).removeprefix("Choice: "),
+        ]
     least = f"a {what} of at least {chosen.threshold:.9g}"
     if chosen.threshold == -np.inf:
         least = "every answer"
@@ -119,7 +121,7 @@ def _told(
     if chosen.delta is not None:
         lines.append(
             f"With probability {1.0 - chosen.delta:g} at most "
-            f"{chosen.certified_risk:g} of the accepted in use are wrong "
+            f"{chosen.limit:g} of the accepted in use are wrong "
             f"({chosen.method})."
         )
     return lines
@@ -202,9 +204,10 @@ def _check_values(column: str, values: np.ndarray, start: int) -> None:
 
 def chosen_for(
     score: np.ndarray, rows: LabelledAnswers, target: dict[str, Any]
-) -> ChosenThreshold | GroupThresholds:
+) -> Choice:
     """The threshold of these scores for a target, or that of each group."""
-    target = {name: x for name, x in target.items() if x is not None}
+    known = "risk", "coverage", "delta"
+    target = {x: target[x] for x in known if target.get(x) is not None}
     if rows.group is not None:
         return choose_group_thresholds(
             score, rows.correct, rows.group, **target

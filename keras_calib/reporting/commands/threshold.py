@@ -69,11 +69,6 @@ _TARGET: Options = {
         "default": 0.05,
         "help": "probability that the guarantee fails (%(default)s)",
     },
-    "--method": {
-        "choices": ("ltt", "sgr"),
-        "default": "ltt",
-        "help": "how the threshold is certified (%(default)s)",
-    },
 }
 _COLUMNS = columns(
     *("confidence", "score", "correct", "labels", "predicted", "ids", "groups"),

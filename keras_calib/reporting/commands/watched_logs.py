@@ -25,7 +25,7 @@ from keras_calib.reporting.prediction_files.threshold_file import (
     is_threshold_file,
     read_threshold,
 )
-from keras_calib.selection import ChosenThreshold
+from keras_calib.selection import Choice
 
 __all__ = ["watch_logs"]
 
@@ -169,7 +169,7 @@ def _selectors(layer: Any) -> list[Any]:
     return [found for part in parts for found in _selectors(part)]
 
 
-def _certified(path: str) -> ChosenThreshold:
+def _certified(path: str) -> Choice:
     """The threshold of a certificate or of `keras-calib threshold`."""
     if is_threshold_file(path):
         return read_threshold(path)
@@ -181,12 +181,12 @@ def _certified(path: str) -> ChosenThreshold:
             kind=facts["kind"],
         )
     selection, guarantee = facts["selection"], facts["guarantee"]
-    return ChosenThreshold(
+    return Choice(
         threshold=float(selection["threshold"]),
         coverage=float(selection["coverage"]),
         risk=float(selection["risk"]),
         num_samples=selection["num_samples"],
-        certified_risk=float(guarantee["certified_risk"]),
+        limit=float(guarantee["certified_risk"]),
         delta=float(guarantee["delta"]),
     )
 

@@ -10,7 +10,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of, replacing
 from keras_calib.exporting.certificate_file import digest_of
 from keras_calib.reporting.answer_thresholds import KEY, SCHEMA, load_threshold
-from keras_calib.selection import ChosenThreshold, GroupThresholds
+from keras_calib.selection import Choice
 from keras_calib.version import __version__
 
 __all__ = [
@@ -21,11 +21,11 @@ __all__ = [
     "write_threshold",
 ]
 
-_FACTS = "coverage", "risk", "certified_risk", "delta", "method"
+_FACTS = "coverage", "risk", "delta", "method"
 
 
 def threshold_facts(
-    chosen: ChosenThreshold | GroupThresholds,
+    chosen: Choice,
     *,
     column: str,
     calibrator: dict[str, Any] | None,
@@ -48,11 +48,12 @@ def threshold_facts(
         "calibrator": calibrator,
         "threshold": None,
         **{name: getattr(chosen, name) for name in _FACTS},
+        "certified_risk": chosen.limit,
+        "num_samples": chosen.num_samples,
         "target": target,
         "data": data,
     }
-    if isinstance(chosen, GroupThresholds):
-        facts["num_samples"] = sum(chosen.num_samples)
+    if isinstance(chosen.threshold, tuple):
         facts["groups"] = [
             {
                 "group": name,
@@ -64,14 +65,13 @@ def threshold_facts(
             for name, threshold, count, coverage, risk in zip(
                 chosen.group,
                 chosen.threshold,
-                chosen.num_samples,
+                chosen.group_samples,
                 chosen.group_coverage,
                 chosen.group_risk,
                 strict=True,
             )
         ]
     else:
-        facts["num_samples"] = chosen.num_samples
         facts["threshold"] = _plain(chosen.threshold, column)
     return {**facts, "digest": digest_of(facts)}
 
@@ -111,7 +111,7 @@ def is_threshold_file(path: Any) -> bool:
     return isinstance(found, dict) and KEY in found
 
 
-def read_threshold(path: Any) -> ChosenThreshold:
+def read_threshold(path: Any) -> Choice:
     """The threshold of a file; ValueError for thresholds by group."""
     facts = load_threshold(path).facts
     if facts.get("threshold") is None:
@@ -122,7 +122,8 @@ def read_threshold(path: Any) -> ChosenThreshold:
         )
     try:
         found = {name: facts[name] for name in ("num_samples", *_FACTS)}
-        return ChosenThreshold(float(facts["threshold"]), **found)
+        limit = facts["certified_risk"]
+        return Choice(float(facts["threshold"]), limit=limit, **found)
     except (KeyError, TypeError, ValueError) as error:
         raise value_error(
             "The file of a threshold must be as `keras-calib threshold` "

@@ -244,7 +244,7 @@ def test_a_selector_says_what_to_watch(tmp_path, capsys, fitted, name):
     )
     found = Monitor.load(tmp_path / "m.npz")
     assert code in (0, 3)
-    assert found.risk == chosen.certified_risk == 0.1
+    assert found.risk == chosen.limit == 0.1
     # Half of the coverage's part of alpha, by Dvoretzky, Kiefer and Wolfowitz.
     width = np.sqrt(np.log(2 / 0.00625) / (2 * 500))
     ends = chosen.coverage - width, min(chosen.coverage + width, 1.0)

@@ -1,0 +1,1 @@
+"""Figures of the papers: of losses, logits and activation maps."""

@@ -1,0 +1,451 @@
+"""Choices: thresholds that were chosen on data, and what is promised."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+from keras_calib.formulas.costs import MeanCost, upper_bounds_of_means
+from keras_calib.formulas.intervals import binomial_upper_bound
+from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.softmax import sigmoid
+from keras_calib.selection.ladder import Ladder
+
+__all__ = [
+    "Choice",
+    "ThresholdTable",
+    "chosen_alone",
+    "chosen_each",
+    "count_to_take",
+    "out_of_reach",
+    "table_of",
+    "within_reach",
+]
+
+# Delta of bounds without a guarantee.
+_USUAL_DELTA = 0.05
+# Most groups that a repr or an error lists.
+_SHOWN = 12
+# What the groups of a choice are.
+_NOUNS = {"labels": "label", "classes": "class"}
+
+
+class ThresholdTable(NamedTuple):
+    """Coverage and risk of each threshold `(num_thresholds,)`, strictest first.
+
+    With costs, mean costs of the accepted take the place of risks.
+
+    Attributes:
+        threshold: Least score to accept, midway between two scores of the
+            data; the last is -inf.
+        coverage: Accepted share of the data.
+        risk: Share of errors among the accepted data.
+        upper_bound: Exact binomial upper bound of the true risk at level 1 -
+            `delta` (0.95 without delta), valid for a row chosen in advance.
+            NaN if weights differ from 1. For costs, by Hoeffding and Bentkus.
+        certified: True where the target risk is certified: with probability
+            1 - `delta`, all these rows have a true risk of at most the target.
+    """
+
+    threshold: np.ndarray
+    coverage: np.ndarray
+    risk: np.ndarray
+    upper_bound: np.ndarray
+    certified: np.ndarray
+
+
+@dataclass(frozen=True, repr=False)
+class Choice:
+    """Thresholds with their coverage, risk and guarantee.
+
+    One threshold is a number. Thresholds of several groups, labels or classes
+    are a tuple, with one row for each of `group`.
+
+    Attributes:
+        threshold: Least score to accept; -inf accepts everything, inf
+            nothing, for a group where no threshold reaches the target. The
+            default score of `SelectiveClassifier` is in log-odds,
+            log(p / (1 - p)) of the confidence p.
+        coverage: Accepted share of the data; of those that are tested for the
+            target prior, by weight.
+        risk: Share of errors among the accepted data, by the same weight; for
+            shares of labels and for boxes, the mean loss.
+        num_samples: Number of samples, of examples or of images.
+        limit: With probability 1 - `delta`, what the true risks do not
+            exceed, or with costs the mean cost. None without a guarantee.
+        delta: Probability that the guarantee fails, for any group; or None.
+        method: The test of the guarantee, such as `"ltt"` for Learn then Test
+            by exact binomial tests; with costs, how the threshold was chosen.
+            None without either.
+        kind: What chose it: `"scores"`, `"costs"`, `"groups"`, `"labels"`,
+            `"mixtures"`, `"prior"`, `"targets"`, `"boxes"` or `"classes"`.
+        confidence: The threshold as a confidence in [0, 1], if the score is in
+            log-odds and there is one; otherwise None. Near 1 only `threshold`
+            is exact.
+        cost: With costs, what the decisions cost on the data, a `MeanCost`.
+        group: Names or numbers of the groups, in order; empty without groups.
+        group_samples: Number of samples of each group.
+        group_coverage: Accepted share of each group's data.
+        group_risk: Share of errors among the accepted data of each group.
+        facts: What only a kind has, by name. `"groups"` have `min_samples`,
+            the fewest that could certify a group, and `tested`, whether each
+            had a share of `delta`; `"labels"` have `at_once`; `"mixtures"`
+            have `worst_group`, `worst_risk` and `worst_coverage`. `"prior"`
+            has `target_prior`, `num_tested`, `effective_samples`, which is
+            (sum w)^2 / sum w^2, and `largest_weight`. `"targets"` have
+            `targets` and `estimates` by name, and `p_values` of the rows of
+            the table. `"boxes"` and `"classes"` have `precision`, `target`,
+            `boxes_per_image`, `average` and `max_boxes`, with `recall` or
+            `advice` for a class without a threshold.
+        data_sha256: SHA-256 of the (score, correct) rows of the data in
+            canonical order, set by a selector's fit with `delta`; else None.
+        ranking_sha256: The same of counts alone, in order of the scores.
+    """
+
+    threshold: Any
+    coverage: float
+    risk: float
+    num_samples: int
+    limit: float | None = None
+    delta: float | None = None
+    method: str | None = None
+    kind: str = "scores"
+    confidence: float | None = None
+    cost: MeanCost | None = None
+    group: tuple = ()
+    group_samples: tuple = ()
+    group_coverage: tuple = ()
+    group_risk: tuple = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    data_sha256: str | None = None
+    ranking_sha256: str | None = None
+    # Ladders, which are certified, and the largest cost: not stored.
+    tables: tuple = field(default=(), compare=False)
+    # Scores, costs and correctness of a choice by costs: not stored.
+    cost_rows: Any = field(default=None, compare=False)
+
+    @property
+    def accepts(self) -> tuple:
+        """Whether each group has a threshold that accepts anything."""
+        return tuple(bool(t < np.inf) for t in np.atleast_1d(self.threshold))
+
+    @property
+    def risk_limit(self) -> float | None:
+        """The limit of the true risk; None with costs, which limit another."""
+        return None if self.kind == "costs" else self.limit
+
+    def table(self, group: Any = None) -> ThresholdTable:
+        """All thresholds that were tried, for one of the groups."""
+        place = 0
+        if isinstance(self.threshold, tuple):
+            known = {name: k for k, name in enumerate(self.group)}
+            place = known.get(group, -1)
+        if place < 0 or self.tables[place][0] is None:
+            raise value_error(
+                "`group` must be a group of the fit with data", group=group
+            )
+        ladder, certified, largest_cost = self.tables[place]
+        return table_of(ladder, certified, self.delta, largest_cost)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts as JSON has them; `from_dict` reads them."""
+        found = {
+            x.name: getattr(self, x.name) for x in fields(self) if x.compare
+        }
+        return {k: v for k, v in _plain(found).items() if v is not None}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        """The choice of stored facts, whose tuples are lists."""
+        given: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()
+        }
+        given["facts"] = {
+            k: tuple(v) if isinstance(v, list) else v
+            for k, v in stored.get("facts", {}).items()
+        }
+        if given.get("cost") is not None:
+            given["cost"] = MeanCost(*given["cost"])
+        return cls(**given)
+
+    def __repr__(self) -> str:
+        head = f"Choice: threshold {_told(self.threshold)}"
+        if isinstance(self.threshold, tuple):
+            good, noun = sum(self.accepts), _NOUNS.get(self.kind, "group")
+            plural = f"{noun}es" if noun == "class" else f"{noun}s"
+            head = f"Choice: {good} of {len(self.group)} {plural} answer"
+        if self.confidence is not None:
+            head += f" in log-odds (confidence {_told(self.confidence)})"
+        head += f", coverage {self.coverage:.4g}, risk {self.risk:.4g}"
+        lines = [head, *self._promise()]
+        if not self.group:
+            lines[0] += f", {self.num_samples:,} samples"
+            lines += [
+                f"  {name} {_told(value)}"
+                for name, value in self.facts.items()
+                if isinstance(value, int | float | str)
+            ]
+        if self.cost is not None:
+            lines.append(
+                f"  mean cost of the accepted {self.cost.accepted:.4g}"
+            )
+        return "\n".join([*lines, *self._rows()])
+
+    def _promise(self) -> list[str]:
+        if self.delta is None or self.limit is None:
+            return []
+        what = "mean cost" if self.kind == "costs" else "risk"
+        whose = {
+            "groups": "no group has a",
+            "labels": "no label has a",
+            "classes": "no class has a",
+            "mixtures": "no mixture of the groups has a",
+        }.get(self.kind)
+        if not self.facts.get("at_once", True):
+            whose = "a label does not have a"
+        text = f"with probability {1.0 - self.delta:.4g} "
+        if whose:
+            return [f"{text}{whose} true {what} above {self.limit:.4g}"]
+        where = " at the target prior" if self.kind == "prior" else ""
+        return [f"{text}the true {what}{where} is at most {self.limit:.4g}"]
+
+    def _rows(self) -> list[str]:
+        """A table of the groups."""
+        if not self.group_samples:
+            return []
+        several = isinstance(self.threshold, tuple)
+        columns: dict[str, Any] = {
+            _NOUNS.get(self.kind, "group"): self.group,
+            "samples": [f"{x:,}" for x in self.group_samples],
+        }
+        if several:
+            columns["threshold"] = self.threshold
+        columns |= {"coverage": self.group_coverage, "risk": self.group_risk}
+        lines = _table_lines(columns)
+        for k, line in enumerate(lines[1 : _SHOWN + 1]):
+            if several and self.threshold[k] == np.inf:
+                lines[k + 1] = f"{line}  rejects everything: {self._reason(k)}"
+        return lines
+
+    def _reason(self, place: int) -> str:
+        number, facts = self.group_samples[place], self.facts
+        if facts.get("advice"):
+            return facts["advice"][place]
+        if not number:
+            return "no samples"
+        if number < facts.get("min_samples", 0):
+            return f"fewer than {facts['min_samples']} samples"
+        if facts.get("tested") and not facts["tested"][place]:
+            return "too few samples for a share of delta"
+        return "too many errors for so many samples"
+
+
+def _told(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(x) for x in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return value
+
+
+def _table_lines(columns: Mapping[str, Sequence]) -> list[str]:
+    """Lines of a table: names, counts and then numbers."""
+    listed = list(zip(*columns.values(), strict=True))
+    rows = [[*columns]]
+    for name, count, *facts in listed[:_SHOWN]:
+        rows.append([str(name), count, *(f"{x:.4g}" for x in facts)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [x.rjust(w) for x, w in zip(row, widths, strict=True)]
+        lines.append("  ".join(["", *cells]))
+    if len(listed) > _SHOWN:
+        lines.append(f"  and {len(listed) - _SHOWN} more")
+    return lines
+
+
+def chosen_alone(
+    ladder: Ladder,
+    certified: np.ndarray,
+    place: int,
+    log_odds: bool = False,
+    **facts: Any,
+) -> Choice:
+    """The choice of one threshold of a ladder.
+
+    `log_odds` is True if scores are log-odds of the confidence.
+    """
+    threshold, coverage, risk = ladder.at(place)
+    found = Choice(threshold, coverage, risk, ladder.size, **facts)
+    cut = float(sigmoid(np.float64(threshold))) if log_odds else None
+    tables = ((ladder, certified, None),)
+    return replace(found, confidence=cut, tables=tables)
+
+
+def chosen_each(
+    names: Sequence,
+    ladders: Sequence[Ladder | None],
+    certified: Iterable[np.ndarray],
+    places: Sequence[int | None],
+    **facts: Any,
+) -> Choice:
+    """The choice of a threshold for each of several ladders.
+
+    It is inf where no place is given, and for None, which has no samples.
+    """
+    rows: list[tuple] = []
+    tables: list[tuple] = []
+    accepted = lost = total = 0.0
+    masks = iter(certified)
+    for ladder, place in zip(ladders, places, strict=True):
+        mask = None if ladder is None else next(masks)
+        tables.append((ladder, mask, None))
+        if ladder is None or place is None:
+            rows.append(
+                (np.inf, 0.0, 0.0, 0 if ladder is None else ladder.size)
+            )
+        else:
+            accepted += float(ladder.accepted[place])
+            lost += float(ladder.loss[place])
+            rows.append((*ladder.at(place), ladder.size))
+        total += 0.0 if ladder is None else ladder.total
+    threshold, coverage, risk, sizes = zip(*rows, strict=True)
+    return Choice(
+        threshold,
+        accepted / total,
+        float(safe_divide(np.float64(lost), np.float64(accepted))),
+        sum(sizes),
+        group=tuple(names),
+        group_samples=sizes,
+        group_coverage=coverage,
+        group_risk=risk,
+        tables=tuple(tables),
+        **facts,
+    )
+
+
+def table_of(
+    ladder: Ladder,
+    certified: np.ndarray,
+    delta: float | None,
+    largest_cost: float | None = None,
+) -> ThresholdTable:
+    """The table of all thresholds, by errors or by costs up to the largest."""
+    bounds = np.full(len(ladder.threshold), np.nan)
+    level = 1.0 - (_USUAL_DELTA if delta is None else delta)
+    if ladder.counts and largest_cost is not None:
+        totals = ladder.loss / largest_cost
+        bounds = largest_cost * upper_bounds_of_means(
+            totals, ladder.accepted, level=level
+        )
+    elif ladder.counts:
+        bounds = binomial_upper_bound(ladder.loss, ladder.accepted, level=level)
+    return ThresholdTable(
+        ladder.threshold, ladder.coverage, ladder.risk, bounds, certified
+    )
+
+
+def out_of_reach(
+    ladders: Sequence[Ladder],
+    argument: str,
+    limit: float,
+    delta: float | None,
+    *,
+    noun: str | None = None,
+    where: str = "",
+    advice: str = "",
+    **facts: Any,
+) -> ValueError:
+    """The one error for a limit that no threshold keeps.
+
+    Args:
+        ladders: Those of all groups.
+        argument: Name of the argument that has the limit.
+        limit: The limit.
+        delta: Probability that the guarantee may fail, or None.
+        noun: What there are several of, such as `"group"`.
+        where: Follows the rule: where the limit is to hold.
+        advice: What to do where nothing is certified.
+        **facts: Further facts to tell.
+    """
+    if delta is None:
+        best = min(ladders, key=lambda one: float(one.risk.min()))
+        place = int(np.argmin(best.risk))
+        of = f" of every {noun}" if noun else " on these data"
+        told = {f"lowest {argument.replace('_', ' ')}": float(best.risk[place])}
+        if noun is None:
+            told["at coverage"] = float(best.coverage[place])
+        return value_error(
+            f"`{argument}` is below that of every threshold{of}: ask for a "
+            "higher one",
+            **{argument: limit},
+            **facts,
+            **told,
+        )
+    whose = f"No {noun} has a threshold that" if noun else "No threshold"
+    rule = f"{whose} is certified to have this `{argument}`{where}: {advice}"
+    return value_error(rule, **{argument: limit}, delta=delta, **facts)
+
+
+def within_reach(
+    certified: Callable[[float], np.ndarray],
+    coverage: np.ndarray,
+    limit: float,
+    argument: str = "risk",
+    below: float = 1.0,
+    where: str = "here",
+) -> str | None:
+    """What to ask for in place of a limit out of reach; None if nothing is.
+
+    Args:
+        certified: Which thresholds are, for another limit.
+        coverage: That of the thresholds `(num_thresholds,)`.
+        limit: The limit that is out of reach.
+        argument: Name of the argument that has it.
+        below: What limits lie below.
+        where: What data the coverage is of.
+    """
+    limits = _two_digits(limit, below)
+    low, high, place = 0, len(limits), -1
+    while low < high:
+        middle = (low + high) // 2
+        places = np.flatnonzero(certified(limits[middle]))
+        if len(places):
+            high, place = middle, int(places[-1])
+        else:
+            low = middle + 1
+    if place < 0:
+        return None
+    what = "risk" if argument == "risk" else "limit"
+    return (
+        f"ask for `{argument}={limits[high]:g}`, with which coverage would be "
+        f"{coverage[place]:.3f} {where} (a {what} that these data chose is "
+        "guaranteed on other data only)"
+    )
+
+
+def _two_digits(least: float, below: float) -> list[float]:
+    """Numbers of two digits between two positive numbers, ascending."""
+    first = math.floor(math.log10(least)) - 1
+    last = math.floor(math.log10(below))
+    return [
+        value
+        for exponent in range(first, last + 1)
+        for digits in range(10, 100)
+        if least < (value := float(f"{digits}e{exponent}")) < below
+    ]
+
+
+def count_to_take(count: float) -> int:
+    """At most two digits, not below the number."""
+    unit = 10 ** max(0, math.floor(math.log10(count)) - 1)
+    return math.ceil(count / unit) * unit

@@ -1,0 +1,256 @@
+"""Ladders: thresholds of a score, strictest first, and what each accepts."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+from keras_calib.formulas.outcomes import Outcomes
+from keras_calib.inputs.checks import check_not_empty, located
+from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
+
+__all__ = [
+    "Ladder",
+    "by_group",
+    "check_equal_weights",
+    "check_units",
+    "counted",
+    "counts_at",
+    "of_grid",
+    "of_scores",
+    "read_outcomes",
+]
+
+
+class Ladder(NamedTuple):
+    """Thresholds, strictest first, and what each accepts, `(num_thresholds,)`.
+
+    Attributes:
+        threshold: Least score to accept. Midway between two scores of the data
+            where there is a float between; the last is -inf.
+        accepted: Weight of the accepted.
+        loss: Their errors, shares of errors or costs, by weight.
+        size: Number of samples.
+        counts: Whether every weight is 1.
+        score: The least score that each accepts; None for given thresholds.
+        never: Weight and loss of what has an infinite score, which no
+            threshold accepts.
+    """
+
+    threshold: np.ndarray
+    accepted: np.ndarray
+    loss: np.ndarray
+    size: int
+    counts: bool
+    score: Any = None
+    never: Any = (0.0, 0.0)
+
+    @property
+    def total(self) -> float:
+        """Weight of all samples."""
+        return float(self.accepted[-1] + self.never[0])
+
+    @property
+    def coverage(self) -> np.ndarray:
+        """Accepted share; 1 for the last if all scores are finite."""
+        return self.accepted / self.total
+
+    @property
+    def risk(self) -> np.ndarray:
+        """Mean loss of the accepted."""
+        return safe_divide(self.loss, self.accepted)
+
+    def covering(self, coverage: float) -> np.ndarray:
+        """Which thresholds accept this share; raises ValueError if none."""
+        # A coverage such as 1 - 0.9 is rounded.
+        reached = self.coverage >= coverage - 1e-12
+        if not reached.any():
+            rule = "`coverage` must be at most the share of finite scores"
+            share = float(self.coverage[-1])
+            raise value_error(rule, coverage=coverage, share=share)
+        return reached
+
+    def at(self, place: int) -> tuple[float, float, float]:
+        """A threshold, its coverage and its risk."""
+        columns = self.threshold, self.coverage, self.risk
+        threshold, coverage, risk = (float(x[place]) for x in columns)
+        return threshold, coverage, risk
+
+
+def check_units(delta: float | None, shape: tuple) -> None:
+    """Raises ValueError for a guarantee on samples that are not `(n,)`."""
+    if delta is not None and len(shape) != 1:
+        raise value_error(
+            "`delta` needs independent samples, which the pixels of an "
+            "image are not: reduce to one score and one correctness per "
+            "image and call `choose_threshold`, or leave `delta` out",
+            delta=delta,
+            **{"shape of the class ids": shape},
+        )
+
+
+def check_equal_weights(weight: Any, delta: float | None) -> None:
+    """Raises ValueError for a guarantee on samples that count unequally."""
+    if weight is None or delta is None:
+        return
+    if not np.all((weight == 1.0) | (weight == 0.0)):
+        raise value_error(
+            "`sample_weight` must be 1 with `delta`, or 0 for samples to "
+            "leave out: the guarantee counts samples",
+            minimum=float(weight.min()),
+            maximum=float(weight.max()),
+        )
+
+
+def read_outcomes(
+    scores: Any,
+    correct: Any,
+    sample_weight: Any = None,
+    delta: float | None = None,
+    group: Any = None,
+    names: tuple = (),
+) -> Outcomes:
+    """Scores and correctness of one shape as rows that count, checked.
+
+    `group` are places in `names`, of the shape of the scores.
+    """
+    scores = as_array(scores, "scores")
+    correct = as_array(correct, "correct", "float64")
+    check_units(delta, scores.shape)
+    check_not_empty("scores", scores)
+    if scores.dtype not in (np.float32, np.float64):
+        scores = scores.astype("float64")
+    if scores.shape != correct.shape:
+        raise value_error(
+            "`scores` and `correct` must have one shape",
+            scores=scores.shape,
+            correct=correct.shape,
+        )
+    weight = np.ones(scores.shape)
+    if sample_weight is not None:
+        # Here, as it needs Keras, which records without weights do without.
+        from keras_calib.inputs.weights import weight_of_rows
+
+        weight = weight_of_rows(sample_weight, scores.shape)
+        weight = weight.reshape(scores.shape)
+        if not weight.any():
+            raise value_error(
+                "`sample_weight` must not be 0 everywhere", sum=0.0
+            )
+        check_equal_weights(weight, delta)
+    counted = weight > 0
+    bad = np.isnan(scores) & counted
+    if bad.any():
+        raise value_error("`scores` must not be NaN", **located(bad))
+    bad = (correct != 0.0) & (correct != 1.0) & counted
+    if bad.any():
+        raise value_error("`correct` must be 0 or 1", **located(bad))
+    if not (np.isfinite(scores) & counted).any():
+        rule = "`scores` must not all be infinite: these are not accepted"
+        raise value_error(rule, scores=scores[counted][:4].tolist())
+    rows = Outcomes(
+        scores[counted],
+        1.0 - correct[counted],
+        weight[counted],
+        group=None if group is None else np.reshape(group, counted.shape),
+        names=names,
+    )
+    if group is not None:
+        rows = rows._replace(group=rows.group[counted])
+    return rows
+
+
+def counted(outcomes: Outcomes) -> Outcomes:
+    """The rows that count, with a weight each."""
+    weight = outcomes.weight
+    if weight is None:
+        return outcomes._replace(weight=np.ones(len(outcomes.score)))
+    return outcomes.rows(weight > 0)
+
+
+def of_scores(outcomes: Outcomes) -> Ladder:
+    """A threshold between each two groups of tied scores, and -inf for all."""
+    scores, loss = outcomes.score, outcomes.loss
+    weight = outcomes.weight
+    weight = np.ones(len(scores)) if weight is None else weight
+    columns = np.stack([weight, weight * loss], axis=-1)
+    finite = np.isfinite(scores)
+    never = columns[~finite].sum(axis=0)
+    order = np.flatnonzero(finite)
+    order = order[np.argsort(-scores[order], kind="stable")]
+    if not len(order):
+        # Nothing can be accepted.
+        order, columns = np.zeros(1, int), np.zeros((len(scores), 2))
+    scores, sums = scores[order], running_sum(columns[order])
+    last = np.flatnonzero(np.append(scores[1:] != scores[:-1], True))
+    accepted, lost = sums[last].T
+    if np.max(loss, initial=0.0) <= 1.0:
+        # Sums of weights are rounded.
+        lost = np.minimum(lost, accepted)
+    threshold = _midpoints(scores[last])
+    return Ladder(
+        threshold if accepted[-1] else np.full_like(threshold, np.inf),
+        accepted,
+        lost,
+        len(finite),
+        bool(np.all(weight == 1.0)),
+        scores[last],
+        never,
+    )
+
+
+def by_group(outcomes: Outcomes) -> list[Ladder | None]:
+    """The ladder of each group in `names`; None for one without rows."""
+    order = np.argsort(outcomes.group, kind="stable")
+    places = np.arange(len(outcomes.names) + 1)
+    ends = np.searchsorted(outcomes.group[order], places)
+    return [
+        of_scores(outcomes.rows(order[a:b])) if b > a else None
+        for a, b in zip(ends, ends[1:], strict=False)
+    ]
+
+
+def _midpoints(scores: np.ndarray) -> np.ndarray:
+    """Midpoints of distinct descending scores, and -inf for all."""
+    # The middle is safest if another runtime rounds scores differently.
+    upper, lower = scores[:-1].astype("float64"), scores[1:]
+    middle = (0.5 * upper + 0.5 * lower).astype(scores.dtype)
+    # There may be no float between the two.
+    middle = np.where(middle > lower, middle, scores[:-1])
+    return np.append(middle, np.array(-np.inf, scores.dtype))
+
+
+def of_grid(outcomes: Outcomes, threshold: np.ndarray) -> Ladder:
+    """Given thresholds, descending, with what each accepts."""
+    scores, loss = outcomes.score, outcomes.loss
+    given = outcomes.weight is not None
+    weight = outcomes.weight if given else np.ones(len(scores))
+    one = np.zeros(len(scores), int)
+    accepted = counts_at(scores, one, 1, threshold, weight)[:, 0]
+    lost = counts_at(scores, one, 1, threshold, weight * loss)[:, 0]
+    never = (float(weight @ ~np.isfinite(scores)), 0.0)
+    lost = np.minimum(lost, accepted)
+    return Ladder(
+        threshold, accepted, lost, len(scores), not given, None, never
+    )
+
+
+def counts_at(
+    scores: np.ndarray,
+    kind: np.ndarray,
+    num_kinds: int,
+    threshold: np.ndarray,
+    weight: np.ndarray | None = None,
+) -> np.ndarray:
+    """Accepted samples of each kind `(num_thresholds, num_kinds)`.
+
+    Thresholds descend. Weights `(n,)` count instead of samples.
+    """
+    place = len(threshold) - np.searchsorted(
+        threshold[::-1], scores, side="right"
+    )
+    # No threshold accepts an infinite score.
+    place = np.where(np.isfinite(scores), place, len(threshold))
+    cells = (len(threshold) + 1) * num_kinds
+    counts = np.bincount(place * num_kinds + kind, weight, cells)
+    return np.cumsum(counts.reshape(-1, num_kinds)[:-1], axis=0)

@@ -1,0 +1,203 @@
+"""Rules: how answers are scored and accepted, by a score or by costs.
+
+Operations are those that every format can serve.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calib.backend.errors import value_error
+from keras_calib.formulas import scores
+from keras_calib.formulas.costs import (
+    cheapest_answers,
+    check_costs,
+    check_same_classes,
+)
+from keras_calib.numerics.arrays import at_least_float32, shape_of, to_numpy
+from keras_calib.numerics.softmax import is_ruled_out, is_wrong, top1
+
+__all__ = [
+    "CostRule",
+    "ScoreRule",
+    "accepted",
+    "apply_score",
+    "by_blocks",
+    "has_confidence",
+    "interval_of_label",
+]
+
+# Numbers in a block.
+_BLOCK = 2**24
+
+
+class ScoreRule:
+    """Answers the likeliest class, and ranks by a score.
+
+    Attributes:
+        name: The score as given: a name, a function or a layer.
+        function: The function; `"msp"` for log-odds of the confidence.
+    """
+
+    def __init__(self, score: Any):
+        self.name = score
+        self.function = score if score == "msp" else scores.get(score)
+
+    @property
+    def parts(self) -> list[Any]:
+        """Layers and functions that it is of."""
+        return [self.function]
+
+    def score(self, logits: Any) -> Any:
+        """Scores `(...)` of logits `(..., num_classes)`."""
+        return apply_score(self.function, logits)
+
+    def answers(self, logits: Any, threshold: Any) -> dict[str, Any]:
+        """What `SelectiveClassifier.call` answers to calibrated logits."""
+        found = self.score(logits)
+        probabilities = ops.softmax(logits, axis=-1)
+        # Among ties the first class wins, as in `fit`; ops.top_k may take
+        # another. Neither ONNX nor LiteRT can run ops.argmax.
+        size = logits.shape[-1]
+        if size is None:
+            size = ops.shape(logits)[-1]
+        classes = ops.arange(size, dtype="float32")
+        largest = ops.max(logits, axis=-1, keepdims=True)
+        last = ops.full_like(logits, size - 1)
+        label = ops.min(ops.where(logits >= largest, classes, last), axis=-1)
+        return {
+            "logits": logits,
+            "probabilities": probabilities,
+            "confidence": ops.max(probabilities, axis=-1),
+            "score": found,
+            "accept": accepted(found, threshold, logits),
+            "label": ops.cast(label, "int32"),
+        }
+
+    def losses(
+        self, logits: np.ndarray, truth: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Errors of the answers to rows of logits, twice, `(n,)`."""
+        wrong = is_wrong(logits, truth)
+        return wrong.astype("float64"), wrong
+
+
+class CostRule:
+    """The cheapest answer by a cost matrix; as a score, minus its cost.
+
+    Attributes:
+        costs: The matrix `(num_classes, num_classes)`, float64.
+    """
+
+    # Stands for minus that cost.
+    name = "expected_cost"
+
+    def __init__(self, costs: Any):
+        self.costs = check_costs(costs)
+
+    @property
+    def parts(self) -> list[Any]:
+        """Layers and functions that it is of."""
+        return [self]
+
+    def score(self, logits: Any) -> Any:
+        """Scores `(...)` of logits: minus the expected cost."""
+        return ops.cast(-self.decide(logits)[1], "float32")
+
+    def decide(self, logits: Any) -> tuple[Any, Any]:
+        """Answers, never one that is ruled out, and expected costs `(...)`."""
+        check_same_classes(self.costs, shape_of(logits), "logits")
+        probabilities = ops.softmax(logits, axis=-1)
+        costs = ops.convert_to_tensor(self.costs, dtype=probabilities.dtype)
+        return cheapest_answers(probabilities, costs, is_ruled_out(logits))
+
+    def answers(self, logits: Any, threshold: Any) -> dict[str, Any]:
+        """What `SelectiveClassifier.call` answers to calibrated logits."""
+        probabilities = ops.softmax(logits, axis=-1)
+        label, expected = self.decide(logits)
+        classes = ops.arange(logits.shape[-1], dtype="int32")
+        chosen = ops.equal(ops.expand_dims(label, -1), classes)
+        shown = ops.where(chosen, probabilities, ops.zeros_like(probabilities))
+        return {
+            "logits": logits,
+            "probabilities": probabilities,
+            "confidence": ops.sum(shown, axis=-1),
+            "score": -expected,
+            "accept": accepted(-expected, threshold, logits),
+            "label": label,
+            "expected_cost": expected,
+        }
+
+    def losses(
+        self, logits: np.ndarray, truth: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Costs and errors of the answers to rows of logits `(n,)`."""
+
+        def label_of(block: Any) -> Any:
+            return self.decide(at_least_float32(block))[0]
+
+        answer = by_blocks(label_of, logits).astype("int64")
+        return self.costs[truth, answer], answer != truth
+
+
+def accepted(score: Any, threshold: Any, logits: Any) -> Any:
+    """Where finite scores `(...)` reach the threshold, with a confidence."""
+    reached = ops.logical_and(score >= threshold, has_confidence(logits))
+    return ops.logical_and(reached, ops.abs(score) < float("inf"))
+
+
+def has_confidence(logits: Any) -> Any:
+    """Whether logits `(..., num_classes)` have a softmax, bool `(...)`.
+
+    A network that overflows gives NaN or infinity. Some classes may be ruled
+    out, but not all.
+    """
+    # A sum keeps NaN, which a maximum may drop, and does not overflow so.
+    total = ops.sum(1e-9 * logits, axis=-1)
+    found = ops.logical_and(
+        total < float("inf"),
+        ops.logical_not(is_ruled_out(ops.max(logits, axis=-1))),
+    )
+    if logits.shape[-1] is None:
+        # One output that is not known to be alone is read as one class.
+        found = ops.logical_and(found, ops.shape(logits)[-1] > 1)
+    return found
+
+
+def interval_of_label(label: Any, ends: tuple[Any, Any]) -> dict[str, Any]:
+    """Both ends of the interval of the predicted class `(...)`.
+
+    `label` is int32 `(...)`, and `ends` are those of all classes
+    `(..., num_classes)`.
+    """
+    classes = ops.arange(ends[0].shape[-1], dtype="int32")
+    chosen = ops.equal(ops.expand_dims(label, -1), classes)
+    low, high = (
+        ops.sum(ops.where(chosen, x, ops.zeros_like(x)), axis=-1) for x in ends
+    )
+    return {"probability_low": low, "probability_high": high}
+
+
+def apply_score(function: Any, logits: Any) -> Any:
+    """Scores `(...)` of logits; for `"msp"` log-odds, which never saturate."""
+    if shape_of(logits)[-1] == 1:
+        raise value_error(
+            "`logits` must have all classes: pass [0, z] for one output z",
+            **{"logits.shape": shape_of(logits)},
+        )
+    if function == "msp":
+        # Finite, as what is accepted, for a class that is left alone.
+        return ops.minimum(top1(logits, from_logits=True).score, 1e18)
+    return ops.cast(function(logits), "float32")
+
+
+def by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
+    """Applies a function to blocks of rows; returns float32."""
+    rows = max(1, _BLOCK // max(1, x[:1].size))
+    parts = [
+        to_numpy(function(ops.convert_to_tensor(x[i : i + rows])), "float32")
+        for i in range(0, len(x), rows)
+    ]
+    return np.concatenate(parts)
