@@ -10,7 +10,7 @@ import numpy as np
 from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.checks import class_axis, located
 from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import (
     SUM_TOLERANCE,
@@ -25,7 +25,6 @@ from keras_calib.inputs.values import (
     check_soft_labels,
     is_integer,
     is_made_up,
-    located,
     pairs_hint,
 )
 from keras_calib.numerics.arrays import (

@@ -12,6 +12,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error, warn
 from keras_calib.backend.traced import made_by
 from keras_calib.inputs import config
+from keras_calib.inputs.checks import located
 from keras_calib.inputs.values import (
     PROBABILITY_TOLERANCE,
     SUM_TOLERANCE,
@@ -22,7 +23,6 @@ from keras_calib.inputs.values import (
     has_values,
     in_unit_interval,
     is_made_up,
-    located,
 )
 from keras_calib.numerics.arrays import array_namespace, cast, to_numpy
 from keras_calib.numerics.row_blocks import RowFacts, block_slices

@@ -19,6 +19,7 @@ from keras_calib.backend.replicas import assign_sum, num_replicas
 from keras_calib.backend.xla import run_by_xla
 from keras_calib.inputs import config
 from keras_calib.inputs.batch import Batch, read_arrays, standardize
+from keras_calib.inputs.checks import located
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.rows import (
     check_row_sums,
@@ -34,7 +35,6 @@ from keras_calib.inputs.values import (
     has_values,
     in_unit_interval,
     is_made_up,
-    located,
 )
 from keras_calib.inputs.weights import standardize_weights
 from keras_calib.metrics.states.records import split_rows

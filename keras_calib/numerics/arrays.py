@@ -46,6 +46,8 @@ ops = keras_module("keras.ops")
 _BLOCK = 512
 # Codes of the dtypes of real numbers that every backend has a tensor of.
 _PLAIN = frozenset("?bBhHiIlLqQefd")
+# What is no tensor, and needs no Keras.
+_OF_NUMPY = np.ndarray | np.generic | list | tuple | float | int
 
 
 def array_namespace(x: Any) -> Any:
@@ -81,14 +83,11 @@ def as_numbers(x: Any, name: str) -> Any:
     # The usual arrays need no search for tensors, which takes 12 microseconds.
     if type(x) is np.ndarray and x.dtype.char in _PLAIN and x.dtype.isnative:
         return x
-    if backend.is_keras_tensor(x):
-        return x
-    if ops.is_tensor(x) or isinstance(x, keras.Variable):
-        check_numbers(name, x)
-        x = x.value if isinstance(x, keras.Variable) else x
-        x = ops.convert_to_tensor(x, sparse=False)
-        # Keras does not convert variables of TensorFlow.
-        return x.read_value() if hasattr(x, "read_value") else x
+    if not isinstance(x, _OF_NUMPY):
+        if backend.is_keras_tensor(x):
+            return x
+        if ops.is_tensor(x) or isinstance(x, keras.Variable):
+            return _tensor(x, name)
     first = x[0] if isinstance(x, list | tuple) and x else x
     check_numbers(name, first, of_part=True)
     if hasattr(x, "detach"):
@@ -109,6 +108,15 @@ def as_numbers(x: Any, name: str) -> Any:
     if array.dtype.isnative:
         return array
     return array.astype(array.dtype.newbyteorder("="))
+
+
+def _tensor(x: Any, name: str) -> Any:
+    """A tensor of real numbers from one, or from a variable."""
+    check_numbers(name, x)
+    x = x.value if isinstance(x, keras.Variable) else x
+    x = ops.convert_to_tensor(x, sparse=False)
+    # Keras does not convert variables of TensorFlow.
+    return x.read_value() if hasattr(x, "read_value") else x
 
 
 def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
