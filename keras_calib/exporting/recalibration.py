@@ -13,7 +13,6 @@ from keras_calib.backend.files import path_of, replacing
 from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import TemperatureScaling
 from keras_calib.exporting.answer_graph import answer_graph, check_kept
-from keras_calib.exporting.certificate_file import certificate_path
 from keras_calib.exporting.file_runner import FileRunner
 from keras_calib.exporting.formats import (
     file_format,
@@ -24,6 +23,7 @@ from keras_calib.exporting.formats import (
 from keras_calib.exporting.litert_graph import LiteRTGraph
 from keras_calib.exporting.onnx_graph import OnnxGraph
 from keras_calib.exporting.placing import scratch_of
+from keras_calib.exporting.statement import statement_path
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import bin_index, bin_sums
 from keras_calib.inputs.checks import check_integer, check_share
@@ -358,7 +358,7 @@ def _read_paths(path: Any, out: Any) -> tuple[Path, Path]:
             "`path` must not be read-only: give another with `out`",
             path=str(path),
         )
-    certificate = certificate_path(path)
+    certificate = statement_path(path)
     if os.path.lexists(certificate):
         raise value_error(
             "`path` must have no certificate, which is for the file as it is: "

@@ -9,14 +9,16 @@ from typing import Any
 import keras
 
 from keras_calib.backend.errors import invalid, type_error, value_error
-from keras_calib.backend.files import path_of, replacing
+from keras_calib.backend.files import path_of
 from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import Calibrator
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import DetectionSelector
 from keras_calib.ensembles.base import check_classifier
-from keras_calib.exporting.certificate import certificate_of, check_certifiable
-from keras_calib.exporting.certificate_file import certificate_path, text_of
+from keras_calib.exporting.certificates import (
+    certificate_of,
+    check_certifiable,
+)
 from keras_calib.exporting.formats import FileFormat, file_format, format_of
 from keras_calib.exporting.hub_detectors import export_detector, is_detector
 from keras_calib.exporting.hub_tasks import image_reader, whole_model
@@ -29,6 +31,7 @@ from keras_calib.exporting.placing import (
 )
 from keras_calib.exporting.savedmodel import ImageReader
 from keras_calib.exporting.served_model import ServedModel
+from keras_calib.exporting.statement import statement_path, write_statement
 from keras_calib.exporting.verification import Probe, check_answers, probes
 from keras_calib.inputs.checks import check_flag
 from keras_calib.labels.calibrator import MultiLabelCalibrator
@@ -301,16 +304,14 @@ def _write_whole(
         costs = getattr(served.selector, "costs", None)
         chosen = served.selector.threshold, costs
         check_answers(signatures, probes, *chosen)
-        beside = certificate_path(written)
+        beside = statement_path(written)
         if certificate:
-            text = text_of(certificate_of(served, written, made.name))
-            with replacing(beside, text=True) as file:
-                file.write(text)
+            write_statement(beside, certificate_of(served, written, made.name))
         of_file = written.is_file()
         put(written, path, made.name, overwrite)
         # A crash here leaves a certificate of the earlier file, if any, which
         # does not fit the new one.
         if of_file and certificate:
-            os.replace(beside, certificate_path(path))
+            os.replace(beside, statement_path(path))
         elif of_file:
-            certificate_path(path).unlink(missing_ok=True)
+            statement_path(path).unlink(missing_ok=True)

@@ -7,10 +7,7 @@ from typing import Any
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
-from keras_calib.exporting.certificate_file import (
-    certificate_path,
-    read_certificate,
-)
+from keras_calib.exporting.statement import read_statement, statement_path
 from keras_calib.inputs.checks import check_number
 
 __all__ = ["model_card"]
@@ -95,8 +92,7 @@ def model_card(
         raise type_error("`tags` must be a list of texts", tags=tags)
     for metric, value in (evaluation or {}).items():
         check_number(metric, value)
-    place = certificate_path(path_of(path))
-    facts = read_certificate(place, check=True)
+    facts = read_statement(statement_path(path_of(path)), check=True)
     return _template().render(
         {
             **facts,

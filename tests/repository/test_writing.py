@@ -58,7 +58,7 @@ EXCEPTIONS = {
         "os.replace(made, written)": "from a scratch folder",
         "shutil.copymode(path, made)": "who may read it",
     },
-    "exporting/records.py": {
+    "exporting/certificates.py": {
         "pyarrow.parquet.write_table(pyarrow.table(columns), file)": (
             "gets the file of `replacing`"
         ),
@@ -69,7 +69,7 @@ EXCEPTIONS = {
         ),
     },
     "exporting/writer.py": {
-        "os.replace(beside, certificate_path(path))": "from a scratch folder",
+        "os.replace(beside, statement_path(path))": "from a scratch folder",
     },
     "monitoring/files.py": {
         "probe.touch()": "an empty file, to see whether one may",

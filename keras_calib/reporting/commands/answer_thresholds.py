@@ -5,7 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.reporting.answer_thresholds import calibrated_confidence
+from keras_calib.exporting.answer_threshold import (
+    answer_statement,
+    calibrated_confidence,
+)
+from keras_calib.exporting.statement import write_statement
 from keras_calib.reporting.commands.confidence_maps import (
     calibrator_facts,
     told_calibrator,
@@ -19,10 +23,6 @@ from keras_calib.reporting.commands.labelled_answers import (
 from keras_calib.reporting.commands.terminal import Progress, blamed
 from keras_calib.reporting.prediction_files.repeated_samples import (
     check_ids_apart,
-)
-from keras_calib.reporting.prediction_files.threshold_file import (
-    threshold_facts,
-    write_threshold,
 )
 from keras_calib.selection import ChosenThreshold, GroupThresholds
 
@@ -54,14 +54,14 @@ def threshold_of_logs(given: Namespace, progress: Progress) -> str:
     with blamed(f"--log={given.log}"):
         chosen = chosen_for(score, rows, target)
     if given.out:
-        told = threshold_facts(
+        told = answer_statement(
             chosen,
             column=rows.column,
             calibrator=facts,
-            target=target,
+            coverage=given.coverage,
             data=data_facts(rows, given.group),
         )
-        write_threshold(given.out, told)
+        write_statement(given.out, told)
     lines += _told(chosen, rows, bool(facts))
     return "\n".join(lines)
 

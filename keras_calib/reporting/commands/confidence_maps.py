@@ -11,11 +11,11 @@ from keras_calib.calibrators import (
     BetaCalibration,
     TemperatureScaling,
 )
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.reporting.answer_thresholds import (
+from keras_calib.exporting.answer_threshold import (
     bounded_log_odds,
     calibrated_confidence,
 )
+from keras_calib.numerics.arrays import to_numpy
 
 __all__ = ["ConfidenceMap", "calibrator_facts", "told_calibrator"]
 

@@ -17,12 +17,12 @@ from keras_calib.calibrators import (
     TemperatureScaling,
     choose_calibrator,
 )
+from keras_calib.exporting.answer_threshold import calibrated_confidence
 from keras_calib.functional.groupings import grouping
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
-from keras_calib.reporting.answer_thresholds import calibrated_confidence
 from keras_calib.reporting.commands.confidence_maps import (
     ConfidenceMap,
     calibrator_facts,

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.exporting.answer_threshold import rows_sha256
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
-from keras_calib.reporting.prediction_files.threshold_file import rows_sha256
 from keras_calib.selection import (
     ChosenThreshold,
     GroupThresholds,

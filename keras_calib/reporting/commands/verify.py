@@ -75,24 +75,14 @@ def check(given: argparse.Namespace) -> None:
 
 def run(given: argparse.Namespace, progress: Progress) -> None:
     """Prints what was checked; raises ValueError if anything differs."""
-    from keras_calib.exporting.certificate_check import check_certificate
-    from keras_calib.reporting.prediction_files.threshold_file import (
-        is_threshold_file,
-    )
+    from keras_calib.exporting.statement_check import check_certificate
 
-    if is_threshold_file(given.path):
-        from keras_calib.reporting.commands.threshold_check import (
-            check_threshold_file,
-        )
-
-        found = check_threshold_file(given, progress)
-    else:
-        data: dict[str, Any] = {}
-        if given.data is not None:
-            progress.say(f"Reading {given.data} ...")
-            data = _records(given)
-        progress.say("Checking ...")
-        found = check_certificate(given.path, **data)
+    data: dict[str, Any] = {}
+    if given.data is not None:
+        progress.say(f"Reading {given.data} ...")
+        data = _records(given, progress)
+    progress.say("Checking ...")
+    found = check_certificate(given.path, **data)
     progress.clear()
     print("The certificate says:", found.certificate["guarantee"]["statement"])
     for text in found.checked:
@@ -107,26 +97,25 @@ def run(given: argparse.Namespace, progress: Progress) -> None:
             f"the certificate does not hold: {count} "
             f"{'difference' if count == 1 else 'differences'}"
         )
-    if found.certificate["kind"] == "chow":
+    if not found.certificate["data"]:
         print("The facts agree, and the files are unchanged.")
         return
     whole = given.data is not None
     print("The certificate holds." if whole else "The files are unchanged.")
 
 
-def _records(given: argparse.Namespace) -> dict[str, Any]:
+def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     """What the kind of certificate needs, from the file."""
     import numpy as np
 
     from keras_calib.backend.files import path_of
-    from keras_calib.exporting.certificate_file import (
-        certificate_path,
-        read_certificate,
-    )
+    from keras_calib.exporting.statement import read_statement, statement_path
     from keras_calib.reporting.prediction_files.columns import ColumnFile
 
-    place = certificate_path(path_of(given.path))
-    kind = read_certificate(place)["kind"]
+    facts = read_statement(statement_path(path_of(given.path)))
+    if facts["artefact"] is None:
+        return _answers(facts, given, progress)
+    kind = facts["kind"]
     file = ColumnFile(given.data, given.separator, given.decimal)
     name, of_score = given.score or given.confidence, "scores"
     if given.confidence is not None:
@@ -155,3 +144,27 @@ def _records(given: argparse.Namespace) -> dict[str, Any]:
             raise ValueError(f"{given.data} must have records, not names alone")
         found[argument] = np.concatenate(parts)
     return found
+
+
+def _answers(
+    facts: dict[str, Any], given: argparse.Namespace, progress: Progress
+) -> dict[str, Any]:
+    """The answers of a log, as they were when their threshold was chosen."""
+    from keras_calib.reporting.commands.labelled_answers import (
+        labelled_answers,
+    )
+
+    column = facts["score"]["name"]
+    group = facts["data"].get("group")
+    names = dict.fromkeys(("score", "confidence", "label", "predicted", "ids"))
+    names["correct"], names["group"] = given.correct, group and given.group
+    names["group"] = names["group"] or group
+    # A log may have both.
+    names[column] = getattr(given, column)
+    if column == "confidence":
+        names[column] = given.confidence or column
+    asked = argparse.Namespace(**names)
+    rows = labelled_answers(given.data, asked, progress, column == "confidence")
+    values = {"score": "scores"}.get(column, column)
+    found = {values: rows.score, "correct": rows.correct}
+    return found if group is None else {**found, "groups": rows.group}

@@ -11,7 +11,6 @@ Read in this order:
 - `vote_rows`: labels that are votes of several annotators.
 - `reader`: labels and outputs of these columns.
 - `answer_log`: answers of a model in use, and labels that came later.
-- `threshold_file`: a threshold that was chosen on such answers.
 - `repeated_samples`: whether two files hold the same samples.
 """
 

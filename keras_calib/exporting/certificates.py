@@ -1,37 +1,41 @@
-"""The certificate of an exported model: what was guaranteed, and of what."""
+"""Certificates of exports, and the records of the data that they are of."""
 
 import hashlib
+import io
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid, value_error
-from keras_calib.exporting.certificate_facts import (
+from keras_calib.backend.errors import invalid, type_error, value_error
+from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
+from keras_calib.exporting.served_model import ServedModel
+from keras_calib.exporting.statement import artefact_files, canonical, stated
+from keras_calib.exporting.statement_facts import (
     facts_of_chow,
     facts_of_costs,
     facts_of_errors,
     facts_of_groups,
     told_costs,
 )
-from keras_calib.exporting.certificate_file import (
-    SCHEMA,
-    artefact_files,
-    canonical,
-    digest_of,
-)
-from keras_calib.exporting.records import check_like_fit
-from keras_calib.exporting.served_model import ServedModel
 from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.selection import ChosenThreshold, GroupThresholds
+from keras_calib.selection import (
+    ChosenThreshold,
+    GroupThresholds,
+    MixtureThreshold,
+    PriorThreshold,
+    SelectiveClassifier,
+)
 from keras_calib.selection.cost_targets import COST_TESTS
+from keras_calib.selection.data_hash import cost_rows, rows_of
 from keras_calib.selection.guarantees import METHODS
-from keras_calib.version import __version__
 
-__all__ = ["certificate_of", "check_certifiable"]
+__all__ = ["certificate_of", "check_certifiable", "save_records"]
 
+# Nine digits give each float32 back, and 17 each float64.
+_FORMATS = {"score": "%.9g", "cost": "%.17g", "correct": "%d"}
 # What is told of thresholds. One that has further facts is of a kind that no
 # certificate is for.
 _KNOWN = {
@@ -61,7 +65,7 @@ def check_certifiable(selector: Any) -> str:
             "are not for several labels",
             selector=type(selector).__name__,
         )
-    check_like_fit(selector, "`certificate=True`")
+    _check_like_fit(selector, "`certificate=True`")
     chosen = getattr(selector, "chosen", None)
     with_costs = getattr(selector, "costs", None) is not None
     if with_costs and (chosen is None or chosen.method == "chow"):
@@ -130,12 +134,6 @@ def certificate_of(
     kind = check_certifiable(selector)
     chosen, score = selector.chosen, selector.score
     log_odds = isinstance(score, str) and score == "msp"
-    data = {}
-    if kind != "chow":
-        data = {
-            "rows_sha256": chosen.data_sha256,
-            "ranking_sha256": chosen.ranking_sha256,
-        }
     if not isinstance(score, str):
         score = getattr(score, "__name__", type(score).__name__)
     costs = None if selector.costs is None else told_costs(selector.costs)
@@ -147,20 +145,22 @@ def certificate_of(
         facts = {**facts_of_costs(chosen, costs["largest"]), "costs": costs}
     else:
         facts = {**facts_of_chow(selector.threshold), "costs": costs}
-    certificate = {
-        "certificate": SCHEMA,
-        "kind": kind,
-        "keras_calib": __version__,
-        **facts,
-        "score": {"name": score, "scale": "log-odds" if log_odds else "own"},
-        "calibrator": _calibrator_facts(selector.calibrator),
-        "data": data,
-        "weights": _weight_facts(
-            [*served.network.variables, *selector.variables]
-        ),
-        "artefact": {"format": format, "files": artefact_files(path)},
-    }
-    return {**certificate, "digest": digest_of(certificate)}
+    data = {}
+    if kind != "chow":
+        data = {
+            "rows_sha256": chosen.data_sha256,
+            "ranking_sha256": chosen.ranking_sha256,
+        }
+    variables = [*served.network.variables, *selector.variables]
+    return stated(
+        kind,
+        facts,
+        score={"name": score, "scale": "log-odds" if log_odds else "own"},
+        calibrator=_calibrator_facts(selector.calibrator),
+        data=data,
+        weights=_weight_facts(variables),
+        artefact={"format": format, "files": artefact_files(path)},
+    )
 
 
 def _calibrator_facts(calibrator: Any) -> dict[str, Any] | None:
@@ -216,3 +216,147 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return repr(value)
+
+
+def save_records(selector: SelectiveClassifier, path: Any) -> Path:
+    """Writes the score and correctness of each sample that chose a threshold.
+
+    Use it to give an auditor what `python -m keras_calib verify --data` reads.
+    Rows are sorted by group and score, so that they do not tell which sample is
+    which.
+
+    Args:
+        selector: A selective classifier that was fitted in this process.
+        path: File that ends in `.npz`, `.csv` or `.parquet`. Its columns are
+            `score` (float32) and `correct` (0 or 1); also `group` after a fit
+            with groups, and `cost` (float64) after one with costs.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If the path has another ending, the samples have weights,
+            or a name of a group has a line break or begins as a formula in a
+            `.csv` file.
+        RuntimeError: If the selector was loaded, or not fitted.
+        ImportError: If pyarrow is missing, which parquet needs.
+
+    Example:
+
+    >>> import tempfile
+    >>> selector = SelectiveClassifier(score="logit_margin")
+    >>> logits = [[4.0, 0.0], [0.0, 3.0], [2.0, 0.0]]
+    >>> selector = selector.fit([0, 1, 1], logits, risk=0.0)
+    >>> save_records(selector, tempfile.mkdtemp() + "/records.npz").name
+    'records.npz'
+
+    Reference:
+        https://parquet.apache.org
+    """
+    path = path_of(path)
+    kind = path.suffix.lower()
+    if kind not in (".npz", ".csv", ".parquet"):
+        raise value_error(
+            "`path` must end in .npz, .csv or .parquet", path=str(path)
+        )
+    if not isinstance(selector, SelectiveClassifier):
+        raise type_error(
+            "`selector` must be a SelectiveClassifier",
+            selector=type(selector).__name__,
+        )
+    _check_like_fit(selector, "`save_records`")
+    columns = _columns(selector)
+    # The hash of the certificate is of the names as they are.
+    odd = [x for x in map(str, selector.groups) if not _is_plain(x)]
+    if kind == ".csv" and odd:
+        raise value_error(
+            "`path` must end in .npz or .parquet where names of groups have "
+            "line breaks, or begin as formulas of a spreadsheet do",
+            group=odd[0],
+        )
+    with replacing(path) as file:
+        if kind == ".npz":
+            np.savez_compressed(file, **columns)
+        elif kind == ".csv":
+            _write_csv(file, columns)
+        else:
+            _write_parquet(file, columns)
+    return path
+
+
+def _check_like_fit(selector: Any, what: str) -> None:
+    """Raises ValueError if the guarantee is for other data than the fit's.
+
+    `what` names the caller in the error.
+    """
+    chosen = getattr(selector, "chosen", None)
+    if isinstance(chosen, PriorThreshold | MixtureThreshold):
+        raise value_error(
+            f"{what} needs a `selector` whose guarantee is for data like those "
+            "of its fit: certificates are not for `target_prior` and "
+            "`one_threshold`",
+            chosen=type(chosen).__name__,
+        )
+
+
+def _columns(selector: SelectiveClassifier) -> dict[str, Any]:
+    """The columns of the records by name, in canonical order."""
+    if selector._group_table is not None:
+        names, parts = [], []
+        for name, one in selector._group_table[0].items():
+            if one is not None:
+                _check_counts(one[0].counts)
+                parts.append(rows_of(one[0]))
+                names += [name] * len(parts[-1][0])
+        score, correct = (np.concatenate(x) for x in zip(*parts, strict=True))
+        return {"group": np.array(names), "score": score, "correct": correct}
+    if selector._table is None:
+        raise RuntimeError(
+            invalid(
+                "`selector` must have its data, which loaded layers do not "
+                "keep: call this after `fit`",
+                fitted=selector.fitted,
+            )
+        )
+    found = selector._table[0]
+    _check_counts(found.counts)
+    if selector._cost_records is not None:
+        score, cost, correct = cost_rows(*selector._cost_records)
+        return {"score": score, "cost": cost, "correct": correct}
+    score, correct = rows_of(found)
+    return {"score": score, "correct": correct}
+
+
+def _check_counts(counts: bool) -> None:
+    if not counts:
+        raise value_error(
+            "`selector` must be fitted on samples without weights", counts=False
+        )
+
+
+def _write_csv(file: Any, columns: dict[str, np.ndarray]) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    written = [
+        map(_FORMATS[name].__mod__, values.tolist())
+        if name in _FORMATS
+        else values.tolist()
+        for name, values in columns.items()
+    ]
+    write_csv(text, [columns, *zip(*written, strict=True)])
+    text.detach()
+
+
+def _is_plain(name: str) -> bool:
+    """Whether CSV keeps a name as it is."""
+    return not {"\n", "\r"} & {*name} and safe_cell(name) == name
+
+
+def _write_parquet(file: Any, columns: dict[str, np.ndarray]) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(
+            "Writing parquet needs pyarrow: pip install 'keras-calib[report]'"
+        ) from error
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
