@@ -16,10 +16,7 @@ if TYPE_CHECKING:
         load_threshold,
     )
     from keras_calib.exporting.certificates import save_records
-    from keras_calib.exporting.recalibration import (
-        Recalibration,
-        recalibrate_file,
-    )
+    from keras_calib.exporting.file_model import FileModel
     from keras_calib.exporting.statement_check import (
         CertificateCheck,
         check_certificate,
@@ -29,11 +26,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AnswerThreshold",
     "CertificateCheck",
-    "Recalibration",
+    "FileModel",
     "check_certificate",
     "export",
     "load_threshold",
-    "recalibrate_file",
     "save_records",
 ]
 
@@ -42,7 +38,7 @@ __getattr__ = late_names(
     {
         "answer_threshold": "AnswerThreshold load_threshold",
         "certificates": "save_records",
-        "recalibration": "Recalibration recalibrate_file",
+        "file_model": "FileModel",
         "statement_check": "CertificateCheck check_certificate",
         "writer": "export",
     },

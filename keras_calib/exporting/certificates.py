@@ -10,12 +10,12 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
-from keras_calib.exporting.served_model import ServedModel
 from keras_calib.exporting.statement import artefact_files, canonical, stated
 from keras_calib.exporting.statement_facts import (
     facts_of_chow,
     facts_of_costs,
     facts_of_errors,
+    facts_of_given,
     facts_of_groups,
     told_costs,
 )
@@ -32,7 +32,7 @@ from keras_calib.selection.cost_targets import COST_TESTS
 from keras_calib.selection.data_hash import cost_rows, rows_of
 from keras_calib.selection.guarantees import METHODS
 
-__all__ = ["certificate_of", "check_certifiable", "save_records"]
+__all__ = ["certificate_of", "check_certifiable", "plain", "save_records"]
 
 # Nine digits give each float32 back, and 17 each float64.
 _FORMATS = {"score": "%.9g", "cost": "%.17g", "correct": "%d"}
@@ -127,17 +127,29 @@ def _check_threshold(selector: Any, chosen: Any) -> None:
 
 
 def certificate_of(
-    served: ServedModel, path: Path, format: str
+    selector: SelectiveClassifier,
+    variables: list[Any],
+    path: Path,
+    format: str,
+    replay: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The certificate of a model, whose files are at the path."""
-    selector = served.selector
-    kind = check_certifiable(selector)
+    """The certificate of a model, whose files are at the path.
+
+    `variables` are those of its network. With `replay`, the selector and
+    samples to run again, a threshold may be one that nothing guarantees.
+    """
     chosen, score = selector.chosen, selector.score
+    kind = "given"
+    is_promised = getattr(chosen, "delta", None) is not None
+    if replay is None or is_promised or selector.costs is not None:
+        kind = check_certifiable(selector)
     log_odds = isinstance(score, str) and score == "msp"
     if not isinstance(score, str):
         score = getattr(score, "__name__", type(score).__name__)
     costs = None if selector.costs is None else told_costs(selector.costs)
-    if kind == "groups":
+    if kind == "given":
+        facts = facts_of_given(selector.threshold, selector.groups)
+    elif kind == "groups":
         facts = facts_of_groups(chosen, log_odds)
     elif costs is None:
         facts = facts_of_errors(chosen)
@@ -146,27 +158,27 @@ def certificate_of(
     else:
         facts = {**facts_of_chow(selector.threshold), "costs": costs}
     data = {}
-    if kind != "chow":
+    if kind not in ("chow", "given"):
         data = {
             "rows_sha256": chosen.data_sha256,
             "ranking_sha256": chosen.ranking_sha256,
         }
-    variables = [*served.network.variables, *selector.variables]
     return stated(
         kind,
         facts,
         score={"name": score, "scale": "log-odds" if log_odds else "own"},
         calibrator=_calibrator_facts(selector.calibrator),
         data=data,
-        weights=_weight_facts(variables),
+        weights=_weight_facts([*variables, *selector.variables]),
         artefact={"format": format, "files": artefact_files(path)},
+        **({} if replay is None else {"replay": replay}),
     )
 
 
 def _calibrator_facts(calibrator: Any) -> dict[str, Any] | None:
     if calibrator is None:
         return None
-    config = _plain(keras.saving.serialize_keras_object(calibrator)["config"])
+    config = plain(keras.saving.serialize_keras_object(calibrator)["config"])
     hashed = hashlib.sha256(canonical(config))
     for variable in calibrator.variables:
         hashed.update(_bytes_of(variable))
@@ -203,16 +215,16 @@ def _bytes_of(variable: Any) -> bytes:
     return array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
-def _plain(value: Any) -> Any:
-    """The same of plain JSON: numbers that it lacks become texts."""
+def plain(value: Any) -> Any:
+    """The same of JSON alone, which has no infinity and no NaN."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, float) and not np.isfinite(value):
-        return repr(value)
+        return {"number": repr(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return repr(value)
@@ -267,7 +279,7 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
     _check_like_fit(selector, "`save_records`")
     columns = _columns(selector)
     # The hash of the certificate is of the names as they are.
-    odd = [x for x in map(str, selector.groups) if not _is_plain(x)]
+    odd = [x for x in map(str, selector.groups) if not _isplain(x)]
     if kind == ".csv" and odd:
         raise value_error(
             "`path` must end in .npz or .parquet where names of groups have "
@@ -346,7 +358,7 @@ def _write_csv(file: Any, columns: dict[str, np.ndarray]) -> None:
     text.detach()
 
 
-def _is_plain(name: str) -> bool:
+def _isplain(name: str) -> bool:
     """Whether CSV keeps a name as it is."""
     return not {"\n", "\r"} & {*name} and safe_cell(name) == name
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ __all__ = [
     "canonical",
     "check_form",
     "differences_within",
+    "differing_files",
     "digest_of",
     "read_statement",
     "score_of_column",
@@ -182,6 +183,14 @@ _OF_ANSWERS = {
     "data": {"rows_sha256": _TEXT, "group": _TEXT.or_none(), "wrong": _COUNT},
     **_table(_NONE, "weights", "artefact"),
 }
+# What is run again: a file, then a selector of Keras, on recorded samples.
+_REPLAY = {
+    "output": _TEXT,
+    "from_logits": _FLAG,
+    "batch_size": _COUNT.or_none(),
+    **_table(_FACTS, "selector", "inputs", "outputs", "answers"),
+    "groups": _FACTS.or_none(),
+}
 _LAYER = {"name": _TEXT, "config": _FACTS.or_none(), "sha256": _TEXT}
 # Maps of the confidence of answers; one that falls would turn their order.
 _MAPS: dict[str, _Form] = {
@@ -235,6 +244,8 @@ def check_form(found: dict[str, Any]) -> None:
     form |= _OF_MODEL if is_of_model else _OF_ANSWERS
     if kind in _NO_DATA:
         form["data"] = {}
+    if is_of_model and "replay" in found:
+        form["replay"] = _REPLAY
     if kind in ("costs", "chow"):
         form["costs"] = _COSTS
     form["calibrator"] = _NONE
@@ -322,6 +333,27 @@ def _file_facts(file: Path) -> dict[str, Any]:
     with open(file, "rb") as opened:
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     return {"bytes": file.stat().st_size, "sha256": sha256}
+
+
+def differing_files(found: dict[str, Any], path: Path) -> Iterator[str]:
+    """A sentence for each file that is not the one of the statement."""
+    wanted, files = found["artefact"]["files"], artefact_files(path)
+    if not set(wanted) & set(files):
+        yield (
+            f"files: {path.name} is another kind of model than that of the "
+            f"certificate ({found['artefact']['format']})"
+        )
+        return
+    for name in sorted({*wanted, *files}):
+        if name not in files:
+            yield f"files: {name} is missing"
+        elif name not in wanted:
+            yield f"files: {name} is not in the certificate"
+        elif wanted[name] != files[name]:
+            yield (
+                f"files: {name} has other content ({files[name]['bytes']:,} "
+                f"bytes, certified {wanted[name]['bytes']:,})"
+            )
 
 
 def canonical(facts: Any) -> bytes:

@@ -6,7 +6,6 @@ threshold, by the same procedure; hashes from the files of the model.
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +18,8 @@ from keras_calib.exporting.answer_threshold import (
     rows_sha256,
 )
 from keras_calib.exporting.statement import (
-    artefact_files,
     differences_within,
+    differing_files,
     read_statement,
     statement_path,
 )
@@ -41,7 +40,7 @@ from keras_calib.selection.group_thresholds import choose_of_groups
 from keras_calib.selection.guarantees import METHODS
 from keras_calib.selection.thresholds import Target, choose
 
-__all__ = ["CertificateCheck", "check_certificate", "differing_files"]
+__all__ = ["CertificateCheck", "check_certificate"]
 
 # Relative error of numbers that come from another version of SciPy, and of a
 # threshold from a confidence, which is rounded.
@@ -151,30 +150,26 @@ def check_certificate(
         checked.append("numbers of the guarantee, from the data")
     elif found["data"]:
         not_checked.append("numbers of the guarantee (needs the data)")
+    if "replay" in found:
+        what = "answers of file, calibrator and threshold to recorded samples"
+        if differences:
+            not_checked.append(f"{what}, as something differs already")
+        else:
+            try:
+                differences += _replayed(path, found)
+                checked.append(what)
+            except ImportError as error:
+                not_checked.append(f"{what}: {error}")
     return CertificateCheck(
         tuple(differences), tuple(checked), tuple(not_checked), found
     )
 
 
-def differing_files(found: dict[str, Any], path: Path) -> Iterator[str]:
-    """A sentence for each file that is not the one of the statement."""
-    wanted, files = found["artefact"]["files"], artefact_files(path)
-    if not set(wanted) & set(files):
-        yield (
-            f"files: {path.name} is another kind of model than that of the "
-            f"certificate ({found['artefact']['format']})"
-        )
-        return
-    for name in sorted({*wanted, *files}):
-        if name not in files:
-            yield f"files: {name} is missing"
-        elif name not in wanted:
-            yield f"files: {name} is not in the certificate"
-        elif wanted[name] != files[name]:
-            yield (
-                f"files: {name} has other content ({files[name]['bytes']:,} "
-                f"bytes, certified {wanted[name]['bytes']:,})"
-            )
+def _replayed(path: Any, found: dict[str, Any]) -> list[str]:
+    # Here, as it needs Keras, and what runs the file.
+    from keras_calib.exporting.file_model import replayed
+
+    return [*replayed(path, found)]
 
 
 def _differing_numbers(found: dict[str, Any], rows: "_Rows") -> Iterator[str]:

@@ -233,6 +233,14 @@ def contradictions(statement: dict[str, Any]) -> Iterator[str]:
             )
     if kind in ("costs", "chow"):
         yield from _within_costs(statement["costs"], statement["score"])
+    if "replay" in statement:
+        cuts = [one["threshold"] for one in groups] or selection["threshold"]
+        own = statement["replay"]["selector"].get("config", {})
+        if not _are_equal(own.get("threshold"), cuts):
+            yield (
+                f"threshold: that of the selector is {own.get('threshold')!r}, "
+                f"certified {cuts!r}"
+            )
 
 
 def _within_costs(
@@ -250,6 +258,18 @@ def _within_costs(
                 f"costs: the matrix gives {name} {value!r}, certified "
                 f"{costs[name]!r}"
             )
+
+
+def _are_equal(own: Any, told: Any) -> bool:
+    """Whether thresholds of a selector, float32, are those that are told."""
+    if isinstance(own, list) and isinstance(told, list):
+        return len(own) == len(told) and all(map(_are_equal, own, told))
+    if isinstance(own, dict):
+        own = own.get("number")
+    try:
+        return bool(np.float32(own) == np.float32(told))
+    except (TypeError, ValueError):
+        return False
 
 
 def _of_shares(

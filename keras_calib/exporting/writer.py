@@ -306,7 +306,9 @@ def _write_whole(
         check_answers(signatures, probes, *chosen)
         beside = statement_path(written)
         if certificate:
-            write_statement(beside, certificate_of(served, written, made.name))
+            made_of = served.selector, served.network.variables
+            told = certificate_of(*made_of, written, made.name)
+            write_statement(beside, told)
         of_file = written.is_file()
         put(written, path, made.name, overwrite)
         # A crash here leaves a certificate of the earlier file, if any, which

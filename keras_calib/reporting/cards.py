@@ -93,6 +93,12 @@ def model_card(
     for metric, value in (evaluation or {}).items():
         check_number(metric, value)
     facts = read_statement(statement_path(path_of(path)), check=True)
+    if facts["artefact"] is None or facts["kind"] == "given":
+        raise value_error(
+            "The certificate must be of a model, and of a guarantee or of "
+            "Chow's rule",
+            kind=facts["kind"],
+        )
     return _template().render(
         {
             **facts,

@@ -28,7 +28,7 @@ NOT_FROZEN = {
             *("GroupMetrics", "GroupThresholds", "LabelTable"),
             *("LabelThresholds", "LargestDifference", "LoggedEpoch"),
             *("MeanCost", "MixtureThreshold", "Plan", "PriorEstimate"),
-            *("PriorThreshold", "Recalibration", "RegularizerHistogram"),
+            *("PriorThreshold", "RegularizerHistogram"),
             *("Report", "RiskCoverageCurve", "SizeTable", "ThresholdTable"),
         ),
         _RESULT,
@@ -83,8 +83,8 @@ NOT_FROZEN = {
     ),
     "CalibratedDecoder": "needs KerasHub; its layer is frozen",
     "choose_calibrator_on": "runs a model for a choice that is frozen",
+    "FileModel": "runs converters of models, which round otherwise",
     "model_card": "words around the facts of a certificate",
-    "recalibrate_file": "needs converters of models, which round otherwise",
 }
 
 

@@ -31,12 +31,9 @@ EXCEPTIONS = {
         "os.open(self._place, os.O_RDWR | os.O_CREAT, 438)": "a lock file",
         "os.truncate(file, 0)": "a lock file",
     },
-    "exporting/answer_graph.py": {
-        "tempfile.TemporaryDirectory()": "a scratch folder",
-    },
     "exporting/formats.py": {
-        "tf2onnx.convert.from_function(function, specs, opset=opset, "
-        "custom_op_handlers=dict(HANDLERS), output_path=str(path))": (
+        "tf2onnx.convert.from_function(function, specs, "
+        "custom_op_handlers=dict(_HANDLERS), output_path=str(path))": (
             "a scratch folder, renamed by `placing`"
         ),
     },
@@ -53,10 +50,6 @@ EXCEPTIONS = {
         "os.rename(path, earlier)": "from there",
         "os.rename(written, path)": "from there",
         "os.rename(earlier, path)": "back, after a failure",
-    },
-    "exporting/recalibration.py": {
-        "os.replace(made, written)": "from a scratch folder",
-        "shutil.copymode(path, made)": "who may read it",
     },
     "exporting/certificates.py": {
         "pyarrow.parquet.write_table(pyarrow.table(columns), file)": (
