@@ -13,16 +13,12 @@ from keras_calib.exporting.statement import (
     score_of_column,
     stated,
 )
-from keras_calib.exporting.statement_facts import (
-    facts_of_errors,
-    facts_of_groups,
-)
+from keras_calib.exporting.statement_facts import facts_of
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.softmax import log_odds_of, sigmoid
 
 __all__ = [
     "AnswerThreshold",
-    "answer_facts",
     "answer_statement",
     "bounded_log_odds",
     "calibrated_confidence",
@@ -209,34 +205,19 @@ def answer_statement(
         coverage: The share that it was chosen to accept; None for a risk.
         data: Group column and hash of the log, and its wrong answers.
     """
-    is_of_groups, kinds = hasattr(chosen, "group"), ("errors", "groups")
+    kinds = "errors", "groups"
     if coverage is not None:
-        kinds = ("coverage", "group_coverage")
+        kinds = "coverage", "group_coverage"
+    kind, score = kinds[hasattr(chosen, "group")], score_of_column(column)
     return stated(
-        kinds[is_of_groups],
-        answer_facts(chosen, column, coverage),
-        score=score_of_column(column),
+        kind,
+        facts_of(kind, chosen, score["scale"], coverage=coverage),
+        score=score,
         calibrator=calibrator,
         data=data,
         weights=None,
         artefact=None,
     )
-
-
-def answer_facts(
-    chosen: Any, column: str, coverage: float | None
-) -> dict[str, dict[str, Any]]:
-    """Guarantee and selection of `answer_statement`."""
-    if hasattr(chosen, "group"):
-        facts = facts_of_groups(chosen, False, coverage)
-    else:
-        facts = facts_of_errors(chosen, coverage)
-    selection = facts["selection"]
-    for one in (selection, *selection.get("groups", ())):
-        # A confidence of 0 accepts every answer too.
-        if one.get("threshold") == "-inf" and column == "confidence":
-            one["threshold"] = 0.0
-    return facts
 
 
 def rows_sha256(

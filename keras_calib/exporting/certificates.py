@@ -12,11 +12,9 @@ from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
 from keras_calib.exporting.statement import artefact_files, canonical, stated
 from keras_calib.exporting.statement_facts import (
+    facts_of,
     facts_of_chow,
-    facts_of_costs,
-    facts_of_errors,
     facts_of_given,
-    facts_of_groups,
     told_costs,
 )
 from keras_calib.labels.selector import MultiLabelSelector
@@ -143,22 +141,20 @@ def certificate_of(
     is_promised = getattr(chosen, "delta", None) is not None
     if replay is None or is_promised or selector.costs is not None:
         kind = check_certifiable(selector)
-    log_odds = isinstance(score, str) and score == "msp"
+    scale = "log-odds" if isinstance(score, str) and score == "msp" else "own"
     if not isinstance(score, str):
         score = getattr(score, "__name__", type(score).__name__)
-    costs = None if selector.costs is None else told_costs(selector.costs)
+    others: dict[str, Any] = {} if replay is None else {"replay": replay}
+    largest, data = 1.0, {}
+    if selector.costs is not None:
+        others["costs"] = told_costs(selector.costs)
+        largest = others["costs"]["largest"]
     if kind == "given":
         facts = facts_of_given(selector.threshold, selector.groups)
-    elif kind == "groups":
-        facts = facts_of_groups(chosen, log_odds)
-    elif costs is None:
-        facts = facts_of_errors(chosen)
-    elif kind == "costs":
-        facts = {**facts_of_costs(chosen, costs["largest"]), "costs": costs}
+    elif kind == "chow":
+        facts = facts_of_chow(selector.threshold)
     else:
-        facts = {**facts_of_chow(selector.threshold), "costs": costs}
-    data = {}
-    if kind not in ("chow", "given"):
+        facts = facts_of(kind, chosen, scale, largest_cost=largest)
         data = {
             "rows_sha256": chosen.data_sha256,
             "ranking_sha256": chosen.ranking_sha256,
@@ -166,12 +162,12 @@ def certificate_of(
     return stated(
         kind,
         facts,
-        score={"name": score, "scale": "log-odds" if log_odds else "own"},
+        score={"name": score, "scale": scale},
         calibrator=_calibrator_facts(selector.calibrator),
         data=data,
         weights=_weight_facts([*variables, *selector.variables]),
         artefact={"format": format, "files": artefact_files(path)},
-        **({} if replay is None else {"replay": replay}),
+        **others,
     )
 
 

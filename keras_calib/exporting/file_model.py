@@ -1,11 +1,10 @@
 """A model in a file, which predicts as a Keras model does."""
 
 import base64
-import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,6 +14,13 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
 from keras_calib.calibrators import Calibrator
 from keras_calib.exporting.certificates import certificate_of, plain
+from keras_calib.exporting.file_runners import (
+    Runner,
+    cast,
+    format_of_file,
+    runners_of,
+)
+from keras_calib.exporting.served_model import selector_to_serve
 from keras_calib.exporting.statement import (
     differing_files,
     read_statement,
@@ -31,15 +37,8 @@ from keras_calib.predictions.batches import (
 )
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["ENDINGS", "FileModel", "Runner", "replayed", "runners_of"]
+__all__ = ["FileModel", "replayed"]
 
-# Endings of files and their formats; a folder is a SavedModel.
-ENDINGS = {".onnx": "onnx", ".tflite": "litert", ".litert": "litert"}
-_PACKAGES = {
-    "savedmodel": ("tensorflow", "tensorflow"),
-    "onnx": ("onnxruntime", "onnx"),
-    "litert": ("ai_edge_litert", "litert"),
-}
 _SIGNATURE = "serving_default"
 # What the names of outputs say of them, in files of `export`.
 _RETURN_LOGITS = {"logits": True, "probabilities": False}
@@ -48,27 +47,6 @@ _ROWS_ALONE, _TOLERANCE = 16, 1e-3
 # Largest error of a file on another machine, where whole numbers may round
 # otherwise, and of the answers of a selector to the same outputs.
 _OF_FILE, _OF_SELECTOR = 5e-2, 1e-4
-
-
-class _Input(NamedTuple):
-    """An input of a file: open sides are None, float values may be scaled."""
-
-    shape: tuple
-    dtype: np.dtype
-    scale: float = 0.0
-    zero_point: int = 0
-
-
-class Runner(NamedTuple):
-    """A signature of a file, which answers arrays by name.
-
-    `run` takes them as the file does, and the names of the outputs to compute;
-    None computes all. Quantised outputs become float32.
-    """
-
-    inputs: dict[str, _Input]
-    outputs: tuple[str, ...]
-    run: Callable[..., dict[str, np.ndarray]]
 
 
 class FileModel:
@@ -136,7 +114,7 @@ class FileModel:
     ):
         self.path = path_of(path)
         self.name = self.path.stem
-        self.format = _format_of(self.path)
+        self.format = format_of_file(self.path)
         if from_logits is not None:
             check_flag("from_logits", from_logits)
         if batch_size is not None:
@@ -221,7 +199,8 @@ class FileModel:
         """
         if self.selector is None:
             return self._run(self._read(inputs))
-        return self._selected(self.predict_on_batch(inputs), groups)
+        outputs = self.predict_on_batch(inputs)
+        return self._selected(self.selector, outputs, groups)
 
     def attach(
         self,
@@ -270,21 +249,19 @@ class FileModel:
                 output=self._output,
             )
         if isinstance(selector, Calibrator):
-            selector.check_fitted()
-            selector = SelectiveClassifier(
-                calibrator=selector, threshold=-np.inf
-            )
-        if not isinstance(selector, SelectiveClassifier):
+            chosen: Any = selector_to_serve(selector, None)
+        elif isinstance(selector, SelectiveClassifier):
+            chosen = selector_to_serve(None, selector)
+        else:
             raise type_error(
                 "`selector` must be a SelectiveClassifier or a calibrator of "
                 "classes",
                 selector=type(selector).__name__,
             )
-        selector.check_fitted()
-        told = plain(keras.saving.serialize_keras_object(selector))
-        inputs = self._read(sample_inputs)
+        told = plain(keras.saving.serialize_keras_object(chosen))
+        loaded, inputs = _read_selector(told), self._read(sample_inputs)
         outputs = self.predict_on_batch(inputs)
-        self.selector = _read_selector(told)
+        answers = self._selected(loaded, outputs, groups)
         replay = {
             "output": self._output,
             "from_logits": self.returns_logits,
@@ -293,13 +270,11 @@ class FileModel:
             "inputs": {k: _packed(x) for k, x in inputs.items()},
             "groups": None if groups is None else _packed(np.asarray(groups)),
             "outputs": _packed(outputs),
-            "answers": {
-                k: _packed(x)
-                for k, x in self._selected(outputs, groups).items()
-            },
+            "answers": {k: _packed(x) for k, x in answers.items()},
         }
-        made = certificate_of(selector, [], self.path, self.format, replay)
+        made = certificate_of(chosen, [], self.path, self.format, replay)
         write_statement(place, made)
+        self.selector = loaded
         return place
 
     def _attached(self) -> dict[str, Any] | None:
@@ -318,8 +293,9 @@ class FileModel:
             )
         return found["replay"]
 
-    def _selected(self, outputs: Any, groups: Any) -> dict[str, Any]:
-        selector: Any = self.selector
+    def _selected(
+        self, selector: Any, outputs: Any, groups: Any
+    ) -> dict[str, Any]:
         answers = selector(
             outputs, groups=groups, from_logits=self.returns_logits
         )
@@ -348,7 +324,7 @@ class FileModel:
                     shape=x.shape,
                     taken=(None, *kind.shape[1:]),
                 )
-            read[name] = _cast(name, x, kind)
+            read[name] = cast(name, x, kind)
         if len({len(x) for x in read.values()}) > 1:
             raise value_error(
                 "`inputs` must have as many rows for each input",
@@ -407,7 +383,7 @@ def replayed(path: Path, found: dict[str, Any]) -> Iterator[str]:
         yield (
             "replay: the file returns something else for the recorded samples"
         )
-    again = file._selected(outputs, groups)
+    again = file._selected(file.selector, outputs, groups)
     recorded = {k: _unpacked(x) for k, x in replay["answers"].items()}
     for name in sorted({*again, *recorded}):
         one, two = again.get(name), recorded.get(name)
@@ -416,36 +392,6 @@ def replayed(path: Path, found: dict[str, Any]) -> Iterator[str]:
                 f"replay: calibrator and threshold give another {name} for "
                 "the recorded samples"
             )
-
-
-def runners_of(path: Path, made: str) -> dict[str, Runner]:
-    """The signatures of a file of a format, by name."""
-    load = {
-        "savedmodel": _load_savedmodel,
-        "onnx": _load_onnx,
-        "litert": _load_litert,
-    }[made]
-    return load(path)
-
-
-def _format_of(path: Path) -> str:
-    """The format of a file that is there; ImportError if nothing runs it."""
-    made = "savedmodel" if path.is_dir() else ENDINGS.get(path.suffix.lower())
-    if made is None or not path.exists():
-        raise value_error(
-            "`path` must be the folder of a SavedModel, or a file that ends "
-            f"in {', '.join(ENDINGS)}",
-            path=str(path),
-        )
-    package, extra = _PACKAGES[made]
-    try:
-        importlib.import_module(package)
-    except ImportError as error:
-        raise ImportError(
-            f"`FileModel` of {made} needs {package}: "
-            f"pip install 'keras-calib[{extra}]'"
-        ) from error
-    return made
 
 
 def _served(path: Path, made: str) -> Runner:
@@ -496,123 +442,6 @@ def _says(output: str, from_logits: bool | None) -> bool | None:
             output=output,
         )
     return from_logits if says is None else says
-
-
-def _load_savedmodel(path: Path) -> dict[str, Runner]:
-    import tensorflow as tf
-
-    loaded = tf.saved_model.load(str(path))
-
-    def runner(signature):
-        function = loaded.signatures[signature]
-        specs = function.structured_input_signature[1]
-
-        # A signature alone does not keep `loaded` and its variables alive.
-        def run(batch, names=None):
-            given = {k: tf.constant(v) for k, v in batch.items()}
-            answers = loaded.signatures[signature](**given)
-            return {k: answers[k].numpy() for k in names or answers}
-
-        inputs = {
-            name: _Input(tuple(spec.shape), np.dtype(spec.dtype.as_numpy_dtype))
-            for name, spec in specs.items()
-        }
-        return Runner(inputs, tuple(function.structured_outputs), run)
-
-    return {name: runner(name) for name in loaded.signatures}
-
-
-def _load_litert(path: Path) -> dict[str, Runner]:
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_path=str(path))
-
-    def runner(signature):
-        made = interpreter.get_signature_runner(signature)
-        inputs = {}
-        for name, told in made.get_input_details().items():
-            sides = told.get("shape_signature", told["shape"])
-            shape = tuple(None if n < 0 else int(n) for n in sides)
-            dtype = np.dtype(told["dtype"])
-            inputs[name] = _Input(shape, dtype, *told["quantization"])
-        scales = {
-            name: told["quantization"]
-            for name, told in made.get_output_details().items()
-        }
-
-        def value(name, answer):
-            scale, zero_point = scales[name]
-            if not scale or answer.dtype.kind not in "iu":
-                # Copied, as the next run overwrites the interpreter's arrays.
-                return np.array(answer)
-            return np.float32(scale) * (answer.astype("float32") - zero_point)
-
-        def run(batch, names=None):
-            answers = made(**batch)
-            return {k: value(k, answers[k]) for k in names or answers}
-
-        return Runner(inputs, tuple(scales), run)
-
-    return {name: runner(name) for name in interpreter.get_signature_list()}
-
-
-def _load_onnx(path: Path) -> dict[str, Runner]:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(
-        str(path), providers=["CPUExecutionProvider"]
-    )
-    inputs = {}
-    for told in session.get_inputs():
-        shape = tuple(n if isinstance(n, int) else None for n in told.shape)
-        kind = told.type.removeprefix("tensor(").removesuffix(")")
-        kind = {"float": "float32", "double": "float64"}.get(kind, kind)
-        dtype = np.dtype(object if kind == "string" else kind)
-        inputs[told.name] = _Input(shape, dtype)
-    outputs = tuple(output.name for output in session.get_outputs())
-
-    def run(batch, names=None):
-        names = names or outputs
-        return dict(zip(names, session.run([*names], batch), strict=True))
-
-    return {_SIGNATURE: Runner(inputs, outputs, run)}
-
-
-def _cast(name: str, x: np.ndarray, kind: _Input) -> np.ndarray:
-    """Values of the type that the file takes; quantised as a client would."""
-    whole = kind.dtype.kind in "iu"
-    if whole and x.dtype.kind == "f":
-        if not kind.scale:
-            raise value_error(
-                "`inputs` must be whole numbers for this input",
-                name=name,
-                dtype=x.dtype.name,
-                taken=kind.dtype.name,
-            )
-        finite = np.isfinite(x)
-        if not finite.all():
-            raise value_error(
-                "`inputs` must be finite for a file of whole numbers, which "
-                "has no NaN and no infinity",
-                name=name,
-                taken=kind.dtype.name,
-                bad_values=int((~finite).sum()),
-            )
-        ends = np.iinfo(kind.dtype)
-        x = np.round(x / kind.scale) + kind.zero_point
-        x = np.clip(x, ends.min, ends.max)
-    elif whole and x.dtype.kind in "iu":
-        ends = np.iinfo(kind.dtype)
-        low, high = int(x.min(initial=0)), int(x.max(initial=0))
-        if low < ends.min or high > ends.max:
-            raise value_error(
-                "`inputs` must lie in the range of the type that the file "
-                "takes: quantise them, or give floats where it is quantised",
-                name=name,
-                found=[low, high],
-                taken=kind.dtype.name,
-            )
-    return x.astype(kind.dtype)
 
 
 def _read_selector(told: Any) -> SelectiveClassifier:

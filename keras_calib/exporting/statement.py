@@ -20,7 +20,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import each_once, replacing
 from keras_calib.exporting.statement_facts import (
     contradictions,
-    facts_of_errors,
+    facts_of,
     facts_of_given,
 )
 from keras_calib.selection.thresholds import ChosenThreshold
@@ -477,7 +477,7 @@ def _of_old(old: dict[str, Any]) -> dict[str, Any]:
         name: old[name] for name in _OLD_FACTS if old.get(name) is not None
     }
     _check("", facts, {name: _OLD_FACTS[name] for name in facts})
-    groups = old.get("groups")
+    groups, score = old.get("groups"), score_of_column(old.get("column"))
     kind = "given"
     if groups is not None:
         _check("groups", groups, _Rule("groups", _are_old_groups))
@@ -496,7 +496,7 @@ def _of_old(old: dict[str, Any]) -> dict[str, Any]:
             kind = "coverage"
         if kind != "given":
             chosen = ChosenThreshold(threshold, **facts)
-            told = facts_of_errors(chosen, coverage)
+            told = facts_of(kind, chosen, score["scale"], coverage=coverage)
     data: dict[str, Any] = {}
     if kind != "given":
         data = {"rows_sha256": "unknown", "group": None, "wrong": 0}
@@ -505,7 +505,7 @@ def _of_old(old: dict[str, Any]) -> dict[str, Any]:
         kind,
         told,
         keras_calib=old.get("keras_calib", "unknown"),
-        score=score_of_column(old.get("column")),
+        score=score,
         calibrator=_old_map(old.get("calibrator")),
         data=data,
         weights=None,

@@ -13,7 +13,6 @@ import numpy as np
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
 from keras_calib.exporting.answer_threshold import (
-    answer_facts,
     calibrated_confidence,
     rows_sha256,
 )
@@ -23,11 +22,7 @@ from keras_calib.exporting.statement import (
     read_statement,
     statement_path,
 )
-from keras_calib.exporting.statement_facts import (
-    facts_of_costs,
-    facts_of_errors,
-    facts_of_groups,
-)
+from keras_calib.exporting.statement_facts import BY_GROUP, facts_of
 from keras_calib.selection.candidates import Candidates, of_records
 from keras_calib.selection.cost_targets import COST_TESTS, CostTarget
 from keras_calib.selection.data_hash import (
@@ -51,7 +46,6 @@ _OTHER = {
     "groups": "correctness or groups",
     "costs": "costs or correctness",
 }
-_BY_GROUP = "groups", "group_coverage"
 
 
 class CertificateCheck(NamedTuple):
@@ -92,19 +86,25 @@ def check_certificate(
     that of every group, again, by the same procedure with the same guarantee.
     A certificate of Chow's rule has facts alone, and no data.
 
+    What `FileModel.attach` certified it also runs, file and selector, on the
+    recorded samples. That needs Keras and what runs the file, and is left out
+    where these are not installed. Run only files that you trust.
+
     It cannot find that a whole certificate was made for a false claim from
     false data. Nor does it check hashes of weights and of the calibrator: the
     hashes of the files cover what is served. Sign the certificate by a tool of
     your own, so that others know who made it.
 
     Args:
-        path: The exported folder or file.
+        path: The exported folder or file, or the `.json` file of
+            `keras-calib threshold`.
         scores: Scores `(n,)` of the data that chose the threshold, as
             `save_records` writes them; None checks the files alone.
         correct: 1 for right and 0 for wrong predictions `(n,)`.
         confidence: Confidences `(n,)` in (0, 1) instead of scores, if the
             score is in log-odds. The hash of counts then stands for that of
-            scores, and the threshold is compared to three digits.
+            scores, and the threshold is compared to three digits. For the
+            threshold of answers, the confidences of their log.
         groups: Group of each sample `(n,)`, integers or strings, for a
             selector with thresholds by group.
         cost: Cost of each answer `(n,)`, for a selector with costs.
@@ -138,7 +138,8 @@ def check_certificate(
     if found["artefact"] is not None:
         differences += differing_files(found, path)
         checked.append("every file of the model")
-        not_checked.append("weights and calibrator by themselves (needs Keras)")
+        what = "weights" if "replay" in found else "weights and calibrator"
+        not_checked.append(f"{what} by themselves (needs Keras)")
     elif found["calibrator"] is not None:
         not_checked.append("the fit of the calibrator (needs its own log)")
     if found["kind"] == "chow" and found["costs"]["matrix"] is None:
@@ -174,9 +175,9 @@ def _replayed(path: Any, found: dict[str, Any]) -> list[str]:
 
 def _differing_numbers(found: dict[str, Any], rows: "_Rows") -> Iterator[str]:
     count = found["selection"]["num_samples"]
-    if rows.group is not None and (rows.group < 0).any():
+    if rows.place is not None and (rows.place < 0).any():
         yield (
-            f"data: {int((rows.group < 0).sum()):,} rows have a group that "
+            f"data: {int((rows.place < 0).sum()):,} rows have a group that "
             "the certificate does not have"
         )
         return
@@ -200,8 +201,8 @@ def _differing_hashes(found: dict[str, Any], rows: "_Rows") -> Iterator[str]:
     kind, wanted = found["kind"], found["data"]
     if found["artefact"] is None:
         names = None
-        if rows.group is not None:
-            names = np.array(_group_names(found))[rows.group]
+        if rows.place is not None:
+            names = np.array(_group_names(found))[rows.place]
         told = rows_sha256(rows.given, rows.correct, names)
         if told != wanted["rows_sha256"]:
             yield ("data: another log than that of the file, with other values")
@@ -215,9 +216,9 @@ def _differing_hashes(found: dict[str, Any], rows: "_Rows") -> Iterator[str]:
         )
     elif kind == "groups":
         names = _group_names(found)
-        of_rows, of_ranking = group_hashes(names, _by_group(rows, len(names)))
+        of_rows, of_ranking = group_hashes(names, rows.by_group(len(names)))
     else:
-        of_rows, of_ranking = data_hashes(_ranked(rows.score, rows.correct))
+        of_rows, of_ranking = data_hashes(rows.ranked())
     if of_ranking != wanted["ranking_sha256"]:
         yield (
             "data: other data than those of the certificate, with other "
@@ -267,21 +268,36 @@ class _Rows(NamedTuple):
     """Data of a certificate `(n,)`.
 
     Attributes:
+        given: Scores or confidences as they were given.
         score: Scores in float32; of answers in float64, after a calibrator.
         correct: Correctness, 0 or 1, in float64.
         cost: Costs in float64, or None.
-        group: Place of each group in the certificate, or None; -1 for a group
+        place: Place of each group in the certificate, or None; -1 for a group
             that it does not have.
         rounded: Whether scores come from confidences, which are rounded.
-        given: Scores or confidences of answers as they are in their log.
     """
 
+    given: np.ndarray
     score: np.ndarray
     correct: np.ndarray
     cost: Any
-    group: Any
+    place: Any
     rounded: bool
-    given: np.ndarray
+
+    def ranked(self) -> Candidates:
+        """Candidate thresholds of all rows."""
+        return of_records(self.score, self.correct, np.ones(len(self.score)))
+
+    def by_group(self, count: int) -> list[Candidates | None]:
+        """Candidate thresholds of each group; None without rows."""
+        weight = np.ones(len(self.score))
+        rows = self.score, self.correct, weight
+        order = np.argsort(self.place, kind="stable")
+        ends = np.searchsorted(self.place[order], np.arange(1, count))
+        return [
+            of_records(*(x[part] for x in rows)) if len(part) else None
+            for part in np.split(order, ends)
+        ]
 
 
 def _read_rows(
@@ -296,102 +312,85 @@ def _read_rows(
 
     Arguments are those of `check_certificate`.
     """
-    kind = found["kind"]
+    kind, is_of_model = found["kind"], found["artefact"] is not None
     if not found["data"]:
         raise value_error(
             "`scores` must be left out, as all other data: no data chose the "
             "threshold of this certificate",
             method=found["guarantee"]["method"],
         )
-    for needed, argument, given in (
-        (kind in _BY_GROUP, "groups", groups),
-        (kind == "costs", "cost", cost),
+    for argument, column, of in (
+        ("groups", groups, BY_GROUP),
+        ("cost", cost, ("costs",)),
     ):
-        if needed != (given is not None):
-            rule = "given" if needed else "left out"
+        if (kind in of) != (column is not None):
+            rule = "given" if kind in of else "left out"
             raise value_error(
                 f"`{argument}` must be {rule} for this certificate",
                 kind=kind,
             )
     name = "scores" if confidence is None else "confidence"
-    given = scores if confidence is None else confidence
+    values = scores if confidence is None else confidence
     both = scores is not None and confidence is not None
-    if given is None or correct is None or both:
+    if values is None or correct is None or both:
         raise value_error(
             "One of `scores` and `confidence` must be given, with `correct`",
             scores=type(scores).__name__,
             confidence=type(confidence).__name__,
             correct=type(correct).__name__,
         )
-    score, correct = np.asarray(given), np.asarray(correct)
-    if score.ndim != 1 or score.shape != correct.shape or not len(score):
-        raise value_error(
-            f"`{name}` and `correct` must have one shape `(n,)`, with n >= 1",
-            **{name: score.shape, "correct": correct.shape},
-        )
-    _check_numbers(**{name: score, "correct": correct})
+    given = _column(name, values, np.asarray(correct))
+    correct = _column("correct", correct, given)
     _check_rows("correct", (correct == 0) | (correct == 1), "be 0 or 1")
-    given = score
-    if found["artefact"] is None:
-        score = _of_answers(found, name, score)
-    elif confidence is not None:
-        score = _log_odds(found, score).astype("float32")
-    else:
-        score = score.astype("float32")
+    score = _score(found, name, given)
     _check_rows(name, ~np.isnan(score), "not be NaN")
-    places = paid = None
-    if kind in _BY_GROUP:
-        places = _places(found, groups, score.shape)
-    elif kind == "costs":
-        paid = _costs(found, cost, score.shape)
-    rounded = confidence is not None and found["artefact"] is not None
-    return _Rows(score, correct.astype("float64"), paid, places, rounded, given)
+    places = None if groups is None else _places(found, groups, given)
+    if cost is not None:
+        cost, largest = _column("cost", cost, given), found["costs"]["largest"]
+        rule = f"lie between 0 and the largest of the certificate, {largest:g}"
+        _check_rows("cost", (cost >= 0) & (cost <= largest), rule)
+        cost = cost.astype("float64")
+    return _Rows(
+        given,
+        score,
+        correct.astype("float64"),
+        cost,
+        places,
+        rounded=confidence is not None and is_of_model,
+    )
 
 
-def _of_answers(
-    found: dict[str, Any], name: str, given: np.ndarray
-) -> np.ndarray:
-    """What the threshold of answers is compared with."""
-    column = found["score"]["name"]
-    if name.rstrip("s") != column:
-        raise value_error(
-            f"`{column}` must be given for this certificate, whose threshold "
-            "is for it",
-            given=name,
-        )
-    given = given.astype("float64")
-    if column == "confidence":
-        inside = (given >= 0) & (given <= 1)
-        _check_rows(name, inside, "lie between 0 and 1")
-    return calibrated_confidence(found["calibrator"], given)
-
-
-def _log_odds(found: dict[str, Any], confidence: np.ndarray) -> np.ndarray:
-    if found["score"]["scale"] != "log-odds":
+def _score(found: dict[str, Any], name: str, given: np.ndarray) -> np.ndarray:
+    """What the threshold is compared with, of scores or of confidences."""
+    scale, column = found["score"]["scale"], found["score"]["name"]
+    if found["artefact"] is None:
+        if name.rstrip("s") != column:
+            raise value_error(
+                f"`{column}` must be given for this certificate, whose "
+                "threshold is for it",
+                given=name,
+            )
+        given = given.astype("float64")
+        if column == "confidence":
+            inside = (given >= 0) & (given <= 1)
+            _check_rows(name, inside, "lie between 0 and 1")
+        return calibrated_confidence(found["calibrator"], given)
+    if name == "scores":
+        return given.astype("float32")
+    if scale != "log-odds":
         raise value_error(
             "`confidence` needs a score in log-odds: give `scores`",
-            score=found["score"]["name"],
+            score=column,
         )
-    confidence = confidence.astype("float64")
-    inside = (confidence > 0) & (confidence < 1)
-    _check_rows("confidence", inside, "lie between 0 and 1")
-    return np.log(confidence) - np.log1p(-confidence)
+    given = given.astype("float64")
+    _check_rows(name, (given > 0) & (given < 1), "lie between 0 and 1")
+    return (np.log(given) - np.log1p(-given)).astype("float32")
 
 
-def _costs(found: dict[str, Any], cost: Any, shape: tuple) -> np.ndarray:
-    cost, largest = np.asarray(cost), found["costs"]["largest"]
-    _check_shape("cost", cost, shape)
-    _check_numbers(cost=cost)
-    rule = f"lie between 0 and the largest of the certificate, {largest:g}"
-    _check_rows("cost", (cost >= 0) & (cost <= largest), rule)
-    return cost.astype("float64")
-
-
-def _places(found: dict[str, Any], groups: Any, shape: tuple) -> np.ndarray:
+def _places(found: dict[str, Any], groups: Any, like: np.ndarray) -> np.ndarray:
     """The place of each group among those of the certificate, or -1."""
     names = np.array(_group_names(found))
     given = np.asarray(groups)
-    _check_shape("groups", given, shape)
     if given.dtype.kind == "O":
         if not all(isinstance(x, int | str) for x in given.tolist()):
             raise type_error(
@@ -405,6 +404,7 @@ def _places(found: dict[str, Any], groups: Any, shape: tuple) -> np.ndarray:
         raise type_error(
             "`groups` must be integers or strings", dtype=given.dtype.name
         )
+    _column("groups", given, like, kinds="iuU")
     if (given.dtype.kind == "U") != (names.dtype.kind == "U"):
         # A table of text does not tell 3 from "3".
         given, names = given.astype(str), names.astype(str)
@@ -414,21 +414,21 @@ def _places(found: dict[str, Any], groups: Any, shape: tuple) -> np.ndarray:
     return np.where(names[place] == given, place, -1)
 
 
-def _check_shape(name: str, given: np.ndarray, shape: tuple) -> None:
-    if given.shape != shape:
+def _column(
+    name: str, given: Any, like: np.ndarray, kinds: str = "biuf"
+) -> np.ndarray:
+    """An array `(n,)`, which must be as long as another."""
+    given = np.asarray(given)
+    if given.ndim != 1 or given.shape != like.shape or not len(given):
         raise value_error(
-            f"`{name}` must have the shape of `correct`",
-            **{name: given.shape, "correct": shape},
+            f"`{name}` must have the shape `(n,)` of all columns, with n >= 1",
+            **{name: given.shape, "others": like.shape},
         )
-
-
-def _check_numbers(**arrays: np.ndarray) -> None:
-    if any(x.dtype.kind not in "biuf" for x in arrays.values()):
-        names = " and ".join(f"`{name}`" for name in arrays)
+    if given.dtype.kind not in kinds:
         raise value_error(
-            f"{names} must hold numbers",
-            **{name: x.dtype.name for name, x in arrays.items()},
+            f"`{name}` must hold numbers", **{name: given.dtype.name}
         )
+    return given
 
 
 def _check_rows(name: str, good: np.ndarray, rule: str) -> None:
@@ -450,7 +450,7 @@ def _again(found: dict[str, Any], rows: _Rows) -> dict[str, dict[str, Any]]:
     Raises ValueError if no threshold reaches the target of the certificate.
     """
     claim, kind = found["guarantee"], found["kind"]
-    coverage = claim.get("coverage")
+    coverage, scale = claim.get("coverage"), found["score"]["scale"]
     known = COST_TESTS if kind == "costs" else tuple(METHODS)
     if coverage is None and claim["method"] not in known:
         raise value_error(
@@ -460,60 +460,31 @@ def _again(found: dict[str, Any], rows: _Rows) -> dict[str, dict[str, Any]]:
             keras_calib=found["keras_calib"],
         )
     if kind == "costs":
-        return _costs_again(found, rows)
+        largest = float(found["costs"]["largest"])
+        chosen: Any = _by_costs(found, rows, largest)
+        return facts_of(kind, chosen, scale, largest_cost=largest)
     target = Target(None, coverage, None, "ltt")
     if coverage is None:
         target = Target(claim["risk"], None, claim["delta"], claim["method"])
-    log_odds = found["score"]["scale"] == "log-odds"
-    if kind in _BY_GROUP:
+    target.check()
+    if kind in BY_GROUP:
         names = _group_names(found)
-        parts = _by_group(rows, len(names))
-        chosen: Any = choose_of_groups(names, parts, target.check())[0]
+        parts = rows.by_group(len(names))
+        chosen = choose_of_groups(names, parts, target)[0]
     else:
-        ranked = _ranked(rows.score, rows.correct)
-        chosen = choose(ranked, target.check(), log_odds)[0]
-    if found["artefact"] is None:
-        return answer_facts(chosen, found["score"]["name"], coverage)
-    if kind == "groups":
-        return facts_of_groups(chosen, log_odds)
-    return facts_of_errors(chosen)
+        chosen = choose(rows.ranked(), target, scale == "log-odds")[0]
+    return facts_of(kind, chosen, scale, coverage=coverage)
 
 
-def _ranked(score: np.ndarray, correct: np.ndarray) -> Candidates:
-    return of_records(score, correct, np.ones(len(score)))
-
-
-def _by_group(rows: _Rows, count: int) -> list[Candidates | None]:
-    places = np.asarray(rows.group)
-    order = np.argsort(places, kind="stable")
-    ends = np.searchsorted(places[order], np.arange(count + 1))
-    score, correct = rows.score[order], rows.correct[order]
-    return [
-        _ranked(score[a:b], correct[a:b]) if b > a else None
-        for a, b in zip(ends, ends[1:], strict=False)
-    ]
-
-
-def _costs_again(
-    found: dict[str, Any], rows: _Rows
-) -> dict[str, dict[str, Any]]:
-    claim, costs = found["guarantee"], found["costs"]
-    largest, one = float(costs["largest"]), costs["one_cost"]
+def _by_costs(found: dict[str, Any], rows: _Rows, largest: float) -> Any:
+    claim, one = found["guarantee"], found["costs"]["one_cost"]
     if one and not np.all((rows.cost == 0.0) | (rows.cost == largest)):
         raise value_error(
             "every cost must be 0 or the largest one, as certified",
             largest=largest,
         )
-    target = CostTarget(
-        largest,
-        one,
-        claim["mean_cost"],
-        claim["reject_cost"],
-        None,
-        claim["delta"],
-        claim["method"],
-    )
+    limits = claim["mean_cost"], claim["reject_cost"], None
+    target = CostTarget(largest, one, *limits, claim["delta"], claim["method"])
     target.check(None)
     wrong, weight = rows.correct == 0.0, np.ones(len(rows.cost))
-    chosen = target.choose(rows.score, rows.cost, wrong, weight)[1]
-    return facts_of_costs(chosen, largest)
+    return target.choose(rows.score, rows.cost, wrong, weight)[1]

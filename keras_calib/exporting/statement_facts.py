@@ -12,12 +12,11 @@ from keras_calib.numerics.softmax import sigmoid
 from keras_calib.selection.data_hash import cost_facts
 
 __all__ = [
+    "BY_GROUP",
     "contradictions",
+    "facts_of",
     "facts_of_chow",
-    "facts_of_costs",
-    "facts_of_errors",
     "facts_of_given",
-    "facts_of_groups",
     "told_costs",
 ]
 
@@ -60,6 +59,7 @@ _SENTENCES = {
     ),
     "given": "Nothing is guaranteed: the threshold was given.",
 }
+BY_GROUP = "groups", "group_coverage"
 # What was asked for is what is certified.
 _CERTIFIED = {"risk": "certified_risk", "mean_cost": "certified_cost"}
 # Methods of kinds that have no other.
@@ -71,100 +71,67 @@ _METHODS = {
 }
 
 
-def facts_of_errors(chosen: Any, coverage: float | None = None) -> _Facts:
-    """Guarantee and facts of one threshold on the share of errors.
+def facts_of(
+    kind: str,
+    chosen: Any,
+    scale: str,
+    *,
+    coverage: float | None = None,
+    largest_cost: float = 1.0,
+) -> _Facts:
+    """Guarantee and selection of a threshold that data chose.
 
-    `coverage` is what it was chosen for, if that is not a risk.
+    Args:
+        kind: What was chosen: one threshold or one for each group, by errors,
+            by a coverage, or by costs.
+        chosen: The facts of the choice, whose fields are read here alone.
+        scale: Scale of the score: log-odds, confidence, or its own.
+        coverage: What it was chosen for, if that is no limit.
+        largest_cost: The largest cost, for a choice by costs.
     """
     told = chosen._asdict()
-    total = told["num_samples"]
-    return {
-        "guarantee": _of_shares(told, total, coverage),
-        "selection": {
-            "num_samples": total,
-            **_counted(total, told["coverage"], told["risk"], told["delta"]),
-            "threshold": _told(told["threshold"]),
-            "confidence": told["confidence"],
-        },
-    }
-
-
-def facts_of_groups(
-    chosen: Any, log_odds: bool, coverage: float | None = None
-) -> _Facts:
-    """Guarantee and facts by group; `log_odds` is that of `choose`."""
-    told = chosen._asdict()
-    delta, total = told["delta"], sum(told["num_samples"])
-    # Without a guarantee none is tested.
-    tested = told["tested"] or (False,) * len(told["group"])
-    groups = []
-    columns = "group", "num_samples", "threshold", "group_coverage"
-    rows = zip(
-        *(told[x] for x in (*columns, "group_risk")), tested, strict=True
-    )
-    for name, count, threshold, share, risk, one in rows:
-        cut = None
-        if log_odds and threshold < np.inf:
-            cut = float(sigmoid(np.float64(threshold)))
-        groups.append(
-            {
-                "group": name,
-                "num_samples": count,
-                **_counted(count, share, risk, delta),
-                "threshold": _told(threshold),
-                "confidence": cut,
-                "tested": one,
-            }
-        )
-    return {
-        "guarantee": _of_shares(told, total, coverage, len(groups)),
-        "selection": {
-            "num_samples": total,
-            "num_accepted": sum(one["num_accepted"] for one in groups),
-            "num_wrong": sum(one["num_wrong"] for one in groups),
+    sizes, delta = told["num_samples"], told["delta"]
+    groups: list[dict[str, Any]] = []
+    if kind in BY_GROUP:
+        columns = "num_samples", "group_coverage", "group_risk", "threshold"
+        names = told["group"]
+        # Without a guarantee none is tested.
+        tested = told["tested"] or (False,) * len(names)
+        points = zip(*(told[x] for x in columns), strict=True)
+        for name, point, one in zip(names, points, tested, strict=True):
+            facts = _point(point, delta, scale)
+            groups.append({"group": name, **facts, "tested": one})
+        sizes, counts = sum(sizes), ("num_accepted", "num_wrong")
+        selection = {
+            "num_samples": sizes,
+            **{x: sum(one[x] for one in groups) for x in counts},
             "coverage": told["coverage"],
             "risk": told["risk"],
             "min_samples": told["min_samples"],
             "groups": groups,
-        },
-    }
-
-
-def facts_of_costs(chosen: Any, largest: float) -> _Facts:
-    """Guarantee and facts of a mean cost; no cost is above `largest`."""
-    told = chosen._asdict()
-    total, delta, cost = told["num_samples"], told["delta"], told["cost"]
-    if cost is None:
-        raise TypeError("`chosen` must be of a fit with costs")
-    counted = _counted(total, told["coverage"], told["risk"], delta)
-    accepted = counted["num_accepted"]
-    bound = largest * upper_bounds_of_means(
-        np.asarray(cost.accepted * accepted / largest),
-        np.asarray(float(accepted)),
-        level=1.0 - float(delta or 0.0),
-    )
-    limit = told["certified_cost"]
-    guarantee = {
-        "method": told["method"],
-        "mean_cost": limit,
-        "reject_cost": cost.reject_all,
-        "delta": delta,
-        "certified_cost": limit,
-    }
+        }
+    else:
+        point = sizes, told["coverage"], told["risk"], told["threshold"]
+        selection = _point(point, delta, scale)
+    guarantee: dict[str, Any] = {"method": told["method"]}
+    if coverage is not None:
+        guarantee = {"method": "coverage", "coverage": coverage}
+    elif kind == "costs":
+        del selection["confidence"]
+        selection |= _mean_costs(told["cost"], selection, delta, largest_cost)
+        limit = told["certified_cost"]
+        guarantee |= {
+            "mean_cost": limit,
+            "reject_cost": told["cost"].reject_all,
+            "delta": delta,
+            "certified_cost": limit,
+        }
+    else:
+        limit = told["certified_risk"]
+        guarantee |= {"risk": limit, "delta": delta, "certified_risk": limit}
     return {
-        "guarantee": _with_sentence("costs", guarantee, total),
-        "selection": {
-            "num_samples": total,
-            **counted,
-            # Of the mean cost, by Hoeffding and Bentkus.
-            "upper_bound": float(bound),
-            "threshold": _told(told["threshold"]),
-            "mean_cost": cost.value,
-            "mean_cost_low": cost.low,
-            "mean_cost_high": cost.high,
-            "accepted_cost": cost.accepted,
-            "accept_all_cost": cost.accept_all,
-        },
+        "guarantee": _with_sentence(kind, guarantee, sizes, len(groups)),
+        "selection": selection,
     }
 
 
@@ -206,7 +173,7 @@ def contradictions(statement: dict[str, Any]) -> Iterator[str]:
     kind, stated = statement["kind"], statement["guarantee"]
     selection = statement["selection"]
     groups = selection.get("groups") or ()
-    if kind in ("groups", "group_coverage"):
+    if kind in BY_GROUP:
         for name in ("num_samples", "num_accepted", "num_wrong"):
             added = sum(one[name] for one in groups)
             if added != selection[name]:
@@ -272,28 +239,6 @@ def _are_equal(own: Any, told: Any) -> bool:
         return False
 
 
-def _of_shares(
-    told: dict[str, Any],
-    total: int,
-    coverage: float | None,
-    count: int | None = None,
-) -> dict[str, Any]:
-    """The guarantee of a share of errors, or the coverage that was asked."""
-    if coverage is not None:
-        kind = "coverage" if count is None else "group_coverage"
-        facts = {"method": "coverage", "coverage": coverage}
-        return _with_sentence(kind, facts, total, count)
-    limit = told["certified_risk"]
-    facts = {
-        "method": told["method"],
-        "risk": limit,
-        "delta": told["delta"],
-        "certified_risk": limit,
-    }
-    kind = "errors" if count is None else "groups"
-    return _with_sentence(kind, facts, total, count)
-
-
 def _with_sentence(
     kind: str,
     guarantee: dict[str, Any],
@@ -304,21 +249,53 @@ def _with_sentence(
     return {**guarantee, "statement": sentence}
 
 
-def _counted(total: int, coverage: float, risk: float, delta: Any) -> dict:
-    """Counts and shares of the accepted, and the bound of their errors."""
+def _point(point: tuple, delta: float | None, scale: str) -> dict[str, Any]:
+    """Counts and shares of the accepted, and the bound of their errors.
+
+    `point` has the number of samples, coverage, risk and threshold.
+    """
+    total, coverage, risk, threshold = point
     accepted = round(coverage * total)
     wrong = round(risk * accepted)
-    bound = None
+    bound = cut = None
     if accepted and delta is not None:
         level = 1.0 - float(delta)
         bound = float(binomial_upper_bound(wrong, accepted, level=level))
+    if scale == "log-odds" and threshold < np.inf:
+        cut = float(sigmoid(np.float64(threshold)))
+    if scale == "confidence":
+        # A confidence of 0 accepts every answer too.
+        threshold = max(threshold, 0.0)
     return {
+        "num_samples": total,
         "num_accepted": accepted,
         "num_wrong": wrong,
         "coverage": coverage,
         "risk": risk,
         # Of this threshold alone, as if it had been chosen in advance.
         "upper_bound": bound,
+        "threshold": _told(threshold),
+        "confidence": cut,
+    }
+
+
+def _mean_costs(
+    cost: Any, selection: dict[str, Any], delta: float, largest: float
+) -> dict[str, Any]:
+    """What decisions cost, with a bound of it by Hoeffding and Bentkus."""
+    accepted = float(selection["num_accepted"])
+    bound = largest * upper_bounds_of_means(
+        np.asarray(cost.accepted * accepted / largest),
+        np.asarray(accepted),
+        level=1.0 - float(delta),
+    )
+    return {
+        "upper_bound": float(bound),
+        "mean_cost": cost.value,
+        "mean_cost_low": cost.low,
+        "mean_cost_high": cost.high,
+        "accepted_cost": cost.accepted,
+        "accept_all_cost": cost.accept_all,
     }
 
 

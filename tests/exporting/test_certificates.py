@@ -251,7 +251,7 @@ def test_confidences_stand_for_log_odds_up_to_rounding(certified):
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        (([1.0, 2.0], [1]), "one shape"),
+        (([1.0, 2.0], [1]), "the shape"),
         (([], []), "n >= 1"),
         (([1.0, np.nan], [1, 0]), "must not be NaN.*row=2"),
         (([1.0, 2.0], [1, 0.5]), "`correct` must be 0 or 1"),

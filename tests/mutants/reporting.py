@@ -158,7 +158,7 @@ MUTANTS = {
         "test_a_masked_class_hides_no_error_in_the_others",
     ),
     "tensor_float_32_not_restored": Mutant(
-        "exporting/placing.py",
+        "exporting/formats.py",
         "settings.enable_tensor_float_32_execution(before)",
         "settings.enable_tensor_float_32_execution(False)",
         "exporting/test_answers.py::"

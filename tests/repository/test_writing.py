@@ -34,15 +34,8 @@ EXCEPTIONS = {
     "exporting/formats.py": {
         "tf2onnx.convert.from_function(function, specs, "
         "custom_op_handlers=dict(_HANDLERS), output_path=str(path))": (
-            "a scratch folder, renamed by `placing`"
+            "a scratch folder, renamed by `put`"
         ),
-    },
-    "exporting/hub_detectors.py": {
-        "archive.write_out(os.fspath(path), verbose=False)": (
-            "a scratch folder, renamed by `placing`"
-        ),
-    },
-    "exporting/placing.py": {
         "tempfile.TemporaryDirectory('.tmp', head, path.parent)": (
             "a scratch folder, renamed as a whole"
         ),
@@ -51,14 +44,19 @@ EXCEPTIONS = {
         "os.rename(written, path)": "from there",
         "os.rename(earlier, path)": "back, after a failure",
     },
+    "exporting/hub_detectors.py": {
+        "archive.write_out(os.fspath(path), verbose=False)": (
+            "a scratch folder, renamed by `put`"
+        ),
+    },
     "exporting/certificates.py": {
         "pyarrow.parquet.write_table(pyarrow.table(columns), file)": (
             "gets the file of `replacing`"
         ),
     },
-    "exporting/savedmodel.py": {
+    "exporting/served_model.py": {
         "archive.write_out(str(path), verbose=False)": (
-            "a scratch folder, renamed by `placing`"
+            "a scratch folder, renamed by `put`"
         ),
     },
     "exporting/writer.py": {
