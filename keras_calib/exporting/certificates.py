@@ -34,51 +34,37 @@ __all__ = ["certificate_of", "check_certifiable", "plain", "save_records"]
 
 # Nine digits give each float32 back, and 17 each float64.
 _FORMATS = {"score": "%.9g", "cost": "%.17g", "correct": "%d"}
-# What is told of thresholds. One that has further facts is of a kind that no
-# certificate is for.
-_KNOWN = {
-    ChosenThreshold: (
-        *("threshold", "coverage", "risk", "num_samples", "certified_risk"),
-        *("delta", "method", "confidence", "cost", "certified_cost"),
-        *("data_sha256", "ranking_sha256"),
-    ),
-    GroupThresholds: (
-        *("group", "num_samples", "threshold", "group_coverage"),
-        *("group_risk", "coverage", "risk", "certified_risk", "delta"),
-        *("method", "min_samples", "tested", "data_sha256", "ranking_sha256"),
-    ),
-}
 # Larger configurations of calibrators are told by their hash alone.
 _MOST_CHARACTERS = 2000
 
 
-def check_certifiable(selector: Any) -> str:
+def check_certifiable(selector: Any, what: str = "`certificate=True`") -> str:
     """The kind of the certificate; raises unless there is something to certify.
 
-    That is a guarantee of `fit`, or Chow's rule.
+    That is a guarantee of `fit`, or Chow's rule. `what` names the caller.
     """
     if isinstance(selector, MultiLabelSelector):
         raise value_error(
-            "`certificate=True` needs a `SelectiveClassifier`: certificates "
+            f"{what} needs a `SelectiveClassifier`: certificates "
             "are not for several labels",
             selector=type(selector).__name__,
         )
-    _check_like_fit(selector, "`certificate=True`")
+    _check_like_fit(selector, what)
     chosen = getattr(selector, "chosen", None)
     with_costs = getattr(selector, "costs", None) is not None
     if with_costs and (chosen is None or chosen.method == "chow"):
         price = -selector.threshold
         if not 0.0 <= price < np.inf:
             raise value_error(
-                "`certificate=True` needs a `selector` whose threshold is "
+                f"{what} needs a `selector` whose threshold is "
                 "minus the price of a rejection, with costs",
                 threshold=-price,
             )
         _check_threshold(selector, chosen)
         return "chow"
-    if chosen is not None and type(chosen) not in _KNOWN:
+    if not isinstance(chosen, ChosenThreshold | GroupThresholds | None):
         raise value_error(
-            "`certificate=True` needs a `selector` whose guarantee is for "
+            f"{what} needs a `selector` whose guarantee is for "
             "data like those of its fit: certificates are for one threshold, "
             "thresholds by group and costs",
             chosen=type(chosen).__name__,
@@ -91,21 +77,15 @@ def check_certifiable(selector: Any) -> str:
     if chosen is None or chosen.delta is None or chosen.data_sha256 is None:
         limit = "mean_cost" if with_costs else "risk"
         raise value_error(
-            "`certificate=True` needs a `selector` that was fitted with "
+            f"{what} needs a `selector` that was fitted with "
             f"`{limit}` and `delta`, which guarantee something",
             chosen=chosen,
         )
-    further = [
-        name
-        for name, value in chosen._asdict().items()
-        if name not in _KNOWN.get(type(chosen), ()) and value is not None
-    ]
-    if further or chosen.method not in methods:
+    if chosen.method not in methods:
         raise value_error(
-            "`certificate=True` needs a threshold that can be chosen again "
+            f"{what} needs a threshold that can be chosen again "
             f"from its data alone, by one of {sorted(methods)}",
             method=chosen.method,
-            further=further,
         )
     _check_threshold(selector, chosen)
     return kind
@@ -140,7 +120,8 @@ def certificate_of(
     kind = "given"
     is_promised = getattr(chosen, "delta", None) is not None
     if replay is None or is_promised or selector.costs is not None:
-        kind = check_certifiable(selector)
+        what = "`certificate=True`" if replay is None else "`attach`"
+        kind = check_certifiable(selector, what)
     scale = "log-odds" if isinstance(score, str) and score == "msp" else "own"
     if not isinstance(score, str):
         score = getattr(score, "__name__", type(score).__name__)

@@ -424,8 +424,7 @@ def read_statement(path: Path, check: bool = False) -> dict[str, Any]:
             error=str(error),
         ) from error
     if isinstance(found, dict) and _OLD_KEY in found:
-        found = _of_old(found)
-        check_form(found)
+        found = _of_old(found, path)
     else:
         schema = found.get("certificate") if isinstance(found, dict) else None
         if type(schema) is not int or schema != _SCHEMA:
@@ -466,13 +465,23 @@ _OLD_FACTS: _Form = {
 }
 
 
-def _of_old(old: dict[str, Any]) -> dict[str, Any]:
-    """A statement of the facts of a file of the form before.
+def _of_old(old: dict[str, Any], path: Path) -> dict[str, Any]:
+    """A statement of the facts of a file of the form before."""
+    try:
+        found = _facts_of_old(old)
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise value_error(
+            "The certificate must be as `keras-calib threshold` writes it",
+            certificate=str(path),
+            error=str(error),
+        ) from error
+    check_form(found)
+    return found
 
-    Thresholds by group are read as given: the file lacks some of their facts.
-    """
+
+def _facts_of_old(old: dict[str, Any]) -> dict[str, Any]:
+    # Thresholds by group become given ones: the file lacks some of their facts.
     _check(_OLD_KEY, old[_OLD_KEY], _Rule("1", lambda x: x == 1))
-    has_digest = "digest" in old
     facts = {
         name: old[name] for name in _OLD_FACTS if old.get(name) is not None
     }
@@ -501,17 +510,20 @@ def _of_old(old: dict[str, Any]) -> dict[str, Any]:
     if kind != "given":
         data = {"rows_sha256": "unknown", "group": None, "wrong": 0}
         data |= old.get("data") or {}
+    calibrator = old.get("calibrator")
+    if isinstance(calibrator, dict):
+        calibrator = {"num_samples": 0, **calibrator}
     found = stated(
         kind,
         told,
         keras_calib=old.get("keras_calib", "unknown"),
         score=score,
-        calibrator=_old_map(old.get("calibrator")),
+        calibrator=calibrator,
         data=data,
         weights=None,
         artefact=None,
     )
-    if has_digest and old["digest"] != digest_of(old):
+    if "digest" in old and old["digest"] != digest_of(old):
         found["digest"] = "changed"
     return found
 
@@ -523,12 +535,6 @@ def _are_old_groups(value: Any) -> bool:
         and _CUT.holds(one.get("threshold"))
         for one in value
     )
-
-
-def _old_map(calibrator: Any) -> Any:
-    if not isinstance(calibrator, dict):
-        return calibrator
-    return {**calibrator, "num_samples": calibrator.get("num_samples", 0)}
 
 
 def score_of_column(column: Any) -> dict[str, Any]:

@@ -161,6 +161,8 @@ def check_certificate(
                 checked.append(what)
             except ImportError as error:
                 not_checked.append(f"{what}: {error}")
+            except (LookupError, TypeError, ValueError) as error:
+                differences.append(f"replay: it cannot be run: {error}")
     return CertificateCheck(
         tuple(differences), tuple(checked), tuple(not_checked), found
     )

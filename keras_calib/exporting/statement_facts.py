@@ -202,11 +202,12 @@ def contradictions(statement: dict[str, Any]) -> Iterator[str]:
         yield from _within_costs(statement["costs"], statement["score"])
     if "replay" in statement:
         cuts = [one["threshold"] for one in groups] or selection["threshold"]
-        own = statement["replay"]["selector"].get("config", {})
-        if not _are_equal(own.get("threshold"), cuts):
+        config = statement["replay"]["selector"].get("config")
+        own = config.get("threshold") if isinstance(config, dict) else None
+        if not _are_equal(own, cuts):
             yield (
-                f"threshold: that of the selector is {own.get('threshold')!r}, "
-                f"certified {cuts!r}"
+                f"threshold: that of the selector is {own!r}, certified "
+                f"{cuts!r}"
             )
 
 

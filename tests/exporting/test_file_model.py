@@ -147,6 +147,11 @@ def replaced(part, *at):
         lambda x: x["replay"].update(approved=True),
         lambda x: x["replay"].pop("outputs"),
         lambda x: x["replay"].update(selector={}),
+        lambda x: x["replay"]["selector"].update(config=[]),
+        lambda x: x["replay"]["selector"].update(registered_name="Dense"),
+        lambda x: x["replay"].update(inputs={}),
+        lambda x: x["replay"]["outputs"].update(values="A"),
+        lambda x: x["replay"]["outputs"].pop("dtype"),
         lambda x: x.update(kind="given"),
     ],
 )

@@ -16,6 +16,8 @@ Checks the certificate of an exported model: hashes of every file and, with the
 data that chose the threshold, every number of the guarantee. It needs neither
 Keras nor TensorFlow. It checks the .json file of `keras-calib threshold --out`
 too: there --data is the log of answers, in any form that `threshold` reads.
+Where Keras and the runtime of the file are installed, it also runs a file that
+`FileModel.attach` certified on the samples that were recorded.
 
 --data is a .npz, .csv, .tsv or .parquet file with a row for each sample: its
 `score`, and whether the prediction was `correct` (0 or 1), as `save_records`
