@@ -2,9 +2,9 @@
 
 import json
 
-from keras_calib.exporting.certificate_file import (
-    certificate_path,
+from keras_calib.exporting.statement import (
     digest_of,
+    statement_path,
     text_of,
 )
 
@@ -16,7 +16,7 @@ BAD = (None, [], {}, "x", True, -1, 0.5, 10**400)
 
 def changed(path, change):
     """Changes a certificate; its file, and the text before."""
-    file = certificate_path(path)
+    file = statement_path(path)
     text = file.read_text()
     facts = json.loads(text)
     change(facts)
@@ -70,8 +70,11 @@ PARTS = ("kind", "guarantee", "selection", "costs", "data", "artefact")
 
 def places(facts):
     """Paths to the facts that a check computes again."""
-    found = [x for part in PARTS if part in facts for x in leaves(facts, part)]
+    parts = PARTS if facts["artefact"] else (*PARTS, "calibrator")
+    found = [x for part in parts if part in facts for x in leaves(facts, part)]
     found.append(("score", "scale"))
-    # The name of the format is no fact of the files.
-    found.remove(("artefact", "format"))
-    return [at for at in found if at != ("data",)]
+    # The name of the format is no fact of the files, nor are the samples of a
+    # calibrator and the name of a column facts of the log.
+    unseen = {("artefact", "format"), ("data",), ("data", "group")}
+    unseen.add(("calibrator", "num_samples"))
+    return [at for at in found if at not in unseen]

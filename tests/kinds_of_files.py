@@ -8,12 +8,11 @@ import keras
 import numpy as np
 
 import keras_calib as kc
+from keras_calib.exporting.answer_threshold import answer_statement
+from keras_calib.exporting.statement import write_statement
 from keras_calib.monitoring.files import EpochTable
 from keras_calib.reporting.commands import plan
 from keras_calib.reporting.html import Report
-from keras_calib.reporting.prediction_files.threshold_file import (
-    write_threshold,
-)
 
 __all__ = ["KINDS", "writers"]
 
@@ -22,7 +21,7 @@ KINDS = {
     "groups.csv": lambda made, path: made["groups"].to_csv(path),
     "monitor.npz": lambda made, path: made["monitor"].save(path),
     "report.html": lambda made, path: made["report"].save(path),
-    "threshold.json": lambda made, path: write_threshold(path, made["facts"]),
+    "threshold.json": lambda made, path: write_statement(path, made["facts"]),
     "records.csv": lambda made, path: kc.save_records(made["selector"], path),
     "records.npz": lambda made, path: kc.save_records(made["selector"], path),
     "backup.npz": lambda made, path: kc.save_training_state(
@@ -67,7 +66,13 @@ def writers():
             confidence, True, ids=range(500)
         ),
         "report": Report("<p>" + "text " * 1000, {}),
-        "facts": {"answer_threshold": 1, "texts": ["text"] * 1000},
+        "facts": answer_statement(
+            kc.choose_threshold([0.9, 0.1], [1, 0], coverage=0.5),
+            column="confidence",
+            calibrator=None,
+            coverage=0.5,
+            data={"rows_sha256": "text " * 1000, "group": None, "wrong": 1},
+        ),
         "selector": selector,
         "model": model,
         "table": table,

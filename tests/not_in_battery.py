@@ -75,7 +75,7 @@ NO_PREDICTIONS = {
             *("PriorEstimate", "RegularizerHistogram", "Report"),
             *("RiskCoverageCurve", "ThresholdTable", "Alarm", "GroupMetrics"),
             *("CertificateCheck", "AnswerThreshold"),
-            *("LabelTable", "LargestDifference", "Plan", "Recalibration"),
+            *("LabelTable", "LargestDifference", "Plan"),
             *("DetectionCalibrationError", "DetectionRecords"),
             *("SizeTable",),
         ),
@@ -100,7 +100,7 @@ NO_PREDICTIONS = {
     "combined_groups": "takes groups",
     "model_card": "takes files: tests/reporting/test_model_card.py",
     "plan": "takes a pilot: tests/selection/test_planning.py",
-    "recalibrate_file": "takes files: tests/exporting/test_recalibration.py",
+    "FileModel": "takes files: tests/exporting/test_file_model.py",
     "save_records": "takes a selector: tests/exporting/test_certificates.py",
     "clopper_pearson": "takes counts",
 }

@@ -46,6 +46,8 @@ np.testing.assert_array_equal(before, after)
     "docs/operating.md": """
 assert (first, second) == (0, 3)
 assert monitor.alarms
+assert keras_calib.check_certificate("int8.tflite").holds
+assert abs(served.selector.calibrator.temperature - 3.0) < 0.8
 """,
     "docs/language_models.md": """
 right = correct.mean()

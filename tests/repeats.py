@@ -135,7 +135,7 @@ REPEATS: dict[str, dict[str, list[str]]] = {
     "repository/test_doctests.py": {
         "test_example_prints_what_it_says": [
             "keras_calib.calibrators.local.LocalTemperatureScaling",
-            "keras_calib.exporting.recalibration.recalibrate_file",
+            "keras_calib.exporting.file_model.FileModel",
             "keras_calib.functional.comparison.compare",
             "keras_calib.plots.planning.PlanDisplay",
         ],

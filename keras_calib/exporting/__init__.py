@@ -1,7 +1,8 @@
 """Export for serving: files that answer calibrated, or abstain.
 
-Lives here: SavedModel, ONNX and LiteRT files, their verification and their
-certificates. Not here: servers (`examples/serving`).
+Lives here: SavedModel, ONNX and LiteRT files, their verification, and
+statements of what is promised of them or of logged answers. Not here: servers
+(`examples/serving`).
 Floor: above `selection`, beside `plots`.
 """
 
@@ -10,32 +11,35 @@ from typing import TYPE_CHECKING
 from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
-    from keras_calib.exporting.certificate_check import (
+    from keras_calib.exporting.answer_threshold import (
+        AnswerThreshold,
+        load_threshold,
+    )
+    from keras_calib.exporting.certificates import save_records
+    from keras_calib.exporting.file_model import FileModel
+    from keras_calib.exporting.statement_check import (
         CertificateCheck,
         check_certificate,
     )
-    from keras_calib.exporting.recalibration import (
-        Recalibration,
-        recalibrate_file,
-    )
-    from keras_calib.exporting.records import save_records
     from keras_calib.exporting.writer import export
 
 __all__ = [
+    "AnswerThreshold",
     "CertificateCheck",
-    "Recalibration",
+    "FileModel",
     "check_certificate",
     "export",
-    "recalibrate_file",
+    "load_threshold",
     "save_records",
 ]
 
 __getattr__ = late_names(
     __name__,
     {
-        "certificate_check": "CertificateCheck check_certificate",
-        "recalibration": "Recalibration recalibrate_file",
-        "records": "save_records",
+        "answer_threshold": "AnswerThreshold load_threshold",
+        "certificates": "save_records",
+        "file_model": "FileModel",
+        "statement_check": "CertificateCheck check_certificate",
         "writer": "export",
     },
 )

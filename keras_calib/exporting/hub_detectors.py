@@ -14,14 +14,15 @@ from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.keras_internals import nested_layers
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import CalibratedDecoder, DetectionSelector
-from keras_calib.exporting.formats import FileFormat, Signatures
-from keras_calib.exporting.placing import (
+from keras_calib.exporting.formats import (
+    FileFormat,
+    Signatures,
     exact_float32,
     put,
     scratch_of,
     written_and_loaded,
 )
-from keras_calib.exporting.savedmodel import ImageReader, check_no_python
+from keras_calib.exporting.served_model import ImageReader, check_no_python
 from keras_calib.exporting.verification import encoded_images
 from keras_calib.numerics.arrays import shape_of
 

@@ -11,8 +11,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.raw_inputs import preparation
 from keras_calib.ensembles.base import input_structure
-from keras_calib.exporting.savedmodel import ImageReader
-from keras_calib.exporting.served_model import ServedModel
+from keras_calib.exporting.served_model import ImageReader, ServedModel
 
 __all__ = ["WholeModel", "image_reader", "whole_model"]
 

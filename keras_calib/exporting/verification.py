@@ -10,8 +10,7 @@ from keras import ops
 
 from keras_calib.backend.errors import invalid, value_error
 from keras_calib.exporting.formats import Signatures
-from keras_calib.exporting.savedmodel import ImageReader
-from keras_calib.exporting.served_model import ServedModel
+from keras_calib.exporting.served_model import ImageReader, ServedModel
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.selection.served_groups import ids_of

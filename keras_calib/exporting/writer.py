@@ -8,27 +8,35 @@ from typing import Any
 
 import keras
 
-from keras_calib.backend.errors import invalid, type_error, value_error
-from keras_calib.backend.files import path_of, replacing
+from keras_calib.backend.errors import invalid, value_error
+from keras_calib.backend.files import path_of
 from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import Calibrator
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import DetectionSelector
 from keras_calib.ensembles.base import check_classifier
-from keras_calib.exporting.certificate import certificate_of, check_certifiable
-from keras_calib.exporting.certificate_file import certificate_path, text_of
-from keras_calib.exporting.formats import FileFormat, file_format, format_of
-from keras_calib.exporting.hub_detectors import export_detector, is_detector
-from keras_calib.exporting.hub_tasks import image_reader, whole_model
-from keras_calib.exporting.placing import (
+from keras_calib.exporting.certificates import (
+    certificate_of,
+    check_certifiable,
+)
+from keras_calib.exporting.formats import (
+    FileFormat,
     check_replaced,
     exact_float32,
+    file_format,
+    format_of,
     put,
     scratch_of,
     written_and_loaded,
 )
-from keras_calib.exporting.savedmodel import ImageReader
-from keras_calib.exporting.served_model import ServedModel
+from keras_calib.exporting.hub_detectors import export_detector, is_detector
+from keras_calib.exporting.hub_tasks import image_reader, whole_model
+from keras_calib.exporting.served_model import (
+    ImageReader,
+    ServedModel,
+    selector_to_serve,
+)
+from keras_calib.exporting.statement import statement_path, write_statement
 from keras_calib.exporting.verification import Probe, check_answers, probes
 from keras_calib.inputs.checks import check_flag
 from keras_calib.labels.calibrator import MultiLabelCalibrator
@@ -194,7 +202,7 @@ def export(
         )
     if certificate:
         check_certifiable(selector)
-    selector = _read_selector(calibrator, selector)
+    selector = selector_to_serve(calibrator, selector)
     _check_calibrated_once(model, selector.calibrator)
     check_classifier(model, "model")
     several = isinstance(selector, MultiLabelSelector)
@@ -217,52 +225,6 @@ def export(
         found = itertools.chain([next(found)], found)
         _write_whole(served, path, made, images, found, overwrite, certificate)
     return path
-
-
-def _read_selector(
-    calibrator: Any, selector: Any
-) -> SelectiveClassifier | MultiLabelSelector:
-    for part in (calibrator, getattr(selector, "calibrator", None)):
-        if getattr(part, "use_image", False):
-            raise value_error(
-                "`calibrator` must be a map of logits alone, and this one "
-                "reads the image too: export "
-                "`keras.Model(x, calibrator([network(x), x]))` with "
-                "`from_logits=True`",
-                use_image=True,
-            )
-    if calibrator is not None:
-        if not isinstance(calibrator, Calibrator | MultiLabelCalibrator):
-            raise type_error(
-                "`calibrator` must be a Calibrator; a choice has one, "
-                "`choice.calibrator`",
-                calibrator=type(calibrator).__name__,
-            )
-        calibrator.check_fitted()
-    infinity = float("inf")
-    if selector is None and isinstance(calibrator, MultiLabelCalibrator):
-        # Of examples, as one threshold serves any number of labels.
-        return MultiLabelSelector(
-            calibrator=calibrator, by="example", threshold=-infinity
-        )
-    if selector is None:
-        return SelectiveClassifier(calibrator=calibrator, threshold=-infinity)
-    if not isinstance(selector, SelectiveClassifier | MultiLabelSelector):
-        raise type_error(
-            "`selector` must be a SelectiveClassifier or MultiLabelSelector",
-            selector=type(selector).__name__,
-        )
-    selector.check_fitted()
-    if isinstance(selector.calibrator, Calibrator | MultiLabelCalibrator):
-        selector.calibrator.check_fitted()
-    if calibrator is not None and calibrator is not selector.calibrator:
-        raise value_error(
-            "`calibrator` must be that of `selector`, whose threshold is "
-            "for its logits; leave `calibrator` out",
-            calibrator=type(calibrator).__name__,
-            selector_calibrator=type(selector.calibrator).__name__,
-        )
-    return selector
 
 
 def _check_calibrated_once(model: keras.Model, calibrator: Any) -> None:
@@ -301,16 +263,16 @@ def _write_whole(
         costs = getattr(served.selector, "costs", None)
         chosen = served.selector.threshold, costs
         check_answers(signatures, probes, *chosen)
-        beside = certificate_path(written)
+        beside = statement_path(written)
         if certificate:
-            text = text_of(certificate_of(served, written, made.name))
-            with replacing(beside, text=True) as file:
-                file.write(text)
+            made_of = served.selector, served.network.variables
+            told = certificate_of(*made_of, written, made.name)
+            write_statement(beside, told)
         of_file = written.is_file()
         put(written, path, made.name, overwrite)
         # A crash here leaves a certificate of the earlier file, if any, which
         # does not fit the new one.
         if of_file and certificate:
-            os.replace(beside, certificate_path(path))
+            os.replace(beside, statement_path(path))
         elif of_file:
-            certificate_path(path).unlink(missing_ok=True)
+            statement_path(path).unlink(missing_ok=True)

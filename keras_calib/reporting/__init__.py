@@ -16,7 +16,6 @@ Read in this order:
   and `label_page`.
 - Page: `html` fills the templates `page.*.jinja`, with `pictures`.
 - Command line: `command_line`, and `commands` with a module for each command.
-- `answer_thresholds`: the threshold of a log of answers, applied in Python.
 - `cards`: the model card of an export, from its certificate.
 - `prediction_files`: labels and predictions from files.
 """
@@ -26,18 +25,12 @@ from typing import TYPE_CHECKING
 from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
-    from keras_calib.reporting.answer_thresholds import (
-        AnswerThreshold,
-        load_threshold,
-    )
     from keras_calib.reporting.cards import model_card
     from keras_calib.reporting.entry_points import report, report_of_predictions
     from keras_calib.reporting.html import Report
 
 __all__ = [
-    "AnswerThreshold",
     "Report",
-    "load_threshold",
     "model_card",
     "report",
     "report_of_predictions",
@@ -46,7 +39,6 @@ __all__ = [
 __getattr__ = late_names(
     __name__,
     {
-        "answer_thresholds": "AnswerThreshold load_threshold",
         "cards": "model_card",
         "entry_points": "report report_of_predictions",
         "html": "Report",

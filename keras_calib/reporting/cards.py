@@ -6,10 +6,7 @@ from typing import Any
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
-from keras_calib.exporting.certificate_file import (
-    certificate_path,
-    read_certificate,
-)
+from keras_calib.exporting.statement import read_statement, statement_path
 from keras_calib.inputs.checks import check_number
 
 __all__ = ["model_card"]
@@ -112,7 +109,13 @@ def model_card(
         raise type_error("`tags` must be a list of texts", tags=tags)
     for metric, value in (evaluation or {}).items():
         check_number(metric, value)
-    facts = read_certificate(certificate_path(path_of(path)), check=True)
+    facts = read_statement(statement_path(path_of(path)), check=True)
+    if facts["artefact"] is None or facts["kind"] == "given":
+        raise value_error(
+            "The certificate must be of a model, and of a guarantee or of "
+            "Chow's rule",
+            kind=facts["kind"],
+        )
     own = ["calibration", "selective-classification", "uncertainty"]
     return _template().render(
         {

@@ -18,9 +18,6 @@ from kinds_of_files import KINDS, writers
 import keras_calib as kc
 from keras_calib.backend.files import replacing, write_csv
 from keras_calib.predictions.tables import Table
-from keras_calib.reporting.prediction_files.threshold_file import (
-    is_threshold_file,
-)
 
 FSIZE = resource.RLIMIT_FSIZE
 
@@ -150,7 +147,7 @@ def test_a_path_is_a_text_and_home_is_home(name, tmp_path, monkeypatch):
         ("tokens.npz", kc.CompactLogits.load),
         ("monitor.npz", kc.Monitor.load),
         ("backup.npz", kc.finished_epochs),
-        ("threshold.json", is_threshold_file),
+        ("threshold.json", kc.load_threshold),
         ("records.csv", lambda path: Table(path).names),
     ],
 )

@@ -21,7 +21,7 @@ from forged import BAD, changed, got, other, places, put
 from selection_data import noisy, temperature
 
 import keras_calib as kc
-from keras_calib.exporting.certificate_file import certificate_path
+from keras_calib.exporting.statement import statement_path
 from keras_calib.reporting.command_line import main
 
 pytestmark = pytest.mark.skipif(
@@ -95,7 +95,7 @@ def copied(certified, tmp_path):
     """A certificate that may be changed, and the data of its kind."""
     path, _, name = certified
     shutil.copy(path, new := tmp_path / "m.onnx")
-    shutil.copy(certificate_path(path), certificate_path(new))
+    shutil.copy(statement_path(path), statement_path(new))
     return new, {} if name == "chow" else records(path)
 
 
@@ -115,7 +115,7 @@ def copied(certified, tmp_path):
 def test_every_changed_fact_is_found_even_with_a_new_digest(copied):
     path, data = copied
     assert kc.check_certificate(path, **data).differences == ()
-    found = places(json.loads(certificate_path(path).read_text()))
+    found = places(json.loads(statement_path(path).read_text()))
     assert len(found) > 20
     for at in found:
         file, text = changed(
@@ -143,7 +143,7 @@ def test_every_changed_fact_is_found_even_with_a_new_digest(copied):
 )
 def test_no_fact_of_another_type_is_certified(copied):
     path, data = copied
-    facts = json.loads(certificate_path(path).read_text())
+    facts = json.loads(statement_path(path).read_text())
     found = [at for at in places(facts) if not {1, 2, 3} & {*at}]
     found += {at[:k] for at in found for k in range(1, len(at))}
     for at, value in itertools.product(found, BAD):

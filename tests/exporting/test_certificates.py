@@ -15,9 +15,9 @@ from paths import ROOT
 from selection_data import noisy, temperature
 
 import keras_calib as kc
-from keras_calib.exporting.certificate_file import (
-    certificate_path,
+from keras_calib.exporting.statement import (
     digest_of,
+    statement_path,
     text_of,
 )
 from keras_calib.reporting.command_line import main
@@ -70,13 +70,13 @@ def copied(path, folder):
     new = folder / f"copy{path.suffix}"
     (shutil.copytree if path.is_dir() else shutil.copy)(path, new)
     if not path.is_dir():
-        shutil.copy(certificate_path(path), certificate_path(new))
+        shutil.copy(statement_path(path), statement_path(new))
     return new
 
 
 def rewritten(path, change):
     """Changes a certificate, and makes its digest fit."""
-    file = certificate_path(path)
+    file = statement_path(path)
     facts = json.loads(file.read_text())
     change(facts)
     facts["digest"] = digest_of(facts)
@@ -122,7 +122,7 @@ def test_a_changed_byte_of_any_file_is_found(certified, tmp_path):
     if path.is_dir():
         files = [p for p in path.rglob("*") if p.is_file()]
     else:
-        files.append(certificate_path(path))
+        files.append(statement_path(path))
     assert len(files) > 1
     for file in files:
         data = file.read_bytes()
@@ -133,7 +133,7 @@ def test_a_changed_byte_of_any_file_is_found(certified, tmp_path):
             try:
                 assert not kc.check_certificate(path).holds, (file, place)
             except ValueError as error:
-                assert file == certificate_path(path)
+                assert file == statement_path(path)
                 assert "certificate" in str(error)
         file.write_bytes(data)
     assert kc.check_certificate(path).holds
@@ -168,7 +168,7 @@ def test_every_changed_number_is_found_even_with_a_new_digest(
     given = {"scores": score, "correct": correct}
     if of == "confidence":
         given = {"confidence": as_confidence(score), "correct": correct}
-    file = certificate_path(path)
+    file = statement_path(path)
     text = file.read_text()
     facts = json.loads(text)
     parts = ("guarantee", "selection", "data")
@@ -253,7 +253,7 @@ def test_confidences_stand_for_log_odds_up_to_rounding(certified):
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        (([1.0, 2.0], [1]), "one shape"),
+        (([1.0, 2.0], [1]), "the shape"),
         (([], []), "n >= 1"),
         (([1.0, np.nan], [1, 0]), "must not be NaN.*row=2"),
         (([1.0, 2.0], [1, 0.5]), "`correct` must be 0 or 1"),
@@ -278,7 +278,7 @@ def test_data_of_a_wrong_form_are_refused(certified, rows, told):
 )
 def test_a_broken_certificate_is_refused(certified, tmp_path, text, told):
     path = copied(certified[0], tmp_path)
-    file = certificate_path(path)
+    file = statement_path(path)
     whole = file.read_text()
     file.unlink() if text is None else file.write_text(text)
     with pytest.raises(ValueError, match=told):
@@ -337,7 +337,7 @@ def test_the_command_says_what_differs(certified, tmp_path, capsys):
     assert "differs: data: other data than those" in shown.out
     assert shown.out.startswith("The certificate says: With probability")
     assert "does not hold" in shown.err
-    assert main(["verify", str(certificate_path(path)), bad]) == 1
+    assert main(["verify", str(statement_path(path)), bad]) == 1
     assert "folder or file, not its certificate" in capsys.readouterr().err
     assert main(["verify", str(path), bad, "--score=margin"]) == 1
     assert "must have the columns margin" in capsys.readouterr().err

@@ -11,8 +11,7 @@ from exported import segmenter, selector, trained
 import keras_calib as kc
 from keras_calib.exporting import formats, verification
 from keras_calib.exporting.formats import FORMATS
-from keras_calib.exporting.savedmodel import ImageReader
-from keras_calib.exporting.served_model import ServedModel
+from keras_calib.exporting.served_model import ImageReader, ServedModel
 from keras_calib.exporting.verification import check_answers
 
 pytestmark = pytest.mark.skipif(

@@ -187,6 +187,27 @@ def _run(*given: Any) -> Any:
     return {"code": code, "told": text}
 
 
+def _of_answers(facts: dict[str, Any]) -> dict[str, Any]:
+    """What a statement says of a threshold, on one level."""
+    guarantee, selection = facts["guarantee"], facts["selection"]
+    claimed = "delta", "certified_risk", "method"
+    told = {name: guarantee.get(name) for name in claimed}
+    if told["delta"] is None:
+        told["method"] = None
+    if groups := selection.get("groups"):
+        names = "group", "threshold", "num_samples", "coverage", "risk"
+        told["groups"] = [{k: one[k] for k in names} for one in groups]
+    counted = "coverage", "risk", "num_samples"
+    return {
+        **told,
+        **{name: selection[name] for name in counted},
+        "threshold": selection.get("threshold"),
+        "column": facts["score"]["name"],
+        "calibrator": facts["calibrator"],
+        "data": facts["data"],
+    }
+
+
 def _thresholds(folder: Path) -> Iterator[tuple[str, Any]]:
     log = _log(folder / "log.csv", 90)
     first = _log(folder / "first.csv", 91)
@@ -210,7 +231,7 @@ def _thresholds(folder: Path) -> Iterator[tuple[str, Any]]:
         told = _run("threshold", f"--log={log}", f"--out={out}", *given)
         yield f"file of a threshold, {name}, told/log", told
         facts = json.loads(out.read_text())
-        yield f"file of a threshold, {name}/log", _facts(facts)
+        yield f"file of a threshold, {name}/log", _facts(_of_answers(facts))
         code = _run("verify", out, f"--data={log}")["code"]
         yield f"file of a threshold, {name}, checked/log", code
         rule = kc.load_threshold(out)

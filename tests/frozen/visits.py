@@ -26,7 +26,7 @@ NOT_FROZEN = {
             *("EffectiveLabels", "GroupMetrics", "LabelTable"),
             *("LargestDifference", "LoggedEpoch"),
             *("MeanCost", "Plan", "PriorEstimate"),
-            *("Recalibration", "RegularizerHistogram"),
+            *("RegularizerHistogram",),
             *("Report", "RiskCoverageCurve", "SizeTable", "ThresholdTable"),
         ),
         _RESULT,
@@ -77,8 +77,8 @@ NOT_FROZEN = {
     ),
     "CalibratedDecoder": "needs KerasHub; its layer is frozen",
     "choose_calibrator_on": "runs a model for a choice that is frozen",
+    "FileModel": "runs converters of models, which round otherwise",
     "model_card": "words around the facts of a certificate",
-    "recalibrate_file": "needs converters of models, which round otherwise",
 }
 
 

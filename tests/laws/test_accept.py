@@ -9,8 +9,8 @@ from refusals import compiled
 from unsound import LABELS, LOGITS, ROWS, SOUND, check
 
 import keras_calib as kc
+from keras_calib.exporting.answer_threshold import answer_statement
 from keras_calib.formulas.scores import SCORE_NAMES
-from keras_calib.reporting.answer_thresholds import AnswerThreshold
 from keras_calib.selection.rules import accepted
 
 INF, NAN = np.inf, np.nan
@@ -176,12 +176,16 @@ def test_no_box_without_confidence_is_kept_by_a_saved_model(tmp_path):
 
 
 def test_an_answer_without_confidence_is_refused():
-    facts = {"answer_threshold": 1, "threshold": 0.5}
+    chosen = kc.choose_threshold([0.9, 0.1], [1, 0], coverage=0.5)
+    data = {"rows_sha256": "", "group": None, "wrong": 1}
+    facts = {"calibrator": None, "coverage": 0.5, "data": data}
     for column, values in (
         ("confidence", (NAN, INF, -INF, 3e38, 1.5)),
         ("score", (NAN, INF, -INF)),
     ):
-        answer = AnswerThreshold({**facts, "column": column})
+        answer = kc.AnswerThreshold(
+            answer_statement(chosen, column=column, **facts)
+        )
         for value in values:
             with pytest.raises(ValueError, match="must be"):
                 answer([0.9, value])

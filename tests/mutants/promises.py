@@ -4,7 +4,7 @@ from mutants.mutant import Mutant
 
 _SELECTION = "selection/test_levels.py::"
 _MONITORING = "monitoring/test_levels.py::"
-_CERTIFICATES = "exporting/test_certificate_files.py::"
+_CERTIFICATES = "exporting/test_statements.py::"
 MUTANTS = {
     "each_hypothesis_has_all_of_alpha": Mutant(
         "monitoring/monitor.py",
@@ -32,20 +32,20 @@ MUTANTS = {
         _SELECTION + "test_a_recall_at_its_limit_is_certified_at_most_at_delta",
     ),
     "answers_at_the_threshold_refused": Mutant(
-        "reporting/answer_thresholds.py",
+        "exporting/answer_threshold.py",
         "values >= self._least(values, group)",
         "values > self._least(values, group)",
-        "reporting/test_answer_thresholds.py::"
+        "exporting/test_answer_threshold.py::"
         "test_an_answer_at_the_threshold_is_accepted",
     ),
     "links_to_folders_not_covered": Mutant(
-        "exporting/certificate_file.py",
+        "exporting/statement.py",
         "[*names, *links]",
         "names",
         _CERTIFICATES + "test_links_are_among_the_files_of_an_export",
     ),
     "unknown_facts_accepted": Mutant(
-        "exporting/certificate_form.py",
+        "exporting/statement.py",
         "if missing or unknown or",
         "if missing or",
         _CERTIFICATES

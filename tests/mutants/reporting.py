@@ -116,14 +116,14 @@ MUTANTS = {
         "test_a_run_that_is_taken_up_replaces_the_rows_it_trains_anew",
     ),
     "log1p_of_small_values": Mutant(
-        "exporting/onnx_ops.py",
+        "exporting/formats.py",
         '[lost, x, make("Mul", [scaled, x])]',
         '[lost, zero, make("Mul", [scaled, x])]',
         "exporting/test_answers.py::"
         "test_small_values_of_log1p_are_not_rounded_away",
     ),
     "select_by_a_sum": Mutant(
-        "exporting/onnx_ops.py",
+        "exporting/formats.py",
         '"SelectV2": (_select, ["Where"]), ',
         "",
         "exporting/test_answers.py::"
@@ -151,7 +151,7 @@ MUTANTS = {
         "test_a_masked_class_hides_no_error_in_the_others",
     ),
     "tensor_float_32_not_restored": Mutant(
-        "exporting/placing.py",
+        "exporting/formats.py",
         "settings.enable_tensor_float_32_execution(before)",
         "settings.enable_tensor_float_32_execution(False)",
         "exporting/test_answers.py::"

@@ -22,7 +22,7 @@ if (
     keras.backend.backend() != "tensorflow"
     or importlib.util.find_spec("ai_edge_litert") is None
 ):
-    LEFT_OUT.append("keras_calib.exporting.recalibration")
+    LEFT_OUT.append("keras_calib.exporting.file_model")
 # Pipelines are TensorFlow's, whatever trains on them.
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 MODULES = ["keras_calib"] + [

@@ -37,7 +37,6 @@ ONCE = {
     # A dtype may not hold the class: integers alone, or float64.
     r"[!=]= (self\.|data\.)?ignore_class": {
         "inputs/readers.py",
-        "exporting/recalibration.py",
         "beam.py",
     },
     # `generator` refuses what is no seed; others have checked it.

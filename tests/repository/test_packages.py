@@ -99,12 +99,9 @@ AT_TOP_ALSO = {"beam": {"apache_beam"}}
 INSIDE_FUNCTIONS = {
     "ai_edge_litert": {"exporting"},
     "apache_beam": {"beam", "monitoring"},
-    "flatbuffers": {"exporting"},
-    "google": {"exporting"},
     "jax": {"backend", "training"},
     "jinja2": {"reporting"},
     "matplotlib": {"plots", "reporting"},
-    "onnx": {"exporting"},
     "onnxruntime": {"exporting"},
     "pyarrow": {"exporting", "reporting"},
     "tensorflow": {

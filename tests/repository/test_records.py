@@ -14,10 +14,12 @@ from repository_files import MODULES, imports, module_name, parse
 # Tables, thresholds, statements, the monitor, and the commands for them. Those
 # that need Keras for a part of their work import it there.
 OF_RECORDS = {
-    "exporting.certificate_check",
+    "exporting.answer_threshold",
+    "exporting.statement",
+    "exporting.statement_check",
+    "exporting.statement_facts",
     "monitoring.monitor",
     "predictions.tables",
-    "reporting.answer_thresholds",
     "reporting.cards",
     "reporting.command_line",
     "reporting.commands.answer_thresholds",
@@ -25,13 +27,11 @@ OF_RECORDS = {
     "reporting.commands.plan",
     "reporting.commands.report",
     "reporting.commands.threshold",
-    "reporting.commands.threshold_check",
     "reporting.commands.verify",
     "reporting.commands.watched_logs",
     "reporting.prediction_files.answer_log",
     "reporting.prediction_files.repeated_samples",
     "reporting.prediction_files.roles",
-    "reporting.prediction_files.threshold_file",
     "selection.choice",
     "selection.risks",
     "selection.thresholds",

@@ -31,21 +31,11 @@ EXCEPTIONS = {
         "os.open(self._place, os.O_RDWR | os.O_CREAT, 438)": "a lock file",
         "os.truncate(file, 0)": "a lock file",
     },
-    "exporting/answer_graph.py": {
-        "tempfile.TemporaryDirectory()": "a scratch folder",
-    },
     "exporting/formats.py": {
-        "tf2onnx.convert.from_function(function, specs, opset=opset, "
-        "custom_op_handlers=dict(HANDLERS), output_path=str(path))": (
-            "a scratch folder, renamed by `placing`"
+        "tf2onnx.convert.from_function(function, specs, "
+        "custom_op_handlers=dict(_HANDLERS), output_path=str(path))": (
+            "a scratch folder, renamed by `put`"
         ),
-    },
-    "exporting/hub_detectors.py": {
-        "archive.write_out(os.fspath(path), verbose=False)": (
-            "a scratch folder, renamed by `placing`"
-        ),
-    },
-    "exporting/placing.py": {
         "tempfile.TemporaryDirectory('.tmp', head, path.parent)": (
             "a scratch folder, renamed as a whole"
         ),
@@ -54,22 +44,23 @@ EXCEPTIONS = {
         "os.rename(written, path)": "from there",
         "os.rename(earlier, path)": "back, after a failure",
     },
-    "exporting/recalibration.py": {
-        "os.replace(made, written)": "from a scratch folder",
-        "shutil.copymode(path, made)": "who may read it",
+    "exporting/hub_detectors.py": {
+        "archive.write_out(os.fspath(path), verbose=False)": (
+            "a scratch folder, renamed by `put`"
+        ),
     },
-    "exporting/records.py": {
+    "exporting/certificates.py": {
         "pyarrow.parquet.write_table(pyarrow.table(columns), file)": (
             "gets the file of `replacing`"
         ),
     },
-    "exporting/savedmodel.py": {
+    "exporting/served_model.py": {
         "archive.write_out(str(path), verbose=False)": (
-            "a scratch folder, renamed by `placing`"
+            "a scratch folder, renamed by `put`"
         ),
     },
     "exporting/writer.py": {
-        "os.replace(beside, certificate_path(path))": "from a scratch folder",
+        "os.replace(beside, statement_path(path))": "from a scratch folder",
     },
     "monitoring/files.py": {
         "probe.touch()": "an empty file, to see whether one may",

@@ -6,20 +6,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.reporting.answer_thresholds import (
+from keras_calib.exporting.answer_threshold import (
+    answer_statement,
     bounded_log_odds,
     calibrated_confidence,
+    rows_sha256,
 )
+from keras_calib.exporting.statement import write_statement
+from keras_calib.numerics.arrays import to_numpy
 from keras_calib.reporting.commands.terminal import Progress, blamed
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.reporting.prediction_files.repeated_samples import (
     check_ids_apart,
-)
-from keras_calib.reporting.prediction_files.threshold_file import (
-    rows_sha256,
-    threshold_facts,
-    write_threshold,
 )
 from keras_calib.selection import (
     Choice,
@@ -74,14 +72,14 @@ def threshold_of_logs(given: Namespace, progress: Progress) -> str:
     with blamed(f"--log={given.log}"):
         chosen = chosen_for(score, rows, target)
     if given.out:
-        told = threshold_facts(
+        told = answer_statement(
             chosen,
             column=rows.column,
             calibrator=facts,
-            target=target,
+            coverage=given.coverage,
             data=data_facts(rows, given.groups),
         )
-        write_threshold(given.out, told)
+        write_statement(given.out, told)
     lines += _told(chosen, rows, bool(facts))
     return "\n".join(lines)
 

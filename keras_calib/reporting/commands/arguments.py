@@ -31,6 +31,7 @@ class Command(NamedTuple):
             together.
         run: Does the work; may return an exit code.
         files: The flag whose files may be given without it.
+        may_do_without: Whether no such file need be given.
     """
 
     description: str
@@ -40,6 +41,7 @@ class Command(NamedTuple):
     check: Callable[[argparse.Namespace], None]
     run: Callable[[argparse.Namespace, Progress], int | None]
     files: str = ""
+    may_do_without: bool = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Gives a parser the flags of the command."""
@@ -64,6 +66,8 @@ class Command(NamedTuple):
             setattr(given, self.files, [*kept, *given.files])
             return
         found = [x for x in (kept, *given.files) if x is not None]
+        if not found and self.may_do_without:
+            return
         if len(found) != 1:
             raise value_error(
                 f"One file must be given, by --{self.files} or alone",

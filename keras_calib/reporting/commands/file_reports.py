@@ -17,15 +17,15 @@ from keras_calib.calibrators import (
     TemperatureScaling,
     choose_calibrator,
 )
+from keras_calib.exporting.answer_threshold import (
+    bounded_log_odds,
+    calibrated_confidence,
+)
 from keras_calib.functional.groupings import grouping
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
-from keras_calib.reporting.answer_thresholds import (
-    bounded_log_odds,
-    calibrated_confidence,
-)
 from keras_calib.reporting.commands.answer_thresholds import (
     calibrator_facts,
     told_calibrator,

@@ -156,4 +156,5 @@ COMMAND = Command(
     _check,
     _run,
     files="pilot",
+    may_do_without=True,
 )

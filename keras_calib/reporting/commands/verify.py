@@ -17,6 +17,8 @@ Checks the certificate of an exported model: hashes of every file and, with the
 data that chose the threshold, every number of the guarantee. It needs neither
 Keras nor TensorFlow. It checks the .json file of `keras-calib threshold --out`
 too: there --data is the log of answers, in any form that `threshold` reads.
+Where Keras and the runtime of the file are installed, it also runs a file that
+`FileModel.attach` certified on the samples that were recorded.
 
 --data is a .npz, .csv, .tsv or .parquet file with a row for each sample: its
 `score`, and whether the prediction was `correct` (0 or 1), as `save_records`
@@ -72,24 +74,14 @@ def _check(given: argparse.Namespace) -> None:
 
 def _run(given: argparse.Namespace, progress: Progress) -> None:
     """Prints what was checked; raises ValueError if anything differs."""
-    from keras_calib.exporting.certificate_check import check_certificate
-    from keras_calib.reporting.prediction_files.threshold_file import (
-        is_threshold_file,
-    )
+    from keras_calib.exporting.statement_check import check_certificate
 
-    if is_threshold_file(given.path):
-        from keras_calib.reporting.commands.threshold_check import (
-            check_threshold_file,
-        )
-
-        found = check_threshold_file(given, progress)
-    else:
-        data: dict[str, Any] = {}
-        if given.data is not None:
-            progress.say(f"Reading {given.data} ...")
-            data = _records(given)
-        progress.say("Checking ...")
-        found = check_certificate(given.path, **data)
+    data: dict[str, Any] = {}
+    if given.data is not None:
+        progress.say(f"Reading {given.data} ...")
+        data = _records(given, progress)
+    progress.say("Checking ...")
+    found = check_certificate(given.path, **data)
     progress.clear()
     print("The certificate says:", found.certificate["guarantee"]["statement"])
     for text in found.checked:
@@ -104,26 +96,25 @@ def _run(given: argparse.Namespace, progress: Progress) -> None:
             f"the certificate does not hold: {count} "
             f"{'difference' if count == 1 else 'differences'}"
         )
-    if found.certificate["kind"] == "chow":
+    if not found.certificate["data"]:
         print("The facts agree, and the files are unchanged.")
         return
     whole = given.data is not None
     print("The certificate holds." if whole else "The files are unchanged.")
 
 
-def _records(given: argparse.Namespace) -> dict[str, Any]:
+def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     """What the kind of certificate needs, from the file."""
     import numpy as np
 
     from keras_calib.backend.files import path_of
-    from keras_calib.exporting.certificate_file import (
-        certificate_path,
-        read_certificate,
-    )
+    from keras_calib.exporting.statement import read_statement, statement_path
     from keras_calib.predictions.tables import Table
 
-    place = certificate_path(path_of(given.path))
-    kind = read_certificate(place)["kind"]
+    facts = read_statement(statement_path(path_of(given.path)))
+    if facts["artefact"] is None:
+        return _answers(facts, given, progress)
+    kind = facts["kind"]
     file = Table(given.data, given.separator, given.decimal)
     name, of_score = given.score or given.confidence, "scores"
     if given.confidence is not None:
@@ -152,6 +143,30 @@ def _records(given: argparse.Namespace) -> dict[str, Any]:
             raise ValueError(f"{given.data} must have records, not names alone")
         found[argument] = np.concatenate(parts)
     return found
+
+
+def _answers(
+    facts: dict[str, Any], given: argparse.Namespace, progress: Progress
+) -> dict[str, Any]:
+    """The answers of a log, as they were when their threshold was chosen."""
+    from keras_calib.reporting.commands.answer_thresholds import (
+        labelled_answers,
+    )
+
+    column = facts["score"]["name"]
+    group = facts["data"].get("group")
+    names = dict.fromkeys(("score", "confidence", "labels", "predicted", "ids"))
+    names["correct"] = given.correct
+    names["groups"] = group and (given.groups or group)
+    # A log may have both.
+    names[column] = getattr(given, column)
+    if column == "confidence":
+        names[column] = given.confidence or column
+    asked = argparse.Namespace(**names)
+    rows = labelled_answers(given.data, asked, progress, column == "confidence")
+    values = {"score": "scores"}.get(column, column)
+    found = {values: rows.score, "correct": rows.correct}
+    return found if group is None else {**found, "groups": rows.group}
 
 
 COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, {"": _OPTIONS}, _check, _run)

@@ -10,10 +10,10 @@ from typing import Any
 from keras_calib.backend.errors import value_error, warn
 from keras_calib.backend.files import path_of, replacing
 from keras_calib.backend.locks import PathLock
-from keras_calib.exporting.certificate_file import read_certificate
+from keras_calib.exporting.answer_threshold import load_threshold
+from keras_calib.exporting.statement import read_statement
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring import Monitor
-from keras_calib.reporting.answer_thresholds import load_threshold
 from keras_calib.reporting.commands.terminal import (
     Progress,
     blamed,
@@ -21,10 +21,6 @@ from keras_calib.reporting.commands.terminal import (
     picture_of,
 )
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
-from keras_calib.reporting.prediction_files.threshold_file import (
-    is_threshold_file,
-    read_threshold,
-)
 from keras_calib.selection import Choice
 
 __all__ = ["watch_logs"]
@@ -171,23 +167,27 @@ def _selectors(layer: Any) -> list[Any]:
 
 def _certified(path: str) -> Choice:
     """The threshold of a certificate or of `keras-calib threshold`."""
-    if is_threshold_file(path):
-        return read_threshold(path)
-    facts = read_certificate(Path(path), check=True)
-    if facts["kind"] != "errors":
+    facts = read_statement(Path(path), check=True)
+    selection, guarantee = facts["selection"], facts["guarantee"]
+    if selection.get("groups") is not None:
+        raise value_error(
+            "The file must have one threshold, not one for each group: watch "
+            "each group by itself, with --risk and --coverage",
+            groups=[one["group"] for one in selection["groups"]][:20],
+        )
+    if facts["kind"] not in ("errors", "coverage"):
         raise value_error(
             "the certificate must be of one threshold that limits the share "
             "of errors: give --risk and --coverage",
             kind=facts["kind"],
         )
-    selection, guarantee = facts["selection"], facts["guarantee"]
     return Choice(
         threshold=float(selection["threshold"]),
         coverage=float(selection["coverage"]),
         risk=float(selection["risk"]),
         num_samples=selection["num_samples"],
-        limit=float(guarantee["certified_risk"]),
-        delta=float(guarantee["delta"]),
+        limit=guarantee.get("certified_risk"),
+        delta=guarantee.get("delta"),
     )
 
 

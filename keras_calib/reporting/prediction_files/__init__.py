@@ -10,7 +10,6 @@ Read in this order:
 - `roles`: what a column may hold, its names and flag, and which column does.
 - `reader`: labels and outputs of all classes, or top-1 records.
 - `answer_log`: answers of a model in use, and labels that came later.
-- `threshold_file`: a threshold that was chosen on such answers.
 - `repeated_samples`: whether two files hold the same samples.
 """
 

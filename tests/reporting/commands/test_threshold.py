@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import keras_calib as kc
+from keras_calib.exporting.statement import write_statement
 from keras_calib.reporting.command_line import main
 from keras_calib.reporting.prediction_files.reader import PredictionFile
 
@@ -37,10 +38,12 @@ def test_the_threshold_is_that_of_the_function(tmp_path, capsys):
     assert run(f"--log={log}", "--risk=0.25", f"--out={out}") == 0
     expected = kc.choose_threshold(confidence, correct, risk=0.25, delta=0.05)
     facts = json.loads(out.read_text())
-    for name in ("threshold", "coverage", "risk", "delta"):
-        assert facts[name] == getattr(expected, name)
-    assert facts["certified_risk"] == expected.limit
-    assert facts["num_samples"] == 2000
+    told = facts["selection"]
+    for name in ("threshold", "coverage", "risk", "num_samples"):
+        assert told[name] == getattr(expected, name)
+    assert facts["guarantee"]["certified_risk"] == expected.limit
+    assert facts["guarantee"]["delta"] == expected.delta
+    assert told["num_samples"] == 2000
     assert facts["calibrator"] is None
     text = capsys.readouterr().out
     assert f"at least {expected.threshold:.9g}" in text
@@ -76,11 +79,11 @@ def test_python_and_the_monitor_apply_the_file(tmp_path, capsys):
         given = f"--calibration={first}", f"--calibrator={kind}"
         assert run(f"--log={log}", *given, "--risk=0.25", f"--out={out}") == 0
         rule = kc.load_threshold(out)
-        answer = rule(c)
+        answer, selection = rule(c), rule.facts["selection"]
         # Exactly what the command accepted, ties at the threshold too.
-        assert answer["accept"].mean() == rule.facts["coverage"]
+        assert answer["accept"].mean() == selection["coverage"]
         error = 1.0 - correct[answer["accept"]].mean()
-        assert error == pytest.approx(rule.facts["risk"], abs=1e-12)
+        assert error == pytest.approx(selection["risk"], abs=1e-12)
     assert rule.facts["calibrator"]["intercept"] == 0.0
     given = [f"--selector={out}", f"--threshold={out}", "--tolerance=none"]
     assert main(["monitor", f"--log={log}", *given, "--quiet"]) == 0
@@ -93,7 +96,7 @@ def test_python_and_the_monitor_apply_the_file(tmp_path, capsys):
     assert run(f"--log={log}", *given) == 0
     rule = kc.load_threshold(out)
     accept = rule(c, names)["accept"]
-    assert accept.mean() == pytest.approx(rule.facts["coverage"])
+    assert accept.mean() == pytest.approx(rule.facts["selection"]["coverage"])
     assert not rule(c, np.full(2000, "new"))["accept"].any()
     with pytest.raises(ValueError, match="`group` must be given"):
         rule(c)
@@ -114,15 +117,16 @@ def test_the_file_is_verified_by_its_log(tmp_path, capsys):
     turned = write(tmp_path / "turned.csv", confidence[::-1], correct[::-1])
     check = ["verify", str(out), "--quiet", "--data"]
     assert main([*check, str(turned)]) == 0
-    assert "threshold and its numbers, from the log" in capsys.readouterr().out
+    assert "numbers of the guarantee, from the" in capsys.readouterr().out
     assert main([*check, str(first)]) == 1
     assert "data: another log" in capsys.readouterr().out
     facts = json.loads(out.read_text())
-    out.write_text(json.dumps({**facts, "threshold": 0.5}))
+    facts["selection"]["threshold"] = 0.5
+    write_statement(out, facts)
     assert main([*check, str(log)]) == 1
     text = capsys.readouterr().out
-    assert "digest: the file was changed" in text
-    assert "threshold: 0.5 in the file" in text
+    assert "digest: the certificate was changed" in text
+    assert "threshold: the data give" in text and "certified 0.5" in text
 
 
 @pytest.mark.parametrize("kind", ["affine", "beta"])
@@ -143,8 +147,9 @@ def test_a_calibrator_of_other_answers_comes_first(tmp_path, capsys, kind):
         odds = told["a"] * np.log(c) - told["b"] * np.log1p(-c) + told["c0"]
     calibrated, correct = 1 / (1 + np.exp(-odds)), answers()[1]
     expected = kc.choose_threshold(calibrated, correct, risk=0.25, delta=0.05)
-    assert facts["threshold"] == pytest.approx(expected.threshold, abs=1e-5)
-    assert facts["coverage"] == expected.coverage
+    found = facts["selection"]
+    assert found["threshold"] == pytest.approx(expected.threshold, abs=1e-5)
+    assert found["coverage"] == expected.coverage
     assert abs(calibrated.mean() - correct.mean()) < 0.03
     assert abs(c.mean() - correct.mean()) > 0.09
     assert "Calibrated on 2,000 answers" in capsys.readouterr().out
@@ -160,10 +165,9 @@ def test_groups_have_thresholds_of_their_own(tmp_path, capsys):
     expected = kc.choose_group_thresholds(
         confidence, correct, tasks, risk=0.3, delta=0.05
     )
-    facts = json.loads(out.read_text())
-    found = [one["threshold"] for one in facts["groups"]]
-    assert found == list(expected.threshold)
-    assert [one["group"] for one in facts["groups"]] == ["code", "law"]
+    groups = json.loads(out.read_text())["selection"]["groups"]
+    assert [one["threshold"] for one in groups] == list(expected.threshold)
+    assert [one["group"] for one in groups] == ["code", "law"]
     assert "2 of 2 groups answer" in capsys.readouterr().out
     given = ["monitor", f"--log={log}", f"--selector={out}", "--quiet"]
     assert main([*given, "--threshold=0.9"]) == 1
@@ -190,7 +194,7 @@ def test_every_answer_may_be_accepted(tmp_path, capsys):
     out = tmp_path / "threshold.json"
     assert run(f"--log={log}", "--risk=0.6", f"--out={out}") == 0
     # JSON has no infinity, and every confidence is at least 0.
-    assert json.loads(out.read_text())["threshold"] == 0.0
+    assert json.loads(out.read_text())["selection"]["threshold"] == 0.0
     assert "Accept every answer: 100.00%" in capsys.readouterr().out
 
 

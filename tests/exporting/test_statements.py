@@ -2,8 +2,7 @@
 
 import pytest
 
-from keras_calib.exporting.certificate_file import artefact_files
-from keras_calib.exporting.certificate_form import check_form
+from keras_calib.exporting.statement import artefact_files, check_form
 
 CHOW = {
     "certificate": 1,

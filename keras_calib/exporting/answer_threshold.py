@@ -1,37 +1,34 @@
-"""The threshold of answers of any model, applied in Python."""
+"""The threshold of answers of any model: its statement, applied in Python."""
 
-import json
+import hashlib
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import each_once, path_of
-from keras_calib.inputs.checks import (
-    check_above,
-    check_at_least,
-    check_in,
-    check_integer,
-    check_number,
-    check_share,
+from keras_calib.backend.files import path_of
+from keras_calib.exporting.statement import (
+    check_form,
+    read_statement,
+    score_of_column,
+    stated,
 )
+from keras_calib.exporting.statement_facts import facts_of
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.softmax import log_odds_of, sigmoid
+from keras_calib.selection.choice import Choice
 
 __all__ = [
     "AnswerThreshold",
-    "KEY",
-    "SCHEMA",
+    "answer_statement",
     "bounded_log_odds",
     "calibrated_confidence",
     "load_threshold",
+    "rows_sha256",
 ]
 
 # Of a confidence of 0 or 1, whose log-odds are infinite.
 _LARGEST = 87.0
-# Number of the form of the file.
-SCHEMA = 1
-KEY = "answer_threshold"
 
 
 class AnswerThreshold:
@@ -48,11 +45,14 @@ class AnswerThreshold:
         facts: The same dict.
         column: What it is for, `"confidence"` or `"score"`.
 
+    Raises:
+        ValueError: If these are no facts of such a file.
+
     Example:
 
-    >>> facts = {"column": "score", "calibrator": None, "threshold": 2.0}
-    >>> AnswerThreshold(facts)([1.5, 2.5])["accept"].tolist()
-    [False, True]
+    >>> AnswerThreshold({"answer": 42})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: The certificate must have the facts of its form, and a kind ...
 
     Reference:
         Geifman and El-Yaniv, Selective Classification for Deep Neural
@@ -60,14 +60,19 @@ class AnswerThreshold:
     """
 
     def __init__(self, facts: dict[str, Any]):
-        _check_facts(facts)
+        check_form(facts)
+        if facts["artefact"] is not None:
+            raise value_error(
+                "`facts` must be of a threshold of answers, not of a model",
+                artefact=facts["artefact"]["format"],
+            )
         self.facts = facts
-        self.column = facts["column"]
+        self.column = facts["score"]["name"]
         self._thresholds = None
-        if facts.get("groups") is not None:
+        if facts["selection"].get("groups") is not None:
             self._thresholds = {
-                str(one["group"]): float(one["threshold"])
-                for one in facts["groups"]
+                one["group"]: float(one["threshold"])
+                for one in facts["selection"]["groups"]
             }
 
     def __call__(
@@ -100,16 +105,16 @@ class AnswerThreshold:
                 f"`{self.column}` must {rule}",
                 **{self.column: values[wrong][:4].tolist()},
             )
-        values = calibrated_confidence(self.facts.get("calibrator"), values)
+        values = calibrated_confidence(self.facts["calibrator"], values)
         return {
             self.column: values,
             "accept": values >= self._least(values, group),
         }
 
     def __repr__(self) -> str:
-        facts = self.facts
+        known = {**self.facts["guarantee"], **self.facts["selection"]}
         told = {
-            name: facts.get(name)
+            name: known.get(name)
             for name in ("threshold", "coverage", "certified_risk", "delta")
         }
         if self._thresholds is not None:
@@ -127,7 +132,7 @@ class AnswerThreshold:
                 group=None if group is None else np.shape(group),
             )
         if self._thresholds is None:
-            return float(self.facts["threshold"])
+            return float(self.facts["selection"]["threshold"])
         names = np.asarray(group).astype(str)
         if names.shape != values.shape:
             raise value_error(
@@ -153,82 +158,89 @@ def load_threshold(path: Any) -> AnswerThreshold:
 
     Raises:
         ValueError: If the file is no threshold that this version knows, or
-            has a name twice, a number that is none, or a calibrator that does
-            not rise.
+            was changed since it was written.
 
     Example:
 
-    >>> import json, pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "threshold.json"
-    >>> facts = {"answer_threshold": 1, "column": "confidence"}
-    >>> facts["calibrator"] = {"name": "affine", "slope": 0.5, "intercept": 0}
-    >>> _ = path.write_text(json.dumps({**facts, "threshold": 0.7}))
-    >>> answer = load_threshold(path)([0.8, 0.9])
-    >>> print(answer["confidence"].round(2), answer["accept"])
-    [0.67 0.75] [False  True]
+    >>> import pathlib, tempfile
+    >>> from keras_calib.reporting.command_line import main
+    >>> log = pathlib.Path(tempfile.mkdtemp()) / "log.csv"
+    >>> rows = ["confidence,correct", *["0.9,1"] * 60, *["0.6,0"] * 40]
+    >>> _ = log.write_text(chr(10).join(rows))
+    >>> out = log.with_name("threshold.json")
+    >>> given = [f"--log={log}", f"--out={out}", "--risk=0.1", "--quiet"]
+    >>> _ = main(["threshold", *given])  # doctest: +ELLIPSIS
+    Accept a confidence of at least 0.75: 60.00% of 100 answers...
+    >>> load_threshold(out)([0.7, 0.8])["accept"].tolist()
+    [False, True]
 
     Reference:
         Geifman and El-Yaniv, Selective Classification for Deep Neural
         Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
     """
     try:
-        facts = json.loads(
-            path_of(path).read_text(encoding="utf-8"),
-            parse_constant=_no_number,
-            object_pairs_hook=each_once,
-        )
-    except (OSError, ValueError, RecursionError) as error:
+        return AnswerThreshold(read_statement(path_of(path), check=True))
+    except ValueError as error:
         raise value_error(
-            "`path` must be a .json file of `keras-calib threshold --out`",
+            "`path` must be a .json file as `keras-calib threshold --out` "
+            "writes it",
             path=str(path),
-            error=repr(error),
-        ) from error
-    if not isinstance(facts, dict) or facts.get(KEY) != SCHEMA:
-        raise value_error(
-            "`path` must be a threshold of a form that this version knows: use "
-            "the version of keras-calib that made it",
-            path=str(path),
-            known=SCHEMA,
-        )
-    try:
-        return AnswerThreshold(facts)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise value_error(
-            "`path` must be as `keras-calib threshold` writes it",
-            path=str(path),
-            error=repr(error),
+            error=str(error),
         ) from error
 
 
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
+def answer_statement(
+    chosen: Choice,
+    *,
+    column: str,
+    calibrator: dict[str, Any] | None,
+    coverage: float | None,
+    data: dict[str, Any],
+) -> dict[str, Any]:
+    """The statement of a threshold of answers, or of those of groups.
+
+    Args:
+        chosen: The threshold, or those of groups.
+        column: What it is for, `"confidence"` or `"score"`.
+        calibrator: What the confidence goes through first, or None.
+        coverage: The share that it was chosen to accept; None for a risk.
+        data: Group column and hash of the log, and its wrong answers.
+    """
+    kinds = "errors", "groups"
+    if coverage is not None:
+        kinds = "coverage", "group_coverage"
+    kind, score = (
+        kinds[isinstance(chosen.threshold, tuple)],
+        score_of_column(column),
+    )
+    return stated(
+        kind,
+        facts_of(kind, chosen, score["scale"], coverage=coverage),
+        score=score,
+        calibrator=calibrator,
+        data=data,
+        weights=None,
+        artefact=None,
+    )
 
 
-def _check_facts(facts: dict[str, Any]) -> None:
-    """Raises unless facts are numbers in their ranges, and order is kept."""
-    calibrator = facts.get("calibrator")
-    known = ("confidence", "score")[: 1 + (calibrator is None)]
-    check_in("column", facts["column"], known)
-    if facts.get("num_samples") is not None:
-        check_integer("num_samples", facts["num_samples"], 0)
-    for name in ("coverage", "risk", "certified_risk", "delta"):
-        if facts.get(name) is not None:
-            check_share(name, facts[name])
-    every = [facts] if facts.get("groups") is None else facts["groups"]
-    if not every or len({str(x.get("group")) for x in every}) < len(every):
-        raise ValueError("groups must be there, each once")
-    for one in every:
-        # JSON has no infinity, which is a text.
-        if one["threshold"] not in ("inf", "-inf"):
-            check_number("threshold", one["threshold"])
-    if calibrator is not None:
-        affine = calibrator["name"] == "affine"
-        *rising, free = ("slope", "intercept") if affine else ("a", "b", "c0")
-        check_number(free, calibrator[free])
-        for name in rising:
-            check_at_least(name, calibrator[name], 0.0)
-        check_above(name, max(calibrator[x] for x in rising), 0.0)
-    calibrated_confidence(calibrator, np.array([0.5]))
+def rows_sha256(
+    values: np.ndarray, correct: np.ndarray, group: np.ndarray | None
+) -> str:
+    """SHA-256 of labelled answers, in whatever order they are.
+
+    It is that of the sorted rows of value and correctness in float64, with the
+    group before them where there is one.
+    """
+    names = np.zeros(len(values), str) if group is None else group.astype(str)
+    order = np.lexsort((correct, values, names))
+    hashed = hashlib.sha256()
+    if group is not None:
+        hashed.update("\0".join(names[order].tolist()).encode())
+    # -0.0 is 0.0.
+    rows = np.stack([values[order], correct[order]], axis=-1) + 0.0
+    hashed.update(rows.astype("<f8").tobytes())
+    return hashed.hexdigest()
 
 
 def bounded_log_odds(confidence: np.ndarray) -> np.ndarray:

@@ -1,0 +1,308 @@
+"""What a statement says of each kind of threshold, and its sentence."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from keras_calib.formulas.costs import upper_bounds_of_means
+from keras_calib.formulas.intervals import binomial_upper_bound
+from keras_calib.numerics.softmax import sigmoid
+from keras_calib.selection.choice import Choice
+from keras_calib.selection.data_hash import cost_facts
+
+__all__ = [
+    "BY_GROUP",
+    "contradictions",
+    "facts_of",
+    "facts_of_chow",
+    "facts_of_given",
+    "told_costs",
+]
+
+# Larger matrices of costs are told by their hash alone.
+_MOST_COSTS = 400
+
+_Facts = dict[str, dict[str, Any]]
+
+# What is promised by each kind of threshold, of its facts, the number of
+# samples and that of groups.
+_SENTENCES = {
+    "errors": (
+        "With probability at least 1 - {delta:g} over draws of {total} "
+        "independent samples, the true share of errors among accepted "
+        "predictions is at most {risk:g}."
+    ),
+    "groups": (
+        "With probability at least 1 - {delta:g} over draws of {total} "
+        "samples, independent within each of {count} groups, no group "
+        "has a true share of errors among its accepted predictions above "
+        "{risk:g}."
+    ),
+    "costs": (
+        "With probability at least 1 - {delta:g} over draws of {total} "
+        "independent samples, the true mean cost of accepted predictions "
+        "is at most {mean_cost:g}."
+    ),
+    "chow": (
+        "Nothing is guaranteed, as no data chose the threshold. A "
+        "prediction is accepted if its expected cost, by the model's own "
+        "probabilities, is at most {reject_cost:g}."
+    ),
+    "coverage": (
+        "Nothing is guaranteed: the threshold was chosen to accept a share of "
+        "at least {coverage:g} of {total} samples."
+    ),
+    "group_coverage": (
+        "Nothing is guaranteed: the thresholds were chosen to accept a share "
+        "of at least {coverage:g} of each of {count} groups, {total} samples."
+    ),
+    "given": "Nothing is guaranteed: the threshold was given.",
+}
+BY_GROUP = "groups", "group_coverage"
+# What was asked for is what is certified.
+_CERTIFIED = {"risk": "certified_risk", "mean_cost": "certified_cost"}
+# Methods of kinds that have no other.
+_METHODS = {
+    "chow": "chow",
+    "coverage": "coverage",
+    "group_coverage": "coverage",
+    "given": "given",
+}
+
+
+def facts_of(
+    kind: str,
+    chosen: Choice,
+    scale: str,
+    *,
+    coverage: float | None = None,
+    largest_cost: float = 1.0,
+) -> _Facts:
+    """Guarantee and selection of a threshold that data chose.
+
+    Args:
+        kind: What was chosen: one threshold or one for each group, by errors,
+            by a coverage, or by costs.
+        chosen: The facts of the choice, whose fields are read here alone.
+        scale: Scale of the score: log-odds, confidence, or its own.
+        coverage: What it was chosen for, if that is no limit.
+        largest_cost: The largest cost, for a choice by costs.
+    """
+    size, delta = chosen.num_samples, chosen.delta
+    groups: list[dict[str, Any]] = []
+    if kind in BY_GROUP:
+        # Without a guarantee none is tested.
+        tested = chosen.facts["tested"] or (False,) * len(chosen.group)
+        rows = zip(
+            chosen.group_samples,
+            chosen.group_coverage,
+            chosen.group_risk,
+            chosen.threshold,
+            strict=True,
+        )
+        for name, point, one in zip(chosen.group, rows, tested, strict=True):
+            facts = _point(point, delta, scale)
+            groups.append({"group": name, **facts, "tested": one})
+        counts = "num_accepted", "num_wrong"
+        selection = {
+            "num_samples": size,
+            **{x: sum(one[x] for one in groups) for x in counts},
+            "coverage": chosen.coverage,
+            "risk": chosen.risk,
+            "min_samples": chosen.facts["min_samples"],
+            "groups": groups,
+        }
+    else:
+        point = size, chosen.coverage, chosen.risk, chosen.threshold
+        selection = _point(point, delta, scale)
+    guarantee: dict[str, Any] = {"method": chosen.method}
+    limit, cost = chosen.limit, chosen.cost
+    if coverage is not None:
+        guarantee = {"method": "coverage", "coverage": coverage}
+    elif cost is not None:
+        del selection["confidence"]
+        selection |= _mean_costs(cost, selection, delta or 0.0, largest_cost)
+        guarantee |= {
+            "mean_cost": limit,
+            "reject_cost": cost.reject_all,
+            "delta": delta,
+            "certified_cost": limit,
+        }
+    else:
+        guarantee |= {"risk": limit, "delta": delta, "certified_risk": limit}
+    return {
+        "guarantee": _with_sentence(kind, guarantee, size, len(groups)),
+        "selection": selection,
+    }
+
+
+def facts_of_chow(threshold: float) -> _Facts:
+    """The facts of Chow's rule, which takes a price and no data."""
+    guarantee = {"method": "chow", "reject_cost": 0.0 - threshold}
+    return {
+        "guarantee": _with_sentence("chow", guarantee),
+        "selection": {"threshold": threshold},
+    }
+
+
+def facts_of_given(threshold: Any, group: tuple = ()) -> _Facts:
+    """The facts of a threshold, or of one by group, of which no data tell."""
+    found: dict[str, Any] = {"threshold": None, "groups": None}
+    if group:
+        found["groups"] = [
+            {"group": name, "threshold": _told(one)}
+            for name, one in zip(group, threshold, strict=True)
+        ]
+    else:
+        found["threshold"] = _told(threshold)
+    return {
+        "guarantee": _with_sentence("given", {"method": "given"}),
+        "selection": found,
+    }
+
+
+def told_costs(costs: np.ndarray) -> dict[str, Any]:
+    """What is told of a matrix of costs."""
+    matrix = None
+    if costs.size <= _MOST_COSTS:
+        matrix = np.asarray(costs, "float64").tolist()
+    return {**cost_facts(costs), "matrix": matrix}
+
+
+def contradictions(statement: dict[str, Any]) -> Iterator[str]:
+    """A sentence for each fact that other facts contradict."""
+    kind, stated = statement["kind"], statement["guarantee"]
+    selection = statement["selection"]
+    groups = selection.get("groups") or ()
+    if kind in BY_GROUP:
+        for name in ("num_samples", "num_accepted", "num_wrong"):
+            added = sum(one[name] for one in groups)
+            if added != selection[name]:
+                yield (
+                    f"{name}: the groups give {added!r}, certified "
+                    f"{selection[name]!r}"
+                )
+    if kind == "chow" and selection["threshold"] != -stated["reject_cost"]:
+        yield (
+            "threshold: Chow's rule gives minus the price, "
+            f"{-stated['reject_cost']!r}, certified {selection['threshold']!r}"
+        )
+    wanted = {
+        **stated,
+        **{k: stated[of] for k, of in _CERTIFIED.items() if of in stated},
+        **({"method": _METHODS[kind]} if kind in _METHODS else {}),
+    }
+    total = selection.get("num_samples")
+    for name, value in _with_sentence(kind, wanted, total, len(groups)).items():
+        if stated[name] != value or type(stated[name]) is not type(value):
+            yield (
+                f"{name}: other facts of the certificate give {value!r}, "
+                f"certified {stated[name]!r}"
+            )
+    if kind in ("costs", "chow"):
+        yield from _within_costs(statement["costs"], statement["score"])
+    if "replay" in statement:
+        cuts = [one["threshold"] for one in groups] or selection["threshold"]
+        config = statement["replay"]["selector"].get("config")
+        own = config.get("threshold") if isinstance(config, dict) else None
+        if not _are_equal(own, cuts):
+            yield (
+                f"threshold: that of the selector is {own!r}, certified "
+                f"{cuts!r}"
+            )
+
+
+def _within_costs(
+    costs: dict[str, Any], score: dict[str, Any]
+) -> Iterator[str]:
+    if (score["name"], score["scale"]) != ("expected_cost", "own"):
+        yield "score: it must be the expected cost, on its own scale"
+    if costs["matrix"] is None:
+        if costs["num_classes"] ** 2 <= _MOST_COSTS:
+            yield "costs: the matrix is missing"
+        return
+    for name, value in told_costs(np.array(costs["matrix"], "float64")).items():
+        if costs[name] != value:
+            yield (
+                f"costs: the matrix gives {name} {value!r}, certified "
+                f"{costs[name]!r}"
+            )
+
+
+def _are_equal(own: Any, told: Any) -> bool:
+    """Whether thresholds of a selector, float32, are those that are told."""
+    if isinstance(own, list) and isinstance(told, list):
+        return len(own) == len(told) and all(map(_are_equal, own, told))
+    if isinstance(own, dict):
+        own = own.get("number")
+    try:
+        return bool(np.float32(own) == np.float32(told))
+    except (TypeError, ValueError):
+        return False
+
+
+def _with_sentence(
+    kind: str,
+    guarantee: dict[str, Any],
+    total: int | None = None,
+    count: int | None = None,
+) -> dict[str, Any]:
+    sentence = _SENTENCES[kind].format(**guarantee, total=total, count=count)
+    return {**guarantee, "statement": sentence}
+
+
+def _point(point: tuple, delta: float | None, scale: str) -> dict[str, Any]:
+    """Counts and shares of the accepted, and the bound of their errors.
+
+    `point` has the number of samples, coverage, risk and threshold.
+    """
+    total, coverage, risk, threshold = point
+    accepted = round(coverage * total)
+    wrong = round(risk * accepted)
+    bound = cut = None
+    if accepted and delta is not None:
+        level = 1.0 - float(delta)
+        bound = float(binomial_upper_bound(wrong, accepted, level=level))
+    if scale == "log-odds" and threshold < np.inf:
+        cut = float(sigmoid(np.float64(threshold)))
+    if scale == "confidence":
+        # A confidence of 0 accepts every answer too.
+        threshold = max(threshold, 0.0)
+    return {
+        "num_samples": total,
+        "num_accepted": accepted,
+        "num_wrong": wrong,
+        "coverage": coverage,
+        "risk": risk,
+        # Of this threshold alone, as if it had been chosen in advance.
+        "upper_bound": bound,
+        "threshold": _told(threshold),
+        "confidence": cut,
+    }
+
+
+def _mean_costs(
+    cost: Any, selection: dict[str, Any], delta: float, largest: float
+) -> dict[str, Any]:
+    """What decisions cost, with a bound of it by Hoeffding and Bentkus."""
+    accepted = float(selection["num_accepted"])
+    bound = largest * upper_bounds_of_means(
+        np.asarray(cost.accepted * accepted / largest),
+        np.asarray(accepted),
+        level=1.0 - float(delta),
+    )
+    return {
+        "upper_bound": float(bound),
+        "mean_cost": cost.value,
+        "mean_cost_low": cost.low,
+        "mean_cost_high": cost.high,
+        "accepted_cost": cost.accepted,
+        "accept_all_cost": cost.accept_all,
+    }
+
+
+def _told(threshold: float) -> Any:
+    """A threshold in JSON, which has no infinity."""
+    return float(threshold) if math.isfinite(threshold) else f"{threshold:f}"

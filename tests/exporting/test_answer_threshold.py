@@ -1,0 +1,232 @@
+"""Statements of answers: applied to the last digit, and safe from changes."""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from forged import BAD, changed, got, other, places, put
+from paths import ROOT
+
+import keras_calib as kc
+from keras_calib.exporting.statement import digest_of, read_statement
+from keras_calib.reporting.command_line import main
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_an_answer_at_the_threshold_is_accepted(tmp_path, grouped):
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.5, 1.0, 600)
+    correct = rng.uniform(size=600) < confidence
+    group = np.where(np.arange(600) % 2, "odd", "even")
+    log, out = tmp_path / "log.csv", tmp_path / "threshold.json"
+    lines = zip(confidence, correct.astype(int), group, strict=True)
+    rows = ["confidence,correct,task", *(",".join(map(str, x)) for x in lines)]
+    log.write_text("\n".join(rows) + "\n")
+    given = ["threshold", f"--log={log}", "--risk=0.2", f"--out={out}"]
+    given += ["--group=task"] if grouped else []
+    assert main([*given, "--quiet"]) == 0
+    facts = json.loads(out.read_text())
+    told = facts["selection"]
+    told = told["groups"] if grouped else [told]
+    rule = kc.load_threshold(out)
+    for one in told:
+        least = np.array([one["threshold"]])
+        where = ([one["group"]],) if grouped else ()
+        assert rule(least, *where)["accept"].all()
+        below = np.nextafter(least, 0.0)
+        assert not rule(below, *where)["accept"].any()
+
+
+GROUPED = ("groups", "group_coverage")
+TARGETS = {
+    "errors": ["--risk=0.3", "--calibration=first.csv"],
+    "groups": ["--risk=0.35", "--group=task"],
+    "coverage": ["--coverage=0.6"],
+    "group_coverage": [
+        *("--coverage=0.6", "--group=task", "--calibration=first.csv"),
+        "--calibrator=beta",
+    ],
+}
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def answers(request, tmp_path_factory):
+    """A statement of each kind, and the arguments of its check."""
+    folder = tmp_path_factory.mktemp("answers")
+    for name, seed in (("log", 0), ("first", 1)):
+        rng = np.random.default_rng(seed)
+        confidence = rng.uniform(0.4, 1.0, 600).round(6)
+        correct = (rng.uniform(size=600) < confidence).astype(int)
+        task = np.where(np.arange(600) % 3 > 0, "odd", "even")
+        rows = zip(confidence, correct, task, strict=True)
+        lines = [",".join(map(str, x)) for x in rows]
+        text = "\n".join(["confidence,correct,task", *lines])
+        (folder / f"{name}.csv").write_text(text)
+        if name == "log":
+            data = {"confidence": confidence, "correct": correct}
+            if request.param in GROUPED:
+                data["groups"] = task
+    given = ["threshold", "--log=log.csv", "--out=t.json", "--quiet"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main([*given, *TARGETS[request.param]]) == 0
+    return folder / "t.json", data
+
+
+def test_every_changed_fact_of_answers_is_found(answers):
+    path, data = answers
+    facts = json.loads(path.read_text())
+    found = kc.check_certificate(path, **data)
+    assert found.holds, found.differences
+    assert (len(found.not_checked) == 1) == (facts["calibrator"] is not None)
+    assert len(places(facts)) > 12
+    for at in places(facts):
+        file, text = changed(
+            path, lambda x, at=at: put(x, at, other(got(x, at)))
+        )
+        try:
+            assert not kc.check_certificate(path, **data).holds, at
+        except ValueError as error:
+            assert re.search("certificate|confidence", str(error)), at
+        file.write_text(text)
+
+
+def test_no_fact_of_answers_has_another_type(answers):
+    path, data = answers
+    facts = json.loads(path.read_text())
+    found = [at for at in places(facts) if not {1} & {*at}]
+    found += {at[:k] for at in found for k in range(1, len(at))}
+    for at, value in itertools.product(found, BAD):
+        if repr(value) == repr(got(facts, at)):
+            continue
+        file, text = changed(path, lambda x, at=at, v=value: put(x, at, v))
+        try:
+            is_found = not kc.check_certificate(path).holds
+            if not is_found:
+                is_found = not kc.check_certificate(path, **data).holds
+            assert is_found, (at, value)
+        except ValueError as error:
+            told = "certificate|confidence|`score`"
+            assert re.search(told, str(error)), (at, value)
+        file.write_text(text)
+
+
+def test_changed_answers_are_found_and_their_order_is_not(answers):
+    path, data = answers
+    order = np.random.default_rng(0).permutation(600)
+    turned = {k: x[order] for k, x in data.items()}
+    assert kc.check_certificate(path, **turned).holds
+    for name, values in data.items():
+        wrong = np.roll(values, 7)
+        if name == "confidence":
+            wrong = values.copy()
+            wrong[3] = np.nextafter(wrong[3], 0.0)
+        assert not kc.check_certificate(path, **{**data, name: wrong}).holds
+        short = {k: x[1:] for k, x in data.items()}
+        (told, *_) = kc.check_certificate(path, **short).differences
+        assert "599 rows instead of 600" in told
+
+
+def test_a_changed_byte_is_refused_by_all_who_read(answers, tmp_path):
+    path, _ = answers
+    data = path.read_bytes()
+    rule = kc.load_threshold(path)
+    assert rule.facts == read_statement(path)
+    for place in range(0, len(data), 37):
+        made = bytearray(data)
+        made[place] ^= 1
+        (tmp_path / "t.json").write_bytes(made)
+        with pytest.raises(ValueError, match="`path` must be a .json file as"):
+            kc.load_threshold(tmp_path / "t.json")
+    for text in ('{"certificate": 1', '{"certificate": 1, "certificate": 1}'):
+        (tmp_path / "t.json").write_text(text)
+        with pytest.raises(ValueError, match="complete JSON"):
+            kc.load_threshold(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("answers", ["group_coverage"], indirect=True)
+def test_answers_are_checked_where_no_keras_is(answers):
+    path, data = answers
+    given = ["verify", str(path), f"--data={path.with_name('log.csv')}"]
+    code = (
+        "import sys; sys.argv[0] = '/bin/keras-calib'\n"
+        "class Absent:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name in ('keras', 'tensorflow', 'jax', 'torch'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent)\n"
+        "from keras_calib.reporting.command_line import main\n"
+        f"sys.exit(main({given}))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "KERAS_BACKEND": "none"},
+    )
+    assert run.returncode == 0, run.stderr
+    assert "The certificate holds." in run.stdout
+
+
+# The form of such files before they were statements.
+AFFINE = '"calibrator": {"name": "affine", "slope": 2, "intercept": 0}'
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        ('"slope": 2', '"slope": -2'),
+        ('"slope": 2', '"slope": 0'),
+        ('"slope": 2', '"slope": Infinity'),
+        ('"slope": 2', '"slope": "2"'),
+        ('"intercept": 0', '"intercept": NaN'),
+        ('"intercept": 0', '"intercept": 0, "slope": 3'),
+        ("0.7", "-Infinity"),
+        ("0.7", "NaN"),
+        ("0.7", "1e999"),
+        ("0.7", "1" + "0" * 400),
+        ("0.05", "1" + "0" * 400),
+        ("0.01", "-1" + "0" * 400),
+        ('"slope": 2', '"slope": 1' + "0" * 400),
+        ('"intercept": 0', '"intercept": 1' + "0" * 400),
+        (": 9", ": 1" + "0" * 400),
+        (": 9", ": 9.5"),
+        ('"confidence"', '"foo"'),
+        ('"confidence"', '["confidence"]'),
+        ('"confidence"', '"score"'),
+        ("0.7", "true"),
+        ("0.7", '"0.7"'),
+        ("0.7", '0.7, "threshold": 0.1'),
+        ("0.1", '"0.1"'),
+        ("0.1", "-0.1"),
+        ("0.1", "[0.1]"),
+        ("null", '[{"group": "a", "threshold": "0.5"}]'),
+        ("null", '[{"group": "a", "threshold": -Infinity}]'),
+        (AFFINE, '"calibrator": {"name": "beta", "a": 1, "b": -1, "c0": 0}'),
+    ],
+)
+def test_what_the_command_did_not_write_is_refused(tmp_path, part, other):
+    path = tmp_path / "threshold.json"
+    text = (
+        '{"answer_threshold": 1, "column": "confidence", "threshold": 0.7, '
+        '"coverage": 0.5, "risk": 0.05, "num_samples": 9, "certified_risk": '
+        f'0.1, "delta": 0.01, "method": "ltt", "groups": null, {AFFINE}}}'
+    )
+    path.write_text(text)
+    assert kc.load_threshold(path)([0.5, 0.8])["accept"].tolist() == [0, 1]
+    assert read_statement(path)["guarantee"]["certified_risk"] == 0.1
+    facts = json.loads(text)
+    for digest in (digest_of(facts), "another"):
+        path.write_text(json.dumps({**facts, "digest": digest}))
+        assert kc.check_certificate(path).holds == (digest != "another")
+    assert text.count(part) == 1
+    path.write_text(text.replace(part, other))
+    with pytest.raises(ValueError, match="`path` must be") as raised:
+        kc.load_threshold(path)
+    assert str(path) in str(raised.value)
