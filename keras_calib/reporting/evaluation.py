@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_calib.exporting.answer_threshold import bounded_log_odds
 from keras_calib.formulas.cumulative import cumulative_p_value
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.inputs.batch import standardize_arrays
@@ -18,7 +19,6 @@ from keras_calib.numerics.arrays import at_least_float32, safe_divide, to_numpy
 from keras_calib.numerics.row_blocks import RowFacts, read_rows
 from keras_calib.numerics.softmax import sigmoid, to_logits
 from keras_calib.reporting.annotators import Annotators, confusions, wrong_of
-from keras_calib.reporting.answer_thresholds import bounded_log_odds
 from keras_calib.reporting.attributes import AttributeGroups
 from keras_calib.reporting.groups import SURE, StageGroups
 from keras_calib.reporting.measures import EXPLAINED
