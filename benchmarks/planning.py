@@ -15,8 +15,7 @@ Takes about a quarter of an hour on one CPU core with `--num_fits=1000`.
 
 import numpy as np
 from absl import app, flags
-from keras_calib.selection.candidates import candidates
-from keras_calib.selection.guarantees import fixed_sequence
+from ladders import fixed_sequence, ranked
 from reporting import machine, markdown_table, publish
 from risk_guarantee import (
     DELTA,
@@ -60,7 +59,7 @@ def power_table(fits, seed):
     for limit in LIMITS:
         for name, of in populations(limit).items():
             rng = np.random.default_rng([seed, round(limit * 1e6)])
-            large = candidates(*pilot(of, LARGE, rng), None, None)
+            large = ranked(*pilot(of, LARGE, rng))
             known, _ = of_pilot(large, 1, rng)
             half = 0.5 * Truth(of, limit).best
             for n in SIZES:
@@ -97,7 +96,7 @@ def noise_table(worst, fits, seed):
         seen = np.mean(simulated(of, n, limit, fits, rng) >= half)
         powers = []
         for size in [LARGEST] + NUM_LARGE * [LARGE]:
-            one = candidates(*pilot(of, size, rng), None, None)
+            one = ranked(*pilot(of, size, rng))
             known, _ = of_pilot(one, 1, rng)
             powers.append(np.mean(_coverages(known, n, limit, rng) >= half))
         largest, *others = powers
@@ -121,7 +120,7 @@ def pilot_table(num_pilots, seed):
     ):
         of = populations(limit)[name]
         rng = np.random.default_rng([seed, 1])
-        large = candidates(*pilot(of, LARGE, rng), None, None)
+        large = ranked(*pilot(of, LARGE, rng))
         known, _ = of_pilot(large, 1, rng)
         for size in (300, 1000):
             powers, counts, refused = [], [], 0

@@ -155,7 +155,7 @@ def control_risks(
     own losses are walked from strict to lenient. Recall and coverage share one
     part of `delta`, precision and risk another, the false positive rate and
     each loss have their own.
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+    Derivation: docs/derivations.md, 'Families of claims'.
 
     Args:
         scores: Scores `(n,)`, higher = surer, of independent samples.

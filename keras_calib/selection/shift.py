@@ -81,10 +81,7 @@ class PriorTest(NamedTuple):
 
 
 class PriorTarget(NamedTuple):
-    """Target of a threshold: a guaranteed risk at a known prior.
-
-    Derivation: docs/derivations.md, 'Other priors and mixtures'.
-    """
+    """Target of a threshold: a guaranteed risk at a known prior."""
 
     prior: np.ndarray
     risk: float
@@ -405,10 +402,7 @@ class MixtureCounts(NamedTuple):
 
 
 class MixtureTarget(NamedTuple):
-    """Target of a threshold: a guaranteed risk in each of the groups.
-
-    Derivation: docs/derivations.md, 'Other priors and mixtures'.
-    """
+    """Target of a threshold: a guaranteed risk in each of the groups."""
 
     risk: float
     delta: float
@@ -612,7 +606,6 @@ def fixed_thresholds(scores: np.ndarray, weight: np.ndarray) -> np.ndarray:
     Tests of samples that are not draws of one population need thresholds that
     these samples did not choose: another share of the data fixes them. The
     last accepts all.
-    Derivation: docs/derivations.md, 'Other priors and mixtures'.
     """
     found = of_scores(Outcomes(scores, np.zeros(len(scores)), weight))
     wanted = np.arange(1, _MOST + 1) / _MOST - 1e-9
