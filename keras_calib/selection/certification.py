@@ -1,6 +1,6 @@
 """What a population's samples certify: the selector's walk, many at once.
 
-The outcome is that of `guarantees.fixed_sequence` or `guarantees.sgr` on
+The outcome is that of `errors` alone, or of a search over coverage, on
 samples drawn from a population. Between two errors p-values only fall, so it
 is enough to test at the errors, where walks start, and at the ends of ties.
 """
@@ -100,12 +100,12 @@ def certified_coverage(
         rate = np.atleast_2d(of.rate)
         errors = float(len(of.mass))
     size = max(1, int(_MOST_EVENTS / (errors + len(of.mass))))
-    walk = _fixed_sequence if method == "ltt" else _search
+    last_of = _fixed_sequence if method == "ltt" else _search
     found = []
     for first in range(0, num_draws, size):
         chosen = np.arange(first, min(first + size, num_draws)) % len(rate)
         draws = _draw(of, rate[chosen], num_samples, rng)
-        rank = walk(draws, num_samples, risk, delta)
+        rank = last_of(draws, num_samples, risk, delta)
         found.append(draws.coverage_of(rank))
     return np.concatenate(found)
 

@@ -30,8 +30,8 @@ from keras_calib.selection.choice import (
     out_of_reach,
     within_reach,
 )
-from keras_calib.selection.claims import errors, first_rank
-from keras_calib.selection.families import alone, every_mixture, walk
+from keras_calib.selection.claims import Claim, errors, first_rank
+from keras_calib.selection.families import alone, every_mixture
 from keras_calib.selection.ladder import (
     Ladder,
     counts_at,
@@ -255,7 +255,8 @@ class PriorTarget(NamedTuple):
                 capacity, coverage, lambda level: -math.log(level), self.delta
             )
             evidence = log_evidence(right, errors, *arguments)
-            return walk(np.exp(-np.maximum(evidence, 0.0)), first, shares)
+            p_value = np.exp(-np.maximum(evidence, 0.0))
+            return alone(Claim(p_value, first, shares), len(threshold))
 
         return PriorTest(threshold, certified, int(rest.sum()), "betting")
 
