@@ -90,10 +90,10 @@ test-jax: .venv-jax/dev
 	@# may be on another kind of processor.
 	cache=$$(mktemp -d); trap 'rm -rf "$$cache"' EXIT; \
 	  KERAS_BACKEND=jax JAX_COMPILATION_CACHE_DIR=$$cache \
-	  .venv-jax/bin/python $(PYTEST) -m "$(PORTABLE)"
+	  .venv-jax/bin/python $(PYTEST) -m "$(PORTABLE)" $(TESTS)
 
 test-torch: .venv-torch/dev
-	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) -m "$(PORTABLE)"
+	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) -m "$(PORTABLE)" $(TESTS)
 
 test-minimum: .venv-minimum/dev
 	KERAS_BACKEND=tensorflow .venv-minimum/bin/python $(PYTEST) \

@@ -28,8 +28,7 @@ from risk_guarantee import (
 )
 
 import keras_calib
-from keras_calib.selection.certification import certified_coverage
-from keras_calib.selection.population import of_pilot
+from keras_calib.selection.certification import certified_coverage, of_pilot
 
 _PILOTS = flags.DEFINE_integer("num_pilots", 10, "Small pilots per row.")
 

@@ -62,7 +62,7 @@ NO_PREDICTIONS = {
             *("DeepEnsemble", "EpochModel"),
             *("MonteCarloDropout", "RecordingModel", "ScheduledFocalModel"),
             *("SharpnessAwareModel", "choose_calibrator_on"),
-            *("export", "fit_workers", "report"),
+            *("export", "report"),
         ),
         _MODEL,
     ),
@@ -89,7 +89,6 @@ NO_PREDICTIONS = {
         "draws a result",
     ),
     "Monitor": "takes answers: tests/monitoring/test_monitor.py",
-    "add_windows": "takes sums: tests/monitoring/test_windows.py",
     "check_certificate": "takes files: tests/exporting/test_certificates.py",
     **dict.fromkeys(
         ("CalibratedDecoder", "DetectionSelector"),
@@ -103,6 +102,5 @@ NO_PREDICTIONS = {
     "plan": "takes a pilot: tests/selection/test_planning.py",
     "recalibrate_file": "takes files: tests/exporting/test_recalibration.py",
     "save_records": "takes a selector: tests/exporting/test_certificates.py",
-    "window_sums": "takes a monitor: tests/monitoring/test_windows.py",
     "clopper_pearson": "takes counts",
 }

@@ -153,17 +153,6 @@ def fed(kind, run_eagerly=False):
     return [keras.ops.convert_to_numpy(v) for v in model.variables]
 
 
-def by_workers(name):
-    """Weights of one of the models after `fit_workers`, with any strategy."""
-    x, y, labels, weight = data_of(name, 91)
-    batches = tf.data.Dataset.from_tensor_slices((x, y, weight)).batch(32)
-    model = network(name)
-    kc.fit_workers(
-        model, batches, epochs=2, validation_data=(x, labels), verbose=0
-    )
-    return [keras.ops.convert_to_numpy(v).tolist() for v in model.variables]
-
-
 def of_two(loss):
     """Losses of the two outputs."""
     config = loss.get_config()
@@ -253,7 +242,6 @@ def main(num_replicas):
         mirrored = [fitted(name) for name in LOSSES]
         mirrored += [two_outputs(of_two(loss)) for loss in TWO.values()]
         parts = gradients([14, 13])
-        shared = {name: by_workers(name) for name in ("crl", "sam")}
         # Last: what fails in one replica leaves the others waiting.
         refused = what_trains_wrongly()
         metrics = [kc.ECE(from_logits=True) for _ in range(2)]
@@ -271,18 +259,11 @@ def main(num_replicas):
     differences = {
         name: float(np.abs(alone[name] - parts[name]).max()) for name in alone
     }
-    workers = {
-        name: largest_differences(
-            (many[list(MODELS).index(name)][0], {}), (values, {})
-        )[0]
-        for name, values in shared.items()
-    }
     alike = zip([*alike, alike[1]], same, strict=True)
     alike = [largest_differences((a, {}), (b, {}))[0] for a, b in alike]
     answer = {
         "alike": alike,
         "readme": page,
-        "workers": workers,
         "gradients": differences,
         "models": models,
         "losses": losses,

@@ -32,7 +32,7 @@ from figures import activations, logits, losses, simplex
 from results.runs import load_network, read_predictions
 from runs.images import image_task
 
-from keras_calib.predictions import batches_of
+from keras_calib.predictions.batches import batches_of
 
 recipe_flags.define()
 _LOSSES = flags.DEFINE_list(

@@ -21,10 +21,8 @@ __all__ = [
     "activation_behind",
     "backing_value",
     "begin_at_epoch",
-    "build_from_batch",
     "callback_model",
     "compiled_metrics",
-    "first_epoch",
     "fit_arguments",
     "in_stateless_scope",
     "is_at_batch_end",
@@ -172,11 +170,6 @@ def begin_at_epoch(model: keras.Model, epoch: int | None) -> None:
     model._initial_epoch = epoch
 
 
-def first_epoch(model: keras.Model, initial_epoch: int) -> int:
-    """Return the first epoch: that of `begin_at_epoch`, or that of `fit`."""
-    return _part(model, "_initial_epoch") or initial_epoch
-
-
 def fit_arguments(model: keras.Model) -> dict[str, Any]:
     """Return the arguments of the `fit` of a model that now runs, or {}.
 
@@ -186,15 +179,6 @@ def fit_arguments(model: keras.Model) -> dict[str, Any]:
         if caller is model and "steps_per_epoch" in values:
             return dict(values)
     return {}
-
-
-def build_from_batch(model: keras.Model, batch: Any) -> None:
-    """Create the variables of a compiled model, its loss and its metrics.
-
-    `fit` does so before its first step. Metrics have no public `build`.
-    Seen in Keras 3.15: `_symbolic_build`.
-    """
-    _part(model, "_symbolic_build")(data_batch=batch)
 
 
 def callback_model(callback: keras.callbacks.Callback) -> keras.Model:

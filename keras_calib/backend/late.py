@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["keras_module", "late_names", "loaded"]
+__all__ = ["keras_module", "late_names"]
 
 
 class _Late:
@@ -57,9 +57,3 @@ def late_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
         return found
 
     return imported
-
-
-def loaded(module: Any) -> Any:
-    """The module itself, for comparisons by `is`."""
-    late = isinstance(module, _Late)
-    return importlib.import_module(module._address) if late else module

@@ -17,6 +17,8 @@ __all__ = [
     "all_rows",
     "assign_sum",
     "check_tensorflow",
+    "is_chief",
+    "num_processes",
     "num_replicas",
     "own_rows",
     "shared_by_replicas",
@@ -35,6 +37,24 @@ def check_tensorflow(what: str) -> None:
                 backend=backend.backend(),
             )
         )
+
+
+def num_processes() -> int:
+    """Number of processes that train together by `keras.distribution`."""
+    if backend.backend() != "jax":
+        return 1
+    import jax
+
+    return jax.process_count()
+
+
+def is_chief() -> bool:
+    """Whether this process, of several that train together, writes files."""
+    if num_processes() == 1:
+        return True
+    import jax
+
+    return jax.process_index() == 0
 
 
 def num_replicas() -> int:

@@ -8,16 +8,18 @@ Floor: beside `losses`, `metrics` and `data`.
 from keras_calib.calibrators.affine import (
     DirichletCalibration,
     MatrixScaling,
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
     VectorScaling,
 )
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.beta import BetaCalibration
 from keras_calib.calibrators.binning import (
     HistogramBinning,
     IsotonicCalibration,
 )
-from keras_calib.calibrators.choice import CalibratorChoice, CandidateScore
 from keras_calib.calibrators.choosing import (
+    CalibratorChoice,
+    CandidateScore,
     choose_calibrator,
     choose_calibrator_on,
 )
@@ -25,15 +27,17 @@ from keras_calib.calibrators.compact_logits import CompactLogits
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.gaussian_process import GaussianProcessCalibration
 from keras_calib.calibrators.local import LocalTemperatureScaling
-from keras_calib.calibrators.logistic import AffineScaling, QuadraticScaling
+from keras_calib.calibrators.logistic import (
+    AffineScaling,
+    BetaCalibration,
+    QuadraticScaling,
+)
 from keras_calib.calibrators.parametrized import ParametrizedTemperatureScaling
 from keras_calib.calibrators.prior import PriorCorrection
-from keras_calib.calibrators.refinement import refinement_nll
-from keras_calib.calibrators.structured import (
-    StructuredMatrixScaling,
-    StructuredVectorScaling,
+from keras_calib.calibrators.temperature import (
+    TemperatureScaling,
+    refinement_nll,
 )
-from keras_calib.calibrators.temperature import TemperatureScaling
 from keras_calib.calibrators.venn_abers import VennAbers
 
 __all__ = [

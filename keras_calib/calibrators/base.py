@@ -1,6 +1,6 @@
 """The base of every calibrator."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -8,8 +8,7 @@ from keras import ops
 
 from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.keras_internals import unlock_variables
-from keras_calib.backend.traced import is_in_live_graph, note_graph
+from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import (
     FittingData,
@@ -20,36 +19,88 @@ from keras_calib.calibrators.folds import check_folds, warn_if_harmful
 from keras_calib.numerics.arrays import (
     as_array,
     as_numbers,
-    fits,
     shape_of,
     to_numpy,
     value_if_eager,
 )
 from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.predictions.fits_on_model import FitsOnModel
+from keras_calib.predictions.collect import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
 
-__all__ = ["Calibrator", "check_shapes", "fitted_array"]
+__all__ = ["Calibrator", "FittedValue", "POSITIVE", "POSITIVE_SHARE", "SHARE"]
 
 _LIMITS = np.finfo("float32")
 _TINY, _LARGEST = float(_LIMITS.tiny), float(_LIMITS.max)
-_ANY, _SHARE = (-_LARGEST, _LARGEST, "finite"), (0.0, 1.0, "in [0, 1]")
-_SCALARS = "temperature", "uniform_share"
-# The ranges of fitted values by name, where they are not any number.
-_RANGES = {
-    "temperature": (_TINY, _LARGEST, "> 0 and finite"),
-    "uniform_share": (_TINY, 1.0, "> 0 and <= 1"),
-    "mixture": _SHARE,
-    "values": _SHARE,
-    "p1": _SHARE,
-    "p0_complement": _SHARE,
-    "thresholds": (0.0, 2.0, "in [0, 1], or 2 at the end of a row"),
-}
+# Ranges of fitted values.
+_ANY = (-_LARGEST, _LARGEST, "finite")
+POSITIVE = (_TINY, _LARGEST, "> 0 and finite")
+SHARE = (0.0, 1.0, "in [0, 1]")
+POSITIVE_SHARE = (_TINY, 1.0, "> 0 and <= 1")
 
 
-def fitted_array(name: str, doc: str) -> property:
-    """The property by which a fitted value is read."""
-    return property(lambda self: self.fitted_value(name), doc=doc)
+class FittedValue(property):
+    """A fitted value of a calibrator: how it is read, and what it must be.
+
+    Args:
+        doc: What it is.
+        *shape: Its shape; none for a number. Equal names are equal sizes.
+        within: Least and largest value, and the rule in words.
+        ascends: Whether no row decreases.
+        filler: What fills shorter rows; None repeats their last entry.
+    """
+
+    def __init__(
+        self,
+        doc: str,
+        *shape: str | int,
+        within: tuple[float, float, str] = _ANY,
+        ascends: bool = False,
+        filler: float | None = None,
+    ):
+        super().__init__(self._read, doc=doc)
+        self.shape = shape
+        self.within = within
+        self.ascends = ascends
+        self.filler = filler
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def _read(self, calibrator: Any) -> Any:
+        value = calibrator.fitted_value(self.name)
+        return value if self.shape else float(value)
+
+    def check(self, array: np.ndarray, by_label: bool) -> None:
+        """Raises unless an array can be it; `by_label` there are several."""
+        name, (low, high, rule) = self.name, self.within
+        is_number = array.ndim <= by_label and array.dtype.kind != "b"
+        if not (self.shape or is_number):
+            raise type_error(f"`{name}` must be a number", value=array)
+        right = (array >= low) & (array <= high)
+        if not right.all():
+            wrong = array[~right][:4].tolist()
+            raise value_error(f"`{name}` must be {rule}", **{name: wrong})
+        falls = (np.diff(np.atleast_2d(array)) < 0).any(axis=-1)
+        if self.ascends and falls.any():
+            raise value_error(
+                f"`{name}` must not decrease within a row",
+                rows=np.flatnonzero(falls)[:4].tolist(),
+            )
+
+    def check_shape(self, array: np.ndarray, sizes: dict[str, int]) -> None:
+        """Raises ValueError for a shape of other sizes; notes new ones."""
+        known = {k: v for k, v in sizes.items() if k in self.shape}
+        right = array.ndim == len(self.shape) and array.size > 0
+        for size, wanted in zip(array.shape, self.shape, strict=False):
+            if isinstance(wanted, str):
+                wanted = sizes.setdefault(wanted, size)
+            right = right and size == wanted
+        if not right:
+            shape = str(self.shape).replace("'", "")
+            raise value_error(
+                f"`{self.name}` must have the shape {shape}",
+                **{f"{self.name}.shape": array.shape, **known},
+            )
 
 
 class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
@@ -61,9 +112,9 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
     -inf where they were. Put it behind a model with `keras.Sequential`, save
     it, or export it. Its configuration has the fitted values, and so do copies.
 
-    A subclass implements `fit_samples`, which sets the fitted values with
-    `set_fitted`, `calibrate`, which maps two or more logits, and
-    `num_parameters`.
+    A subclass declares each `FittedValue` and takes it in its constructor. It
+    implements `fit_samples`, which sets them with `set_fitted`, `calibrate`,
+    which maps two or more logits, and `num_parameters`.
 
     Args:
         name: Name of the layer.
@@ -78,14 +129,17 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
         section 4, https://arxiv.org/abs/1706.04599
     """
 
-    # Names that are constructor arguments, variables and properties alike.
-    fitted_values: tuple[str, ...] = ()
-    # Those of them whose rows do not decrease.
-    ascending: tuple[str, ...] = ()
+    # Constructor arguments, variables and properties alike, by name.
+    fitted_values: Mapping[str, FittedValue] = {}
     # Whether a class without a sample leaves something undetermined.
     needs_every_class = True
     # Whether a fit cannot raise the NLL of its own samples.
     lowers_nll = False
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        own = {k: v for k, v in vars(cls).items() if isinstance(v, FittedValue)}
+        cls.fitted_values = {**cls.fitted_values, **own}
 
     def __init__(self, *, name: str | None = None, **kwargs: Any):
         super().__init__(name=name, **kwargs)
@@ -137,12 +191,17 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
         """
         self.check_labels(labels)
         check_folds(num_folds)
-        samples = read_any(labels, logits, sample_weight, ignore_class)
+        data = labels, logits, sample_weight, ignore_class
+        self.fit_given(data, num_folds, force)
+        return self
+
+    def fit_given(self, data: tuple, num_folds: int, force: bool) -> None:
+        """Reads what `fit` was given, fits, and compares the fit with none."""
+        samples = read_any(*data)
         self.check_enough(samples, force)
         with one_thread_of_blas():
             self.fit_samples(samples)
             warn_if_harmful(self, samples, num_folds)
-        return self
 
     def fit_samples(self, samples: FittingData) -> None:
         """Fits on samples that are read and checked."""
@@ -244,37 +303,9 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
                 they fit any.
             **values: One value for each name in `fitted_values`, float32.
         """
-        # Files identify variables by their order.
-        values = {
-            k: np.asarray(values[k], "float32") for k in self.fitted_values
-        }
-        now = {k: v.shape for k, v in values.items()}
-        known = {k: getattr(self, "_" + k, None) for k in values}
-        before = {k: shape_of(v) for k, v in known.items() if v is not None}
-        if before and before != now:
-            if is_in_live_graph(self):
-                raise value_error(
-                    f"`{type(self).__name__}` must not change its size while a "
-                    "compiled function holds it, such as that of "
-                    "`model.predict`, which would go on with the old fit. Fit "
-                    "a new calibrator and build a new model with it",
-                    before=before,
-                    now=now,
-                )
-            # Delete all of them, as files identify variables by their order.
-            # The next call builds and locks again.
-            unlock_variables(self)
-            self.built = False
-            for name in before:
-                delattr(self, "_" + name)
-            before = {}
-        for name, value in values.items():
-            if not before:
-                variable = self.add_weight(
-                    value.shape, "zeros", trainable=False, name=name
-                )
-                setattr(self, "_" + name, variable)
-            getattr(self, "_" + name).assign(ops.convert_to_tensor(value))
+        self.set_arrays(
+            **{k: np.asarray(values[k], "float32") for k in self.fitted_values}
+        )
         self._num_classes = num_classes
         self.mark_fitted()
 
@@ -293,24 +324,25 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
                 given=list(given),
             )
         for name, array in given.items():
-            is_number = array.ndim <= by_label and array.dtype.kind != "b"
-            if name in _SCALARS and not is_number:
-                raise type_error(f"`{name}` must be a number", value=array)
-            _check_fitted_value(name, array, name in self.ascending)
+            self.fitted_values[name].check(array, by_label)
         return {k: v.astype("float32") for k, v in given.items()}
 
-    def set_known(self, **values: Any) -> None:
-        """Sets values given to the constructor: all of them, or none."""
-        arrays = self.given_arrays(values)
-        names = [k for k in arrays if k not in _SCALARS]
-        counts = {len(np.atleast_1d(arrays[k])) for k in names}
-        if len(counts) > 1:
-            raise value_error(
-                f"{_named(arrays)} must be for the same number of classes",
-                shapes=[v.shape for v in arrays.values()],
-            )
+    def set_known(
+        self, sizes: Mapping[str, int] | None = None, **values: Any
+    ) -> None:
+        """Sets values given to the constructor: all of them, or none.
+
+        `sizes` are known sizes by their names in shapes.
+        """
+        arrays, found = self.given_arrays(values), dict(sizes or {})
+        for name, array in arrays.items():
+            self.fitted_values[name].check_shape(array, found)
         if arrays:
-            self.set_fitted(max(counts, default=None), **arrays)
+            self.set_fitted(self.known_classes(found), **arrays)
+
+    def known_classes(self, sizes: Mapping[str, int]) -> int | None:
+        """Number of classes that given values are for; None for any."""
+        return sizes.get("num_classes")
 
     def _check_classes(self, shape: tuple) -> None:
         num_classes = None if shape[-1] is None else max(shape[-1], 2)
@@ -346,32 +378,6 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
                 "`force=True` fits all the same",
                 samples=count,
                 parameters=needed,
-            )
-
-
-def _check_fitted_value(name: str, array: np.ndarray, ascends: bool) -> None:
-    """Raises ValueError unless a value that was given can be one of a fit."""
-    low, high, rule = _RANGES.get(name, _ANY)
-    right = (array >= low) & (array <= high)
-    if not right.all():
-        wrong = array[~right][:4].tolist()
-        raise value_error(f"`{name}` must be {rule}", **{name: wrong})
-    falls = (np.diff(np.atleast_2d(array)) < 0).any(axis=-1)
-    if ascends and falls.any():
-        raise value_error(
-            f"`{name}` must not decrease within a row",
-            rows=np.flatnonzero(falls)[:4].tolist(),
-        )
-
-
-def check_shapes(arrays: dict[str, np.ndarray], shapes: dict) -> None:
-    """Raises ValueError for values of other shapes; None is any size."""
-    for name, array in arrays.items():
-        if not fits(array.shape, needed := shapes.get(name, array.shape)):
-            raise value_error(
-                f"`{name}` must have the shape that other arguments give it",
-                needed=needed,
-                **{f"{name}.shape": array.shape},
             )
 
 

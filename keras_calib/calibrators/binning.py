@@ -3,6 +3,7 @@
 They use gathers and comparisons only, which every export format supports.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -11,9 +12,9 @@ from keras import ops
 from scipy.optimize import isotonic_regression
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.base import fitted_array
+from keras_calib.calibrators.base import SHARE, FittedValue
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.one_vs_rest import OneVsRest
+from keras_calib.calibrators.one_vs_rest import ROWS, OneVsRest
 from keras_calib.inputs.checks import (
     check_at_least,
     check_at_most,
@@ -29,15 +30,12 @@ __all__ = [
     "interpolate",
     "locate",
     "or_nan",
-    "padded",
     "take",
 ]
 
 
 class _Table(OneVsRest):
     """Abstract: looks up the calibrated q_k of each p_k."""
-
-    values = fitted_array("values", "The calibrated q at each edge or bend.")
 
     def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
         check_at_least("min_prob", min_prob, 0.0)
@@ -98,11 +96,10 @@ class HistogramBinning(_Table):
         empty bins.
     """
 
-    fitted_values = ("upper_edges", "values")
-    ascending = ("upper_edges",)
-    upper_edges = fitted_array(
-        "upper_edges", "Upper ends of the bins; 1 pads rows."
+    upper_edges = FittedValue(
+        "Upper ends of the bins; 1 pads rows.", ROWS, "size", ascends=True
     )
+    values = FittedValue("The q of each bin.", ROWS, "size", within=SHARE)
 
     def __init__(
         self,
@@ -121,36 +118,15 @@ class HistogramBinning(_Table):
         check_in("empty", empty, ("centre", "zero"))
         super().__init__(min_prob=min_prob, name=name, **kwargs)
         self._keep(num_bins=num_bins, edges=edges, empty=empty)
-        self.set_known_rows(upper_edges=upper_edges, values=values)
+        self.set_known(upper_edges=upper_edges, values=values)
         if self.fitted and (self.upper_edges[:, -1] != 1.0).any():
             raise value_error(
                 "`upper_edges` must end with 1 in each row",
                 last=self.upper_edges[:, -1].tolist()[:4],
             )
 
-    def fit_samples(self, samples: FittingData) -> None:
-        edges, values = [], []
-        for probs, labels, weight in self.columns(samples):
-            inner = self._edges_of(probs, weight)
-            # The layer compares them in float32.
-            inner = inner.astype("float32")
-            index = np.searchsorted(inner, probs, side="left")
-            size = len(inner) + 1
-            total = np.bincount(index, weight, minlength=size)
-            positive = labels if weight is None else labels * weight
-            positive = np.bincount(index, positive, minlength=size)
-            upper = np.append(inner, 1.0)
-            centres = (np.append(0.0, inner) + upper) / 2.0
-            share = safe_divide(positive, total.astype("float64"))
-            edges.append(upper)
-            if self.empty == "centre":
-                share = np.where(total > 0, share, centres)
-            values.append(share)
-        self.set_fitted(
-            samples.num_classes,
-            upper_edges=padded(edges),
-            values=padded(values),
-        )
+    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
+        return self._binned
 
     def look_up(self, probs: Any) -> Any:
         index = locate(self._upper_edges, probs)
@@ -160,6 +136,24 @@ class HistogramBinning(_Table):
     def num_parameters(self, num_classes: int) -> int:
         """The bins of one class: each class is fitted on all samples."""
         return self.num_bins
+
+    def _binned(
+        self, probs: np.ndarray, labels: np.ndarray, weight: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Upper ends of the bins of one class, and the value of each."""
+        # The layer compares them in float32.
+        inner = self._edges_of(probs, weight).astype("float32")
+        index = np.searchsorted(inner, probs, side="left")
+        size = len(inner) + 1
+        total = np.bincount(index, weight, minlength=size)
+        positive = labels if weight is None else labels * weight
+        positive = np.bincount(index, positive, minlength=size)
+        upper = np.append(inner, 1.0)
+        share = safe_divide(positive, total.astype("float64"))
+        if self.empty == "centre":
+            centres = (np.append(0.0, inner) + upper) / 2.0
+            share = np.where(total > 0, share, centres)
+        return upper, share
 
     def _edges_of(self, probs: np.ndarray, weight: Any) -> np.ndarray:
         shares = np.arange(1, self.num_bins) / self.num_bins
@@ -210,9 +204,17 @@ class IsotonicCalibration(_Table):
         https://doi.org/10.1145/775047.775151
     """
 
-    fitted_values = ("thresholds", "values")
-    ascending = fitted_values
-    thresholds = fitted_array("thresholds", "p at the bends of q; 2 pads rows.")
+    thresholds = FittedValue(
+        "p at the bends of q; 2 pads rows.",
+        ROWS,
+        "size",
+        within=(0.0, 2.0, "in [0, 1], or 2 at the end of a row"),
+        ascends=True,
+        filler=2.0,
+    )
+    values = FittedValue(
+        "The q at each bend.", ROWS, "size", within=SHARE, ascends=True
+    )
 
     def __init__(
         self,
@@ -224,22 +226,13 @@ class IsotonicCalibration(_Table):
         **kwargs: Any,
     ):
         super().__init__(min_prob=min_prob, name=name, **kwargs)
-        self.set_known_rows(thresholds=thresholds, values=values)
+        self.set_known(thresholds=thresholds, values=values)
 
-    def fit_samples(self, samples: FittingData) -> None:
-        rows = [_isotonic(*column) for column in self.columns(samples)]
-        self.set_fitted(
-            samples.num_classes,
-            thresholds=padded([x for x, _ in rows], 2.0),
-            values=padded([y for _, y in rows]),
-        )
+    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
+        return _isotonic
 
     def look_up(self, probs: Any) -> Any:
         return interpolate(self._thresholds, self._values, probs)
-
-    def num_parameters(self, num_classes: int) -> int:
-        """Two, the least there are: the samples decide where it bends."""
-        return 2
 
 
 def _isotonic(
@@ -279,16 +272,6 @@ def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:
     probs = (key >> 1).view("float32")
     count = np.add.reduceat(positive, starts, dtype="int64")
     return probs[starts], probs[ends - 1], count, ends - starts
-
-
-def padded(rows: list[np.ndarray], filler: float | None = None) -> np.ndarray:
-    """Rows of different lengths as one table; None repeats their last entry."""
-    longest = max(len(row) for row in rows)
-    table = np.empty((len(rows), longest))
-    for line, row in zip(table, rows, strict=True):
-        line[: len(row)] = row
-        line[len(row) :] = row[-1] if filler is None else filler
-    return table
 
 
 def take(table: Any, index: Any) -> Any:

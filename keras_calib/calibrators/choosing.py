@@ -10,12 +10,11 @@ import numpy as np
 from scipy.stats import t as student_t
 
 from keras_calib.backend.errors import type_error, value_error, warn
-from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.choice import (
-    NONE,
-    CalibratorChoice,
-    CandidateScore,
+from keras_calib.calibrators.affine import (
+    StructuredMatrixScaling,
+    StructuredVectorScaling,
 )
+from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.fitting_data import (
     FittingData,
@@ -32,10 +31,6 @@ from keras_calib.calibrators.folds import (
     unfitted_copy,
 )
 from keras_calib.calibrators.logistic import AffineScaling, QuadraticScaling
-from keras_calib.calibrators.structured import (
-    StructuredMatrixScaling,
-    StructuredVectorScaling,
-)
 from keras_calib.calibrators.temperature import TemperatureScaling
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.formulas.binned_errors import calibration_error
@@ -44,11 +39,12 @@ from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import is_wrong, top1
-from keras_calib.predictions.collect import predicted_batches
-from keras_calib.predictions.fits_on_model import check_data_set
+from keras_calib.predictions.collect import check_data_set, predicted_batches
 from keras_calib.predictions.outputs import read_as
 
 __all__ = [
+    "CalibratorChoice",
+    "CandidateScore",
     "choose_calibrator",
     "choose_calibrator_on",
 ]
@@ -65,6 +61,80 @@ _MANY_CLASSES = (EnsembleTemperatureScaling, StructuredVectorScaling)
 # Most classes for a matrix among the default candidates.
 _MATRIX = 100
 _NUM_BINS = 15
+# The candidate that is no calibrator.
+_NONE = "none"
+
+
+class CandidateScore(NamedTuple):
+    """What cross-validation found of one candidate.
+
+    Attributes:
+        name: Name of the candidate; `"none"` is no calibrator.
+        nll: Mean NLL of samples that each fit left out, in nats.
+        difference: That NLL less that of no calibrator; below 0 helps.
+        interval: Confidence interval `(low, high)` of the difference, paired
+            by sample.
+        behind: That NLL less that of the best candidate, >= 0.
+        error: Standard error of `behind`, paired by sample.
+        ece: ECE of the same predictions, 15 equal-width bins.
+        seconds: Time of all its fits.
+        note: Why a candidate was not tried, or `""`.
+    """
+
+    name: str
+    nll: float
+    difference: float
+    interval: tuple[float, float]
+    behind: float
+    error: float
+    ece: float
+    seconds: float
+    note: str = ""
+
+
+class CalibratorChoice(NamedTuple):
+    """The calibrator that `choose_calibrator` chose, and why.
+
+    Its text is the table of all candidates and the reason.
+
+    Attributes:
+        calibrator: The chosen calibrator, fitted on all samples. For
+            `"none"` it is a temperature of 1.
+        name: Name of the chosen candidate.
+        reason: The reason, in a sentence.
+        candidates: A `CandidateScore` of each candidate, the simplest first.
+        level: Level of the intervals.
+    """
+
+    calibrator: Calibrator
+    name: str
+    reason: str
+    candidates: tuple[CandidateScore, ...]
+    level: float
+
+    def table(self) -> str:
+        """The scores as a Markdown table, the chosen candidate in bold."""
+        level = f"{100 * self.level:g} %"
+        rows = [
+            f"| calibrator | held-out NLL | less none ({level}) | ECE | s |",
+            "|---|---:|---:|---:|---:|",
+        ]
+        for x in self.candidates:
+            name = f"**{x.name}**" if x.name == self.name else x.name
+            if x.note:
+                rows.append(f"| {name} | {x.note} | | | |")
+                continue
+            low, high = x.interval
+            change = f"{x.difference:+.4f} ({low:+.4f} to {high:+.4f})"
+            change = "" if x.name == _NONE else change
+            rows.append(
+                f"| {name} | {x.nll:.4f} | {change} | {x.ece:.4f} "
+                f"| {x.seconds:.2f} |"
+            )
+        return "\n".join(rows)
+
+    def __str__(self) -> str:
+        return f"{self.table()}\n\n{self.reason}"
 
 
 def choose_calibrator(
@@ -140,7 +210,7 @@ def choose_calibrator(
     fold = stratified_folds(samples, num_folds, seed)
     trials = {name: _tried(x, samples, fold) for name, x in named.items()}
     notes = {name: x.note for name, x in trials.items() if x.note}
-    if {*notes, NONE} == {*named}:
+    if {*notes, _NONE} == {*named}:
         raise value_error(
             "`candidates` must hold one that these data can fit", **notes
         )
@@ -150,11 +220,11 @@ def choose_calibrator(
     losses = {k: x.losses for k, x in trials.items() if not x.note}
     chosen, best, reason = _chosen(losses, samples)
     scores = tuple(
-        _score(name, trial, losses[NONE], losses[best], samples, tail)
+        _score(name, trial, losses[_NONE], losses[best], samples, tail)
         for name, trial in trials.items()
     )
     calibrator: Calibrator = TemperatureScaling(temperature=1.0)
-    if chosen != NONE:
+    if chosen != _NONE:
         calibrator = unfitted_copy(named[chosen])
         with one_thread_of_blas():
             calibrator.fit_samples(samples)
@@ -257,7 +327,7 @@ def _named(candidates: Any, num_classes: int) -> dict[str, Any]:
                 "`candidates` must have different names: give a dict of them",
                 names=[getattr(x, "name", repr(x)) for x in several],
             )
-    if not candidates or NONE in candidates:
+    if not candidates or _NONE in candidates:
         raise value_error(
             '`candidates` must hold a calibrator, none of them named "none"',
             candidates=list(candidates),
@@ -275,7 +345,7 @@ def _named(candidates: Any, num_classes: int) -> dict[str, Any]:
                 "wrap the choice",
                 **{f"candidates[{name!r}]": type(calibrator).__name__},
             )
-    return {NONE: None, **candidates}
+    return {_NONE: None, **candidates}
 
 
 class _Trial(NamedTuple):
@@ -364,13 +434,13 @@ def _warn_of_harm(losses: dict[str, np.ndarray], samples: FittingData) -> None:
     harmful = [
         name
         for name, loss in losses.items()
-        if is_harmful(loss - losses[NONE], samples)
+        if is_harmful(loss - losses[_NONE], samples)
     ]
     if harmful:
         warn(
             f"{', '.join(harmful)}: on samples left out of the fit, the NLL is "
             "higher than without a calibrator. Do not use them on such data, "
-            f"or fit them on more. Received: n={len(losses[NONE])}"
+            f"or fit them on more. Received: n={len(losses[_NONE])}"
         )
 
 

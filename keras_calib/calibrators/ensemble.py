@@ -8,7 +8,12 @@ from keras import ops
 from scipy.optimize import minimize
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.base import Calibrator, fitted_array
+from keras_calib.calibrators.base import (
+    POSITIVE,
+    SHARE,
+    Calibrator,
+    FittedValue,
+)
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
@@ -59,9 +64,9 @@ class EnsembleTemperatureScaling(Calibrator):
         1.01.
     """
 
-    fitted_values = ("temperature", "mixture")
-    mixture = fitted_array("mixture", "The shares m of the three parts.")
     needs_every_class = False
+    temperature = FittedValue("The fitted temperature.", within=POSITIVE)
+    mixture = FittedValue("The shares m of the parts.", 3, within=SHARE)
 
     def __init__(
         self,
@@ -76,20 +81,12 @@ class EnsembleTemperatureScaling(Calibrator):
         super().__init__(name=name, **kwargs)
         self._keep(objective=objective)
         self.lowers_nll = objective == "nll"
-        known = {"temperature": temperature, "mixture": mixture}
-        if arrays := self.given_arrays(known):
-            shares = arrays["mixture"]
-            if shares.shape != (3,) or abs(shares.sum() - 1) > 1e-5:
-                raise value_error(
-                    "`mixture` must be three shares >= 0 that sum to 1",
-                    mixture=mixture,
-                )
-            self.set_fitted(None, **arrays)
-
-    @property
-    def temperature(self) -> float:
-        """The fitted temperature."""
-        return float(self.fitted_value("temperature"))
+        self.set_known(temperature=temperature, mixture=mixture)
+        if self.fitted and abs(self.mixture.sum() - 1) > 1e-5:
+            raise value_error(
+                "`mixture` must be three shares >= 0 that sum to 1",
+                mixture=mixture,
+            )
 
     def fit_samples(self, samples: FittingData) -> None:
         read = supported_samples(samples)

@@ -1,23 +1,24 @@
 """The bases of layers that are fitted on held-out data."""
 
 import weakref
-from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
-from keras_calib.backend.errors import invalid, type_error, warn
+from keras_calib.backend.errors import invalid, type_error, value_error, warn
+from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import forget_constants, is_in_live_graph
 from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers, shape_of, value_if_eager
 
-__all__ = ["DependentLayer", "FittedLayer"]
+__all__ = ["DEPENDENTS", "FittedLayer"]
 
 # Longer arrays are shown by their shape.
 _SHOWN = 4
 # Layers that are told when a part of theirs is fitted, by this part.
-_DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 class FittedLayer(keras.layers.Layer):
@@ -28,6 +29,8 @@ class FittedLayer(keras.layers.Layer):
     num_fits = 0
     # Whether each output is one of two classes, not one of many.
     reads_labels = False
+    # What a user who forgot to fit it has to call.
+    how_to_fit = "`fit(labels, logits)` with held-out data"
     # Set once the operation of a traced graph caused a warning.
     _has_told = False
 
@@ -38,10 +41,7 @@ class FittedLayer(keras.layers.Layer):
     def __call__(self, logits, *args, **kwargs):
         inputs = self.read_inputs(logits)
         if self._fitted and kwargs.get("from_logits", True):
-            logits = inputs[0] if isinstance(inputs, list) else inputs
-            self._has_told = check_call(
-                logits, "logits", self._has_told, self.reads_labels
-            )
+            self.check_inputs(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
     def read_inputs(self, inputs: Any) -> Any:
@@ -49,10 +49,65 @@ class FittedLayer(keras.layers.Layer):
         # Keras would drop the mask of a masked array.
         return as_numbers(inputs, "logits")
 
+    def check_inputs(self, inputs: Any) -> None:
+        """Tells of logits that look like probabilities."""
+        logits = inputs[0] if isinstance(inputs, list) else inputs
+        self._has_told = check_call(
+            logits, "logits", self._has_told, self.reads_labels
+        )
+
     @property
     def fitted(self) -> bool:
         """Whether `fit` has run, or the fitted values were given."""
         return self._fitted
+
+    def set_arrays(self, **values: Any) -> None:
+        """Sets fitted variables, and makes those that the layer lacks.
+
+        The variable of `x` is `self._x`, and None deletes it. If one has
+        another shape than before, all are made anew, in the order of their
+        names: files identify variables by their order.
+
+        Args:
+            **values: All fitted values of the layer. An int32 array stays one,
+                anything else becomes float32.
+
+        Raises:
+            ValueError: If shapes change while a compiled function, which would
+                go on with the old values, holds the layer. Nothing changes.
+        """
+        arrays = {k: _fixed(v) for k, v in values.items() if v is not None}
+        now = {k: v.shape for k, v in arrays.items()}
+        known = {k: getattr(self, f"_{k}", None) for k in values}
+        before = {k: shape_of(v) for k, v in known.items() if v is not None}
+        if before != now:
+            if before and is_in_live_graph(self):
+                raise value_error(
+                    f"`{type(self).__name__}` must not change its size while a "
+                    "compiled function holds it, such as that of "
+                    "`model.predict`, which would go on with the old fit. Fit "
+                    "a new one and build a new model with it",
+                    before=before,
+                    now=now,
+                )
+            built = bool(getattr(self, "built", False))
+            if before or built:
+                # The next call builds and locks again.
+                unlock_variables(self)
+                self.built = False
+            for name in before:
+                delattr(self, f"_{name}")
+            for name, array in arrays.items():
+                variable = self.add_weight(
+                    array.shape,
+                    "zeros",
+                    dtype=array.dtype.name,
+                    trainable=False,
+                    name=name,
+                )
+                setattr(self, f"_{name}", variable)
+        for name, array in arrays.items():
+            getattr(self, f"_{name}").assign(ops.convert_to_tensor(array))
 
     def mark_fitted(self) -> None:
         """Notes a fit; whoever sets the fitted values calls it last."""
@@ -64,7 +119,7 @@ class FittedLayer(keras.layers.Layer):
                 "go on with its earlier fit, which is a constant of theirs: "
                 "compile them anew"
             )
-        for layer in [*_DEPENDENTS.get(self, ())]:
+        for layer in [*DEPENDENTS.get(self, ())]:
             layer.part_was_fitted()
 
     def check_fitted(self) -> None:
@@ -73,7 +128,7 @@ class FittedLayer(keras.layers.Layer):
             raise RuntimeError(
                 invalid(
                     f"`{type(self).__name__}` must be fitted before use: call "
-                    "`fit(labels, logits)` with held-out data",
+                    f"{self.how_to_fit}",
                     fitted=False,
                 )
             )
@@ -103,56 +158,9 @@ class FittedLayer(keras.layers.Layer):
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
-class DependentLayer(FittedLayer):
-    """Abstract: a layer whose `_threshold` is for one fit of its parts."""
-
-    _threshold: Any = None
-    # Fits of the parts when the threshold was chosen.
-    _fits: list[int] | None = None
-
-    def parts(self) -> list[Any]:
-        """Layers and functions for whose scores the threshold is."""
-        raise NotImplementedError
-
-    def check_fitted(self) -> None:
-        """Raises RuntimeError before `fit`, and if a part was fitted later."""
-        super().check_fitted()
-        parts = self.parts()
-        pairs = zip(parts, _fits_of(parts), self._fits or (), strict=False)
-        again = [type(x).__name__ for x, now, then in pairs if now != then]
-        if again:
-            raise RuntimeError(
-                invalid(
-                    "`calibrator` and `score` must be those for which the "
-                    "threshold was chosen, and were fitted again: call `fit` "
-                    "of the selector, with data that they were not fitted on",
-                    fitted_again=again,
-                )
-            )
-
-    def note_fits(self) -> None:
-        """Notes for which fits of its parts the threshold was chosen."""
-        self._fits = _fits_of(self.parts())
-        for part in self.parts():
-            if isinstance(part, FittedLayer):
-                _DEPENDENTS.setdefault(part, weakref.WeakSet()).add(self)
-
-    def part_was_fitted(self) -> None:
-        """Rejects everything: compiled functions do not check the fits."""
-        shape = tuple(self._threshold.shape)
-        # Not even an infinite score reaches it.
-        self._threshold.assign(np.full(shape, np.nan, "float32"))
-        if is_in_live_graph(self):
-            warn(
-                f"Compiled functions with `{type(self).__name__}` accept "
-                "nothing from now on, as a part of it was fitted again: call "
-                "`fit` of the selector too, with other data"
-            )
-
-
-def _fits_of(parts: Iterable[Any]) -> list[int]:
-    """How often each part was fitted; 0 for what is not ours."""
-    return [getattr(part, "num_fits", 0) for part in parts]
+def _fixed(value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    return array if array.dtype == "int32" else array.astype("float32")
 
 
 def _shown(name: str, value: Any) -> str:

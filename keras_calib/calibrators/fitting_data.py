@@ -146,6 +146,23 @@ class FittingData(NamedTuple):
                 total += value
         return totals
 
+    def moments(
+        self, features: Callable[[np.ndarray], np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        """Mean and variance of features of the logits, and sum of weights."""
+
+        def sums_of(block):
+            weight = block.weights()
+            return weight @ features(block.logits), weight.sum()
+
+        def squares_of(block):
+            x = features(block.logits) - mean
+            return (block.weights() @ np.square(x),)
+
+        first, total = self.sums(sums_of)
+        mean = first / total
+        return mean, self.sums(squares_of)[0] / total, float(total)
+
     def visit(
         self, of_block: Callable[["FittingData", Any], None], size: int = _BLOCK
     ) -> None:

@@ -1,31 +1,25 @@
-"""Local temperature scaling."""
+"""Local temperature scaling.
 
-from typing import Any, Self
+A tree of convolutions gives each pixel a temperature. Its leaves are filters
+of the logits; gates, which are filters too, mix them level by level.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
+from scipy.stats import t
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.base import Calibrator, check_shapes, fitted_array
+from keras_calib.backend.products import exact_products
+from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.fitting_data import (
     FittingData,
     checked_batches,
     read_samples,
-)
-from keras_calib.calibrators.local_data import (
-    check_maps,
-    filter_shapes,
-    image_of,
-    images_of,
-    joined_batches,
-)
-from keras_calib.calibrators.local_network import (
-    Training,
-    TreeShape,
-    TreeWeights,
-    train_tree,
-    tree_temperature,
 )
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
@@ -36,15 +30,70 @@ from keras_calib.inputs.checks import (
     check_integer,
 )
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
+from keras_calib.numerics.arrays import as_numbers, fits, shape_of, to_numpy
 from keras_calib.numerics.softmax import filled, is_ruled_out
-from keras_calib.predictions.batches import Batch
+from keras_calib.predictions.batches import Examples
 from keras_calib.predictions.collect import labels_of, logits_of
 
-__all__ = ["LocalTemperatureScaling"]
+__all__ = [
+    "LocalTemperatureScaling",
+    "TreeShape",
+    "start_weights",
+    "tree_temperature",
+]
 
-_FILTERS = ("kernel", "bias")
-_IMAGE_FILTERS = ("image_kernel", "image_bias")
+# softplus(_ONE) = 1, so that a tree of zeros leaves the temperature as it is.
+_ONE = math.log(math.e - 1.0)
+# Least share of the global temperature: no pixel is divided by 0.
+_FLOOR = 1e-3
+# Confidence, one-sided, that a tree is better than the global temperature.
+_SURE = 0.95
+# Spread of the filters of gates at the start, of standardised logits.
+_GATES = 1.0
+
+
+class TreeShape(NamedTuple):
+    """Shape of the tree: levels, size and dilation of its filters."""
+
+    depth: int
+    kernel_size: int
+    dilation_rate: int
+
+    @property
+    def leaves(self) -> int:
+        """Number of filters of the logits whose values are mixed."""
+        return 2**self.depth
+
+    def channels(self, use_image: bool) -> int:
+        """Filters of the logits: leaves, gates, and a gate of the image."""
+        return 2 * self.leaves - 1 + int(use_image)
+
+
+class _TreeWeights(NamedTuple):
+    """Filters `(size, size, inputs, outputs)`; those of images if used."""
+
+    kernel: Any
+    bias: Any
+    image_kernel: Any = None
+    image_bias: Any = None
+
+
+class _DenseData(NamedTuple):
+    """Held-out images: ids or soft labels, logits, weights of pixels."""
+
+    labels: np.ndarray
+    logits: np.ndarray
+    weight: np.ndarray  # 0 where a pixel does not count
+    image: np.ndarray | None = None
+
+    @property
+    def inputs(self) -> list[np.ndarray]:
+        """What the network takes: logits, and images if used."""
+        return [x for x in (self.logits, self.image) if x is not None]
+
+    def rows(self, part: np.ndarray) -> "_DenseData":
+        """Some of the images."""
+        return _DenseData._make(x if x is None else x[part] for x in self)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -64,6 +113,10 @@ class LocalTemperatureScaling(Calibrator):
     of pixels. They begin where T(x) = T_0, and the epoch of the least NLL on
     images that are left out wins. T_0 stays unless a t-test over these images
     finds a gain, at the level of 5 %.
+
+    `fit` takes three images or more of one size: class ids `(n, height, width)`
+    and logits `(n, height, width, num_classes)`. Images that are left out
+    replace its folds, so `num_folds` is not used.
 
     Args:
         use_image: Whether T depends on the image too. `fit` and calls then
@@ -110,10 +163,15 @@ class LocalTemperatureScaling(Calibrator):
     """
 
     needs_every_class = False
-    kernel = fitted_array("kernel", "Filters of the logits.")
-    bias = fitted_array("bias", "Biases of these filters.")
-    image_kernel = fitted_array("image_kernel", "Filter of the image.")
-    image_bias = fitted_array("image_bias", "Bias of that filter.")
+    temperature = FittedValue("The fitted T_0.", within=POSITIVE)
+    kernel = FittedValue(
+        "Filters of the logits.", "size", "size", "num_classes", "filters"
+    )
+    bias = FittedValue("Biases of these filters.", "filters")
+    image_kernel = FittedValue(
+        "Filter of the image.", "size", "size", "channels", 1
+    )
+    image_bias = FittedValue("Bias of that filter.", 1)
 
     def __init__(
         self,
@@ -175,63 +233,30 @@ class LocalTemperatureScaling(Calibrator):
             seed=seed,
         )
         self.tree = TreeShape(depth, kernel_size, dilation_rate)
-        self.fitted_values = ("temperature", *_FILTERS)
-        if use_image:
-            self.fitted_values += _IMAGE_FILTERS
-        values = {
-            "temperature": temperature,
-            "kernel": kernel,
-            "bias": bias,
-            "image_kernel": image_kernel,
-            "image_bias": image_bias,
-        }
-        if arrays := self.given_arrays(values):
-            check_shapes(arrays, filter_shapes(self.tree, use_image))
-            self.set_fitted(arrays["kernel"].shape[2], **arrays)
+        if not use_image:
+            names = ("temperature", "kernel", "bias")
+            self.fitted_values = {k: self.fitted_values[k] for k in names}
+        filters = self.tree.channels(use_image)
+        self.set_known(
+            {"size": kernel_size, "filters": filters},
+            temperature=temperature,
+            kernel=kernel,
+            bias=bias,
+            image_kernel=image_kernel,
+            image_bias=image_bias,
+        )
 
-    @property
-    def temperature(self) -> float:
-        """The fitted T_0."""
-        return float(self.fitted_value("temperature"))
-
-    def fit(
-        self,
-        labels: Any,
-        logits: Any = None,
-        sample_weight: Any = None,
-        *,
-        ignore_class: int | None = None,
-        num_folds: int = 0,
-        force: bool = False,
-    ) -> Self:
-        """Fits on the logits of held-out images and returns self.
-
-        Args:
-            labels: Class ids `(n, height, width)`, or one-hot or soft labels
-                `(n, height, width, num_classes)`. Without `logits`: batches
-                of (labels, logits) or (labels, logits, sample_weight) of
-                images of one size.
-            logits: Logits `(n, height, width, num_classes)`, or `(n, height,
-                width, 1)` for the second of two classes. With `use_image`:
-                `(logits, image)`, image `(n, height, width, channels)`.
-            sample_weight: Weights of pixels `(n, height, width)`, or of
-                images `(n,)`.
-            ignore_class: Class id of the pixels to leave out, such as 255.
-            num_folds: Not used: images that are left out replace folds.
-            force: Fit even with fewer pixels than parameters.
-
-        Raises:
-            ValueError: If shapes do not fit, a logit is not finite, or there
-                are fewer than three images or two classes. The layer then keeps
-                its previous fit.
-        """
-        self.check_labels(labels)
+    def fit_given(self, data: tuple, num_folds: int, force: bool) -> None:
+        """Reads images and fits; those left out replace folds."""
+        labels, logits, sample_weight, ignore_class = data
         if logits is None:
             batches = checked_batches(labels, sample_weight)
-            labels, logits, sample_weight = joined_batches(batches, self._parts)
+            labels, logits, sample_weight = _joined_batches(
+                batches, self._parts
+            )
         logits, image = self._parts(logits)
         logits = to_numpy(logits)
-        check_maps(logits, image, self._channels())
+        _check_maps(logits, image, self._channels())
         if len(logits) < 3:
             raise value_error(
                 "`logits` must be those of three images or more, of which two "
@@ -248,13 +273,11 @@ class LocalTemperatureScaling(Calibrator):
             )
         self.check_enough(samples, force)
         samples = supported_samples(samples)
-        data = images_of(samples, logits.shape[:3], image)
+        data = _images_of(samples, logits.shape[:3], image)
         temperature = optimal_temperature(samples)
-        how = Training(*(getattr(self, k) for k in Training._fields))
-        weights = train_tree(data, temperature, self.tree, how)
+        weights = _train_tree(data, temperature, self)
         found = {k: v for k, v in weights._asdict().items() if v is not None}
         self.set_fitted(samples.num_classes, temperature=temperature, **found)
-        return self
 
     def fit_samples(self, samples: FittingData) -> None:
         raise value_error(
@@ -263,7 +286,7 @@ class LocalTemperatureScaling(Calibrator):
             samples=len(samples.logits),
         )
 
-    def read_predicted(self, batch: Batch, reading: ReadOptions) -> tuple:
+    def read_predicted(self, batch: Examples, reading: ReadOptions) -> tuple:
         """Labels, whole maps of logits or also images, and weights."""
         if reading.pixels_per_image is not None:
             raise value_error(
@@ -273,7 +296,7 @@ class LocalTemperatureScaling(Calibrator):
             )
         logits: Any = logits_of(batch, reading)
         if self.use_image:
-            logits = logits, image_of(batch.inputs)
+            logits = logits, _image_of(batch.inputs)
         return labels_of(batch), logits, batch.sample_weight
 
     def call(self, inputs, *, from_logits=True):
@@ -290,7 +313,7 @@ class LocalTemperatureScaling(Calibrator):
         """
         self.check_fitted()
         logits, image = self._parts(inputs)
-        check_maps(logits, image, self._channels())
+        _check_maps(logits, image, self._channels())
         return self.mapped(
             lambda z: z / self._temperatures(z, image), logits, from_logits
         )
@@ -304,7 +327,7 @@ class LocalTemperatureScaling(Calibrator):
         """
         self.check_fitted()
         outputs, image = self._parts(inputs)
-        check_maps(outputs, image, self._channels())
+        _check_maps(outputs, image, self._channels())
         logits, _ = self.model_logits(outputs, from_logits)
         return self._temperatures(ops.cast(logits, "float32"), image)[..., 0]
 
@@ -321,7 +344,7 @@ class LocalTemperatureScaling(Calibrator):
         found = [getattr(self, "_" + name) for name in self.fitted_values]
         if image is not None:
             image = ops.cast(image, "float32")
-        weights = TreeWeights(*found[1:])
+        weights = _TreeWeights(*found[1:])
         share = tree_temperature(filled(logits), image, weights, self.tree)
         return found[0] * share
 
@@ -349,3 +372,321 @@ class LocalTemperatureScaling(Calibrator):
         """Channels of the image, known once fitted."""
         known = self.use_image and self.fitted
         return shape_of(self._image_kernel)[2] if known else None
+
+
+def tree_temperature(
+    logits: Any, image: Any, weights: _TreeWeights, shape: TreeShape
+) -> Any:
+    """Temperature of each pixel `(batch, height, width, 1)`, of mean 1."""
+    maps = _filtered(logits, weights.kernel, shape) + weights.bias
+    values, gates = maps[..., : shape.leaves], maps[..., shape.leaves :]
+    gates, used = ops.sigmoid(gates), 0
+    for level in reversed(range(shape.depth)):
+        count = 2**level
+        gate = gates[..., used : used + count]
+        values = gate * values[..., :count] + (1.0 - gate) * values[..., count:]
+        used += count
+    if image is not None:
+        of_image = _filtered(image, weights.image_kernel, shape)
+        gate = gates[..., used:]
+        values = gate * values + (1.0 - gate) * (of_image + weights.image_bias)
+    return ops.maximum(ops.softplus(values + _ONE), _FLOOR)
+
+
+@exact_products
+def _filtered(x: Any, kernel: Any, shape: TreeShape) -> Any:
+    """Filters over pixels; beyond the edge the outermost ones go on."""
+    reach = shape.dilation_rate * (shape.kernel_size // 2)
+    if reach:
+        first, last = [x[:, :1]] * reach, [x[:, -1:]] * reach
+        x = ops.concatenate([*first, x, *last], axis=1)
+        first, last = [x[:, :, :1]] * reach, [x[:, :, -1:]] * reach
+        x = ops.concatenate([*first, x, *last], axis=2)
+    return ops.conv(
+        x,
+        kernel,
+        padding="valid",
+        data_format="channels_last",
+        dilation_rate=shape.dilation_rate,
+    )
+
+
+def start_weights(
+    shape: TreeShape, num_classes: int, num_channels: int | None, seed: int
+) -> _TreeWeights:
+    """Leaves of zero, which give 1 everywhere, and random gates.
+
+    With equal gates all leaves would stay equal.
+    """
+    rng = np.random.default_rng(seed)
+    outputs = shape.channels(num_channels is not None)
+    size = (shape.kernel_size, shape.kernel_size)
+    kernel = rng.normal(size=(*size, num_classes, outputs))
+    kernel *= _GATES / math.sqrt(kernel[..., 0].size)
+    kernel[..., : shape.leaves] = 0.0
+    bias = np.zeros(outputs)
+    if num_channels is None:
+        return _TreeWeights(kernel, bias)
+    return _TreeWeights(
+        kernel, bias, np.zeros((*size, num_channels, 1)), np.zeros(1)
+    )
+
+
+def _train_tree(
+    data: _DenseData, temperature: float, how: LocalTemperatureScaling
+) -> _TreeWeights:
+    """Weights of the least NLL on images that are left out of the training.
+
+    They are those of the start unless the gain over the global temperature is
+    clear on these images, by a t-test, and above 0 on all.
+    """
+    count = len(data.logits)
+    order = np.random.default_rng(how.seed).permutation(count)
+    held = min(max(2, round(how.validation_fraction * count)), count - 1)
+    training, held_out, everything = (
+        _Batches(images, how.batch_size)
+        for images in (data.rows(order[held:]), data.rows(order[:held]), data)
+    )
+    training.shuffle(how.seed)
+    channels = None if data.image is None else data.image.shape[-1]
+    start = start_weights(how.tree, data.logits.shape[-1], channels, how.seed)
+    pixels = max(int(np.count_nonzero(training.data.weight)), 1)
+    ridge = keras.regularizers.L2(0.5 * how.strength / pixels)
+    tree = _Tree(start, how.tree, temperature, data, ridge)
+    model = _compiled(tree, data, how.learning_rate)
+    before = everything.losses(model)
+    stop = keras.callbacks.EarlyStopping(
+        "val_nll", mode="min", patience=how.patience, restore_best_weights=True
+    )
+    model.fit(
+        training,
+        epochs=how.epochs,
+        validation_data=held_out,
+        shuffle=False,
+        callbacks=[stop],
+        verbose=0,
+    )
+    gains = before - everything.losses(model)
+    left_out = gains[order[:held]]
+    error = left_out.std(ddof=1) / np.sqrt(held)
+    clear = left_out.mean() > t.ppf(_SURE, held - 1) * error
+    if clear and gains.sum() > 0.0:
+        return tree.weights_of_logits()
+    return start
+
+
+def _compiled(
+    tree: keras.layers.Layer, data: _DenseData, learning_rate: float
+) -> keras.Model:
+    inputs = [
+        keras.Input((None, None, x.shape[-1]), name=f"tree_input_{i}")
+        for i, x in enumerate(data.inputs)
+    ]
+    model = keras.Model(inputs, tree(inputs), name="local_temperatures")
+    name = "CategoricalCrossentropy"
+    name = name if data.labels.ndim == 4 else f"Sparse{name}"
+    # The loss of an epoch has the ridge, the metric has not.
+    model.compile(
+        keras.optimizers.Adam(learning_rate),
+        loss=getattr(keras.losses, name)(from_logits=True),
+        weighted_metrics=[
+            getattr(keras.metrics, name)(from_logits=True, name="nll")
+        ],
+    )
+    return model
+
+
+class _Tree(keras.layers.Layer):
+    """Logits by the temperatures of a tree, of standardised inputs."""
+
+    def __init__(
+        self,
+        start: _TreeWeights,
+        shape: TreeShape,
+        temperature: float,
+        data: _DenseData,
+        ridge: keras.regularizers.Regularizer,
+    ):
+        super().__init__(dtype="float32", name="tree")
+        self.tree_shape, self.temperature = shape, temperature
+        self.scales = [_scale(x, data.weight) for x in data.inputs]
+        self.filters = []
+        for i, value in enumerate(start):
+            if value is not None:
+                weight = self.add_weight(
+                    shape=value.shape,
+                    initializer="zeros",
+                    regularizer=ridge if value.ndim > 1 else None,
+                    name=f"filter_{i}",
+                )
+                weight.assign(ops.convert_to_tensor(value, "float32"))
+                self.filters.append(weight)
+
+    def call(self, inputs):
+        standard = [
+            (x - ops.convert_to_tensor(mean)) / ops.convert_to_tensor(scale)
+            for x, (mean, scale) in zip(inputs, self.scales, strict=True)
+        ]
+        image = standard[1] if len(standard) > 1 else None
+        weights = _TreeWeights(*self.filters)
+        share = tree_temperature(standard[0], image, weights, self.tree_shape)
+        return inputs[0] / (self.temperature * share)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape[0]
+
+    def weights_of_logits(self) -> _TreeWeights:
+        """Filters of inputs as they are, which hold their scales."""
+        found = [to_numpy(x).astype("float64") for x in self.filters]
+        for i, (mean, scale) in enumerate(self.scales):
+            kernel = found[2 * i] / scale[:, None]
+            found[2 * i] = kernel
+            found[2 * i + 1] -= np.einsum("xyij,i->j", kernel, mean)
+        return _TreeWeights(*found)
+
+
+class _Batches(keras.utils.PyDataset):
+    """Batches of images, in a new order at each epoch if told to."""
+
+    def __init__(self, data: _DenseData, batch_size: int):
+        super().__init__()
+        self.data, self.batch_size = data, batch_size
+        self.order = np.arange(len(data.logits))
+        self.random: np.random.Generator | None = None
+
+    def shuffle(self, seed: int) -> None:
+        """From now on each epoch has an order of its own."""
+        self.random = np.random.default_rng(seed)
+        self.on_epoch_end()
+
+    def on_epoch_end(self):
+        if self.random is not None:
+            self.order = self.random.permutation(len(self.order))
+
+    def __len__(self):
+        return -(-len(self.order) // self.batch_size)
+
+    def __getitem__(self, index):
+        start = index * self.batch_size
+        batch = self.data.rows(self.order[start : start + self.batch_size])
+        # Keras reads a list as one structure, and a tuple as x, y, weight.
+        return tuple(batch.inputs), batch.labels, batch.weight
+
+    def losses(self, model: keras.Model) -> np.ndarray:
+        """Sum of the NLL over the pixels of each image, in order."""
+        found = []
+        for inputs, labels, weight in (self[i] for i in range(len(self))):
+            z = to_numpy(model.predict_on_batch(list(inputs)), "float64")
+            z -= z.max(axis=-1, keepdims=True)
+            log_sum = np.log(np.exp(z).sum(axis=-1))
+            if labels.ndim == 4:
+                target = np.sum(labels * z, axis=-1)
+            else:
+                target = np.take_along_axis(z, labels[..., None], axis=-1)[
+                    ..., 0
+                ]
+            found.append(np.sum(weight * (log_sum - target), axis=(1, 2)))
+        return np.concatenate(found)
+
+
+def _scale(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and spread of each channel, float32, image by image."""
+    sums = np.zeros((2, x.shape[-1]))
+    for one, of_pixels in zip(x, weight, strict=True):
+        rows = one[of_pixels > 0].astype("float64")
+        sums += [rows.sum(axis=0), np.square(rows).sum(axis=0)]
+    mean, square = sums / np.count_nonzero(weight)
+    spread = np.sqrt(np.maximum(square - mean**2, 0.0))
+    # A constant channel tells nothing.
+    spread[spread <= 1e-6 * np.sqrt(square)] = 1.0
+    return mean.astype("float32"), spread.astype("float32")
+
+
+def _check_maps(logits: Any, image: Any, channels: int | None) -> None:
+    """Raises unless logits and image are maps of the same size."""
+    shape = shape_of(logits)
+    if len(shape) != 4:
+        raise value_error(
+            "`logits` must be those of images, (batch, height, width, "
+            "num_classes)",
+            **{"logits.shape": shape},
+        )
+    if image is None:
+        return
+    wanted = (*shape[:3], channels)
+    if len(image.shape) != 4 or not fits(shape_of(image), wanted):
+        raise value_error(
+            "`image` must be (batch, height, width, channels), with a "
+            "pixel for each pixel of the logits and the channels of `fit`",
+            **{"image.shape": shape_of(image), "logits.shape": shape},
+        )
+
+
+def _image_of(inputs: Any) -> Any:
+    """The image in the inputs of a model; ValueError for several inputs."""
+    flat = keras.tree.flatten(inputs)
+    if len(flat) != 1:
+        raise value_error(
+            "`use_image` needs a model of one input, the image; for others "
+            "call `fit(labels, (logits, image))`",
+            inputs=len(flat),
+        )
+    return flat[0]
+
+
+def _joined_batches(
+    batches: Iterable, parts: Callable[[Any], tuple[Any, Any]]
+) -> tuple[Any, Any, Any]:
+    """Labels, logits (with images if used) and weights of all batches.
+
+    `parts` splits what a batch has of logits into logits and image.
+    """
+    rows = []
+    for batch in batches:
+        labels, inputs, *weight = batch
+        row = [labels, *parts(inputs), *(weight or [None])]
+        rows.append([x if x is None else to_numpy(x) for x in row])
+    kinds = {
+        tuple(x if x is None else x.shape[1:] for x in row) for row in rows
+    }
+    if len(kinds) != 1:
+        raise value_error(
+            "batches must hold images of one size with the same kind of "
+            "labels, and weights or none: crop them, or resize them",
+            batches=len(rows),
+            shapes=sorted(map(str, kinds))[:4],
+        )
+    labels, logits, image, weight = (
+        None if column[0] is None else np.concatenate(column)
+        for column in zip(*rows, strict=True)
+    )
+    return labels, logits if image is None else (logits, image), weight
+
+
+def _images_of(samples: FittingData, lead: tuple, image: Any) -> _DenseData:
+    """Samples as images again; pixels that do not count weigh 0."""
+    logits = samples.logits.astype("float32", copy=False)
+    weight = samples.weights()
+    if samples.valid is not None:
+        weight = np.where(samples.valid, weight, 0.0)
+    # The NLL of pixels that count, whatever their number.
+    weight = weight / weight.mean()
+    if samples.labels.ndim == 2:
+        labels = samples.soft_labels().astype("float32")
+        labels = labels.reshape(*lead, -1)
+    else:
+        labels = np.where(weight > 0, samples.labels, 0).astype("int32")
+        labels = labels.reshape(lead)
+    if image is not None:
+        image = to_numpy(image, "float32")
+        if not np.isfinite(image).all():
+            raise value_error(
+                "`image` must be finite",
+                not_finite=int(np.sum(~np.isfinite(image))),
+            )
+    return _DenseData(
+        labels,
+        logits.reshape(*lead, -1),
+        weight.astype("float32").reshape(lead),
+        image,
+    )

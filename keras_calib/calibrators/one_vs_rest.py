@@ -1,6 +1,6 @@
 """Binary calibrators, one for each class against the rest."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,12 +8,15 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.columns import fit_columns, tables
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_ruled_out, top1
 
-__all__ = ["OneVsRest", "log_odds_of_classes"]
+__all__ = ["OneVsRest", "ROWS", "log_odds_of_classes"]
 
+# The first size of a table.
+ROWS = "1 or num_classes"
 # Probabilities held in memory while fitting.
 _HELD = 2**23
 # Logits per call of the backend, large as each operation has overhead.
@@ -26,8 +29,21 @@ class OneVsRest(Calibrator):
     Two classes are one binary problem, that of the second class.
     """
 
-    # How many columns a table must have, by its name.
-    columns_of: dict[str, int] = {}
+    # Whether a column has the least NLL, which may have no optimum.
+    is_likelihood = False
+
+    def fit_samples(self, samples: FittingData) -> None:
+        rows = fit_columns(
+            self.column_fit(samples),
+            self.columns(samples),
+            self.name if self.is_likelihood else None,
+        )
+        fillers = {k: v.filler for k, v in self.fitted_values.items()}
+        self.set_fitted(samples.num_classes, **tables(rows, fillers))
+
+    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
+        """The `fit` of `fit_columns` for one column of the samples."""
+        raise NotImplementedError
 
     def columns(
         self, samples: FittingData
@@ -81,30 +97,19 @@ class OneVsRest(Calibrator):
             return ops.concatenate([no, yes], axis=-1)
         return self.both_log_probs(features)[0]
 
-    def set_known_rows(self, *, alike: bool = True, **tables: Any) -> None:
-        """Sets tables given to the constructor; one row is for two classes.
+    def num_parameters(self, num_classes: int) -> int:
+        """Two, the least there are: the samples decide where a map bends."""
+        return 2
 
-        With `alike` they must have the same shape, not only as many rows.
-        """
-        arrays = self.given_arrays(tables)
-        shapes = {k: v.shape for k, v in arrays.items()}
-        if any(len(x) != 2 or x[0] == 2 or 0 in x for x in shapes.values()):
+    def known_classes(self, sizes: Mapping[str, int]) -> int | None:
+        """Number of classes of tables; one row is for two."""
+        if sizes[ROWS] == 2:
             raise value_error(
                 "tables must have a row for each class, and one row for two "
                 "classes",
-                **shapes,
+                rows=2,
             )
-        for name, (_, size) in shapes.items():
-            if size != self.columns_of.get(name, size):
-                raise value_error(
-                    f"`{name}` must have {self.columns_of[name]} columns",
-                    **{f"{name}.shape": shapes[name]},
-                )
-        if alike and len(set(shapes.values())) > 1:
-            raise value_error("tables must have the same shape", **shapes)
-        self.set_known(**arrays)
-        if self._num_classes == 1:
-            self._num_classes = 2
+        return max(2, sizes[ROWS])
 
 
 def log_odds_of_classes(logits: Any) -> Any:

@@ -1,24 +1,61 @@
-"""Parametrized temperature scaling."""
+"""Parametrized temperature scaling.
 
-from typing import Any
+L-BFGS minimises the mean loss of all samples plus a ridge, in float64. Samples
+come in an order of their own, so that the form of the data changes nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
+from scipy.optimize import minimize
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.products import exact_products
-from keras_calib.calibrators.base import Calibrator, check_shapes, fitted_array
+from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.parametrized_solver import (
-    LEAST_SHARE,
-    Network,
-    fitted_network,
-)
+from keras_calib.calibrators.separation import supported_samples
+from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_at_least, check_in, check_integer
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import filled
 
 __all__ = ["ParametrizedTemperatureScaling"]
+
+# T is at least this share of the optimal temperature of all samples.
+_LEAST_SHARE = 0.5
+# Most logits to fit on: the network has few parameters.
+_MOST = 2**25
+# Starts of L-BFGS, as some lead back to T_0, its first steps from each, and
+# further steps from the best.
+_STARTS = 3
+_FIRST_STEPS = 20
+_STEPS = 100
+
+
+class _Network(NamedTuple):
+    """Two hidden layers of ReLU and one output, whose size is T."""
+
+    kernel_1: Any  # `(inputs, units)`
+    bias_1: Any
+    kernel_2: Any  # `(units, units)`
+    bias_2: Any
+    kernel_3: Any  # `(units,)`
+    bias_3: Any  # `()`
+
+    @classmethod
+    def unflattened(cls, theta: np.ndarray, shapes: list) -> "_Network":
+        """A network of one vector of all its weights."""
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        parts = np.split(theta, ends[:-1])
+        pairs = zip(parts, shapes, strict=True)
+        return cls(*(part.reshape(shape) for part, shape in pairs))
+
+    def flattened(self) -> np.ndarray:
+        """All weights as one vector."""
+        return np.concatenate([np.ravel(part) for part in self])
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -78,14 +115,14 @@ class ParametrizedTemperatureScaling(Calibrator):
         `benchmarks/results/posthoc.md`.
     """
 
-    fitted_values = ("temperature", *Network._fields)
     needs_every_class = False
-    kernel_1 = fitted_array("kernel_1", "Weights of the first layer.")
-    bias_1 = fitted_array("bias_1", "Biases of the first layer.")
-    kernel_2 = fitted_array("kernel_2", "Weights of the second layer.")
-    bias_2 = fitted_array("bias_2", "Biases of the second layer.")
-    kernel_3 = fitted_array("kernel_3", "Weights of the output.")
-    bias_3 = fitted_array("bias_3", "Bias of the output.")
+    temperature = FittedValue("The fitted T_0.", within=POSITIVE)
+    kernel_1 = FittedValue("Weights of the first layer.", "inputs", "units")
+    bias_1 = FittedValue("Biases of the first layer.", "units")
+    kernel_2 = FittedValue("Weights of the second layer.", "units", "units")
+    bias_2 = FittedValue("Biases of the second layer.", "units")
+    kernel_3 = FittedValue("Weights of the output.", "units")
+    bias_3 = FittedValue("Bias of the output.")
 
     def __init__(
         self,
@@ -119,25 +156,26 @@ class ParametrizedTemperatureScaling(Calibrator):
             seed=seed,
         )
         self.lowers_nll = objective == "nll"
-        network = Network(kernel_1, bias_1, kernel_2, bias_2, kernel_3, bias_3)
+        network = _Network(kernel_1, bias_1, kernel_2, bias_2, kernel_3, bias_3)
         values = {"temperature": temperature, **network._asdict()}
-        if arrays := self.given_arrays(values):
-            # As many as classes, if there are fewer than inputs.
-            inputs = min([*arrays["kernel_1"].shape[:1], num_inputs])
-            one, two = (units,), (units, units)
-            shapes = Network((inputs, units), one, two, one, one, ())
-            check_shapes(arrays, shapes._asdict())
-            self.set_fitted(self._known_classes(inputs), **arrays)
+        self.set_known({"units": units}, **values)
 
-    @property
-    def temperature(self) -> float:
-        """The fitted T_0."""
-        return float(self.fitted_value("temperature"))
+    def known_classes(self, sizes: Mapping[str, int]) -> int | None:
+        """Number of classes, if it is below that of the inputs asked for."""
+        inputs = sizes["inputs"]
+        if inputs > self.num_inputs:
+            raise value_error(
+                "`kernel_1` must have the shape (inputs, units), with at most "
+                "`num_inputs` inputs",
+                inputs=inputs,
+                num_inputs=self.num_inputs,
+            )
+        return inputs if inputs < self.num_inputs else None
 
     def fit_samples(self, samples: FittingData) -> None:
-        temperature, network = fitted_network(samples, **self._kept())
+        temperature, network = _fitted_network(samples, **self._kept())
         self.set_fitted(
-            self._known_classes(len(network.kernel_1)),
+            self.known_classes({"inputs": len(network.kernel_1)}),
             temperature=temperature,
             **network._asdict(),
         )
@@ -164,12 +202,217 @@ class ParametrizedTemperatureScaling(Calibrator):
         x = ops.relu(ops.matmul(x, self._kernel_1) + self._bias_1)
         x = ops.relu(ops.matmul(x, self._kernel_2) + self._bias_2)
         x = ops.sum(x * self._kernel_3, axis=-1, keepdims=True) + self._bias_3
-        return ops.maximum(ops.abs(x), LEAST_SHARE * self._temperature)
+        return ops.maximum(ops.abs(x), _LEAST_SHARE * self._temperature)
 
     def num_parameters(self, num_classes: int) -> int:
         inputs = min(self.num_inputs, num_classes)
         return self.units * (inputs + 1 + self.units + 1 + 1) + 1
 
-    def _known_classes(self, inputs: int) -> int | None:
-        """Number of classes, if it is below that of the inputs asked for."""
-        return inputs if inputs < self.num_inputs else None
+
+class _Problem(NamedTuple):
+    """What stays as it is during a fit."""
+
+    samples: FittingData  # sorted logits, and the label's place among them
+    objective: str
+    temperature: float
+    mean: np.ndarray  # of the inputs
+    scale: np.ndarray
+    ridge: float
+    shapes: list
+
+
+def _fitted_network(
+    samples: FittingData,
+    *,
+    objective: str,
+    num_inputs: int,
+    units: int,
+    strength: float,
+    seed: int,
+) -> tuple[float, _Network]:
+    """T of all samples, and the network, for inputs as they are."""
+    read = supported_samples(samples)
+    if read is not samples:
+        samples, objective = read, "nll"
+    temperature = optimal_temperature(samples, objective)
+    few = _in_order(samples.subsampled(_MOST))
+    inputs = min(num_inputs, samples.num_classes)
+    shapes = [(inputs, units), (units,), (units, units), (units,), (units,), ()]
+    mean, scale, total = _moments(few, inputs)
+    problem = _Problem(
+        few, objective, temperature, mean, scale, strength / total, shapes
+    )
+    rng = np.random.default_rng(seed)
+    starts = [_start(shapes, rng) for _ in range(_STARTS)]
+    first = [_descend(x.flattened(), problem, _FIRST_STEPS) for x in starts]
+    best = min(first, key=lambda x: x.fun)
+    best = _descend(best.x, problem, _STEPS)
+    network = _Network.unflattened(best.x, shapes)
+    networks = [_of_inputs(x, problem) for x in (network, starts[0])]
+    losses = [_loss(samples, x, temperature, objective) for x in networks]
+    # The ridge, or a part of the samples, may lead away from T itself.
+    return temperature, networks[0 if losses[0] < losses[1] else 1]
+
+
+def _descend(start: np.ndarray, problem: _Problem, steps: int) -> Any:
+    """Where L-BFGS ends, and the value there."""
+    return minimize(
+        _value_and_slope,
+        start,
+        args=(problem,),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": steps, "maxcor": 20},
+    )
+
+
+def _start(shapes: list, rng: np.random.Generator) -> _Network:
+    """Random hidden layers and an output of 1."""
+    parts = [np.zeros(shape) for shape in shapes]
+    for i in (0, 2):
+        count = shapes[i][0]
+        parts[i] = rng.normal(size=shapes[i]) * np.sqrt(2.0 / count)
+    parts[5] = np.ones(())
+    return _Network(*parts)
+
+
+def _in_order(samples: FittingData) -> FittingData:
+    """Valid samples with sorted logits, equal ones once, in a fixed order."""
+    samples = samples.rows(np.flatnonzero(samples.counts()))
+    places = np.argsort(-samples.logits, axis=-1, kind="stable")
+    logits = np.take_along_axis(samples.logits, places, axis=-1)
+    if samples.labels.ndim == 2:
+        soft = samples.soft_labels()
+        labels = np.take_along_axis(soft, places, axis=-1)
+    else:
+        labels = np.argmax(places == samples.labels[:, None], axis=-1)
+    rng = np.random.default_rng(0)
+    key = logits @ rng.normal(size=logits.shape[-1])
+    if labels.ndim == 2:
+        key += labels @ rng.normal(size=labels.shape[-1])
+    else:
+        key += rng.normal() * labels
+    order = np.argsort(key, kind="stable")
+    logits, labels = logits[order], labels[order]
+    new = np.any(logits[1:] != logits[:-1], axis=-1)
+    differ = labels[1:] != labels[:-1]
+    new |= differ.any(axis=-1) if labels.ndim == 2 else differ
+    first = np.flatnonzero(np.append(True, new))
+    weight = np.add.reduceat(samples.weights()[order], first)
+    return FittingData(labels[first], logits[first], weight)
+
+
+def _moments(
+    samples: FittingData, inputs: int
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean and spread of the inputs, and the sum of the weights."""
+
+    mean, variance, total = samples.moments(
+        lambda logits: filled(logits[:, :inputs])
+    )
+    scale = np.sqrt(variance)
+    # A constant input tells nothing.
+    scale[scale <= 1e-9 * np.abs(mean)] = np.inf
+    scale[scale == 0.0] = np.inf
+    return mean, scale, total
+
+
+def _layers(x: np.ndarray, network: _Network) -> tuple:
+    """Activations of the hidden layers, and the output `(n,)`."""
+    first = np.maximum(x @ network.kernel_1 + network.bias_1, 0.0)
+    second = np.maximum(first @ network.kernel_2 + network.bias_2, 0.0)
+    return first, second, second @ network.kernel_3 + network.bias_3
+
+
+def _value_and_slope(
+    theta: np.ndarray, problem: _Problem
+) -> tuple[float, np.ndarray]:
+    """Mean loss plus ridge, and its gradient."""
+    network = _Network.unflattened(theta, problem.shapes)
+    inputs = problem.shapes[0][0]
+
+    def of_block(block):
+        x = filled(block.logits[:, :inputs])
+        x = (x - problem.mean) / problem.scale
+        first, second, output = _layers(x, network)
+        share = np.maximum(np.abs(output), _LEAST_SHARE)
+        loss, slope = _losses(
+            block, problem.temperature * share, problem.objective
+        )
+        weight = block.weights()
+        free = np.abs(output) > _LEAST_SHARE
+        slope = weight * slope * problem.temperature * np.sign(output) * free
+        back = np.outer(slope, network.kernel_3) * (second > 0.0)
+        further = (back @ network.kernel_2.T) * (first > 0.0)
+        slopes = _Network(
+            x.T @ further,
+            further.sum(axis=0),
+            first.T @ back,
+            back.sum(axis=0),
+            second.T @ slope,
+            slope.sum(),
+        )
+        return weight @ loss, weight.sum(), slopes.flattened()
+
+    loss, total, slope = problem.samples.sums(of_block)
+    kernels = _Network(
+        *(p if i % 2 == 0 else 0.0 * p for i, p in enumerate(network))
+    ).flattened()
+    ridge = 0.5 * problem.ridge * kernels @ kernels
+    return loss / total + ridge, slope / total + problem.ridge * kernels
+
+
+def _losses(
+    block: FittingData, temperature: np.ndarray, objective: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Loss of each sample, and its derivative by T."""
+    z = block.logits - block.logits.max(axis=-1, keepdims=True)
+    hard = block.labels.ndim == 1
+    rows = np.arange(len(z))
+    p = np.exp(z / temperature[:, None])
+    total = p.sum(axis=-1)
+    p /= total[:, None]
+    mean = np.sum(p * z, axis=-1)
+    if objective == "nll":
+        if hard:
+            target = z[rows, block.labels]
+        else:
+            target = np.sum(block.soft_labels() * z, axis=-1)
+        loss = np.log(total) - target / temperature
+        return loss, (target - mean) / temperature**2
+    distance = p.copy()
+    if hard:
+        distance[rows, block.labels] -= 1.0
+    else:
+        distance -= block.soft_labels()
+    slope = np.sum(distance * p * (mean[:, None] - z), axis=-1)
+    return np.sum(distance**2, axis=-1), 2.0 * slope / temperature**2
+
+
+def _of_inputs(network: _Network, problem: _Problem) -> _Network:
+    """The network of inputs as they are, whose output is T."""
+    kernel = network.kernel_1 / problem.scale[:, None]
+    return network._replace(
+        kernel_1=kernel,
+        bias_1=network.bias_1 - problem.mean @ kernel,
+        kernel_3=network.kernel_3 * problem.temperature,
+        bias_3=network.bias_3 * problem.temperature,
+    )
+
+
+def _loss(
+    samples: FittingData, network: _Network, least: float, objective: str
+) -> float:
+    """Mean loss of all samples, of logits in any order."""
+    inputs = len(network.kernel_1)
+
+    def of_block(block):
+        x = filled(-np.sort(-block.logits, axis=-1)[:, :inputs])
+        output = np.abs(_layers(x, network)[2])
+        temperature = np.maximum(output, _LEAST_SHARE * least)
+        loss, _ = _losses(block, temperature, objective)
+        weight = block.weights()
+        return weight @ loss, weight.sum()
+
+    loss, total = samples.sums(of_block)
+    return float(loss / total)

@@ -106,13 +106,7 @@ class PriorCorrection(Calibrator):
         some = target > 0
         ratio = np.where(some, target, 1.0) / np.where(some, source, 1.0)
         shift = np.where(some, np.log(ratio), -np.inf)
-        self._shift = self.add_weight(
-            shape=shift.shape,
-            initializer="zeros",
-            trainable=False,
-            name="shift",
-        )
-        self._shift.assign(ops.convert_to_tensor(shift, "float32"))
+        self.set_arrays(shift=shift)
 
     @property
     def _fitted(self) -> bool:

@@ -5,9 +5,6 @@ succession gives what n samples without an error support: a probability of
 (n + 1) / (n + 2). Platt trains on such targets, here only these fits do.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import numpy as np
 
 from keras_calib.backend.errors import invalid, warn
@@ -17,9 +14,9 @@ from keras_calib.inputs.top_label import hard_labels
 __all__ = [
     "NO_OTHER",
     "has_error",
+    "has_threshold",
     "is_separated",
     "platt_targets",
-    "solve_each",
     "supported_samples",
 ]
 
@@ -128,7 +125,7 @@ def _are_hard(labels: np.ndarray) -> bool:
     return bool(np.all((labels == 0) | (labels == 1)))
 
 
-def _has_threshold(
+def has_threshold(
     scores: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
 ) -> bool:
     """Whether each label 1 has a higher score than each label 0.
@@ -154,44 +151,3 @@ def platt_targets(labels: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     second = count * float(np.average(labels, weights=weight))
     of_second, of_first = (second + 1) / (second + 2), 1 / (count - second + 2)
     return np.where(labels > 0, of_second, of_first)
-
-
-def solve_each(
-    solve: Callable[..., tuple[np.ndarray, float]],
-    columns: Iterable[tuple[np.ndarray, np.ndarray, Any]],
-    what: str,
-) -> list[np.ndarray]:
-    """The optimum of each binary problem; Platt's targets where it has none.
-
-    Args:
-        solve: Maps scores, labels and weights `(n,)` to coefficients and the
-            mean NLL.
-        columns: Scores, labels and weights of each problem.
-        what: Name of the fit in warnings.
-    """
-    found, separated = [], []
-    for number, (scores, labels, weight) in enumerate(columns):
-        is_unlimited = _has_threshold(scores, labels, weight)
-        if not is_unlimited:
-            point, loss = solve(scores, labels, weight)
-            both = 0 < labels.sum() < len(labels)
-            is_unlimited = both and is_separated(loss, labels, weight)
-        if is_unlimited:
-            separated.append(number)
-            targets = platt_targets(labels, weight)
-            point, _ = solve(scores, targets, weight)
-        found.append(point)
-    if separated:
-        warn(
-            invalid(
-                f"The data have no optimal {what}, as a threshold puts every "
-                "sample of a class on the right side: the more confident, the "
-                "better. Each label is taken as right with probability "
-                "(n + 1) / (n + 2) instead. Fit on more held-out samples, some "
-                "of which are wrong",
-                samples=len(labels),
-                errors=0,
-                problems=f"{len(separated)} of {len(found)}",
-            )
-        )
-    return found

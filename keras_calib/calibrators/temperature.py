@@ -1,4 +1,4 @@
-"""Temperature scaling."""
+"""Temperature scaling, and the loss that the best temperature leaves."""
 
 import math
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from keras_calib.backend.errors import value_error, warn
-from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.compact_logits import CompactLogits
-from keras_calib.calibrators.fitting_data import FittingData
+from keras_calib.calibrators.fitting_data import FittingData, read_samples
 from keras_calib.calibrators.separation import NO_OTHER, supported_samples
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
@@ -20,7 +20,12 @@ from keras_calib.inputs.checks import check_above, check_in
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import is_ruled_out, is_wrong
 
-__all__ = ["TemperatureScaling", "least_nll", "optimal_temperature"]
+__all__ = [
+    "TemperatureScaling",
+    "optimal_temperature",
+    "refinement_nll",
+    "split_nll",
+]
 
 _OBJECTIVES = ("nll", "mse", "ece")
 # From the code of the papers that choose by ECE.
@@ -84,8 +89,8 @@ class TemperatureScaling(Calibrator):
         short of the optimum.
     """
 
-    fitted_values = ("temperature",)
     needs_every_class = False
+    temperature = FittedValue("The fitted temperature.", within=POSITIVE)
 
     def __init__(
         self,
@@ -107,11 +112,6 @@ class TemperatureScaling(Calibrator):
         for value in self.grid or []:
             check_above("grid", value, 0.0)
         self.set_known(temperature=temperature)
-
-    @property
-    def temperature(self) -> float:
-        """The fitted temperature."""
-        return float(self.fitted_value("temperature"))
 
     def fit_samples(self, samples: FittingData) -> None:
         grid, objective = self.grid, self.objective
@@ -185,13 +185,65 @@ def optimal_temperature(samples: FittingData, objective: str = "nll") -> float:
     return 1.0 / beta
 
 
-def least_nll(samples: FittingData) -> tuple[float, float]:
-    """NLL as given, and the least of all temperatures, 1 and infinity too."""
+def refinement_nll(
+    labels: Any,
+    logits: Any,
+    *,
+    sample_weight: Any = None,
+    ignore_class: int | None = None,
+) -> float:
+    """NLL after the best temperature, in float64.
+
+    Use it to stop training or to compare networks that a temperature will
+    calibrate afterwards. The NLL rises when a network becomes overconfident,
+    although a temperature would repair it; this number does not. For training
+    log `"refinement_nll"` with `CalibrationLogger`.
+
+    min over T > 0 of mean_n -log softmax(z_n / T)_{y_n}
+
+    What `nll` exceeds it by is the calibration part, which a temperature
+    removes. It does not see what other calibrators could remove.
+
+    Args:
+        labels: Class ids `(n, ...)`, or one-hot or soft labels.
+        logits: Logits `(n, ..., num_classes)`, or `(n, 1)` for the second of
+            two classes.
+        sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        ignore_class: Class id to leave out, or None.
+
+    Returns:
+        NLL in nats, at least 0, and at most the NLL of the logits and the log
+        of the number of classes.
+
+    Raises:
+        ValueError: If shapes do not fit, there is no sample, or a value is
+            out of range.
+
+    Example:
+
+    >>> logits = [[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 0.0]]
+    >>> round(refinement_nll([0, 0, 1, 1], logits), 4)
+    0.5623
+
+    Reference:
+        Berta, Holzmueller, Jordan and Bach, Rethinking Early Stopping: Refine,
+        Then Calibrate, 2025, https://arxiv.org/abs/2501.19195
+    """
+    samples = read_samples(labels, logits, sample_weight, ignore_class)
+    return split_nll(samples)[1]
+
+
+def split_nll(samples: FittingData) -> tuple[float, float]:
+    """Calibration and refinement part of the NLL, both >= 0.
+
+    The refinement is the least NLL of all temperatures, 1 and infinity too.
+    """
     beta, _ = _optimum(samples, "nll")
     # Without end the classes that are left become equally likely.
     found = map(float, _scores(samples, [1.0, 1.0 / beta, _ENDLESS], "nll"))
     before, *others = found
-    return before, min(before, *others, math.log(samples.num_classes))
+    after = min(before, *others, math.log(samples.num_classes))
+    return before - after, after
 
 
 def _optimum(

@@ -1,16 +1,22 @@
 """Venn-Abers prediction: two probabilities, one of which is calibrated."""
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.calibrators.base import fitted_array
-from keras_calib.calibrators.binning import locate, or_nan, padded, take
+from keras_calib.calibrators.base import SHARE, FittedValue
+from keras_calib.calibrators.binning import locate, or_nan, take
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.one_vs_rest import OneVsRest, log_odds_of_classes
+from keras_calib.calibrators.one_vs_rest import (
+    ROWS,
+    OneVsRest,
+    log_odds_of_classes,
+)
 from keras_calib.numerics.softmax import is_ruled_out, num_allowed
 
 __all__ = ["VennAbers"]
@@ -68,13 +74,16 @@ class VennAbers(OneVsRest):
         https://arxiv.org/abs/1511.00213
     """
 
-    fitted_values = ("upper_edges", "p1", "p0_complement")
-    ascending = ("upper_edges",)
-    upper_edges = fitted_array(
-        "upper_edges", "Largest log-odds of each entry; rows repeat their last."
+    upper_edges = FittedValue(
+        "Largest log-odds of each entry; rows repeat their last.",
+        ROWS,
+        "size",
+        ascends=True,
     )
-    p1 = fitted_array("p1", "p1 of each entry.")
-    p0_complement = fitted_array("p0_complement", "1 - p0 of each entry.")
+    p1 = FittedValue("p1 of each entry.", ROWS, "size", within=SHARE)
+    p0_complement = FittedValue(
+        "1 - p0 of each entry.", ROWS, "size", within=SHARE
+    )
 
     def __init__(
         self,
@@ -86,7 +95,7 @@ class VennAbers(OneVsRest):
         **kwargs: Any,
     ):
         super().__init__(name=name, **kwargs)
-        self.set_known_rows(
+        self.set_known(
             upper_edges=upper_edges, p1=p1, p0_complement=p0_complement
         )
 
@@ -96,15 +105,11 @@ class VennAbers(OneVsRest):
             total = samples.weight[samples.counts()].sum(dtype="float64")
             scale = samples.effective_count() / total
             samples = samples._replace(weight=samples.weight * scale)
+        super().fit_samples(samples)
+
+    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
         room = _ROUNDING if samples.num_classes > 2 else 0.0
-        tables = [_table(*column, room) for column in self.columns(samples)]
-        edges, p1, p0_complement = map(list, zip(*tables, strict=True))
-        self.set_fitted(
-            samples.num_classes,
-            upper_edges=padded(edges),
-            p1=padded(p1),
-            p0_complement=padded(p0_complement),
-        )
+        return partial(_table, room=room)
 
     def interval(self, logits: Any, *, from_logits: bool = True) -> tuple:
         """The lower and upper probability of each class.
@@ -150,10 +155,6 @@ class VennAbers(OneVsRest):
         log_total = ops.log(rest + p1)
         return ops.log(p1) - log_total, ops.log(rest) - log_total
 
-    def num_parameters(self, num_classes: int) -> int:
-        """Two, the least there are: the samples decide where it bends."""
-        return 2
-
     def degrees_of_freedom(self, samples: FittingData) -> float:
         """About the number of flat pieces of isotonic regressions."""
         problems = len(self.fitted_value("upper_edges"))
@@ -173,7 +174,7 @@ def _table(
     scores: np.ndarray,
     labels: np.ndarray,
     weight: np.ndarray | None,
-    room: float = 0.0,
+    room: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Upper edges, p1 and 1 - p0 of the entries of one class.
 

@@ -7,11 +7,8 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid, value_error, warn
-from keras_calib.calibrators.logistic_solver import (
-    least_logistic,
-    typical_slope,
-)
-from keras_calib.calibrators.separation import solve_each
+from keras_calib.calibrators.columns import fit_columns, least_polynomial
+from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.detection.boxes import read_entries
 from keras_calib.detection.errors import DetectionRecords, check_records
 from keras_calib.inputs.checks import check_in, check_integer
@@ -26,7 +23,7 @@ _NEAREST = 1e-7
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class DetectionScaling(keras.layers.Layer):
+class DetectionScaling(FittedLayer):
     """Platt or temperature scaling of the confidence of detections, by class.
 
     Use it behind a detector: fit it on the records of images that did not train
@@ -79,6 +76,8 @@ class DetectionScaling(keras.layers.Layer):
         be negative.
     """
 
+    how_to_fit = "`fit(records)` with held-out detections"
+
     def __init__(
         self,
         num_classes: int,
@@ -95,20 +94,12 @@ class DetectionScaling(keras.layers.Layer):
         check_in("method", method, _METHODS)
         check_in("target", target, ("correct", "overlap"))
         check_integer("min_count", min_count, 1)
-        kwargs["dtype"] = "float32"
         super().__init__(name=name, **kwargs)
         self.num_classes = num_classes
         self.method = method
         self.target = target
         self.by_class = bool(by_class)
         self.min_count = min_count
-        self._fitted = coefficients is not None
-        self._coefficients = self.add_weight(
-            shape=(num_classes, 2),
-            initializer="zeros",
-            trainable=False,
-            name="coefficients",
-        )
         if coefficients is not None:
             table = as_array(coefficients, "coefficients", "float32")
             if table.shape != (num_classes, 2):
@@ -121,18 +112,13 @@ class DetectionScaling(keras.layers.Layer):
                 raise value_error(
                     "`coefficients` must be finite", coefficients=coefficients
                 )
-            self._coefficients.assign(table)
-
-    @property
-    def fitted(self) -> bool:
-        """Whether `fit` has run, or the coefficients were given."""
-        return self._fitted
+            self._set(table)
 
     @property
     def coefficients(self) -> np.ndarray:
         """(a, b) of each class `(num_classes, 2)`, float32."""
         self.check_fitted()
-        return to_numpy(self._coefficients.value)
+        return to_numpy(self._coefficients)
 
     def fit(self, records: DetectionRecords) -> Self:
         """Fits on held-out detections and returns self.
@@ -163,15 +149,21 @@ class DetectionScaling(keras.layers.Layer):
                 detections=len(target),
             )
         log_odds = _log_odds(np, records.confidence)
-        problems = [(log_odds, target, None)]
-        classes = []
-        for k in np.unique(label) if self.by_class else []:
+
+        def of_class(k: int) -> tuple:
             own = label == k
-            some, total = own.sum(), target[own].sum()
-            if some >= self.min_count and 0.0 < total < some:
-                problems.append((log_odds[own], target[own], None))
-                classes.append(k)
-        shared, *found = solve_each(self._solve, problems, self.name)
+            return log_odds[own], target[own], None
+
+        # Classes of few detections, or of one outcome, share the first fit.
+        count = np.bincount(label, minlength=self.num_classes)
+        total = np.bincount(label, target, self.num_classes)
+        alone = (count >= self.min_count) & (total > 0.0) & (total < count)
+        alone &= self.by_class
+        every = range(self.num_classes)
+        columns: list[tuple | None] = [(log_odds, target, None)]
+        columns += [of_class(k) if alone[k] else None for k in every]
+        rows = fit_columns(self._solve, columns, self.name)
+        shared, *found = (point for (point,) in rows)
         if shared[0] <= 0.0:
             warn(
                 invalid(
@@ -183,33 +175,36 @@ class DetectionScaling(keras.layers.Layer):
                     method=self.method,
                 )
             )
-        table = np.tile(shared, (self.num_classes, 1))
-        for k, point in zip(classes, found, strict=True):
-            table[k] = point if point[0] > 0.0 else shared
-        self._coefficients.assign(table.astype("float32"))
-        self._fitted = True
+        self._set([x if x[0] > 0.0 else shared for x in found])
         return self
+
+    def _set(self, coefficients: Any) -> None:
+        self.set_arrays(coefficients=coefficients)
+        self.mark_fitted()
 
     def _solve(
         self, log_odds: np.ndarray, target: np.ndarray, weight: Any
-    ) -> tuple[np.ndarray, float]:
+    ) -> tuple[tuple, float]:
         """The optimal (a, b), float64, and the loss."""
-        shifts = self.method == "platt"
-        start = np.array([typical_slope(log_odds), 0.0])[: 1 + shifts]
-        point, loss = least_logistic(
-            lambda s: np.stack([s, np.ones_like(s)][: 1 + shifts]),
-            log_odds,
-            target,
-            weight,
-            start,
-            self.name,
-        )
-        return np.append(point, np.zeros(2 - len(point))), loss
+        column, size = (log_odds, target, weight), 1 + (self.method == "platt")
+        point, loss = least_polynomial(column, size, 0.0, self.name)
+        return (np.append(point, np.zeros(2 - size)),), loss
 
-    def __call__(self, detections, *args, **kwargs):
+    # It is called by keyword too.
+    def __call__(self, detections, *args, **kwargs):  # type: ignore[override]
+        return super().__call__(detections, *args, **kwargs)
+
+    def read_inputs(self, detections: Any) -> dict:
+        """The detections, with class ids and confidence that are checked."""
         # Here, as Keras would convert odd arrays in its own words, or not.
         self.check_fitted()
-        return super().__call__(self._read(detections), *args, **kwargs)
+        found, label, score = read_entries(detections)
+        _check_labels(found[label], self.num_classes)
+        _check_confidence(found[score], found[label])
+        return found
+
+    def check_inputs(self, detections: Any) -> None:
+        """Nothing more: they are probabilities."""
 
     def call(self, detections):
         """Returns the detections with calibrated confidence.
@@ -236,31 +231,15 @@ class DetectionScaling(keras.layers.Layer):
             score: ops.where(labels >= 0, calibrated, confidence),
         }
 
-    def _read(self, detections: Any) -> dict:
-        """The detections, with class ids and confidence that are checked."""
-        found, label, score = read_entries(detections)
-        _check_labels(found[label], self.num_classes)
-        _check_confidence(found[score], found[label])
-        return found
-
-    def check_fitted(self) -> None:
-        """Raise RuntimeError before `fit`."""
-        if not self._fitted:
-            raise RuntimeError(
-                invalid(
-                    "`DetectionScaling` must be fitted before use: call "
-                    "`fit(records)` with held-out detections",
-                    fitted=False,
-                )
-            )
+    def fitted_summary(self) -> dict[str, Any]:
+        """The coefficients."""
+        return {"coefficients": self._coefficients}
 
     def get_config(self):
-        config = super().get_config()
-        del config["dtype"]
         names = ("num_classes", "method", "target", "by_class", "min_count")
         table = self.coefficients.tolist() if self._fitted else None
         return {
-            **config,
+            **super().get_config(),
             **{name: getattr(self, name) for name in names},
             "coefficients": table,
         }

@@ -30,7 +30,6 @@ from keras_calib.functional.binned import (
     mce,
     rmsce,
 )
-from keras_calib.functional.canonical import canonical_calibration_error
 from keras_calib.functional.classwise import classwise_ece
 from keras_calib.functional.comparison import (
     Comparison,
@@ -101,7 +100,6 @@ __all__ = [
     "by_group_from_top1",
     "calibration_decomposition",
     "calibration_test",
-    "canonical_calibration_error",
     "classwise_ece",
     "clopper_pearson",
     "compare",

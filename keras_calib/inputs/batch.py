@@ -1,5 +1,6 @@
 """Labels, predictions and weights of a batch or a data set, in one form."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,32 +12,37 @@ from keras_calib.inputs import rows
 from keras_calib.inputs.checks import check_flag, check_not_empty, class_axis
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.readers import (
-    possible_labels,
     split_objectness,
     standardize_labels,
-    standardize_predictions,
 )
 from keras_calib.inputs.values import (
-    Rule,
+    SUM_TOLERANCE,
+    Rules,
     are_allowed,
+    both,
     check_allowed,
+    check_one_hot,
     check_probabilities,
     has_values,
     is_integer,
 )
-from keras_calib.inputs.votes import standardize_votes
 from keras_calib.inputs.weights import (
     broadcast_weight,
     read_masked,
     weight_of_rows,
 )
-from keras_calib.numerics.arrays import as_array, as_numbers, to_numpy
-from keras_calib.numerics.row_blocks import RowFacts, block_slices, read_rows
+from keras_calib.numerics.arrays import (
+    array_namespace,
+    as_array,
+    as_numbers,
+    at_least_float32,
+)
+from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import to_logits
 
 __all__ = [
     "Batch",
-    "both",
+    "read_arrays",
     "standardize",
     "standardize_arrays",
     "standardize_logits",
@@ -46,14 +52,14 @@ __all__ = [
 class Batch(NamedTuple):
     """Labels, predictions and weights after they were read and checked."""
 
-    labels: Any  # int32 ids, or soft rows with the classes last
+    labels: Any  # class ids, or soft rows with the classes last
     outputs: Any  # logits or probabilities, classes last
     from_logits: bool
     weight: Any = None  # None for weights of 1
     mask: Any = None  # False for samples to leave out; None for none
     objectness: Any = None  # share of the image that the object covers
     label_mask: Any = None  # False for impossible labels; None if not checked
-    facts: RowFacts | None = None  # of the outputs, if they were read
+    facts: Any = None  # `RowFacts` of the outputs, of rows of arrays
     votes: bool = False  # whether labels are shares of votes
 
     @property
@@ -62,113 +68,186 @@ class Batch(NamedTuple):
         weight = self.weight
         return both(self.mask, None if weight is None else weight != 0)
 
+    def each(self, function: Callable[[Any], Any]) -> "Batch":
+        """The batch of what a function makes of each array or tensor."""
+        fields = self._asdict().items()
+        return self._replace(
+            **{k: function(x) for k, x in fields if hasattr(x, "shape")}
+        )
+
+    def flat(self) -> "Batch":
+        """The batch as rows of samples (array-agnostic)."""
+        xp, lead = array_namespace(self.outputs), len(self.outputs.shape) - 1
+        if lead == 1:
+            return self
+        return self.each(lambda x: xp.reshape(x, (-1, *x.shape[lead:])))
+
+    def possible_labels(self, rules: Rules, hard: bool = False) -> Any:
+        """Mask of labels that can be, and that no logit rules out.
+
+        Ids are in range. Rows sum to 1, and are one-hot if they must be `hard`.
+        """
+        labels, outputs = self.labels, self.outputs
+        if is_integer(labels):
+            right = ops.logical_and(labels >= 0, labels < outputs.shape[-1])
+        else:
+            distance = ops.abs(ops.sum(labels, axis=-1) - 1.0)
+            distance = ops.maximum(distance, -ops.min(labels, axis=-1))
+            if hard:
+                largest = ops.abs(ops.max(labels, axis=-1) - 1.0)
+                distance = ops.maximum(distance, largest)
+                check_one_hot(distance, rules=rules)
+            right = distance <= SUM_TOLERANCE
+        if not self.from_logits:
+            return right
+        allowed = are_allowed(labels, outputs)
+        check_allowed(allowed, "y_pred", self.counted, rules=rules)
+        return ops.logical_and(right, allowed)
+
     def with_logits(
-        self, dtype: str, rules: list[Rule], hard: bool = False
+        self, dtype: str, rules: Rules, hard: bool = False
     ) -> "Batch":
         """The batch for losses: logits, and labels as constants in range.
 
         Logits of samples that do not count stay as they are.
         """
-        logits = self.outputs
-        num_classes = logits.shape[-1]
-        label_mask = possible_labels(
-            self, rules, counts=self.counted, hard=hard
-        )
+        logits, weight = self.outputs, self.weight
+        label_mask = self.possible_labels(rules, hard)
         if not self.from_logits:
             if not has_values(logits):
                 label_mask = ops.logical_and(label_mask, rows.sums_to_1(logits))
             logits = to_logits(logits)
-        logits = ops.cast(logits, dtype)
         if is_integer(self.labels):
             # Devices differ in what they read at an impossible id.
-            labels = ops.clip(self.labels, 0, num_classes - 1)
+            labels = ops.clip(self.labels, 0, logits.shape[-1] - 1)
         else:
             labels = ops.cast(self.labels, dtype)
-        weight = self.weight
-        if weight is not None:
-            weight = ops.cast(weight, dtype)
         return self._replace(
             labels=ops.stop_gradient(labels),
-            outputs=logits,
+            outputs=ops.cast(logits, dtype),
             from_logits=True,
-            weight=weight,
+            weight=None if weight is None else ops.cast(weight, dtype),
             label_mask=label_mask,
         )
 
 
 def standardize(
-    y_true: Any,
-    y_pred: Any,
+    labels: Any,
+    outputs: Any,
     sample_weight: Any,
     options: ReadOptions,
-    rules: list[Rule],
+    xp: Any = ops,
     *,
-    skip_weightless: bool = False,
+    names: tuple[str, str] = ("y_true", "y_pred"),
+    rules: Rules | None = None,
 ) -> Batch:
-    """Read one batch `(batch, ...)` of a loss or metric.
+    """Read labels, predictions and weights of any form: the one door.
 
-    The rules of values are appended to `rules`, for the caller to `enforce`.
-    With `skip_weightless`, samples of weight 0 may hold anything.
+    Samples of weight 0 may hold anything.
+
+    Args:
+        labels: Class ids `(batch, ...)`, or one-hot or soft labels or votes
+            `(batch, ..., num_classes)`, or pairs with objectness.
+        outputs: Predictions `(batch, ..., num_classes)`.
+        sample_weight: Weights `(batch, ...)` or `(batch,)`, or None.
+        options: How they are read.
+        xp: `keras.ops` for tensors, or NumPy for arrays, the values of whose
+            outputs are left to `read_arrays`.
+        names: Names of labels and outputs in errors.
+        rules: Rules to which those of the values are added, for the caller
+            to `enforce` with others. None to check the values here.
     """
-    given = y_pred
-    y_pred = ops.convert_to_tensor(as_numbers(y_pred, "y_pred"))
-    axis = class_axis(y_pred, options.axis)
-    objectness = weight = None
+    given, from_logits, votes = outputs, options.from_logits, options.votes
+    if xp is np:
+        outputs = as_array(outputs, names[1])
+        if outputs.dtype not in (np.float32, np.float64):
+            outputs = outputs.astype("float32")
+    else:
+        outputs = at_least_float32(as_numbers(outputs, names[1]))
+    axis = class_axis(outputs, options.axis, names[1])
+    lead = list(outputs.shape)
+    del lead[axis]
+    mask = objectness = weight = None
+    if xp is np:
+        check_not_empty(names[1], outputs)
+    else:
+        mask = keras_mask(given, len(lead))
+    counts = mask
     if options.objectness:
-        y_true, objectness, _ = split_objectness(
-            y_true, options.ignore_class, rules
+        labels, objectness, _ = split_objectness(
+            labels, options.ignore_class, rules
         )
-    user_mask = counts = keras_mask(given, len(y_pred.shape) - 1)
     if sample_weight is not None:
-        weight = broadcast_weight(sample_weight, y_pred, axis, rules)
-        if skip_weightless:
-            # Weights have a rule of their own.
-            counts = both(counts, ops.not_equal(weight, 0))
-    if options.votes:
-        y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
-    labels, mask = _read_labels(
-        y_true,
-        y_pred,
-        options.votes,
+        if xp is np:
+            weight = weight_of_rows(sample_weight, tuple(lead), rules)
+            weight = weight.reshape(lead)
+        else:
+            weight = broadcast_weight(sample_weight, outputs, axis, rules)
+        # Weights have a rule of their own.
+        counts = both(counts, weight != 0)
+    labels, valid = standardize_labels(
+        labels,
+        outputs,
         axis=axis,
         ignore_class=options.ignore_class,
+        votes=votes,
+        names=names,
         mask=counts,
         rules=rules,
     )
-    outputs = standardize_predictions(
-        y_pred,
-        from_logits=options.from_logits,
-        axis=axis,
-        mask=both(mask, counts),
-        rules=rules,
-    )
+    if axis != len(lead):
+        outputs = xp.moveaxis(outputs, axis, -1)
+    if xp is not np:
+        if not from_logits:
+            counts = both(valid, counts)
+            check_probabilities(outputs, names[1], counts, rules=rules)
+        outputs = rows.both_classes(outputs, from_logits)
     return Batch(
         labels,
         outputs,
-        options.from_logits,
+        from_logits,
         weight,
-        both(mask, user_mask),
+        both(valid, mask),
         objectness,
-        votes=options.votes,
+        votes=votes,
     )
 
 
-def _read_labels(
-    labels: Any, outputs: Any, votes: bool, **options: Any
-) -> tuple[Any, Any]:
-    """Labels, and a mask of the ignored class or None."""
-    if votes:
-        return standardize_votes(labels, outputs, **options), None
-    return standardize_labels(labels, outputs, **options)
+def read_arrays(
+    labels: Any,
+    outputs: Any,
+    sample_weight: Any,
+    options: ReadOptions,
+    *,
+    names: tuple[str, str] = ("y_true", "y_pred"),
+    rules: Rules | None = None,
+    **reading: Any,
+) -> Batch:
+    """`standardize` arrays as rows, of both of two classes, with their facts.
 
-
-def both(one: Any, other: Any) -> Any:
-    """Logical and of two masks, where None is True everywhere."""
-    if one is None or other is None:
-        return other if one is None else one
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.logical_and(one, other)
-    return ops.logical_and(one, other)
+    Rows that do not count become harmless, as NaN times 0 is NaN. `reading` is
+    how facts are read, as in `read_rows`.
+    """
+    batch = standardize(
+        labels, outputs, sample_weight, options, np, names=names, rules=rules
+    ).flat()
+    labels, given, from_logits = batch[:3]
+    reading["from_logits"] = from_logits
+    counts, name = batch.counted, names[1]
+    outputs = rows.both_classes(given, from_logits)
+    facts = read_rows(outputs, **reading)
+    if not rows.is_sound(facts, from_logits):
+        given = rows.without_harm(given, counts, from_logits)
+        outputs = rows.both_classes(given, from_logits)
+        facts = read_rows(outputs, **reading)
+        rows.check_sound(given, facts, from_logits, name, counts, rules=rules)
+    if from_logits:
+        allowed = rows.allowed_rows(labels, outputs)
+        if not allowed.all():
+            check_allowed(allowed, name, counts, rules=rules)
+            outputs = np.where(allowed[:, None], outputs, outputs.dtype.type(0))
+            facts = read_rows(outputs, **reading)
+    return batch._replace(outputs=outputs, facts=facts)
 
 
 def standardize_arrays(
@@ -206,72 +285,36 @@ def standardize_arrays(
     check_reading(-1, ignore_class, from_logits)
     labels = as_array(labels, "labels")
     outputs, sample_weight = read_masked(outputs, name, sample_weight)
-    class_axis(outputs, -1, name)
-    if outputs.dtype not in (np.float32, np.float64):
-        outputs = outputs.astype("float32")
-    check_not_empty(name, outputs)
-    weight = counts = None
-    lead = outputs.shape[:-1]
-    if sample_weight is not None:
-        weight = weight_of_rows(sample_weight, lead)
-        counts = weight > 0
-    read, valid = _read_labels(
+    batch = read_arrays(
         labels,
         outputs,
-        votes,
-        ignore_class=ignore_class,
+        sample_weight,
+        ReadOptions(
+            from_logits,
+            ignore_class=ignore_class,
+            labels="votes" if votes else "classes",
+        ),
         names=("labels", name),
-        mask=None if counts is None else counts.reshape(lead),
+        log_odds=False,
     )
-    if valid is not None:
-        valid = to_numpy(valid).reshape(-1)
-        counts = valid if counts is None else counts & valid
-    outputs = outputs.reshape(-1, outputs.shape[-1])
-    if len(read.shape) > len(lead):
-        if not votes:
-            # float64 labels are float32 tensors on JAX.
-            read = labels if labels.shape == read.shape else to_numpy(read)
-        read = read.reshape(-1, read.shape[-1])
-        read = rows.without_harm(read, counts, False)
-    else:
-        read = to_numpy(read, "int64").reshape(-1)
-    given, outputs = outputs, rows.both_classes(outputs, from_logits)
-    facts = read_rows(outputs, from_logits=from_logits, log_odds=False)
-    if not rows.is_sound(facts, from_logits):
-        given = rows.without_harm(given, counts, from_logits)
-        rows.check_no_nan(given, from_logits, name)
-        if not from_logits:
-            check_probabilities(given, name)
-            rows.check_row_sums(given, name, counts)
-        outputs = rows.both_classes(given, from_logits)
-        facts = read_rows(outputs, from_logits=from_logits, log_odds=False)
-    if from_logits:
-        parts = block_slices(outputs)
-        allowed = [are_allowed(read[part], outputs[part]) for part in parts]
-        if not all(part.all() for part in allowed):
-            allowed = np.concatenate(allowed)
-            check_allowed(allowed, name, counts)
-            # Rows that do not count: -inf times 0 is NaN.
-            outputs = np.where(allowed[:, None], outputs, outputs.dtype.type(0))
-            facts = read_rows(outputs, from_logits=True, log_odds=False)
+    if batch.labels.ndim == 1:
+        batch = batch._replace(labels=batch.labels.astype("int64"))
     if from_logits and refuse_probabilities:
-        rows.check_no_probabilities(given, name)
+        rows.check_no_probabilities(batch.outputs, name)
     elif from_logits and refuse_probabilities is not None:
-        rows.warn_of_probabilities(given, name)
+        rows.warn_of_probabilities(batch.outputs, name)
+    valid, facts = batch.mask, batch.facts
     if valid is not None and not valid.any():
         raise value_error(
             "`labels` must hold a class that is not ignored",
             ignore_class=ignore_class,
         )
     if valid is not None and drop:
-        outputs, read, facts = outputs[valid], read[valid], facts.of(valid)
-        weight = None if weight is None else weight[valid]
-        valid = None
-    if weight is not None and not weight.any():
+        batch = batch._replace(mask=None).each(lambda x: x[valid])
+        batch = batch._replace(facts=facts.of(valid))
+    if batch.weight is not None and not batch.weight.any():
         raise value_error("`sample_weight` must not be 0 everywhere", sum=0.0)
-    return Batch(
-        read, outputs, from_logits, weight, valid, facts=facts, votes=votes
-    )
+    return batch
 
 
 def standardize_logits(

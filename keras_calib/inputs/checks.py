@@ -154,7 +154,10 @@ def check_rows(name: str, x: Any, logits: Any) -> None:
 
 
 def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
-    """Check the axis of the classes, and return it as a number >= 0."""
+    """Check the axis of the classes, and return it as a number >= 0.
+
+    A batch may be empty, but not the other axes.
+    """
     rank = len(y_pred.shape)
     meaning = "(batch, ..., num_classes)"
     if rank == 1:
@@ -169,7 +172,12 @@ def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
             axis=axis,
             **{f"{name}.shape": shape_of(y_pred)},
         )
-    return axis % rank
+    axis %= rank
+    sizes = list(y_pred.shape)
+    del sizes[0 if axis else 1]
+    if 0 in sizes:
+        check_not_empty(name, y_pred)
+    return axis
 
 
 def check_two_classes(name: str, logits: Any, axis: int) -> None:

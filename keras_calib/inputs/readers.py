@@ -1,6 +1,7 @@
 """Readers of labels and predictions in every form that users have.
 
-Losses, metrics, calibrators and exact functions all use them.
+Losses, metrics, calibrators and exact functions all use them. Votes of
+annotators are rows of counts or of shares, read as shares.
 """
 
 from typing import Any
@@ -9,23 +10,27 @@ import numpy as np
 from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_not_empty, class_axis
+from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.rows import are_shares, both_classes, without_harm
 from keras_calib.inputs.values import (
     SUM_TOLERANCE,
     Rule,
-    are_allowed,
-    check_allowed,
+    Rules,
+    are_ids,
+    as_check,
+    both,
     check_ids,
     check_objectness,
-    check_one_hot,
-    check_probabilities,
     check_second_class,
     check_soft_labels,
     is_integer,
+    is_made_up,
+    located,
     pairs_hint,
 )
 from keras_calib.numerics.arrays import (
     array_namespace,
+    as_array,
     as_numbers,
     at_least_float32,
     cast,
@@ -36,15 +41,16 @@ from keras_calib.numerics.arrays import (
 
 __all__ = [
     "CONTEXT",
+    "check_votes",
+    "flat_votes",
     "is_ignored",
     "narrowed_ids",
     "nothing_counts",
-    "possible_labels",
+    "numbers_of_votes",
+    "shares_of_rows",
     "soft_labels",
     "split_objectness",
     "standardize_labels",
-    "standardize_predictions",
-    "valid_labels_mask",
 ]
 
 # Stands for the objectness of an image with all objects painted out.
@@ -54,7 +60,7 @@ CONTEXT = -1
 def split_objectness(
     y_true: Any,
     ignore_class: int | None = None,
-    rules: list[Rule] | None = None,
+    rules: Rules | None = None,
 ) -> tuple[Any, Any, Any]:
     """Split pairs `(..., 2)` into ids, objectness, and a mask of `CONTEXT`."""
     y_true = as_numbers(y_true, "y_true")
@@ -77,46 +83,21 @@ def split_objectness(
     return ids, objectness, context
 
 
-def standardize_predictions(
-    y_pred: Any,
-    *,
-    from_logits: bool,
-    axis: int = -1,
-    name: str = "y_pred",
-    mask: Any = None,
-    rules: list[Rule] | None = None,
-) -> Any:
-    """Read predictions as outputs `(batch, ..., num_classes)`.
-
-    Binary logits z become `[0, z]`, and binary probabilities `[1 - p, p]`. The
-    arguments are those of `standardize_labels`.
-    """
-    y_pred = at_least_float32(y_pred, name)
-    axis = class_axis(y_pred, axis, name)
-    if axis != len(y_pred.shape) - 1:
-        y_pred = ops.moveaxis(y_pred, axis, -1)
-    if 0 in shape_of(y_pred)[1:]:
-        # A batch may be empty, but not the other axes.
-        check_not_empty(name, y_pred)
-    if not from_logits:
-        check_probabilities(y_pred, name, mask, rules=rules)
-    if y_pred.shape[-1] == 1:
-        other = ops.zeros_like(y_pred) if from_logits else 1.0 - y_pred
-        y_pred = ops.concatenate([other, y_pred], axis=-1)
-    return y_pred
-
-
 def standardize_labels(
     y_true: Any,
     y_pred: Any,
     *,
     axis: int = -1,
     ignore_class: int | None = None,
+    votes: bool = False,
     names: tuple[str, str] = ("y_true", "y_pred"),
     mask: Any = None,
-    rules: list[Rule] | None = None,
+    rules: Rules | None = None,
 ) -> tuple[Any, Any]:
     """Read labels of any form, and mask those of the ignored class.
+
+    Class ids become int32, -1 for what is no id of a class. Votes become
+    shares, 0 in a row that is neither counts nor shares.
 
     Args:
         y_true: Class ids `(batch, ...)` or with a 1 on the class axis, or
@@ -125,68 +106,133 @@ def standardize_labels(
         y_pred: Outputs of the model, as given by the user.
         axis: Axis of the classes in `y_pred`.
         ignore_class: Class id of the labels to leave out.
+        votes: Whether labels are rows of votes, counts or shares of the shape
+            of `y_pred`. With binary outputs, those for both classes, or the
+            share of the second.
         names: Names of labels and outputs in errors.
         mask: Bool `(batch, ...)`, False for samples to leave out, whose ids
             become 0. None for no such samples.
-        rules: List to which the rules of values are appended, for the caller
+        rules: Rules to which those of the values are added, for the caller
             to `enforce` with others. None to check the values here.
 
     Returns:
-        Labels, and a mask that is False for the ignored class, or None.
+        Labels, and a mask that is False for the ignored class, or None. They
+        are NumPy arrays if `y_pred` is one, and tensors otherwise.
     """
-    y_true = as_numbers(y_true, names[0])
-    xp = array_namespace(y_true)
-    axis = class_axis(y_pred, axis, names[1])
-    rank, given_shape = len(y_pred.shape), shape_of(y_true)
-    lead = list(shape_of(y_pred))
-    num_classes = lead.pop(axis)
-    if len(given_shape) == rank:
-        if axis != rank - 1:
-            y_true = xp.moveaxis(y_true, axis, -1)
-        if y_true.shape[-1] == 1:
-            y_true = xp.squeeze(y_true, axis=-1)
-    soft = len(y_true.shape) == rank
-    expected = (*lead, num_classes) if soft else tuple(lead)
-    if not fits(shape_of(y_true), expected):
-        raise value_error(
-            f"`{names[0]}` must be class ids or one-hot or soft labels "
-            f"that fit `{names[1]}`{pairs_hint(given_shape)}",
-            **{
-                f"{names[0]}.shape": given_shape,
-                f"{names[1]}.shape": shape_of(y_pred),
-            },
-        )
-    if soft:
-        if ignore_class is not None:
-            raise value_error(
-                "`ignore_class` needs class ids as labels, not one-hot "
-                "or soft labels",
-                ignore_class=ignore_class,
-                **{f"{names[0]}.shape": given_shape},
-            )
-        y_true = at_least_float32(y_true)
-        check_soft_labels(y_true, names[0], mask, rules=rules)
-        return y_true, None
+    xp = array_namespace(y_pred)
+    read = as_array if xp is np else as_numbers
+    y_true = read(y_true, names[0])
+    labels, num_classes = _fitted(y_true, y_pred, axis, votes, names)
+    soft = len(labels.shape) == len(y_pred.shape)
     valid = None
     if ignore_class is not None:
-        valid = ops.logical_not(is_ignored(y_true, ignore_class))
-    if xp is not np:
-        y_true = _signed(y_true)
-    counts = mask if valid is None else valid
-    if mask is not None and valid is not None:
-        counts = ops.logical_and(valid, mask)
-    if num_classes == 1:
-        y_true = at_least_float32(y_true)
-        if counts is not None:
-            y_true = ops.where(counts, y_true, ops.zeros_like(y_true))
-        check_second_class(y_true, names[0], rules=rules)
-        return ops.stack([1.0 - y_true, y_true], axis=-1), valid
-    if num_classes is not None:
-        check_ids(y_true, num_classes, names[0], counts, rules=rules)
-    ids = narrowed_ids(y_true, num_classes)
+        if soft:
+            kind = "one-hot or soft labels"
+            if votes:
+                kind = "votes: give the samples to leave out a weight of 0"
+            raise value_error(
+                f"`ignore_class` needs class ids as labels, not {kind}",
+                ignore_class=ignore_class,
+                **{f"{names[0]}.shape": shape_of(y_true)},
+            )
+        valid = xp.logical_not(is_ignored(labels, ignore_class))
+    counts = both(mask, valid)
+    if not soft and num_classes != 1:
+        ids = _class_ids(labels, num_classes, xp, names[0], counts, rules)
+        return ids, valid
+    if votes and xp is np:
+        labels = labels.astype("float64", copy=False)
+    labels = at_least_float32(labels, names[0], xp)
+    if votes:
+        labels = both_classes(labels, False)
+        check_votes(labels, names[0], mask, rules=rules)
+        shares, right = shares_of_rows(labels)
+        right = xp.expand_dims(right, -1)
+        return xp.where(right, shares, xp.zeros_like(shares)), None
+    if soft:
+        return _soft_rows(labels, xp, names[0], mask, rules), None
     if counts is not None:
-        ids = ops.where(counts, ids, ops.zeros_like(ids))
-    return ids, valid
+        labels = xp.where(counts, labels, xp.zeros_like(labels))
+    check_second_class(labels, names[0], rules=rules)
+    return both_classes(xp.expand_dims(labels, -1), False), valid
+
+
+def _fitted(
+    y_true: Any, y_pred: Any, axis: int, votes: bool, names: tuple[str, str]
+) -> tuple[Any, int | None]:
+    """Ids `(batch, ...)`, or rows with the classes last, and their number."""
+    axis = class_axis(y_pred, axis, names[1])
+    labels, xp, rank = y_true, array_namespace(y_true), len(y_pred.shape)
+    lead = list(y_pred.shape)
+    num_classes = lead.pop(axis)
+    has_classes, widths = len(labels.shape) == rank, (num_classes,)
+    if has_classes and axis != rank - 1:
+        labels = xp.moveaxis(labels, axis, -1)
+    if votes and num_classes == 1:
+        widths = (1, 2)
+        labels = labels if has_classes else xp.expand_dims(labels, -1)
+    elif not votes and has_classes and labels.shape[-1] == 1:
+        labels, has_classes = xp.squeeze(labels, axis=-1), False
+    ends = [(width,) for width in widths] if votes or has_classes else [()]
+    if any(fits(shape_of(labels), (*lead, *end)) for end in ends):
+        return labels, num_classes
+    rule = (
+        f"be class ids or one-hot or soft labels that fit `{names[1]}`"
+        f"{pairs_hint(shape_of(y_true))}"
+    )
+    if votes:
+        rule = (
+            f"be rows of votes that fit `{names[1]}`, one number per class; "
+            "class ids need no option"
+        )
+    raise value_error(
+        f"`{names[0]}` must {rule}",
+        **{
+            f"{names[0]}.shape": shape_of(y_true),
+            f"{names[1]}.shape": shape_of(y_pred),
+        },
+    )
+
+
+def _soft_rows(
+    rows: Any, xp: Any, name: str, mask: Any, rules: Rules | None
+) -> Any:
+    """One-hot or soft rows that are checked, and harmless if they are arrays.
+
+    Those of arrays that do not count would spoil sums otherwise.
+    """
+    if xp is np and are_shares(rows):
+        return rows
+    check_soft_labels(rows, name, mask, rules=rules)
+    if xp is np and mask is not None:
+        flat = rows.reshape(-1, rows.shape[-1])
+        flat = without_harm(flat, mask.reshape(-1), False)
+        rows = flat.reshape(rows.shape)
+    return rows
+
+
+def _class_ids(
+    labels: Any,
+    num_classes: int | None,
+    xp: Any,
+    name: str,
+    counts: Any,
+    rules: Rules | None,
+) -> Any:
+    """Ids as int32; 0 where a sample does not count, else -1 if impossible."""
+    if xp is np and is_integer(labels):
+        ids = labels if counts is None else np.where(counts, labels, 0)
+        # Most arrays need no closer look.
+        if ids.size and ids.min() >= 0 and ids.max() < num_classes:
+            return ids.astype("int32", copy=False)
+    labels = _signed(labels)
+    right = are_ids(labels, num_classes)
+    if num_classes is not None:
+        check_ids(labels, num_classes, name, counts, right, rules=rules)
+    ids = _narrowed(labels, right)
+    if xp is not np:
+        ids = ops.convert_to_tensor(ids)
+    return ids if counts is None else xp.where(counts, ids, xp.zeros_like(ids))
 
 
 def is_ignored(ids: Any, ignore_class: int) -> Any:
@@ -204,7 +250,7 @@ def is_ignored(ids: Any, ignore_class: int) -> Any:
         held = False
     if not held:
         return xp.zeros_like(ids, dtype="bool")
-    return (ids if xp is np else _signed(ids)) == ignore_class
+    return _signed(ids) == ignore_class
 
 
 def nothing_counts(
@@ -220,7 +266,7 @@ def nothing_counts(
 
 def _signed(ids: Any) -> Any:
     """Integer tensors as int32, or int64 if int32 cannot hold them."""
-    if not is_integer(ids):
+    if array_namespace(ids) is np or not is_integer(ids):
         return ids
     dtype = backend.standardize_dtype(ids.dtype)
     wide = dtype in ("uint32", "int64", "uint64")
@@ -229,55 +275,20 @@ def _signed(ids: Any) -> Any:
 
 
 def narrowed_ids(ids: Any, num_classes: int | None) -> Any:
-    """Ids of arrays or tensors as int32, -1 for what is no id of a class.
+    """Ids as an int32 tensor, -1 for what is no id of a class."""
+    ids = _signed(ids)
+    return ops.convert_to_tensor(_narrowed(ids, are_ids(ids, num_classes)))
+
+
+def _narrowed(ids: Any, right: Any) -> Any:
+    """Ids as int32, and -1 where they are not `right` (array-agnostic).
 
     Compiled code cannot raise, and a cast would make another id of one that
     int32 cannot hold, or of a fraction.
     """
     xp = array_namespace(ids)
-    if xp is not np:
-        ids = _signed(ids)
-    limit = 2**31 if num_classes is None else num_classes
-    known = xp.logical_and(ids >= 0, ids < limit)
-    if not is_integer(ids):
-        known = xp.logical_and(known, xp.equal(ids, xp.round(ids)))
-    ids = cast(xp.where(known, ids, xp.zeros_like(ids)), "int32")
-    return ops.convert_to_tensor(xp.where(known, ids, -xp.ones_like(ids)))
-
-
-def possible_labels(
-    batch: Any, rules: list[Rule], *, counts: Any = None, hard: bool = False
-) -> Any:
-    """Mask of labels that can be, and that no logit of the batch rules out.
-
-    `counts` is False for samples that need no rule.
-    """
-    labels, outputs = batch.labels, batch.outputs
-    right = valid_labels_mask(labels, outputs.shape[-1], hard=hard, rules=rules)
-    if not batch.from_logits:
-        return right
-    allowed = are_allowed(labels, outputs)
-    check_allowed(allowed, "y_pred", counts, rules=rules)
-    return ops.logical_and(right, allowed)
-
-
-def valid_labels_mask(
-    labels: Any,
-    num_classes: int,
-    *,
-    hard: bool = False,
-    rules: list[Rule] | None = None,
-) -> Any:
-    """Mask of possible labels: ids in range, and rows that sum to 1."""
-    if is_integer(labels):
-        return ops.logical_and(labels >= 0, labels < num_classes)
-    distance = ops.abs(ops.sum(labels, axis=-1) - 1.0)
-    distance = ops.maximum(distance, -ops.min(labels, axis=-1))
-    if hard:
-        largest = ops.abs(ops.max(labels, axis=-1) - 1.0)
-        distance = ops.maximum(distance, largest)
-        check_one_hot(distance, rules=rules)
-    return distance <= SUM_TOLERANCE
+    ids = cast(xp.where(right, ids, xp.zeros_like(ids)), "int32")
+    return xp.where(right, ids, -xp.ones_like(ids))
 
 
 def soft_labels(labels: Any, num_classes: int, dtype: Any) -> Any:
@@ -288,3 +299,101 @@ def soft_labels(labels: Any, num_classes: int, dtype: Any) -> Any:
             labels = ops.clip(labels, 0, num_classes - 1)
         return ops.one_hot(labels, num_classes, dtype=dtype)
     return ops.cast(labels, dtype)
+
+
+def shares_of_rows(votes: Any) -> tuple[Any, Any]:
+    """Rows divided by their sums, and which are votes (array-agnostic)."""
+    xp = array_namespace(votes)
+    total = xp.sum(votes, axis=-1)
+    valid = _are_votes(votes, total)
+    total = xp.where(valid, total, xp.ones_like(total))
+    return votes / xp.expand_dims(total, -1), valid
+
+
+def flat_votes(votes: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """Votes as rows `(n, num_classes)`, with both of two classes.
+
+    Args:
+        votes: Votes of any form, or NaN for those of a sample that lacks them.
+        outputs: Predictions `(..., num_classes)`, or `(..., 1)`.
+    """
+    num_classes = (outputs.shape or (1,))[-1]
+    count = outputs.size // num_classes
+    if votes.ndim == 0 and num_classes > 1 and np.isnan(votes):
+        votes = np.full((count, num_classes), votes)
+    width = votes.size // max(1, count) if num_classes == 1 else num_classes
+    width = width if count else max(2, num_classes)
+    if width not in (num_classes, 2) or votes.size != count * width:
+        raise value_error(
+            "`label` must hold votes, one number for each class of `outputs`",
+            label=votes.shape,
+            outputs=outputs.shape,
+        )
+    votes = votes.reshape(count, width)
+    if width == 1:
+        votes = np.concatenate([1.0 - votes, votes], axis=-1)
+    return votes
+
+
+def numbers_of_votes(
+    votes: Any, num_samples: int, name: str = "labels"
+) -> np.ndarray:
+    """How many votes each sample has, `(num_samples,)`.
+
+    Raises ValueError if rows are shares, which do not tell.
+    """
+    rows = as_array(votes, name).reshape(num_samples, -1).astype("float64")
+    is_share = np.any(rows != np.floor(rows), axis=-1)
+    if is_share.any():
+        raise value_error(
+            f"`{name}` must be counts of votes, whole numbers: shares do "
+            "not tell how many there were. Give the counts, or use the "
+            'interval of `ECE(labels="votes")`, which needs none',
+            **located(is_share),
+            row=np.round(rows[is_share][0], 4).tolist()[:10],
+        )
+    # One column is the share of the second class, here of one vote.
+    votes = rows.sum(axis=-1) if rows.shape[1] > 1 else np.ones(num_samples)
+    return votes.astype("int64")
+
+
+@as_check
+def check_votes(votes: Any, name: str, mask: Any = None) -> Rule:
+    """Rows in the mask must be whole numbers, or shares that sum to 1."""
+    xp = array_namespace(votes)
+    right = _are_votes(votes, xp.sum(votes, axis=-1))
+    if mask is not None:
+        right = xp.logical_or(right, xp.logical_not(mask))
+
+    def fail():
+        if is_made_up(votes):
+            return
+        bad = ~to_numpy(right).reshape(-1)
+        row = to_numpy(votes).reshape(-1, votes.shape[-1])[bad][0]
+        rule = "must be >= 0 and finite"
+        if np.isfinite(row).all() and row.min() >= 0:
+            rule = "must have a vote; give rows without a weight of 0"
+            if row.any():
+                rule = (
+                    "must be counts, which are whole numbers, or shares that "
+                    "sum to 1"
+                )
+        raise value_error(
+            f"`{name}` holds rows of votes, and each {rule}",
+            **located(bad),
+            row=np.round(row, 4).tolist()[:10],
+        )
+
+    return Rule(xp.all(right), fail)
+
+
+def _are_votes(votes: Any, total: Any) -> Any:
+    """Mask of rows of counts or of shares (array-agnostic)."""
+    xp = array_namespace(votes)
+    with np.errstate(invalid="ignore"):
+        whole = xp.all(xp.equal(votes, xp.floor(votes)), axis=-1)
+        positive = xp.all(votes >= 0, axis=-1)
+        is_share = xp.abs(total - 1.0) <= SUM_TOLERANCE
+        inside = xp.logical_and(total > 0, total < float("inf"))
+        inside = xp.logical_and(inside, positive)
+    return xp.logical_and(inside, xp.logical_or(whole, is_share))

@@ -16,6 +16,7 @@ from keras_calib.inputs.values import (
     PROBABILITY_TOLERANCE,
     SUM_TOLERANCE,
     Rule,
+    are_allowed,
     as_check,
     check_probabilities,
     has_values,
@@ -24,10 +25,12 @@ from keras_calib.inputs.values import (
     located,
 )
 from keras_calib.numerics.arrays import array_namespace, cast, to_numpy
-from keras_calib.numerics.row_blocks import RowFacts
+from keras_calib.numerics.row_blocks import RowFacts, block_slices, read_rows
 from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = [
+    "allowed_rows",
+    "are_shares",
     "as_logits_message",
     "both_classes",
     "check_call",
@@ -35,6 +38,7 @@ __all__ = [
     "check_no_nan",
     "check_no_probabilities",
     "check_row_sums",
+    "check_sound",
     "few_rows",
     "is_sound",
     "resembles_probabilities",
@@ -82,6 +86,42 @@ def is_sound(
         and largest <= 1.0 + outside
         and facts.distance <= _SURE * tolerance
     )
+
+
+def are_shares(rows: np.ndarray) -> bool:
+    """Whether rows `(..., num_classes)` are shares of 1 for sure."""
+    if not rows.size:
+        return False
+    rows = rows.reshape(-1, rows.shape[-1])
+    facts = read_rows(rows, from_logits=False, dtype="float32")
+    return is_sound(facts, False, SUM_TOLERANCE)
+
+
+@as_check
+def check_sound(
+    outputs: np.ndarray,
+    facts: RowFacts,
+    from_logits: bool,
+    name: str,
+    counts: np.ndarray | None = None,
+) -> Rule:
+    """Rows must be valid: for sure by their facts, or looked at one by one."""
+
+    def fail():
+        check_no_nan(outputs, from_logits, name)
+        if not from_logits:
+            check_probabilities(outputs, name)
+            check_row_sums(outputs, name, counts)
+
+    return Rule(is_sound(facts, from_logits), fail)
+
+
+def allowed_rows(labels: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+    """`are_allowed` of rows `(n, num_classes)`, in blocks of rows."""
+    found = np.empty(len(outputs), bool)
+    for part in block_slices(outputs):
+        found[part] = are_allowed(labels[part], outputs[part])
+    return found
 
 
 def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
@@ -311,12 +351,16 @@ def without_harm(
     return rows
 
 
-def both_classes(rows: np.ndarray, from_logits: bool) -> np.ndarray:
-    """Rows, where `(n, 1)` of the second class get a first one."""
-    if rows.shape[-1] > 1:
+def both_classes(rows: Any, from_logits: bool) -> Any:
+    """Rows, where `(..., 1)` of the second class get a first one.
+
+    It is array-agnostic.
+    """
+    if rows.shape[-1] != 1:
         return rows
-    other = np.zeros_like(rows) if from_logits else 1 - rows
-    return np.concatenate([other, rows], axis=-1)
+    xp = array_namespace(rows)
+    other = xp.zeros_like(rows) if from_logits else 1.0 - rows
+    return xp.concatenate([other, rows], axis=-1)
 
 
 def few_rows(rows: Any) -> Any:

@@ -27,10 +27,13 @@ from keras_calib.numerics.softmax import allowed, is_ruled_out
 __all__ = [
     "PROBABILITY_TOLERANCE",
     "Rule",
+    "Rules",
     "SUM_TOLERANCE",
     "WEIGHT_SCALE",
     "are_allowed",
+    "are_ids",
     "as_check",
+    "both",
     "check_allowed",
     "check_ids",
     "check_objectness",
@@ -65,6 +68,22 @@ class Rule(NamedTuple):
     fail: Callable[[], None]
 
 
+class Rules(list):
+    """Rules that readers add, for their caller to enforce together.
+
+    Those that are not `active` take none.
+    """
+
+    def __init__(self, active: bool = True):
+        super().__init__()
+        self.active = active
+
+    @property
+    def hold(self) -> bool:
+        """Whether all rules of arrays hold."""
+        return all(rule.holds for rule in self)
+
+
 def has_values(x: Any) -> bool:
     """Whether values are known, and to be checked."""
     return config.validates() and _has_values(x)
@@ -85,26 +104,41 @@ def enforce(rules: list[Rule]) -> None:
 
 
 def as_check(rule: Callable[..., Rule]) -> Callable[..., None]:
-    """Turn a rule of arrays into `check(x, *args, rules=None)`."""
+    """Turn a rule of arrays into `check(x, *args, rules=None)`.
+
+    Without `rules` it is enforced at once.
+    """
 
     @functools.wraps(rule)
-    def check(x: Any, *args: Any, rules: list[Rule] | None = None) -> None:
-        if rules is None and _has_values(x):
-            enforce([rule(x, *args)])
-        elif rules is not None and has_values(x):
-            rules.append(rule(x, *args))
+    def check(x: Any, *args: Any, rules: Rules | None = None) -> None:
+        if (rules is None or rules.active) and _has_values(x):
+            found = rule(x, *args)
+            enforce([found]) if rules is None else rules.append(found)
 
     return check
 
 
-@as_check
-def check_ids(ids: Any, num_classes: int, name: str, mask: Any = None) -> Rule:
-    """Class ids in the mask must be whole and in `[0, num_classes)`."""
+def are_ids(ids: Any, num_classes: int | None) -> Any:
+    """Mask of whole numbers in `[0, num_classes)` (array-agnostic)."""
     xp = array_namespace(ids)
-    right = xp.logical_and(ids >= 0, ids < num_classes)
+    limit = 2**31 if num_classes is None else num_classes
+    right = xp.logical_and(ids >= 0, ids < limit)
+    if is_integer(ids):
+        return right
+    return xp.logical_and(right, xp.equal(ids, xp.round(ids)))
+
+
+@as_check
+def check_ids(
+    ids: Any, num_classes: int, name: str, mask: Any = None, right: Any = None
+) -> Rule:
+    """Class ids in the mask must be whole and in `[0, num_classes)`.
+
+    `right` is their mask of `are_ids`, if it is known.
+    """
+    right = are_ids(ids, num_classes) if right is None else right
     rule = f"`{name}` must hold class ids in [0, {num_classes})"
     if not is_integer(ids):
-        right = xp.logical_and(right, xp.equal(ids, xp.round(ids)))
         rule += ", and ids must hold whole numbers"
     return _told_by_extremes(rule, right, ids, mask)
 
@@ -112,7 +146,7 @@ def check_ids(ids: Any, num_classes: int, name: str, mask: Any = None) -> Rule:
 @as_check
 def check_second_class(labels: Any, name: str) -> Rule:
     """Labels of binary outputs must lie in [0, 1]."""
-    right = ops.logical_and(labels >= 0, labels <= 1)
+    right = array_namespace(labels).logical_and(labels >= 0, labels <= 1)
     rule = (
         f"`{name}` must lie in [0, 1] for binary outputs; a class of missing "
         "labels must be named in `ignore_class`"
@@ -123,8 +157,9 @@ def check_second_class(labels: Any, name: str) -> Rule:
 @as_check
 def check_soft_labels(labels: Any, name: str, mask: Any = None) -> Rule:
     """Rows of labels in the mask must lie in [0, 1] and sum to 1."""
-    near = ops.abs(ops.sum(labels, axis=-1) - 1.0) <= SUM_TOLERANCE
-    right = ops.logical_and(near, ops.all(in_unit_interval(labels), axis=-1))
+    xp = array_namespace(labels)
+    near = xp.abs(xp.sum(labels, axis=-1) - 1.0) <= SUM_TOLERANCE
+    right = xp.logical_and(near, xp.all(in_unit_interval(labels), axis=-1))
     rule = _told_by_extremes(
         f"`{name}` must sum to 1 over the classes and must lie in [0, 1]; "
         "multi-label targets need `MultiLabel`; rows of votes must be divided "
@@ -240,7 +275,8 @@ def read_mask(mask: Any) -> Any:
 @as_check
 def check_weights(weight: Any) -> Rule:
     """Weights must be finite and at least 0."""
-    right = ops.logical_and(weight >= 0, weight < float("inf"))
+    xp = array_namespace(weight)
+    right = xp.logical_and(weight >= 0, weight < float("inf"))
     rule = "`sample_weight` must be finite and >= 0"
     return _told_by_extremes(rule, right, weight)
 
@@ -248,10 +284,10 @@ def check_weights(weight: Any) -> Rule:
 @as_check
 def check_weight_scale(weight: Any) -> Rule:
     """The largest weight must fit into exact sums."""
-    low, high = WEIGHT_SCALE
-    largest = ops.max(weight)
-    right = ops.logical_and(largest >= low, largest <= high)
-    right = ops.logical_or(right, ops.logical_not(largest > 0))
+    xp, (low, high) = array_namespace(weight), WEIGHT_SCALE
+    largest = xp.max(weight)
+    right = xp.logical_and(largest >= low, largest <= high)
+    right = xp.logical_or(right, xp.logical_not(largest > 0))
     rule = (
         f"`sample_weight` must have its largest value between {low:g} and "
         f"{high:g}; only ratios matter, so divide by the mean"
@@ -275,6 +311,15 @@ def _told_by_extremes(rule: str, right: Any, x: Any, mask: Any = None) -> Rule:
     if mask is not None:
         right = xp.logical_or(right, xp.logical_not(mask))
     return Rule(xp.all(right), fail)
+
+
+def both(one: Any, other: Any) -> Any:
+    """Logical and of two masks, where None is True everywhere."""
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.logical_and(one, other)
+    return ops.logical_and(one, other)
 
 
 def is_integer(x: Any) -> bool:
@@ -312,4 +357,4 @@ def pairs_hint(shape: tuple) -> str:
 
 
 def _has_values(x: Any) -> bool:
-    return not is_traced(x) and 0 not in shape_of(x)
+    return 0 not in x.shape and not is_traced(x)

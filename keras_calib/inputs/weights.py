@@ -8,7 +8,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.values import Rule, check_weights
+from keras_calib.inputs.values import Rule, Rules, as_check, check_weights
 from keras_calib.numerics.arrays import (
     as_array,
     at_least_float32,
@@ -27,14 +27,17 @@ __all__ = [
 
 
 def standardize_weights(
-    sample_weight: Any, lead_shape: Any, rules: list[Rule] | None = None
+    sample_weight: Any,
+    lead_shape: Any,
+    rules: Rules | None = None,
+    xp: Any = ops,
 ) -> Any:
     """Read weights that broadcast to the labels, from `(batch,)` or more."""
-    weight = at_least_float32(sample_weight, "sample_weight")
+    weight = at_least_float32(sample_weight, "sample_weight", xp)
     lead_shape = tuple(lead_shape)
     rank = len(lead_shape)
     if len(weight.shape) == rank + 1 and weight.shape[-1] == 1:
-        weight = ops.squeeze(weight, axis=-1)
+        weight = xp.squeeze(weight, axis=-1)
     got = shape_of(weight)
     padded = got + (1,) * (rank - len(got))
     fits = len(got) <= rank and all(
@@ -49,7 +52,7 @@ def standardize_weights(
         )
     check_weights(weight, rules=rules)
     for _ in range(rank - len(got)):
-        weight = ops.expand_dims(weight, -1)
+        weight = xp.expand_dims(weight, -1)
     return weight
 
 
@@ -57,7 +60,7 @@ def broadcast_weight(
     sample_weight: Any,
     y_pred: Any,
     axis: int = -1,
-    rules: list[Rule] | None = None,
+    rules: Rules | None = None,
 ) -> Any:
     """Read weights and broadcast them to the labels `(batch, ...)`."""
     axis = class_axis(y_pred, axis)
@@ -67,16 +70,26 @@ def broadcast_weight(
     return ops.broadcast_to(weight, sizes)
 
 
-def weight_of_rows(sample_weight: Any, lead_shape: tuple) -> np.ndarray:
+def weight_of_rows(
+    sample_weight: Any, lead_shape: tuple, rules: Rules | None = None
+) -> np.ndarray:
     """Read one weight per row of a whole data set, float64 `(n,)`."""
     weight = as_array(sample_weight, "sample_weight", "float64")
-    # The checks may round to float32, so the weights are kept in float64.
-    shape = shape_of(standardize_weights(weight, lead_shape))
-    largest = weight.max(initial=0.0)
-    if largest and not 1e-290 <= largest <= 1e290:
+    weight = standardize_weights(weight, lead_shape, rules, np)
+    _check_range(weight, rules=rules)
+    return np.broadcast_to(weight, lead_shape).reshape(-1)
+
+
+@as_check
+def _check_range(weight: np.ndarray) -> Rule:
+    """Sums of weights and of their squares must be numbers above 0."""
+    largest = float(weight.max())
+
+    def fail():
         rule = "`sample_weight` must have its largest in [1e-290, 1e290]"
-        raise value_error(f"{rule}: only ratios matter", largest=float(largest))
-    return np.broadcast_to(weight.reshape(shape), lead_shape).reshape(-1)
+        raise value_error(f"{rule}: only ratios matter", largest=largest)
+
+    return Rule(largest == 0.0 or 1e-290 <= largest <= 1e290, fail)
 
 
 def masked_weight(sample_weight: Any, mask: Any, lead_shape: tuple) -> Any:

@@ -9,11 +9,10 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid, type_error, value_error, warn
-from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.binning import padded
-from keras_calib.calibrators.choice import CalibratorChoice
+from keras_calib.calibrators.choosing import CalibratorChoice
+from keras_calib.calibrators.columns import fit_columns, tables
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import (
     FittingData,
@@ -43,14 +42,10 @@ from keras_calib.labels.columns import (
 from keras_calib.numerics.arrays import shape_of, to_numpy
 from keras_calib.numerics.softmax import is_ruled_out
 
-__all__ = [
-    "MultiLabelCalibrator",
-    "fit_each",
-    "parts_of",
-    "row_of",
-    "stacked",
-    "usable_labels",
-]
+__all__ = ["MultiLabelCalibrator"]
+
+# Most labels that a message names.
+_SHOWN = 10
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -151,16 +146,15 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
     ) -> Self:
         """Fits on held-out logits and returns self; replaces an earlier fit.
 
+        Takes the arguments of `Calibrator.fit`, with an axis of labels.
+
         Args:
             labels: 0 or 1 for each label, or a probability,
-                `(n, ..., labels)`. Without `logits`: batches of (labels,
-                logits) or (labels, logits, sample_weight).
+                `(n, ..., labels)`; or batches.
             logits: Logits `(n, ..., labels)`.
             sample_weight: Weights `(n,)` or `(n, ..., labels)`. Labels of
                 weight 0 are missing.
             ignore_class: Value that marks missing labels, such as -1.
-            num_folds: Folds of the check of each label against harm, as in
-                `Calibrator.fit`; 0 skips it.
             force: Keep the logits of labels without both outcomes as they
                 are, and fit others even with fewer samples than parameters.
 
@@ -194,11 +188,45 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         shown: Sequence[Any] = ["all labels"]
         if not self.shared:
             shown = names or range(columns.num_labels)
-        parts = parts_of(columns, logits, self.shared)
-        usable = usable_labels(self.calibrator, parts, shown, force)
-        fitted = fit_each(self.calibrator, parts, shown, usable, num_folds)
-        self._set(stacked(fitted, usable), usable)
+        parts = _parts_of(columns, logits, self.shared)
+        usable = _usable_labels(self.calibrator, parts, shown, force)
+        self._set(self._fit_each(parts, shown, usable, num_folds), usable)
         return self
+
+    def _fit_each(
+        self,
+        parts: Sequence[FittingData | None],
+        names: Sequence,
+        usable: np.ndarray,
+        num_folds: int,
+    ) -> dict[str, np.ndarray]:
+        """The fitted values, with a row for each label.
+
+        A label that is not usable gets a row of another, which nobody reads. A
+        warning of several fits comes once, with the names of their labels.
+        """
+        told: list[tuple[Any, Any]] = []
+
+        def fit(name: Any, part: FittingData) -> tuple:
+            one = unfitted_copy(self.calibrator)
+            with warnings.catch_warnings(record=True) as heard:
+                warnings.simplefilter("always")
+                one.fit_samples(part)
+                warn_if_harmful(one, part, num_folds)
+                row = tuple(one.fitted_value(k) for k in one.fitted_values)
+            told.extend((name, warning) for warning in heard)
+            return row
+
+        labels = zip(names, parts, usable, strict=True)
+        columns = ((name, part) if use else None for name, part, use in labels)
+        with one_thread_of_blas():
+            rows = fit_columns(fit, columns)
+        _tell(told, len(parts))
+        found = tables(rows, dict.fromkeys(self.calibrator.fitted_values))
+        if len(parts) > 1:
+            return found
+        # A number for all labels has no axis of labels.
+        return {k: v[0] if v.ndim == 1 else v for k, v in found.items()}
 
     @property
     def num_labels(self) -> int | None:
@@ -220,7 +248,14 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
                 "examples of both outcomes",
                 label=label,
             )
-        return row_of(self.calibrator, index)
+        values = {}
+        for name in self.calibrator.fitted_values:
+            table = self.calibrator.fitted_value(name)
+            row = table[index : index + 1] if table.ndim else table
+            values[name] = row[0] if table.ndim == 1 else row
+        found = unfitted_copy(self.calibrator)
+        found.set_fitted(None if table.ndim < 2 else 2, **values)
+        return found
 
     def call(self, logits, *, from_logits=True):
         """Calibrates logits of labels, or the log-odds of probabilities.
@@ -306,21 +341,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         """Sets the fitted values of all labels."""
         self.calibrator.set_fitted(None, **values)
         if not self.shared:
-            shape = (len(applies),)
-            if self._applies is not None and self._applies.shape != shape:
-                # As the fitted values did, in `set_fitted`.
-                unlock_variables(self)
-                self.built = False
-                del self._applies
-                self._applies = None
-            if self._applies is None:
-                self._applies = self.add_weight(
-                    shape=shape,
-                    initializer="ones",
-                    trainable=False,
-                    name="applies",
-                )
-            self._applies.assign(applies.astype("float32"))
+            self.set_arrays(applies=applies)
         self.mark_fitted()
 
     def _applied(self) -> np.ndarray:
@@ -359,11 +380,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         return self.calibrator.features(pairs)[..., 1]
 
 
-# Most labels that a message names.
-_SHOWN = 10
-
-
-def parts_of(
+def _parts_of(
     columns: LabelColumns, logits: np.ndarray, shared: bool
 ) -> list[FittingData | None]:
     """The samples of each label, None if it has none; with `shared` all."""
@@ -393,7 +410,7 @@ def parts_of(
     return parts
 
 
-def usable_labels(
+def _usable_labels(
     calibrator: Calibrator,
     parts: Sequence[FittingData | None],
     names: Sequence,
@@ -432,92 +449,24 @@ def usable_labels(
     return both
 
 
-def fit_each(
-    calibrator: Calibrator,
-    parts: Sequence[FittingData | None],
-    names: Sequence,
-    usable: np.ndarray,
-    num_folds: int,
-) -> list[Calibrator]:
-    """A copy of the calibrator, fitted to each usable label.
+def _tell(heard: Sequence[tuple[Any, Any]], count: int) -> None:
+    """Warns of each rule once, with its labels; with one as its own fit would.
 
-    A warning of several fits comes once, with the names of their labels.
+    `heard` has a label and a warning of its fit.
     """
-    found, told = [], _Told()
-    with one_thread_of_blas():
-        for name, part, use in zip(names, parts, usable, strict=True):
-            if part is None or not use:
-                continue
-            one = unfitted_copy(calibrator)
-            with warnings.catch_warnings(record=True) as heard:
-                warnings.simplefilter("always")
-                one.fit_samples(part)
-                warn_if_harmful(one, part, num_folds)
-            told.add(name, heard)
-            found.append(one)
-    told.tell(len(parts))
-    return found
-
-
-def stacked(
-    fitted: Sequence[Calibrator], usable: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Fitted values by name, with a row for each label.
-
-    Labels that are not usable get a row of another, which nobody reads.
-    """
-    rows = np.where(usable, np.cumsum(usable) - 1, 0)
-    found = {}
-    for name in fitted[0].fitted_values:
-        values = [one.fitted_value(name) for one in fitted]
-        if values[0].ndim == 2:
-            table = padded([value[0] for value in values])
+    rules: dict[tuple, tuple[str, list]] = {}
+    for name, one in heard:
+        text = str(one.message)
+        rule = one.category, text.split(" Received: ")[0]
+        rules.setdefault(rule, (text, []))[1].append(name)
+    for (category, _), (text, labels) in rules.items():
+        if count > 1:
+            text += f". It holds for the labels {_few(labels)}; the "
+            text += "numbers are those of the first"
+        if issubclass(category, RuntimeWarning):
+            warn(text)
         else:
-            table = np.stack(values)
-        # One for all labels has no axis of labels.
-        single = len(usable) == 1 and values[0].ndim == 0
-        found[name] = table[0] if single else table[rows]
-    return found
-
-
-def row_of(calibrator: Calibrator, index: int) -> Calibrator:
-    """The calibrator of one label, as a copy: a row of the fitted values."""
-    values = {}
-    for name in calibrator.fitted_values:
-        table = calibrator.fitted_value(name)
-        row = table[index : index + 1] if table.ndim else table
-        values[name] = row[0] if table.ndim == 1 else row
-    found = unfitted_copy(calibrator)
-    found.set_fitted(None if table.ndim < 2 else 2, **values)
-    return found
-
-
-class _Told:
-    """Warnings of many fits: each rule once, with its labels."""
-
-    def __init__(self) -> None:
-        self._labels: dict[tuple, list] = {}
-        self._first: dict[tuple, str] = {}
-
-    def add(self, name: Any, heard: Sequence[Any]) -> None:
-        """Takes the warnings of the fit of one label."""
-        for one in heard:
-            text = str(one.message)
-            key = one.category, text.split(" Received: ")[0]
-            self._labels.setdefault(key, []).append(name)
-            self._first.setdefault(key, text)
-
-    def tell(self, count: int) -> None:
-        """Warns of each rule; with one label as its own fit would."""
-        for (category, _), labels in self._labels.items():
-            text = self._first[category, _]
-            if count > 1:
-                text += f". It holds for the labels {_few(labels)}; the "
-                text += "numbers are those of the first"
-            if issubclass(category, RuntimeWarning):
-                warn(text)
-            else:
-                warnings.warn(text, category, stacklevel=2)
+            warnings.warn(text, category, stacklevel=2)
 
 
 def _few(labels: Sequence) -> list:

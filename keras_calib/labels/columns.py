@@ -20,7 +20,7 @@ from keras_calib.inputs.checks import (
 )
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import is_ignored
-from keras_calib.inputs.values import Rule, as_check, is_integer
+from keras_calib.inputs.values import Rule, Rules, as_check, is_integer
 from keras_calib.inputs.weights import (
     read_masked,
     standardize_weights,
@@ -36,9 +36,13 @@ from keras_calib.numerics.arrays import (
     safe_divide,
     shape_of,
 )
-from keras_calib.predictions.batches import Batch
-from keras_calib.predictions.collect import Predicted, joined, labels_of
-from keras_calib.predictions.fits_on_model import FitsOnModel
+from keras_calib.predictions.batches import Examples
+from keras_calib.predictions.collect import (
+    FitsOnModel,
+    Predicted,
+    joined,
+    labels_of,
+)
 from keras_calib.predictions.outputs import to_model_logits
 
 __all__ = [
@@ -136,7 +140,9 @@ def as_entries(
         _check_known(y_true, sample_weight, "y_true")
     if sample_weight is not None:
         # Whoever reads the entries enforces the rules of weights.
-        weight = standardize_weights(sample_weight, shape_of(y_pred), rules=[])
+        weight = standardize_weights(
+            sample_weight, shape_of(y_pred), rules=Rules(False)
+        )
         y_true = at_least_float32(y_true, "y_true")
         y_true = ops.where(ops.equal(weight, 0), ops.zeros_like(y_true), y_true)
     y_pred = array_namespace(y_pred).expand_dims(y_pred, -1)
@@ -282,7 +288,9 @@ def _check_known(labels: Any, weight: Any, name: str) -> Rule:
     xp = array_namespace(labels)
     known = xp.equal(labels, labels)
     if weight is not None:
-        weight = standardize_weights(weight, shape_of(labels), rules=[])
+        weight = standardize_weights(
+            weight, shape_of(labels), rules=Rules(False)
+        )
         known = ops.logical_or(known, ops.equal(weight, 0))
         xp = ops
 
@@ -344,7 +352,7 @@ class FitsLabelsOnModel(FitsOnModel):
 
     reads_labels = True
 
-    def read_predicted(self, batch: Batch, reading: ReadOptions) -> tuple:
+    def read_predicted(self, batch: Examples, reading: ReadOptions) -> tuple:
         """Labels, logits of each label and weights of a batch."""
         if reading.pixels_per_image is not None:
             raise value_error(

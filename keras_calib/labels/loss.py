@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.inputs.values import Rules
 from keras_calib.inputs.weights import standardize_weights
 from keras_calib.labels.columns import as_entries, check_label_weights
 from keras_calib.losses.base import PerSampleLoss
@@ -149,7 +150,7 @@ class MultiLabelLoss(PerSampleLoss):
         if sample_weight is None:
             return ops.broadcast_to(weights, ops.shape(y_pred)[:-1])
         # The inner loss checks their values.
-        given = standardize_weights(sample_weight, lead, rules=[])
+        given = standardize_weights(sample_weight, lead, rules=Rules(False))
         return ops.cast(given, self.dtype) * weights
 
     def get_config(self):

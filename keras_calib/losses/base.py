@@ -11,6 +11,7 @@ from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.backend.xla import compiled_by_xla
+from keras_calib.inputs import config
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.options import ReadOptions, check_reading
@@ -19,7 +20,7 @@ from keras_calib.inputs.rows import (
     check_row_sums,
     warn_by_operation,
 )
-from keras_calib.inputs.values import Rule, enforce, has_values
+from keras_calib.inputs.values import Rules, enforce, has_values
 from keras_calib.losses.targets import read_as
 from keras_calib.numerics.arrays import as_numbers, safe_divide, shape_of
 
@@ -143,12 +144,10 @@ class PerSampleLoss(keras.losses.Loss):
 
     def _standardize(self, y_true, y_pred, sample_weight=None, dtype=None):
         """The batch, checked once, and further keyword arguments of `fn`."""
-        rules: list[Rule] = []
+        rules = Rules(config.validates())
         labels, beside = self.split_labels(y_true, rules)
         options = ReadOptions(self.from_logits, self.axis, self.ignore_class)
-        batch = standardize(
-            labels, y_pred, sample_weight, options, rules, skip_weightless=True
-        )
+        batch = standardize(labels, y_pred, sample_weight, options, rules=rules)
         self._check_outputs(batch, y_pred, rules)
         batch = batch.with_logits(
             dtype or batch.outputs.dtype, rules, self.needs_hard_labels

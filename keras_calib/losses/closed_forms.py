@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.backend.row_gradients import is_wide, with_gradient_by_rows
+from keras_calib.inputs.values import Rules
 from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.losses.targets import ClassIds, Targets, shown
 from keras_calib.numerics.arrays import at_least_float32, labels_like
@@ -104,7 +105,7 @@ def flat_rows(labels: Any, logits: Any, sample_weight: Any) -> tuple:
     if sample_weight is None:
         return labels, logits, ops.ones_like(logits[:, 0]) + fault
     # Not looked at, as those of a loss were before; NaN where it is none.
-    weight = broadcast_weight(sample_weight, rows, rules=[])
+    weight = broadcast_weight(sample_weight, rows, rules=Rules(False))
     weight = ops.cast(ops.reshape(weight, (-1,)), logits.dtype)
     weight = ops.where(weight >= 0.0, weight, float("nan"))
     return labels, logits, weight + fault

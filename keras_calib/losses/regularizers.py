@@ -10,7 +10,6 @@ from keras import ops
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.gradients import value_and_grad
 from keras_calib.backend.keras_internals import keras_mask
-from keras_calib.inputs.batch import both
 from keras_calib.inputs.checks import (
     check_above,
     check_integer,
@@ -22,7 +21,7 @@ from keras_calib.inputs.checks import (
 )
 from keras_calib.inputs.readers import soft_labels, standardize_labels
 from keras_calib.inputs.rows import check_no_nan, warn_of_probabilities
-from keras_calib.inputs.values import read_mask
+from keras_calib.inputs.values import both, read_mask
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import (

@@ -19,13 +19,14 @@ from keras_calib.inputs.checks import (
     check_in,
     check_rank,
     check_rows,
+    class_axis,
 )
 from keras_calib.inputs.readers import (
     narrowed_ids,
     soft_labels,
     split_objectness,
-    standardize_predictions,
 )
+from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import SUM_TOLERANCE, check_ids, check_objectness
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax
@@ -185,7 +186,9 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
     Differs:
         The paper has two classes; `classes` is this library's extension.
     """
-    logits = standardize_predictions(logits, from_logits=True)
+    logits = at_least_float32(logits)
+    class_axis(logits, -1)
+    logits = both_classes(logits, from_logits=True)
     targets = ops.cast(as_numbers(targets, "targets"), logits.dtype)
     check_objectness(targets, "`targets` must lie in [0, 1]")
     if len(targets.shape) == len(logits.shape) and targets.shape[-1] == 1:

@@ -21,8 +21,12 @@ from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.rows import as_logits_message, resembles_probabilities
 from keras_calib.metrics.displayed import Display, late_values
-from keras_calib.metrics.host import add_on_host
-from keras_calib.metrics.reading import is_empty, read_batch, read_scores
+from keras_calib.metrics.reading import (
+    add_on_host,
+    is_empty,
+    read_batch,
+    read_scores,
+)
 from keras_calib.metrics.registry import QUANTITIES, lost_order, mode_of
 from keras_calib.metrics.state_dicts import (
     MergeableMetric,

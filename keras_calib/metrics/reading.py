@@ -1,4 +1,8 @@
-"""How a streaming metric reads a batch and finds its invalid samples."""
+"""How a streaming metric reads a batch.
+
+A batch in the memory of the host that has no fault is read by NumPy, which is
+faster. All others are read as tensors, where what is wrong with them is found.
+"""
 
 import math
 from collections.abc import Callable
@@ -8,13 +12,23 @@ import numpy as np
 from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.host import host_array
+from keras_calib.backend.keras_internals import keras_mask
+from keras_calib.backend.locks import STATES
+from keras_calib.backend.replicas import assign_sum, num_replicas
 from keras_calib.backend.xla import run_by_xla
-from keras_calib.inputs.batch import Batch, both, standardize
+from keras_calib.inputs import config
+from keras_calib.inputs.batch import Batch, read_arrays, standardize
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.readers import possible_labels
-from keras_calib.inputs.rows import check_row_sums, usable_outputs
+from keras_calib.inputs.rows import (
+    check_row_sums,
+    resembles_probabilities,
+    usable_outputs,
+)
 from keras_calib.inputs.values import (
     Rule,
+    Rules,
+    both,
     check_weight_scale,
     enforce,
     has_values,
@@ -23,11 +37,183 @@ from keras_calib.inputs.values import (
     located,
 )
 from keras_calib.inputs.weights import standardize_weights
-from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
+from keras_calib.metrics.states.records import split_rows
+from keras_calib.numerics import exact_sums
+from keras_calib.numerics.arrays import (
+    as_numbers,
+    on_host,
+    shape_of,
+    to_numpy,
+)
 from keras_calib.numerics.hashing import sample_pixels
+from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import Top1, log_odds_of
 
-__all__ = ["is_empty", "read_batch", "read_scores"]
+__all__ = [
+    "add_limbs",
+    "add_on_host",
+    "is_empty",
+    "read_batch",
+    "read_on_host",
+    "read_scores",
+]
+
+
+def add_on_host(
+    metric: Any,
+    y_true: Any,
+    y_pred: Any,
+    sample_weight: Any,
+) -> bool:
+    """Add a batch to the state of a metric by NumPy; False if it cannot."""
+    summary = metric.summary
+    found = read_on_host(metric, summary, y_true, y_pred, sample_weight)
+    if found is None:
+        return False
+    records, flags = found
+    with np.errstate(all="ignore"):
+        added = [
+            on_host(summary.update(part))
+            for part in split_rows(records, _max_rows(summary))
+        ]
+    add_limbs(metric, added, flags)
+    return True
+
+
+def read_on_host(
+    metric: Any,
+    summary: Any,
+    y_true: Any,
+    y_pred: Any,
+    sample_weight: Any,
+) -> tuple[Top1, np.ndarray] | None:
+    """Records and flags that a metric adds for a batch; None if it cannot.
+
+    The summary may be that of another metric, as in `PerImage`. It says what it
+    reads in `on_host`: `"records"`, or `"tensors"` or `"arrays"` if it needs
+    the outputs of all classes too.
+    """
+    form = getattr(summary, "on_host", None)
+    if form is None or num_replicas() > 1:
+        return None
+    # None where it is traced, or on another device.
+    if host_array(ops.convert_to_tensor(metric.flags)) is None:
+        return None
+    read = _read(y_true, y_pred, sample_weight, metric.options)
+    if read is None:
+        return None
+    records, outputs = read
+    if form != "records":
+        if len(outputs) > _max_rows(summary):
+            return None
+        records = _with_rows(records, outputs, form)
+    weight, looks_wrong = records.weight, False
+    fractional = weight is not None and (weight != np.floor(weight)).any()
+    if metric.options.from_logits:
+        looks_wrong = resembles_probabilities(outputs)
+    # In the order of the flags in `base`.
+    return records, np.array([0, fractional, 0, looks_wrong], "int32")
+
+
+def add_limbs(metric: Any, added: list[np.ndarray], found: np.ndarray) -> None:
+    """Add limbs and flags to the state of a metric."""
+    with STATES:
+        sums, flags = (
+            on_host(ops.convert_to_tensor(variable))
+            for variable in (metric.sums, metric.flags)
+        )
+        for limbs in added:
+            sums = exact_sums.add(sums, limbs)
+        assign_sum(metric.flags, flags + found)
+        assign_sum(metric.sums, sums)
+
+
+def _max_rows(summary: Any) -> int:
+    return getattr(summary, "max_rows", exact_sums.MAX_BATCH)
+
+
+def _read(
+    y_true: Any, y_pred: Any, sample_weight: Any, options: ReadOptions
+) -> tuple[Top1, np.ndarray] | None:
+    """Top-1 records of a batch without faults, and its rows; None for others.
+
+    `rows` of the records is the `Batch` without outputs.
+    """
+    if options.objectness or options.pixels_per_image is not None:
+        return None
+    arrays: list[Any] = [
+        host_array(as_numbers(y_pred, "y_pred")),
+        host_array(as_numbers(y_true, "y_true")),
+    ]
+    if sample_weight is not None:
+        arrays.append(host_array(as_numbers(sample_weight, "sample_weight")))
+    if any(x is None or 0 in x.shape for x in arrays):
+        return None
+    outputs, labels, *weight = arrays
+    # Of float64, backends round the difference from 1 in ways of their own.
+    if outputs.dtype == np.float64 and 1 in outputs.shape[1:]:
+        return None
+    if keras_mask(y_pred, outputs.ndim - 1) is not None:
+        return None
+    rules = Rules()
+    batch = read_arrays(
+        labels,
+        outputs,
+        weight[0] if weight else None,
+        options,
+        rules=rules,
+        dtype="float32",
+    )
+    if batch.weight is not None:
+        counted = (
+            batch.weight if batch.mask is None else batch.weight * batch.mask
+        )
+        batch = batch._replace(weight=counted.astype("float32"))
+        check_weight_scale(batch.weight, rules=rules)
+    if not rules.hold:
+        return None
+    return _top1(batch), batch.outputs
+
+
+def _top1(batch: Batch) -> Top1:
+    """Top-1 records of rows on the host, with the `Batch` without outputs."""
+    facts: Any = batch.facts
+    labels, weight, mask = batch.labels, batch.weight, batch.mask
+    zero, score = np.float32(0.0), None
+    if mask is None:
+        mask = np.ones(len(labels), "bool")
+    if batch.votes:
+        share = labels[np.arange(len(labels)), facts.predicted]
+        correct = np.where(mask, share, zero).astype("float32")
+    else:
+        ids = labels
+        if labels.ndim > 1:
+            given = read_rows(labels, from_logits=False, dtype="float32")
+            ids = given.predicted
+        correct = (facts.predicted == ids).astype("int32")
+    if batch.from_logits:
+        score = np.where(mask, facts.log_odds, zero)
+    return Top1(
+        confidence=np.where(mask, facts.confidence, zero),
+        score=score,
+        correct=correct,
+        mask=mask,
+        weight=weight,
+        rows=batch._replace(outputs=None, facts=None, mask=mask),
+    )
+
+
+def _with_rows(records: Top1, outputs: np.ndarray, form: str) -> Top1:
+    """Records with the `Batch` of float32 labels and outputs."""
+    batch = records.rows
+    labels = batch.labels
+    if labels.ndim > 1:
+        labels = labels.astype("float32", copy=False)
+    outputs = outputs.astype("float32", copy=False)
+    fields = {"labels": labels, "outputs": outputs, "mask": batch.mask}
+    if form == "tensors":
+        fields = {k: ops.convert_to_tensor(x) for k, x in fields.items()}
+    return records._replace(rows=batch._replace(**fields))
 
 
 def read_batch(
@@ -38,13 +224,12 @@ def read_batch(
     The float32 Batch has a mask, never None. In eager mode an invalid sample
     raises an error.
     """
-    rules: list[Rule] = []
-    batch = standardize(
-        y_true, y_pred, sample_weight, options, rules, skip_weightless=True
-    )
+    rules = Rules(config.validates())
+    batch = standardize(y_true, y_pred, sample_weight, options, rules=rules)
     if options.pixels_per_image is not None:
         batch = _some_pixels(batch, options.pixels_per_image, options.seed)
-    batch = _flat(batch)
+    # All but class ids and masks in float32.
+    batch = batch.flat().each(_measured)
     outputs = batch.outputs
     if is_empty(batch):
         return batch, ops.zeros((), dtype="int32")
@@ -52,7 +237,7 @@ def read_batch(
         batch.mask,
         batch.weight,
         _usable(outputs, options),
-        possible_labels(batch, rules, counts=batch.counted),
+        batch.possible_labels(rules),
         rules,
         lambda invalid_mask: _judge(invalid_mask, batch),
     )
@@ -84,7 +269,7 @@ def read_scores(
             },
         )
     weight: Any = sample_weight
-    rules: list[Rule] = []
+    rules = Rules(config.validates())
     if weight is not None:
         weight = standardize_weights(weight, shape_of(score), rules)
         weight = ops.broadcast_to(weight, ops.shape(score))
@@ -139,7 +324,7 @@ def _resolve_mask(
     weight: Any,
     finite_mask: Any,
     label_mask: Any,
-    rules: list[Rule],
+    rules: Rules,
     judge: Callable[[np.ndarray], None],
 ) -> tuple[Any, Any, Any]:
     """The mask of valid samples, weights that are 0 elsewhere, and a count.
@@ -219,24 +404,11 @@ def _raise_invalid(invalid_mask: np.ndarray, what: str) -> None:
     )
 
 
-def _flat(batch: Batch) -> Batch:
-    """Flatten to rows of samples; all but class ids and masks in float32."""
-    lead = len(batch.outputs.shape) - 1
-
-    def rows(x):
-        has_classes = len(x.shape) > lead
-        x = ops.reshape(x, (-1, *x.shape[lead:]))
-        measures = has_classes or backend.is_float_dtype(x.dtype)
-        return ops.cast(x, "float32") if measures else x
-
-    return _each_tensor(batch, rows)
-
-
-def _each_tensor(batch: Batch, function: Callable[[Any], Any]) -> Batch:
-    fields = batch._asdict().items()
-    return batch._replace(
-        **{name: function(x) for name, x in fields if hasattr(x, "shape")}
-    )
+def _measured(x: Any) -> Any:
+    """Numbers in float32; class ids and masks as they are."""
+    is_rows = len(x.shape) > 1
+    measures = is_rows or backend.is_float_dtype(x.dtype)
+    return ops.cast(x, "float32") if measures else x
 
 
 def _some_pixels(batch: Batch, count: int, seed: int) -> Batch:
@@ -264,4 +436,4 @@ def _some_pixels(batch: Batch, count: int, seed: int) -> Batch:
         index = ops.reshape(places, (-1, places.shape[-1], *axes))
         return ops.take_along_axis(x, index, axis=1)
 
-    return _each_tensor(batch, chosen)
+    return batch.each(chosen)

@@ -15,8 +15,12 @@ from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_integer, check_rank
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.host import add_limbs, read_on_host
-from keras_calib.metrics.reading import is_empty, read_batch
+from keras_calib.metrics.reading import (
+    add_limbs,
+    is_empty,
+    read_batch,
+    read_on_host,
+)
 from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.metrics.states.records import split_rows, top1_of_batch

@@ -9,13 +9,10 @@ from keras_calib.monitoring.alarm import Alarm
 from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.monitoring.logger import CalibrationLogger
 from keras_calib.monitoring.monitor import Monitor
-from keras_calib.monitoring.windows import add_windows, window_sums
 
 __all__ = [
     "Alarm",
     "CalibrationLogger",
     "LoggedEpoch",
     "Monitor",
-    "add_windows",
-    "window_sums",
 ]

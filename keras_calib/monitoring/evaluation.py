@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.refinement import split_nll
+from keras_calib.calibrators.temperature import split_nll
 from keras_calib.formulas.bins import BinSums
 from keras_calib.functional.comparison import flipped_share
 from keras_calib.inputs.checks import class_axis
@@ -27,7 +27,7 @@ from keras_calib.losses import (
 from keras_calib.metrics.reading import read_batch
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
-from keras_calib.predictions.batches import Batch, predict_batches
+from keras_calib.predictions.batches import Examples, predict_batches
 from keras_calib.predictions.collect import labels_of, rows_that_count
 from keras_calib.predictions.outputs import to_model_logits
 
@@ -144,7 +144,7 @@ class DatasetEvaluator:
         predicted = self._predicted() if self.count_flips else None
         return LoggedEpoch(epoch, *found), predicted
 
-    def _checked(self, batch: Batch) -> Batch:
+    def _checked(self, batch: Examples) -> Examples:
         """Does what needs single batches; returns the batch without inputs."""
         axis, weight = self.options.axis, batch.sample_weight
         batch = batch._replace(
@@ -164,7 +164,7 @@ class DatasetEvaluator:
             self._regularize(batch)
         return batch
 
-    def _add(self, block: Batch) -> None:
+    def _add(self, block: Examples) -> None:
         if self._by_block:
             self._regularize(block)
         weight = block.sample_weight
@@ -217,7 +217,7 @@ class DatasetEvaluator:
         found = dict(zip(PARTS, split_nll(samples), strict=True))
         return {name: found[name] for name in self.parts}
 
-    def _regularize(self, batch: Batch) -> None:
+    def _regularize(self, batch: Examples) -> None:
         if self.loss is None:
             return
         options, labels, outputs = self.options, batch.labels, batch.outputs
@@ -244,7 +244,7 @@ class DatasetEvaluator:
             )
         self._regularizer = found
 
-    def _remember(self, batch: Batch, valid: Any) -> None:
+    def _remember(self, batch: Examples, valid: Any) -> None:
         outputs, axis = batch.outputs, self.options.axis
         if outputs.shape[axis] == 1:
             bound = 0.0 if self.options.from_logits else 0.5
@@ -313,9 +313,9 @@ def _samples(
     return FittingData(labels, np.maximum(outputs, lowest), weight)
 
 
-def _joined(batches: Iterable[Batch]) -> Iterator[Batch]:
+def _joined(batches: Iterable[Examples]) -> Iterator[Examples]:
     """Joins batches until they are large enough for an update."""
-    waiting: list[Batch] = []
+    waiting: list[Examples] = []
     count, shapes = 0, None
     for batch in batches:
         found = [None if x is None else x.shape[1:] for x in batch]
@@ -329,8 +329,8 @@ def _joined(batches: Iterable[Batch]) -> Iterator[Batch]:
         yield _concatenated(waiting)
 
 
-def _concatenated(batches: list[Batch]) -> Batch:
-    return Batch(
+def _concatenated(batches: list[Examples]) -> Examples:
+    return Examples(
         *(
             None if column[0] is None else np.concatenate(column)
             for column in zip(*batches, strict=True)

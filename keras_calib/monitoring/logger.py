@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import neighbours
+from keras_calib.backend.replicas import is_chief
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.losses import PerSampleLoss
@@ -26,7 +27,6 @@ from keras_calib.monitoring.files import EpochFiles
 from keras_calib.monitoring.trackers import check_tracker
 from keras_calib.predictions.batches import check_reread, count_batches
 from keras_calib.predictions.outputs import loss_of, read_as, setting_of
-from keras_calib.training.multi_worker import is_chief
 
 __all__ = ["CalibrationLogger"]
 
@@ -90,7 +90,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         csv_path: File for a table with a row per epoch. An existing table is
             continued: epochs that are trained anew replace their rows and
             later ones. A lock file beside it keeps it for one process. Only
-            the first of several workers writes files.
+            the first of several processes writes files.
         log_dir: Folder for TensorBoard: the values, the diagram as an image
             and the regulariser's histogram. Needs TensorFlow and matplotlib.
         picture_dir: Folder for the diagrams as PNG files
@@ -225,7 +225,7 @@ class CalibrationLogger(keras.callbacks.Callback):
                     first=type(callback).__name__,
                     monitor=callback.monitor,
                 )
-        chief = is_chief(getattr(self.model, "distribute_strategy", None))
+        chief = is_chief()
         self._files = EpochFiles(
             names,
             prefix=self.prefix,

@@ -4,6 +4,8 @@ Functions marked "array-agnostic" run on NumPy arrays in float64, and on tensors
 of the backend in float32. `array_namespace` makes this possible.
 """
 
+import functools
+import importlib
 import itertools
 import re
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.late import keras_module, loaded
+from keras_calib.backend.late import keras_module
 
 __all__ = [
     "HostMath",
@@ -46,7 +48,13 @@ _BLOCK = 512
 
 def array_namespace(x: Any) -> Any:
     """Module to compute with: NumPy for its arrays, else keras.ops."""
-    return np if isinstance(x, np.ndarray | np.generic) else loaded(ops)
+    return np if isinstance(x, np.ndarray | np.generic) else _keras_ops()
+
+
+@functools.cache
+def _keras_ops() -> Any:
+    """The module itself, for comparisons by `is`."""
+    return importlib.import_module("keras.ops")
 
 
 class HostMath:
@@ -103,7 +111,7 @@ def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
     # The usual kinds need no search for tensors, which takes 12 microseconds.
     if type(x) in (np.ndarray, bool, float) or isinstance(x, np.generic):
         array = np.asarray(x)
-        if array.dtype.kind in "bf" and array.dtype.isnative:
+        if array.dtype.kind in "biuf" and array.dtype.isnative:
             return to_numpy(array, dtype)
     return to_numpy(as_numbers(x, name), dtype)
 
@@ -124,8 +132,11 @@ def value_if_eager(x: Any) -> np.ndarray | None:
         return None
 
 
-def at_least_float32(x: Any, name: str = "logits") -> Any:
-    """Convert to a float32 or float64 tensor; lists get Keras' floatx."""
+def at_least_float32(x: Any, name: str = "logits", xp: Any = None) -> Any:
+    """Convert to a float32 or float64 tensor; lists get Keras' floatx.
+
+    Arrays stay such if `xp` is NumPy.
+    """
     listed = isinstance(x, list | tuple)
     x = as_numbers(x, name)
     if array_namespace(x) is np:
@@ -134,6 +145,9 @@ def at_least_float32(x: Any, name: str = "logits") -> Any:
             x = x.astype(backend.floatx())
         elif x.dtype.kind in "biu":
             x = x.astype("float32")
+    if xp is np:
+        wide = x.dtype in (np.float32, np.float64)
+        return x if wide else x.astype("float32")
     x = ops.convert_to_tensor(x)
     dtype = backend.standardize_dtype(x.dtype)
     return x if dtype in ("float32", "float64") else ops.cast(x, "float32")
@@ -231,7 +245,9 @@ def tanh(x: Any) -> Any:
 def take_at(x: Any, ids: Any) -> Any:
     """Entries `(...)` of rows `(..., n)` at places `(...)` (array-agnostic)."""
     if array_namespace(x) is np:
-        return np.take_along_axis(x, ids[..., None], axis=-1)[..., 0]
+        # Of two axes, as it makes places of all others.
+        flat, places = x.reshape(-1, x.shape[-1]), ids.reshape(-1, 1)
+        return np.take_along_axis(flat, places, axis=-1).reshape(ids.shape)
     from keras_calib.backend import compiled
 
     return compiled.take_at(x, ids)
@@ -257,9 +273,12 @@ def shape_of(x: Any) -> tuple:
 
 def fits(shape: tuple, expected: tuple) -> bool:
     """Whether two static shapes can be equal; None fits anything."""
-    return len(shape) == len(expected) and all(
-        None in pair or pair[0] == pair[1]
-        for pair in zip(shape, expected, strict=True)
+    return shape == expected or (
+        len(shape) == len(expected)
+        and all(
+            None in pair or pair[0] == pair[1]
+            for pair in zip(shape, expected, strict=True)
+        )
     )
 
 

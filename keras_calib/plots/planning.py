@@ -28,11 +28,11 @@ class PlanDisplay(Display):
     the coverage to expect, the points what each coverage takes.
 
     Args:
-        plan: What `plan` returned for a `risk`.
+        plan: What `plan` returned.
         name: Name of the model, for the title.
 
     Raises:
-        TypeError: If `plan` is something else, or a plan of another kind.
+        TypeError: If `plan` is something else.
 
     Example:
 
@@ -51,10 +51,10 @@ class PlanDisplay(Display):
     name: str | None = None
 
     def __post_init__(self):
-        kind = getattr(self.plan, "kind", type(self.plan).__name__)
-        if not isinstance(self.plan, Plan) or kind != "risk":
+        if not isinstance(self.plan, Plan):
             raise type_error(
-                "`plan` must be what `plan` returned for a `risk`", plan=kind
+                "`plan` must be what `plan` returned",
+                plan=type(self.plan).__name__,
             )
 
     @classmethod
@@ -62,7 +62,7 @@ class PlanDisplay(Display):
         """Makes the display of a plan.
 
         Args:
-            plan: What `plan` returned for a `risk`.
+            plan: What `plan` returned.
             name: Name of the model, for the title.
         """
         return cls(plan, name=name)
@@ -70,12 +70,12 @@ class PlanDisplay(Display):
     @property
     def sizes(self) -> SizeTable:
         """Coverage and power by number of labels."""
-        return SizeTable(*(self.plan.by_samples or ()))
+        return self.plan.by_samples
 
     @property
     def labels(self) -> LabelTable:
         """Labels by coverage."""
-        return LabelTable(*(self.plan.by_coverage or ()))
+        return self.plan.by_coverage
 
     def _draw(self, ax: Any) -> None:
         plan, sizes, labels = self.plan, self.sizes, self.labels
@@ -118,7 +118,7 @@ class PlanDisplay(Display):
             ylabel="certified coverage",
             title=titled(
                 self.name,
-                f"Labels for a risk of {plan.target:g}, delta {plan.delta:g}",
+                f"Labels for a risk of {plan.risk:g}, delta {plan.delta:g}",
             ),
         )
         legend(ax, loc="lower right")

@@ -23,7 +23,7 @@ from keras_calib.plots.display import (
     titled,
 )
 from keras_calib.plots.reliability import ReliabilityDisplay
-from keras_calib.predictions.batches import Batch, Predictor
+from keras_calib.predictions.batches import Examples, Predictor
 from keras_calib.predictions.outputs import read_as
 
 __all__ = ["SegmentationDisplay"]
@@ -181,7 +181,7 @@ class SegmentationDisplay(Display):
         """
         reading = read_as(model, from_logits, ignore_class)
         image = to_numpy(image)
-        batch = Predictor(model)(Batch(image[None], None, None, None))
+        batch = Predictor(model)(Examples(image[None], None, None, None))
         return cls.from_predictions(
             labels,
             batch.outputs[0],

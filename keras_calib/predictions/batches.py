@@ -19,7 +19,7 @@ from keras_calib.predictions.outputs import ChosenOutput, choose_output
 from keras_calib.predictions.row_order import check_index, checked_order
 
 __all__ = [
-    "Batch",
+    "Examples",
     "Predictor",
     "batches_of",
     "check_reread",
@@ -35,7 +35,7 @@ __all__ = [
 _ENDLESS, _UNKNOWN = -1, -2
 
 
-class Batch(NamedTuple):
+class Examples(NamedTuple):
     """One batch of a data set, with or without predictions of a model.
 
     Attributes:
@@ -92,7 +92,7 @@ def batches_of(
     steps: int | None = None,
     output: ChosenOutput | None = None,
     in_order: bool = False,
-) -> Iterator[Batch]:
+) -> Iterator[Examples]:
     """The batches of a data set, read once, without empty ones.
 
     Args:
@@ -139,7 +139,7 @@ def batches_of(
                 **{"y.shape": ()},
             )
         if _length(x):
-            yield Batch(x, y, index, weight)
+            yield Examples(x, y, index, weight)
 
 
 def predict_batches(
@@ -149,7 +149,7 @@ def predict_batches(
     steps: int | None = None,
     output: str | int | ChosenOutput | None = None,
     in_order: bool = False,
-) -> Iterator[Batch]:
+) -> Iterator[Examples]:
     """The batches of a data set with predictions of a model.
 
     Each example is predicted once, in order, in inference mode. Rows that
@@ -183,7 +183,7 @@ class Predictor:
         self._output = output
         self._prepare = preparation(model)
 
-    def __call__(self, batch: Batch) -> Batch:
+    def __call__(self, batch: Examples) -> Examples:
         """The batch with predictions; rows that layers mask weigh 0."""
         count, inputs = _length(batch.inputs), batch.inputs
         model = self._model

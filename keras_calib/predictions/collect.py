@@ -1,29 +1,33 @@
 """Predictions of a model on a data set, for fits and for displays."""
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.checks import check_integer, class_axis
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.readers import split_objectness, standardize_labels
 from keras_calib.inputs.weights import masked_weight, weight_of_rows
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.predictions.batches import (
-    Batch,
+    Examples,
     count_batches,
     predict_batches,
     with_progress,
 )
-from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.predictions.outputs import read_as, to_model_logits
+from keras_calib.predictions.row_order import Told, told_by_batches
 
 __all__ = [
+    "FitsOnModel",
     "Predicted",
+    "check_data_set",
     "joined",
     "labels_and_logits",
     "labels_of",
@@ -47,7 +51,7 @@ def predicted_batches(
     model: keras.Model,
     dataset: Iterable,
     reading: ReadOptions,
-    read: Callable[[Batch, ReadOptions], tuple] | None = None,
+    read: Callable[[Examples, ReadOptions], tuple] | None = None,
     *,
     batch_size: int = 32,
     steps: int | None = None,
@@ -107,7 +111,7 @@ def seen(
     return metric
 
 
-def labels_of(batch: Batch) -> Any:
+def labels_of(batch: Examples) -> Any:
     """The labels of a batch; ValueError if it has none."""
     if batch.labels is None:
         raise value_error(
@@ -160,7 +164,7 @@ def _padded(rows: list[tuple]) -> list[tuple]:
     return found
 
 
-def logits_of(batch: Batch, reading: ReadOptions) -> np.ndarray:
+def logits_of(batch: Examples, reading: ReadOptions) -> np.ndarray:
     """The logits of a batch of predictions, one channel for two classes."""
     outputs, counts = batch.outputs, None
     if not reading.from_logits:
@@ -172,35 +176,25 @@ def logits_of(batch: Batch, reading: ReadOptions) -> np.ndarray:
     return logits
 
 
-def rows_that_count(batch: Batch, reading: ReadOptions) -> np.ndarray | None:
+def rows_that_count(batch: Examples, reading: ReadOptions) -> np.ndarray | None:
     """Mask of the samples that count, bool `(batch, ...)`; None for all.
 
     Those of weight 0, such as masked ones, and of the ignored class do not.
     """
+    if reading.ignore_class is not None:
+        names = "labels", "outputs"
+        given = batch.labels, batch.outputs, batch.sample_weight
+        return standardize(*given, reading, np, names=names).counted
     axis = class_axis(batch.outputs, reading.axis, "outputs")
-    shape, counts = batch.outputs.shape, None
-    lead = shape[:axis] + shape[axis + 1 :]
-    if batch.sample_weight is not None:
-        weight = weight_of_rows(batch.sample_weight, lead)
-        counts = weight.reshape(lead) > 0
-    if reading.ignore_class is None:
-        return counts
-    labels = batch.labels
-    if reading.objectness:
-        labels, _, _ = split_objectness(labels, reading.ignore_class)
-    _, valid = standardize_labels(
-        labels,
-        batch.outputs,
-        axis=reading.axis,
-        ignore_class=reading.ignore_class,
-        names=("labels", "y_pred"),
-        mask=counts,
-    )
-    valid = to_numpy(valid)
-    return valid if counts is None else counts & valid
+    if batch.sample_weight is None:
+        return None
+    lead = list(batch.outputs.shape)
+    del lead[axis]
+    weight = weight_of_rows(batch.sample_weight, tuple(lead))
+    return weight.reshape(lead) > 0
 
 
-def labels_and_logits(batch: Batch, reading: ReadOptions) -> tuple:
+def labels_and_logits(batch: Examples, reading: ReadOptions) -> tuple:
     """Labels, logits and weights of a batch, or of pixels of its images."""
     labels, logits = to_numpy(labels_of(batch)), logits_of(batch, reading)
     weight = batch.sample_weight
@@ -225,3 +219,119 @@ def labels_and_logits(batch: Batch, reading: ReadOptions) -> tuple:
                 weight = weight.reshape(images, -1)[rows, places]
         labels, logits = labels[rows, places], logits[rows, places]
     return (labels, logits) if weight is None else (labels, logits, weight)
+
+
+def check_data_set(model: Any, dataset: Any, others: tuple) -> None:
+    """Raises TypeError if labels are given apart from the inputs."""
+    if others:
+        raise type_error(
+            "`dataset` must hold inputs and labels together: pass the "
+            "tuple `(x, y)`",
+            arguments=[type(x).__name__ for x in (model, dataset, *others)],
+        )
+
+
+class FitsOnModel:
+    """Abstract: whatever has `fit(labels, logits, sample_weight)`."""
+
+    # Whether each output is a label of its own.
+    reads_labels: bool
+    # Whether `fit` takes batches, or arrays alone.
+    fits_batches = True
+
+    def fit_on(
+        self,
+        model: keras.Model,
+        dataset: Iterable,
+        *args: Any,
+        from_logits: bool | None = None,
+        ignore_class: int | None = None,
+        output: str | int | None = None,
+        pixels_per_image: int | None = None,
+        seed: int = 0,
+        steps: int | None = None,
+        batch_size: int = 32,
+        verbose: str | int = "auto",
+        **options: Any,
+    ) -> Self:
+        """Runs a model over held-out data, fits on its logits, returns self.
+
+        Use it when you have a model and data rather than logits. Samples count
+        as they do in `model.evaluate`: those of weight 0, those of the
+        ignored class and those that layers mask are left out.
+
+        If the model returns probabilities, it takes their logs; a single
+        output becomes log-odds. In use such a model needs the same step before
+        the fitted layer: call it with `from_logits=False`. `export` adds the
+        step by itself.
+
+        Args:
+            model: A Keras model that returns `(batch, ..., num_classes)`, or
+                `(batch, ..., 1)` for the second of two classes, on one device
+                or under a strategy. With several labels `(batch, ...,
+                labels)`.
+            dataset: Arrays or lists as a tuple `(x, y)` or
+                `(x, y, sample_weight)`, or batches of such tuples: a
+                `tf.data.Dataset`, a `PyDataset`, a generator, a torch loader
+                or a list.
+            *args: Nothing; `x, y` are refused with a hint.
+            from_logits: Whether the model returns logits; None takes it from
+                the loss that the model was compiled with.
+            ignore_class: Class id to leave out, such as 255; None takes it
+                from that loss.
+            output: Name or position of the output to fit on, for a model that
+                has several.
+            pixels_per_image: Number of pixels of each image to keep, chosen
+                by a hash, for dense outputs of classes; None keeps all.
+            seed: Seed of that choice, and of `fit` if it draws.
+            steps: Number of batches to use; None uses all.
+            batch_size: Size of the batches of arrays.
+            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the
+                end, 0 for silence.
+            **options: Further arguments of `fit`. `groups` may be a function
+                from the inputs of a batch to the groups of its rows. Groups
+                that are given for all rows need data in a fixed order, which
+                are then read twice.
+
+        Raises:
+            TypeError: If the model has several outputs and `output` is None,
+                or `dataset` is no data set.
+            ValueError: If `fit` rejects the data, if the data set does not end
+                and `steps` is None, or if it is unknown whether the model
+                returns logits.
+        """
+        check_data_set(model, dataset, args)
+        reading = read_as(
+            model, from_logits, ignore_class, output, self.reads_labels
+        )
+        fit: Any = self.fit  # type: ignore[attr-defined]  # of the subclass
+        if "seed" in inspect.signature(fit).parameters:
+            options["seed"] = seed
+        groups = told_by_batches(options.get("groups"))
+
+        def read(batch, reading):
+            if isinstance(groups, Told):
+                groups.note(batch.inputs, len(batch.outputs))
+            return self.read_predicted(batch, reading)
+
+        batches = predicted_batches(
+            model,
+            dataset,
+            reading._replace(pixels_per_image=pixels_per_image, seed=seed),
+            read,
+            in_order=groups is not None and not isinstance(groups, Told),
+            batch_size=batch_size,
+            steps=steps,
+            verbose=verbose,
+        )
+        options["ignore_class"] = reading.ignore_class
+        if self.fits_batches:
+            return fit(batches, **options)
+        labels, logits, weight = joined(batches)
+        if isinstance(groups, Told):
+            options["groups"] = groups.take()
+        return fit(labels, logits, sample_weight=weight, **options)
+
+    def read_predicted(self, batch: Examples, reading: ReadOptions) -> tuple:
+        """Labels, logits and weights of one batch, as `fit` takes them."""
+        return labels_and_logits(batch, reading)

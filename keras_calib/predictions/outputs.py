@@ -7,9 +7,10 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions, check_reading
-from keras_calib.inputs.readers import standardize_predictions
-from keras_calib.inputs.rows import check_row_sums
+from keras_calib.inputs.rows import both_classes, check_row_sums
+from keras_calib.inputs.values import check_probabilities
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import to_logits
 
@@ -203,15 +204,13 @@ def to_model_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
     True.
     """
     outputs = ops.cast(outputs, "float32")
-    one_channel = outputs.shape[-1:] == (1,)
-    outputs = standardize_predictions(
-        outputs, from_logits=from_logits, mask=counts
-    )
+    class_axis(outputs, -1)
     if from_logits:
-        return outputs
-    if not one_channel:
-        check_row_sums(outputs, "y_pred", counts)
-    logits = to_logits(outputs)
+        return both_classes(outputs, from_logits)
+    one_channel = outputs.shape[-1] == 1
+    check_probabilities(outputs, "y_pred", counts)
+    check_row_sums(outputs, "y_pred", counts)
+    logits = to_logits(both_classes(outputs, from_logits))
     # Shifted to [0, z], as some calibrators and scores depend on a constant
     # added to both.
     return logits - logits[..., :1] if one_channel else logits

@@ -1,16 +1,8 @@
 """What `keras-calib` does, which is also `python -m keras_calib`.
 
 A command is one line in `COMMANDS` and one module in `reporting.commands`, of
-its name. The module has
-
-- `DESCRIPTION` and `EXAMPLES`: texts of its help;
-- `FLAGS`: how errors call the library's arguments on the command line;
-- `add_arguments(parser)`;
-- `check(given)`: raises ValueError for arguments that are wrong;
-- `run(given, progress)`: does the work; may return an exit code.
-
-Only the module of the command at hand is imported. It imports what needs Keras
-inside `run`, so that help and errors of usage come at once.
+its name, which has its `Command`. Only that module is imported. It imports what
+needs Keras when it runs, so that help and errors of usage come at once.
 """
 
 import argparse
@@ -22,10 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_calib.reporting.commands.arguments import Command
 from keras_calib.reporting.commands.terminal import Progress, of_arguments
 from keras_calib.version import __version__
 
-__all__ = ["COMMANDS", "command_module", "main", "runs_as_command"]
+__all__ = ["COMMANDS", "command_of", "main", "runs_as_command"]
 
 # Commands, and what the help says of each.
 COMMANDS = {
@@ -70,9 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     # A text may be the name of a command too: more is imported, no harm done.
     for name in {*COMMANDS} & {*arguments}:
-        _fill(parsers[name], command_module(name))
+        _fill(parsers[name], command_of(name))
     given = parser.parse_args(arguments)
-    return _run(command_module(given.command), given, parsers[given.command])
+    return _run(command_of(given.command), given, parsers[given.command])
 
 
 def runs_as_command() -> bool:
@@ -86,9 +79,10 @@ def runs_as_command() -> bool:
     return Path(program[0]).name in ("keras-calib", "keras-calib.exe")
 
 
-def command_module(name: str) -> Any:
-    """The module of a command."""
-    return importlib.import_module(f"keras_calib.reporting.commands.{name}")
+def command_of(name: str) -> Command:
+    """A command by its name."""
+    home = f"keras_calib.reporting.commands.{name}"
+    return importlib.import_module(home).COMMAND
 
 
 class _Once(argparse.Action):
@@ -105,25 +99,25 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def _fill(parser: argparse.ArgumentParser, module: Any) -> None:
+def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
     # Of two values argparse would drop the first.
     parser.register("action", None, _Once)
-    parser.description = module.DESCRIPTION
-    parser.epilog = f"{module.EXAMPLES}\n{_EXIT_CODES}"
-    module.add_arguments(parser)
+    parser.description = command.description
+    parser.epilog = f"{command.examples}\n{_EXIT_CODES}"
+    command.add_arguments(parser)
     parser.add_argument(
         "--quiet", action="store_true", help="show no line of progress"
     )
 
 
 def _run(
-    module: Any, given: argparse.Namespace, parser: argparse.ArgumentParser
+    command: Command, given: argparse.Namespace, parser: argparse.ArgumentParser
 ) -> int:
     progress = Progress(given.quiet)
 
     def tell(kind: str, message: Any) -> None:
         progress.clear()
-        text = _in_flags(message, module.FLAGS)
+        text = _in_flags(message, command.words)
         print(f"{kind}: {text}", file=sys.stderr)
 
     def warn(message: Any, *_: Any, **__: Any) -> None:
@@ -134,11 +128,11 @@ def _run(
         with warnings.catch_warnings():
             warnings.showwarning = warn
             with of_arguments():
-                module.check(given)
-            return module.run(given, progress) or 0
+                command.check(given)
+            return command.run(given, progress) or 0
     except argparse.ArgumentError as error:
         progress.clear()
-        return parser.error(_in_flags(error, module.FLAGS))
+        return parser.error(_in_flags(error, command.words))
     except KeyboardInterrupt:
         progress.clear()
         return 130

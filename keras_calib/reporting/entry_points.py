@@ -12,7 +12,7 @@ from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.batches import (
-    Batch,
+    Examples,
     Predictor,
     batches_of,
     count_batches,
@@ -23,12 +23,13 @@ from keras_calib.predictions.outputs import read_as
 from keras_calib.predictions.row_order import Told, told_by_batches
 from keras_calib.reporting.attributes import with_groups
 from keras_calib.reporting.blocks import merged
-from keras_calib.reporting.evaluation import EXPLAINED, ModelEvaluation
+from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.html import Report, page_of, template
 from keras_calib.reporting.label_report import (
     are_several_labels,
     report_of_label_batches,
 )
+from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS
 from keras_calib.reporting.model_parts import (
     ModelParts,
     by_name,
@@ -295,14 +296,14 @@ def report_of_batches(
     num_bins: int = 15,
     num_mistakes: int = 12,
     title: str = "Calibration report",
-    metrics: Sequence[str] = tuple(EXPLAINED),
+    top1: bool = False,
     notes: dict[str, str] | None = None,
 ) -> Report:
     """The report of batches as they come; arguments as in `report`.
 
     A batch is `(labels, outputs of each model, weights or None, samples to
-    show mistakes with or None)`, and may have a dict of `Grouping`. Only the
-    named `metrics` are computed.
+    show mistakes with or None)`, and may have a dict of `Grouping`. With
+    `top1`, labels are correctness and outputs are confidences `(n,)`.
     """
     # Check what can be checked before hours of predictions.
     template()
@@ -320,13 +321,16 @@ def report_of_batches(
             options,
             num_bins,
             num_mistakes,
-            metrics,
+            TOP1_METRICS if top1 else tuple(EXPLAINED),
         )
         for name in names
     ]
     for labels, outputs, *others in batches:
         for evaluation, own in zip(evaluations, outputs, strict=True):
-            evaluation.add(labels, own, *others)
+            if top1:
+                evaluation.add_scores(own, labels, *others)
+            else:
+                evaluation.add(labels, own, *others)
     if not any(x.num_classes for x in evaluations):
         raise value_error("`labels` must have samples that count", samples=0)
     num_classes = {x.num_classes for x in evaluations}
@@ -362,7 +366,7 @@ def report_of_batches(
 
 
 def _predicted(
-    batch: Batch, predictors: list[Predictor], told: list[Told]
+    batch: Examples, predictors: list[Predictor], told: list[Told]
 ) -> tuple:
     """Labels, outputs of each model, weights and inputs of one batch."""
     labels = labels_of(batch)

@@ -18,6 +18,7 @@ from keras_calib.numerics.arrays import at_least_float32, safe_divide, to_numpy
 from keras_calib.numerics.row_blocks import RowFacts, read_rows
 from keras_calib.numerics.softmax import sigmoid, to_logits
 from keras_calib.reporting.annotators import Annotators, confusions, wrong_of
+from keras_calib.reporting.answer_thresholds import bounded_log_odds
 from keras_calib.reporting.attributes import AttributeGroups
 from keras_calib.reporting.groups import SURE, StageGroups
 from keras_calib.reporting.measures import EXPLAINED
@@ -53,7 +54,8 @@ class Mistake(NamedTuple):
 class ModelEvaluation:
     """Gathers what a model, its calibrator and its selector do on the data.
 
-    Call `add` for each batch, then `results`.
+    Call `add` for each batch, or `add_scores` for each part of a log of the
+    predicted class alone, then `results`.
     """
 
     name: str
@@ -139,15 +141,67 @@ class ModelEvaluation:
         weight = np.ones(len(truth)) if read.weight is None else read.weight
         if read.mask is not None:
             weight = weight * read.mask
-        self._add_groups(stages, truth, weight)
-        self._add_errors(stages[-1], truth, weight, inputs)
-        if self.annotators is not None:
-            self.annotators.add(labels, truth, weight)
-        accepts, accept = self.selector is not None, None
-        if accepts:
+        answers = accept = None
+        if self.selector is not None:
             answers = self.selector(logits)
             accept = to_numpy(answers["accept"]).reshape(-1)
-            wrong = wrong_of(truth, to_numpy(answers["label"]).reshape(-1))
+            answers = to_numpy(answers["label"]).reshape(-1)
+        if self.annotators is not None:
+            self.annotators.add(labels, truth, weight)
+        chosen = accept, answers
+        self._add_rows(stages, truth, weight, chosen, inputs, groups, lead)
+
+    def add_scores(
+        self,
+        confidence: Any,
+        correct: Any,
+        sample_weight: Any,
+        inputs: Any,
+        groups: Any = None,
+    ) -> None:
+        """Adds a part of a log `(n,)` of the predicted class alone.
+
+        Right and wrong are classes 0 and 1, of which 0 is always predicted.
+        The calibrator is a map of the confidence.
+        """
+        weight = np.ones(len(correct))
+        if sample_weight is not None:
+            weight = np.asarray(sample_weight, "float64")
+        if not weight.any():
+            self.num_samples += len(weight)
+            return
+        self.num_classes, predicted = 2, np.zeros(len(correct), int)
+        self.before.update_scores(confidence, correct, sample_weight)
+        stages = [RowFacts(predicted, confidence, None)]
+        if self.after is not None:
+            confidence = self.calibrator(confidence)
+            self.after.update_scores(confidence, correct, sample_weight)
+            stages.append(RowFacts(predicted, confidence, None))
+        accept = None
+        if self.selector is not None:
+            score = bounded_log_odds(confidence).astype("float32")
+            accept = score >= self.selector.threshold
+        chosen, lead = (accept, predicted), confidence.shape
+        self._add_rows(
+            stages, 1 - correct, weight, chosen, inputs, groups, lead
+        )
+
+    def _add_rows(
+        self,
+        stages: list[RowFacts],
+        truth: np.ndarray,
+        weight: np.ndarray,
+        chosen: tuple[Any, Any],
+        inputs: Any,
+        groups: Any,
+        lead: tuple[int, ...],
+    ) -> None:
+        """Adds facts of rows `(n,)`; `chosen` has the selector's answers."""
+        self._add_groups(stages, truth, weight)
+        self._add_errors(stages[-1], truth, weight, inputs)
+        accept, answers = chosen
+        if accept is not None:
+            wrong = wrong_of(truth, answers)
             rows = np.stack([np.ones_like(accept), accept, accept * wrong])
             self._selected += rows @ np.stack([weight, weight**2], axis=-1)
         if groups is not None:

@@ -8,6 +8,7 @@ from keras_calib.metrics.registry import mode_of
 __all__ = [
     "EXPLAINED",
     "Measure",
+    "TOP1_METRICS",
     "directions",
     "kinds_told",
     "listed",
@@ -32,6 +33,8 @@ EXPLAINED = {
     "failure_auroc": ("Failure AUROC", "finds errors: 1 all, 0.5 chance"),
     "coverage_at_risk": ("Coverage at 5 % risk", "most that can be accepted"),
 }
+# Those of the predicted class alone.
+TOP1_METRICS = tuple(x for x in EXPLAINED if x not in ("nll", "brier"))
 # What is another thing if labels are votes.
 _OF_VOTES = {
     "accuracy": ("Accuracy", "share of votes for the prediction"),

@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from keras_calib.selection.classifier import SelectiveClassifier
     from keras_calib.selection.costs import choose_threshold_by_cost
     from keras_calib.selection.normalization import LogitNormalization
-    from keras_calib.selection.plan_tables import LabelTable, Plan, SizeTable
-    from keras_calib.selection.planning import plan
+    from keras_calib.selection.planning import (
+        LabelTable,
+        Plan,
+        SizeTable,
+        plan,
+    )
     from keras_calib.selection.risks import control_risks
     from keras_calib.selection.served_groups import combined_groups
     from keras_calib.selection.shift import (
@@ -54,8 +58,7 @@ __getattr__ = late_names(
         "classifier": "SelectiveClassifier",
         "costs": "choose_threshold_by_cost",
         "normalization": "LogitNormalization",
-        "plan_tables": "LabelTable Plan SizeTable",
-        "planning": "plan",
+        "planning": "LabelTable Plan SizeTable plan",
         "risks": "control_risks",
         "served_groups": "combined_groups",
         "shift": "choose_threshold_for_mixtures choose_threshold_for_prior",

@@ -20,7 +20,7 @@ from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.weights import masked_weight, read_masked
 from keras_calib.numerics.arrays import as_array, at_least_float32
-from keras_calib.predictions.fits_on_model import FitsOnModel
+from keras_calib.predictions.collect import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.data_hash import with_hashes

@@ -1,31 +1,36 @@
-"""How many labels a guarantee, an interval or a comparison takes."""
+"""How many labels a guarantee takes."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import isotonic_regression
+from scipy.stats import norm
 
 from keras_calib.backend.errors import value_error
+from keras_calib.formulas.intervals import (
+    binomial_p_value,
+    binomial_upper_bound,
+)
 from keras_calib.functional.ranking import top_scored
 from keras_calib.inputs.checks import (
     check_above,
-    check_in,
     check_integer,
     check_number,
     generator,
 )
 from keras_calib.numerics.arrays import as_array
-from keras_calib.selection.certification import certified_coverage
+from keras_calib.selection.certification import (
+    Population,
+    certified_coverage,
+    of_calibrated,
+    of_pilot,
+)
 from keras_calib.selection.claims import first_rank
 from keras_calib.selection.ladder import of_scores, read_outcomes
-from keras_calib.selection.plan_reach import Reach, rounded_up
-from keras_calib.selection.plan_tables import LabelTable, Plan, SizeTable
-from keras_calib.selection.planned_intervals import plan_comparison, plan_ece
-from keras_calib.selection.population import Population, of_calibrated, of_pilot
 
-__all__ = ["plan"]
+__all__ = ["LabelTable", "Plan", "SizeTable", "plan"]
 
 # Simulated selections at each size: most and fewest, the latter from this
 # many labels on, as large samples differ less.
@@ -34,33 +39,146 @@ _MOST_DRAWS, _FEWEST_DRAWS, _LARGE = 1000, 400, 10_000
 _NUM_POPULATIONS, _MOST_OTHERS = 40, 800
 # Tails of intervals of labels and of coverages.
 _TAIL, _DECILE = 0.05, 0.1
-# Sizes are these times powers of ten; those of the other populations.
+# Sizes are these times powers of ten; those of the other populations, and
+# those that are printed.
 _SIZES, _COARSE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0)
 _COVERAGES = tuple(i / 10 for i in range(1, 11))
+# Draws that check an advice, steps by which it grows, and how many of them.
+_NUM_DRAWS, _STEP, _MOST_STEPS = 400, 1.1, 40
+_MOST_RISK = 0.99
+# Probability at which errors of a pilot in excess of a risk are no chance.
+_IMPROBABLE = 0.05
+# Samples, over the fewest of a certificate, that tell whether a risk is met.
+_ENOUGH = 3
+
+
+class LabelTable(NamedTuple):
+    """Labels that each coverage takes, arrays `(num_coverages,)`.
+
+    Attributes:
+        coverage: Share of the samples that the threshold accepts at least.
+        samples: Fewest labels that certify such a threshold with probability
+            `power`. Infinity for more than `max_samples`, NaN where the risk
+            of the pilot is too high.
+        low: Lower end of the interval of `samples`, as the pilot is finite.
+        high: Its upper end. Plan for it if the pilot is small.
+    """
+
+    coverage: np.ndarray
+    samples: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+class SizeTable(NamedTuple):
+    """What each number of labels certifies, arrays `(num_sizes,)`.
+
+    Attributes:
+        samples: Number of labels.
+        power: Probability that some threshold is certified.
+        assurance: The same, over what else the pilot may have been.
+        coverage: Mean true coverage of the threshold, none counting as 0.
+        low: Lower decile of this coverage.
+        high: Upper decile of it.
+    """
+
+    samples: np.ndarray
+    power: np.ndarray
+    assurance: np.ndarray
+    coverage: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+class Plan(NamedTuple):
+    """A number of labels, and what they will show; `print` it for words.
+
+    Attributes:
+        risk: The risk to certify.
+        samples: Labels with which some threshold is certified with
+            probability `power`.
+        low: Lower end of the 90 % interval of `samples`, as the pilot is
+            finite; `samples` without a pilot.
+        high: Upper end of this interval; infinity beyond `max_samples`.
+        power: Probability to certify the risk.
+        delta: Probability that the guarantee fails.
+        fewest: Fewest labels that can certify the risk, if all are correct:
+            ln(delta) / ln(1 - risk), rounded up.
+        best_coverage: Largest coverage at which the risk of the population
+            is within `risk`.
+        pilot_size: Number of samples of the pilot; 0 without.
+        by_coverage: `LabelTable`.
+        by_samples: `SizeTable`.
+    """
+
+    risk: float
+    samples: int
+    low: float
+    high: float
+    power: float
+    delta: float
+    fewest: int
+    best_coverage: float
+    pilot_size: int
+    by_coverage: LabelTable
+    by_samples: SizeTable
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.samples:,} labels certify a risk of {self.risk:g} at some "
+            f"threshold with probability {self.power:g} (delta "
+            f"{self.delta:g})."
+        ]
+        if self.pilot_size:
+            lines.append(
+                f"The pilot of {self.pilot_size:,} samples leaves the range "
+                f"{_number(self.low)} to {_number(self.high)} (90 %)."
+            )
+        lines += [
+            f"Fewer than {self.fewest:,} cannot, even if all are correct.",
+            f"The risk is within {self.risk:g} up to coverage "
+            f"{self.best_coverage:.3f}.",
+            "",
+            "coverage    labels   (90 % range)",
+        ]
+        for coverage, samples, low, high in zip(*self.by_coverage, strict=True):
+            text = f"{coverage:8.3f}  {_number(samples):>8}"
+            if not math.isnan(samples) and self.pilot_size:
+                text += f"   ({_number(low)} to {_number(high)})"
+            lines.append(text)
+        lines += ["", "  labels    power  coverage  (80 % range)"]
+        for samples, power, _, coverage, low, high in zip(
+            *self.by_samples, strict=True
+        ):
+            if samples / 10.0 ** math.floor(math.log10(samples)) in _COARSE:
+                text = f"{samples:8,.0f}  {power:7.3f}  {coverage:8.3f}"
+                lines.append(f"{text}  ({low:.3f} to {high:.3f})")
+        return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "never"
+    return "too many" if math.isinf(value) else f"{value:,.0f}"
 
 
 def plan(
     *,
-    risk: float | None = None,
-    ece: float | None = None,
-    compare: float | None = None,
+    risk: float,
     delta: float = 0.05,
     power: float = 0.8,
-    method: str = "ltt",
-    level: float = 0.95,
     pilot: tuple[Any, Any] | None = None,
     from_logits: bool = True,
     accuracy: float | None = None,
     coverage: float = 1.0,
-    disagreement: float | None = None,
     coverages: Sequence[float] = _COVERAGES,
     sizes: Sequence[int] = (),
     max_samples: int = 100_000,
     seed: int = 0,
 ) -> Plan:
-    """Number of labels for a guarantee, an interval or a comparison.
+    """Number of labels that a guarantee takes.
 
-    Use it before labels are bought. With `risk` it simulates the walk of
+    Use it before labels are bought. It simulates the walk of
     `choose_threshold` on samples like those of the pilot:
 
     power(n, a) = P(a threshold of coverage >= a is certified on n labels)
@@ -69,23 +187,14 @@ def plan(
     errors, so it is never 0. Such a plan holds for labels drawn as the pilot.
 
     Args:
-        risk: Risk to certify, in (0, 1). One of `risk`, `ece` and `compare`.
-        ece: Half-width that the interval of the ECE of 15 bins has on average.
-        compare: Difference of two networks that `keras_calib.compare` must
-            find, of the mean of a value of each sample, such as accuracy.
+        risk: Risk to certify, in (0, 1).
         delta: Probability that the guarantee may fail, in (0, 1).
-        power: Probability of success, in (0, 1), of `risk` and `compare`.
-        method: `"ltt"` or `"sgr"`, as in `choose_threshold`.
-        level: Level of the interval to get, of `ece` and `compare`.
+        power: Probability of success, in (0, 1).
         pilot: `(labels, logits)` of shapes `(n,)` and `(n, num_classes)`; or
-            `(scores, correct)`, both `(n,)`, for which `ece` needs
-            confidences. For `compare`: the values of both networks `(n,)`,
-            such as whether they were right.
+            `(scores, correct)`, both `(n,)`.
         from_logits: Whether the pilot has logits, not probabilities.
         accuracy: Without a pilot: that of a calibrated network, in (0, 1).
         coverage: Share of the surest predictions that have this accuracy.
-        disagreement: Without a pilot, for `compare`: share of the samples for
-            which exactly one network is right.
         coverages: Coverages to plan for, in (0, 1].
         sizes: Further numbers of labels for the table.
         max_samples: Most labels to plan for.
@@ -95,36 +204,24 @@ def plan(
         Plan.
 
     Raises:
-        ValueError: If the target is out of reach, or the pilot too small to
+        ValueError: If the risk is out of reach, or the pilot too small to
             tell. The error says what is within reach.
 
     Example:
 
-    >>> found = plan(compare=0.02, disagreement=0.08)
-    >>> found.samples
-    1600
+    >>> found = plan(risk=0.05, accuracy=0.95, max_samples=1000)
+    >>> found.fewest
+    59
 
     Reference:
         Angelopoulos et al., Learn then Test, 2021,
         https://arxiv.org/abs/2110.01052; Rubin, The Bayesian Bootstrap,
         Annals of Statistics 9, 1981, https://doi.org/10.1214/aos/1176345338
     """
-    targets = {"risk": risk, "ece": ece, "compare": compare}
-    if sum(x is not None for x in targets.values()) != 1:
-        raise value_error(
-            "One of `risk`, `ece` and `compare` must be given", **targets
-        )
-    for name, value in (*targets.items(), ("delta", delta), ("power", power)):
-        if value is not None:
-            _check_inside(name, value)
-    _check_inside("level", level)
-    check_in("method", method, ("ltt",))
+    for name, value in (("risk", risk), ("delta", delta), ("power", power)):
+        _check_inside(name, value)
     check_integer("max_samples", max_samples, 1)
     rng = generator(seed)
-    if compare is not None:
-        return plan_comparison(
-            compare, power, level, pilot, disagreement, max_samples, rng
-        )
     if (pilot is None) == (accuracy is None):
         raise value_error(
             "One of `pilot` and `accuracy` must be given",
@@ -136,53 +233,65 @@ def plan(
         check_above("coverage", coverage, 0.0)
         if coverage > 1.0:
             raise value_error("`coverage` must be <= 1", coverage=coverage)
-        assumed = of_calibrated(accuracy, coverage)
-        others = assumed
-        if ece is not None:
-            shares, rates = assumed.mass, 1.0 - assumed.rate
-            return plan_ece(ece, level, (rates, rates, shares), 0, max_samples)
+        assumed = others = of_calibrated(accuracy, coverage)
     else:
-        scores, correct = _records(pilot, from_logits, ece is not None)
+        scores, correct = _records(pilot, from_logits)
         # A plan is about their order: infinite ones are the ends.
-        ends = np.nan_to_num(scores, nan=np.nan)
-        found = of_scores(read_outcomes(ends, correct))
-        if ece is not None:
-            shares = np.full(len(scores), 1.0 / len(scores))
-            read = (scores, correct, shares)
-            return plan_ece(ece, level, read, len(scores), max_samples)
+        found = of_scores(
+            read_outcomes(np.nan_to_num(scores, nan=np.nan), correct)
+        )
         assumed, others = of_pilot(found, _NUM_POPULATIONS, rng)
     a = np.array(sorted({float(x) for x in coverages}))
     for value in a:
         check_number("coverages", value)
         if not 0.0 < value <= 1.0:
             raise value_error("`coverages` must be in (0, 1]", coverage=value)
-    given = _Aim(float(risk or 0.0), delta, power, method, max_samples)
     for size in sizes:
         check_integer("sizes", size, 1)
-    return given.planned(assumed, others, a, [*sizes], rng)
+    aim = _Aim(float(risk), delta, power, max_samples)
+    return aim.planned(assumed, others, a, [*sizes], rng)
 
 
-class _Aim:
+def _records(pilot: Any, from_logits: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and correctness of a pilot in either form."""
+    if not isinstance(pilot, tuple | list) or len(pilot) != 2:
+        raise value_error(
+            "`pilot` must be (labels, logits) or (scores, correct)",
+            pilot=type(pilot).__name__,
+        )
+    first, second = (as_array(x, "pilot") for x in pilot)
+    if second.ndim == 2:
+        top = top_scored(first, second, "msp", from_logits=from_logits)
+        return top.score, top.correct
+    if second.ndim != 1:
+        raise value_error(
+            "`pilot` must be (labels, logits) of shapes (n,) and "
+            "(n, num_classes), or (scores, correct) of shape (n,)",
+            shapes=(first.shape, second.shape),
+        )
+    return first, second.astype("float64")
+
+
+def _check_inside(name: str, value: Any) -> None:
+    check_number(name, value)
+    if not 0.0 < value < 1.0:
+        raise value_error(
+            f"`{name}` must be a number between 0 and 1", **{name: value}
+        )
+
+
+class _Aim(NamedTuple):
     """A risk to certify, and with what probability."""
 
-    def __init__(
-        self,
-        risk: float,
-        delta: float,
-        power: float,
-        method: str,
-        max_samples: int,
-    ):
-        self.risk, self.delta, self.power = risk, delta, power
-        self.method, self.max_samples = method, max_samples
-        self.fewest = first_rank(risk, delta)
-        if self.fewest > max_samples:
-            raise value_error(
-                "`max_samples` must be at least the labels that this `risk` "
-                f"takes even if all are correct, {self.fewest}",
-                max_samples=max_samples,
-                risk=risk,
-            )
+    risk: float
+    delta: float
+    power: float
+    max_samples: int
+
+    @property
+    def fewest(self) -> int:
+        """Labels that certify the risk if all are correct."""
+        return first_rank(self.risk, self.delta)
 
     def planned(
         self,
@@ -192,9 +301,16 @@ class _Aim:
         more: list[int],
         rng: np.random.Generator,
     ) -> Plan:
-        reach = Reach(of, self.risk, self.delta, self.power, self.method)
+        if self.fewest > self.max_samples:
+            raise value_error(
+                "`max_samples` must be at least the labels that this `risk` "
+                f"takes even if all are correct, {self.fewest}",
+                max_samples=self.max_samples,
+                risk=self.risk,
+            )
+        reach = _Reach(of, self)
         if not (best := reach.best_coverage):
-            raise reach.never(self.max_samples)
+            raise reach.never()
         sizes = np.array(sorted({*self._sizes(_SIZES), *more}))
         # The least coverage of all stands for any threshold.
         asked = np.r_[1e-12, coverages]
@@ -202,7 +318,7 @@ class _Aim:
         power = np.array([(x > 0).mean() for x in own])
         samples = self._crossing(sizes, own, asked)
         if math.isinf(samples[0]):
-            raise reach.too_many(self.max_samples, float(power[-1]))
+            raise reach.too_many(float(power[-1]))
         low, high, assurance = samples, samples, power
         if of.num_samples:
             coarse = np.array(sorted(self._sizes(_COARSE)))
@@ -226,14 +342,12 @@ class _Aim:
         beyond = np.append(False, coverages > best)
         samples = np.where(beyond, np.nan, samples)
         return Plan(
-            "risk",
             self.risk,
             int(samples[0]),
             float(low[0]),
             float(high[0]),
             power=self.power,
             delta=self.delta,
-            method=self.method,
             fewest=self.fewest,
             best_coverage=best,
             pilot_size=of.num_samples,
@@ -264,7 +378,7 @@ class _Aim:
         rng: np.random.Generator,
     ) -> list[np.ndarray]:
         """Coverages that draws certify, `(draws,)` for each size."""
-        options = self.risk, self.delta, self.method
+        options = self.risk, self.delta
         return [
             certified_coverage(
                 of, int(n), *options, _FEWEST_DRAWS if n > _LARGE else most, rng
@@ -295,43 +409,108 @@ class _Aim:
                 share = self.power - power[k - 1]
                 share /= power[k] - power[k - 1]
                 count = sizes[k - 1] * (sizes[k] / sizes[k - 1]) ** share
-            samples[i] = max(rounded_up(count), self.fewest)
+            samples[i] = max(_rounded_up(count), self.fewest)
         return np.minimum(
             samples, np.where(np.isinf(samples), np.inf, self.max_samples)
         )
 
 
-def _records(
-    pilot: Any, from_logits: bool, confidences: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and correctness of a pilot in either form."""
-    if not isinstance(pilot, tuple | list) or len(pilot) != 2:
-        raise value_error(
-            "`pilot` must be (labels, logits) or (scores, correct)",
-            pilot=type(pilot).__name__,
+class _Reach:
+    """What a population allows to certify.
+
+    A threshold counts if the pilot has as many samples above it as a
+    certificate takes at least. Fewer say nothing: by luck some are right.
+    """
+
+    def __init__(self, of: Population, aim: _Aim):
+        self.of, self.aim = of, aim
+        self._known = self._counting(aim.fewest)
+        within = np.flatnonzero(self._known & (of.risk <= aim.risk))
+        # The largest coverage whose error rate is within the risk, or 0.
+        self.best_coverage = (
+            float(of.coverage[within[-1]]) if len(within) else 0.0
         )
-    first, second = (as_array(x, "pilot") for x in pilot)
-    if second.ndim == 2:
-        top = top_scored(first, second, "msp", from_logits=from_logits)
-        return top.confidence if confidences else top.score, top.correct
-    if second.ndim != 1:
-        raise value_error(
-            "`pilot` must be (labels, logits) of shapes (n,) and "
-            "(n, num_classes), or (scores, correct) of shape (n,)",
-            shapes=(first.shape, second.shape),
+
+    def never(self) -> ValueError:
+        """The error of a risk that no threshold has."""
+        of, advice = self.of, self._advice()
+        enough = _ENOUGH * self.aim.fewest
+        known = self._counting(enough)
+        if of.num_samples:
+            accepted = of.num_samples * of.coverage[known]
+            # Less the error that is added after the last.
+            wrong = np.maximum(accepted * of.risk[known] - 1.0, 0.0)
+            chance = binomial_p_value(np.floor(wrong), accepted, self.aim.risk)
+            if (chance < 1.0 - _IMPROBABLE).any():
+                more = max(enough, 2 * of.num_samples)
+                return value_error(
+                    "`pilot` is too small to tell whether this `risk` is "
+                    f"within reach: take one of {more} samples or more, or "
+                    f"ask for a larger `risk`, such as {advice:g}",
+                    risk=self.aim.risk,
+                    samples=of.num_samples,
+                )
+        best = np.flatnonzero(known)[np.argmin(of.risk[known])]
+        return value_error(
+            "`risk` is below that of every threshold, so that no number of "
+            f"labels certifies it: ask for `risk={advice:g}` or more",
+            risk=self.aim.risk,
+            **{
+                "lowest risk": float(of.risk[best]),
+                "at coverage": float(of.coverage[best]),
+            },
         )
-    if confidences and not np.all((first >= 0) & (first <= 1)):
-        raise value_error(
-            "`pilot` must have confidences in [0, 1] with `ece`",
-            minimum=float(first.min()),
-            maximum=float(first.max()),
+
+    def too_many(self, probability: float) -> ValueError:
+        """The error of a risk that takes more than `max_samples` labels."""
+        return value_error(
+            "`max_samples` labels do not certify any threshold with "
+            "probability `power`: raise it, or ask for "
+            f"`risk={self._advice():g}` or more",
+            risk=self.aim.risk,
+            power=self.aim.power,
+            max_samples=self.aim.max_samples,
+            probability=probability,
         )
-    return first, second.astype("float64")
+
+    def _counting(self, fewest: int) -> np.ndarray:
+        """Thresholds with that many samples of the pilot, or with all."""
+        if not self.of.num_samples:
+            return np.ones(len(self.of.mass), bool)
+        accepted = np.rint(self.of.num_samples * self.of.coverage)
+        return accepted >= min(fewest, self.of.num_samples)
+
+    def _advice(self) -> float:
+        """A risk of two digits that `max_samples` labels certify.
+
+        If the pilot's errors are as improbable as the upper end of their
+        interval, the risk is still within reach. Simulation has the last word.
+        """
+        of, rates, max_samples = self.of, self.of.risk, self.aim.max_samples
+        if of.num_samples:
+            accepted = np.maximum(np.rint(of.num_samples * of.coverage), 1.0)
+            wrong = np.clip(accepted * rates - 1.0, 0.0, accepted)
+            rates = binomial_upper_bound(wrong, accepted)
+            rates = np.maximum(rates, of.risk)[self._known]
+        spread = math.sqrt(2.0 * math.log(2.0 / self.aim.delta))
+        spread += max(float(norm.ppf(self.aim.power)), 0.0)
+        error = np.sqrt(rates / (max_samples * of.coverage[self._known]))
+        limit = float((rates + spread * error).min())
+        fewest = -math.log(self.aim.delta / 2.0) / max_samples
+        limit = min(max(limit, fewest, 1.01 * self.aim.risk), _MOST_RISK)
+        rng = np.random.default_rng(0)
+        for _ in range(_MOST_STEPS):
+            limit = min(_rounded_up(limit), _MOST_RISK)
+            options = limit, self.aim.delta, _NUM_DRAWS, rng
+            found = certified_coverage(of, max_samples, *options)
+            if limit == _MOST_RISK or (found > 0).mean() > self.aim.power:
+                break
+            limit *= _STEP
+        return limit
 
 
-def _check_inside(name: str, value: Any) -> None:
-    check_number(name, value)
-    if not 0.0 < value < 1.0:
-        raise value_error(
-            f"`{name}` must be a number between 0 and 1", **{name: value}
-        )
+def _rounded_up(value: float) -> float:
+    """At most two digits, not below the value."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    # A number of two digits stays.
+    return round(math.ceil(round(value / unit, 9)) * unit, 12)

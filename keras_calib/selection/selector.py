@@ -1,14 +1,14 @@
 """The selector: a layer with thresholds, and the facts of their choice."""
 
+import weakref
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_calib.backend.errors import invalid, value_error
-from keras_calib.backend.keras_internals import unlock_variables
+from keras_calib.backend.errors import invalid, value_error, warn
 from keras_calib.backend.traced import is_in_live_graph, note_graph
-from keras_calib.calibrators.fitted_layer import DependentLayer
+from keras_calib.calibrators.fitted_layer import DEPENDENTS, FittedLayer
 from keras_calib.inputs.checks import check_number
 from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.selection.choice import Choice, ThresholdTable
@@ -23,15 +23,22 @@ __all__ = ["Selector"]
 _TINY = float(np.finfo("float32").tiny)
 
 
-class Selector(DependentLayer):
-    """Abstract: a layer with a calibrator and thresholds, and their facts."""
+class Selector(FittedLayer):
+    """Abstract: a layer with a calibrator and thresholds, and their facts.
+
+    Thresholds are for one fit of its parts: after another fit it raises, and
+    compiled functions with it accept nothing.
+    """
 
     calibrator: Any
+    _threshold: Any = None
+    # Fits of the parts when the threshold was chosen.
+    _fits: list[int] | None = None
     # What the configuration holds as objects of Keras.
     stored_parts: tuple[str, ...] = ("calibrator",)
     _chosen: Choice | None = None
-    # Ids of the groups that have a threshold each.
-    _ids: Any = None
+    # Those that have a threshold each, as they are served.
+    _group_ids: Any = None
 
     def __call__(self, logits, *args, **kwargs):
         if kwargs.get("groups") is not None:
@@ -56,11 +63,39 @@ class Selector(DependentLayer):
         return _served(self._chosen)
 
     def parts(self) -> list[Any]:
-        """The calibrator."""
+        """Layers and functions for whose scores the threshold is."""
         return [self.calibrator]
 
+    def check_fitted(self) -> None:
+        """Raises RuntimeError before `fit`, and if a part was fitted later."""
+        super().check_fitted()
+        parts = self.parts()
+        pairs = zip(parts, _fits_of(parts), self._fits or (), strict=False)
+        again = [type(x).__name__ for x, now, then in pairs if now != then]
+        if again:
+            raise RuntimeError(
+                invalid(
+                    "`calibrator` and `score` must be those for which the "
+                    "threshold was chosen, and were fitted again: call `fit` "
+                    "of the selector, with data that they were not fitted on",
+                    fitted_again=again,
+                )
+            )
+
+    def part_was_fitted(self) -> None:
+        """Rejects everything: compiled functions do not check the fits."""
+        shape = tuple(self._threshold.shape)
+        # Not even an infinite score reaches it.
+        self._threshold.assign(np.full(shape, np.nan, "float32"))
+        if is_in_live_graph(self):
+            warn(
+                f"Compiled functions with `{type(self).__name__}` accept "
+                "nothing from now on, as a part of it was fitted again: call "
+                "`fit` of the selector too, with other data"
+            )
+
     def set_threshold(self, threshold: Any, chosen: Choice | None) -> None:
-        """Makes the variable; the constructor calls it last.
+        """Takes what the constructor is given; it calls this last.
 
         `threshold` is None to wait for a fit, or one for each group of the
         facts `chosen`.
@@ -68,27 +103,32 @@ class Selector(DependentLayer):
         self.check_facts(threshold, chosen)
         self._chosen = chosen
         if threshold is None:
-            self._make_variables((), ())
             return
         if np.ndim(threshold) == 0 and threshold not in (np.inf, -np.inf):
             check_number("threshold", threshold)
         value = as_array(threshold, "threshold", "float32")
         self.check_threshold(value)
-        self._make_variables(value.shape, self.groups)
-        self._threshold.assign(value)
+        self._set(value, chosen)
         self._fitted = True
-        if chosen is not None:
-            self.note_fits()
 
     def keep(self, chosen: Choice) -> None:
         """Takes what was chosen, in place of all of an earlier fit."""
-        value = np.asarray(chosen.threshold, "float32")
         # It refuses other shapes while compiled functions hold the layer.
-        self._make_variables(value.shape, _served(chosen))
+        self._set(np.asarray(chosen.threshold, "float32"), chosen)
         self._chosen = chosen
-        self.note_fits()
-        self._threshold.assign(value)
         self.mark_fitted()
+
+    def _set(self, threshold: np.ndarray, chosen: Choice | None) -> None:
+        group = _served(chosen)
+        # Functions that JAX compiled read variables, and keep other arrays.
+        ids = ids_of(group) if group else None
+        self.set_arrays(threshold=threshold, group_ids=ids)
+        if chosen is None:
+            return
+        self._fits = _fits_of(self.parts())
+        for part in self.parts():
+            if isinstance(part, FittedLayer):
+                DEPENDENTS.setdefault(part, weakref.WeakSet()).add(self)
 
     def check_threshold(self, threshold: np.ndarray) -> None:
         """Raises ValueError unless given thresholds are those of the layer."""
@@ -125,50 +165,9 @@ class Selector(DependentLayer):
                 chosen=chosen,
             )
 
-    def _make_variables(self, shape: tuple[int, ...], group: tuple) -> None:
-        """Variables for the thresholds, and for the ids of groups.
-
-        Functions that JAX compiled read variables, and keep other arrays.
-        """
-        self._make_threshold(shape)
-        if self._ids is not None and tuple(self._ids.shape) != (len(group),):
-            del self._ids
-        if group and self._ids is None:
-            self._ids = self.add_weight(
-                shape=(len(group),),
-                initializer="zeros",
-                trainable=False,
-                dtype="int32",
-                name="group_ids",
-            )
-        if group:
-            self._ids.assign(ids_of(group))
-
-    def _make_threshold(self, shape: tuple[int, ...]) -> None:
-        """The variable of the thresholds, unless there is one of this shape."""
-        if self._threshold is not None:
-            before = tuple(self._threshold.shape)
-            if before == shape:
-                return
-            if is_in_live_graph(self):
-                raise value_error(
-                    f"`{type(self).__name__}` must keep its number of "
-                    "thresholds while a compiled function holds it, such as "
-                    "that of `model.predict`: fit a new selector and build a "
-                    "new model with it",
-                    before=before,
-                    now=shape,
-                )
-            unlock_variables(self)
-            self.built = False
-            del self._threshold
-        self._threshold = self.add_weight(
-            shape=shape, initializer="zeros", trainable=False, name="threshold"
-        )
-
     def threshold_for(self, groups: Any, shape: tuple) -> Any:
         """The threshold, or that of each sample's group, for scores' shape."""
-        if (groups is None) != (self._ids is None):
+        if (groups is None) != (self._group_ids is None):
             raise value_error(
                 "`groups` must be given to a selector with thresholds by "
                 "group, and to no other",
@@ -176,9 +175,9 @@ class Selector(DependentLayer):
                 fitted_groups=len(self.groups),
             )
         note_graph(self)
-        if self._ids is None:
+        if self._group_ids is None:
             return self._threshold
-        return thresholds_of(self._ids, self._threshold, groups, shape)
+        return thresholds_of(self._group_ids, self._threshold, groups, shape)
 
     def table(self, group: Any = None) -> ThresholdTable:
         """Coverage and risk of each threshold, on the data of the last fit.
@@ -226,6 +225,11 @@ class Selector(DependentLayer):
         if config["chosen"]:
             config["chosen"] = Choice.from_dict(config["chosen"])
         return cls(**config)
+
+
+def _fits_of(parts: list[Any]) -> list[int]:
+    """How often each part was fitted; 0 for what is not ours."""
+    return [getattr(part, "num_fits", 0) for part in parts]
 
 
 def _served(chosen: Choice | None) -> tuple:

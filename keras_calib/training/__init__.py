@@ -1,7 +1,7 @@
 """Models with training steps of their own, and backups that resume a run.
 
 Lives here: custom training steps, records of samples, backups that resume a
-run, training by several workers. Not here: losses (`losses`) and models that
+run. Not here: losses (`losses`) and models that
 only predict (`ensembles`).
 Floor: above `losses`, `metrics` and `data`, beside `selection`.
 """
@@ -15,7 +15,6 @@ from keras_calib.training.checkpoint import (
 )
 from keras_calib.training.crl import CorrectnessRankingModel
 from keras_calib.training.epoch_model import EpochModel
-from keras_calib.training.multi_worker import fit_workers
 from keras_calib.training.pruning import ConfidencePruningModel
 from keras_calib.training.recording_model import RecordingModel
 from keras_calib.training.resumable_backup import ResumableBackup
@@ -33,7 +32,6 @@ __all__ = [
     "ScheduledFocalModel",
     "SharpnessAwareModel",
     "finished_epochs",
-    "fit_workers",
     "load_training_state",
     "save_training_state",
 ]

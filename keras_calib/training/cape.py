@@ -209,8 +209,6 @@ class CaPEModel(RecordingModel):
     def begin_training(self, arguments: dict) -> None:
         super().begin_training(arguments)
         data, steps = self._given(), None
-        if data is None:
-            data = arguments.get("calibration_data")
         if isinstance(data, list) and data and hasattr(data[0], "shape"):
             # Keras reads a list of arrays as arrays, not as batches.
             data = tuple(data)
@@ -226,11 +224,6 @@ class CaPEModel(RecordingModel):
                 data = (data, arguments["y"])
             elif not has_end(data):
                 steps = arguments.get("steps_per_epoch")
-        if callable(data):
-            raise value_error(
-                "`calibration_data` must be given if `data` is a function",
-                calibration_data=None,
-            )
         check_reread("calibration_data", data)
         size = arguments.get("batch_size") or 32
         self._update = lambda: self.update_targets(data, size, steps)

@@ -22,7 +22,6 @@ from keras_calib.training.unsupported import (
 __all__ = [
     "ConfiguredModel",
     "EpochModel",
-    "epoch_events",
     "mean_of_the_whole",
     "no_data",
     "without_index",
@@ -128,7 +127,7 @@ class EpochModel(keras.Model):
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = callbacks.callbacks
         given = [] if callbacks is None else keras.tree.flatten(callbacks)
-        events = epoch_events(self, data if follows else None)
+        events = _epoch_events(self, data if follows else None)
         arguments["callbacks"] = [events, *given]
         try:
             self.begin_training(arguments)
@@ -218,7 +217,7 @@ class ConfiguredModel(KeepsArguments, EpochModel):
         return {**super().get_config(), **self._kept()}
 
 
-def epoch_events(
+def _epoch_events(
     model: EpochModel, data: Any = None
 ) -> keras.callbacks.Callback:
     """Callback that announces epochs to the model, and to data that ask."""

@@ -13,6 +13,7 @@ from keras_calib.backend.keras_internals import (
     fit_arguments,
 )
 from keras_calib.backend.locks import PathLock
+from keras_calib.backend.replicas import is_chief
 from keras_calib.inputs.checks import check_integer
 from keras_calib.training.callback_state import (
     plain_number,
@@ -23,7 +24,6 @@ from keras_calib.training.checkpoint import (
     load_training_state,
     save_training_state,
 )
-from keras_calib.training.multi_worker import is_chief
 
 __all__ = ["ResumableBackup"]
 
@@ -142,7 +142,7 @@ class ResumableBackup(keras.callbacks.Callback):
             raise value_error(
                 "`model` must be built before training", built=False
             )
-        if self._writes():
+        if is_chief():
             self._lock.acquire()
         try:
             state = load_training_state(
@@ -174,10 +174,6 @@ class ResumableBackup(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self._broken_off = callback_model(self).stop_training
 
-    def _writes(self) -> bool:
-        """Whether this process writes the file."""
-        return is_chief(getattr(self.model, "distribute_strategy", None))
-
     def on_epoch_end(self, epoch, logs=None):
         if self._broken_off:
             return
@@ -185,7 +181,7 @@ class ResumableBackup(keras.callbacks.Callback):
         self.epoch_logs.append(numbers)
         last = (self.params or {}).get("epochs") == epoch + 1
         due = (epoch + 1) % self.every == 0 or last or self.model.stop_training
-        if due and self._writes():
+        if due and is_chief():
             save_training_state(
                 self.path,
                 self.model,
@@ -199,6 +195,6 @@ class ResumableBackup(keras.callbacks.Callback):
         # `on_epoch_begin` did not run if all epochs were finished before.
         begin_at_epoch(self.model, None)
         self._data = None
-        if self.delete_at_end and not self._broken_off and self._writes():
+        if self.delete_at_end and not self._broken_off and is_chief():
             self.path.unlink(missing_ok=True)
         self._lock.release()

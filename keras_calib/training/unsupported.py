@@ -8,7 +8,7 @@ from keras import backend
 
 from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.backend.replicas import num_replicas
+from keras_calib.backend.replicas import num_processes, num_replicas
 from keras_calib.numerics.arrays import shape_of
 
 __all__ = [
@@ -47,8 +47,10 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
         if len(cluster.get("worker", ())) > 1:
             raise RuntimeError(
                 invalid(
-                    "`fit` does not work with several workers in Keras 3: "
-                    "use `fit_workers`",
+                    "`fit` of Keras 3 does not work on several hosts with "
+                    "TensorFlow: train there on the JAX backend, with "
+                    "`keras.distribution`, or on one host with "
+                    "`MirroredStrategy`",
                     strategy=type(strategy).__name__,
                 )
             )
@@ -80,13 +82,15 @@ def refuse_uneven_batches(data: Any, batch_size: int | None) -> None:
         return
     mesh = distribution.device_mesh
     axis = mesh.axis_names.index(distribution.batch_dim_name)
+    # Each process gives the batches of its own devices.
+    devices = max(1, mesh.shape[axis] // num_processes())
     for size in _batch_sizes(data, batch_size):
-        if size % mesh.shape[axis]:
+        if size % devices:
             raise value_error(
                 "each batch must divide evenly among the devices: choose "
                 "another batch size, or leave the remainder out",
                 batch_size=size,
-                devices=mesh.shape[axis],
+                devices=devices,
             )
 
 

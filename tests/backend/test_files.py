@@ -17,7 +17,7 @@ from kinds_of_files import KINDS, writers
 
 import keras_calib as kc
 from keras_calib.backend.files import replacing, write_csv
-from keras_calib.reporting.prediction_files.columns import ColumnFile
+from keras_calib.predictions.tables import Table
 from keras_calib.reporting.prediction_files.threshold_file import (
     is_threshold_file,
 )
@@ -151,7 +151,7 @@ def test_a_path_is_a_text_and_home_is_home(name, tmp_path, monkeypatch):
         ("monitor.npz", kc.Monitor.load),
         ("backup.npz", kc.finished_epochs),
         ("threshold.json", is_threshold_file),
-        ("records.csv", lambda path: ColumnFile(path).names),
+        ("records.csv", lambda path: Table(path).names),
     ],
 )
 def test_what_is_written_at_home_is_read_there(

@@ -10,11 +10,11 @@ from kinds_of_files import KINDS, writers
 
 import keras_calib as kc
 from keras_calib.backend.npz import Stored, reading_npz
-from keras_calib.reporting.prediction_files.columns import ColumnFile
+from keras_calib.predictions.tables import Table
 
 
 def columns(path):
-    file = ColumnFile(path)
+    file = Table(path)
     return [file.array(name) for name in file.names]
 
 

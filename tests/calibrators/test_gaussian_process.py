@@ -8,7 +8,7 @@ from cases import array, one_hot, softmax
 from scipy.stats import multivariate_normal
 
 import keras_calib as kc
-from keras_calib.calibrators import gaussian_process_solver
+from keras_calib.calibrators import gaussian_process
 
 pytestmark = pytest.mark.skipif(
     find_spec("tensorflow_probability") is None,
@@ -61,8 +61,8 @@ def dense_bound(theta, x, labels, weight, inducing):
     ]
     divergence = both[1].entropy() - both[0].entropy()
     divergence += 0.5 * (np.sum(root**2) + mean @ mean - num)
-    medians = gaussian_process_solver._MEDIANS
-    away = (theta[:3] - np.log(medians)) / gaussian_process_solver._SPREADS
+    medians = gaussian_process._MEDIANS
+    away = (theta[:3] - np.log(medians)) / gaussian_process._SPREADS
     return divergence - total + 0.5 * away @ away
 
 
@@ -77,7 +77,7 @@ def test_the_bound_is_that_of_the_dense_covariance():
         np.linspace(-5.0, 0.0, num),
     )
     theta = 0.3 * rng.normal(size=3 + num + num * (num + 1) // 2)
-    found = gaussian_process_solver._negative_bound(theta, data, num)
+    found = gaussian_process._negative_bound(theta, data, num)
     np.testing.assert_allclose(found, dense_bound(theta, *data), rtol=1e-8)
 
 

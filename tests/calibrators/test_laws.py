@@ -9,7 +9,7 @@ from cases import BACKEND, CALIBRATORS, array, one_hot, softmax
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.calibrators.local_network import (
+from keras_calib.calibrators.local import (
     TreeShape,
     start_weights,
     tree_temperature,

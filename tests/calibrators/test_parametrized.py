@@ -5,7 +5,7 @@ import pytest
 from cases import array
 
 import keras_calib as kc
-from keras_calib.calibrators import parametrized_solver as solver
+from keras_calib.calibrators import parametrized as solver
 from keras_calib.calibrators.fitting_data import FittingData
 
 

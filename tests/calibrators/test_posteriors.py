@@ -7,7 +7,7 @@ import pytest
 from cases import array, softmax
 
 import keras_calib as kc
-from keras_calib.calibrators import gaussian_process_solver
+from keras_calib.calibrators import gaussian_process
 
 K = 3
 TABLE = {
@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_refused():
 
 def test_a_fit_without_tensorflow_probability_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_probability", None)
-    gaussian_process_solver._bound.cache_clear()
+    gaussian_process._bound.cache_clear()
     layer = kc.GaussianProcessCalibration()
     with pytest.raises(ImportError, match=r"'keras-calib\[bayes\]'"):
         layer.fit([0, 1, 2, 0], some_logits(4))

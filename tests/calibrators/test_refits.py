@@ -6,8 +6,11 @@ import keras
 import numpy as np
 import pytest
 from cases import BACKEND, CALIBRATORS, array
+from keras import ops
 
 import keras_calib as kc
+from keras_calib.backend.traced import note_graph
+from keras_calib.calibrators.fitted_layer import FittedLayer
 
 # Tables whose size depends on the data.
 SIZED = (kc.IsotonicCalibration, kc.VennAbers)
@@ -47,6 +50,46 @@ def test_a_second_fit_is_a_new_fit():
             assert repr(again) == repr(new)
             names = [v.name for v in again.variables]
             assert names == [v.name for v in new.variables]
+
+
+class Sums(FittedLayer):
+    """A layer of fitted arrays, of which one may be absent."""
+
+    def call(self, x):
+        self.check_fitted()
+        note_graph(self)
+        shift = 0.0 if self._ids is None else ops.sum(self._ids)
+        return x + ops.sum(self._total) + ops.cast(shift, "float32")
+
+    _ids = None
+
+
+@pytest.mark.portable
+def test_fitted_arrays_are_made_resized_and_removed_as_one():
+    layer, x = Sums(), np.ones((2, 1), "float32")
+    for ids, total in ((None, 2), (np.arange(2, dtype="int32"), [1, 2])):
+        layer.set_arrays(ids=ids, total=total)
+        layer.mark_fitted()
+        layer(x)
+        paths = [v.name for v in layer.variables]
+        assert paths == ["ids", "total"][ids is None :]
+        assert array(layer._total).dtype == "float32"
+    assert array(layer._ids).dtype == "int32"
+    # Of the same shapes the variables stay.
+    before = layer._total
+    layer.set_arrays(ids=np.array([5, 6], "int32"), total=[0.0, 0.5])
+    assert layer._total is before
+    assert array(layer(x)).ravel().tolist() == [12.5, 12.5]
+    layer.set_arrays(ids=None, total=0.5)
+    assert layer._ids is None
+    assert array(layer(x)).ravel().tolist() == [1.5, 1.5]
+    if BACKEND == "tensorflow":
+        model = keras.Sequential([keras.Input((1,)), layer])
+        model.predict_on_batch(x)
+        with pytest.raises(ValueError, match="`Sums` must not change its size"):
+            layer.set_arrays(ids=None, total=[9.0])
+        layer.set_arrays(ids=None, total=1.5)
+        assert model.predict_on_batch(x).ravel().tolist() == [2.5, 2.5]
 
 
 @pytest.mark.parametrize(

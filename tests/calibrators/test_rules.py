@@ -197,7 +197,7 @@ def test_what_was_fitted_is_shown():
 def test_known_values_must_be_given_together():
     with pytest.raises(ValueError, match="`scale` and `bias` must be given"):
         kc.VectorScaling(scale=[1.0, 2.0])
-    with pytest.raises(ValueError, match="same number of classes"):
+    with pytest.raises(ValueError, match=r"`bias` must have the shape .*=2"):
         kc.VectorScaling(scale=[1.0, 2.0], bias=[0.0, 0.0, 0.0])
     with pytest.raises(ValueError, match="three shares"):
         kc.EnsembleTemperatureScaling(temperature=1.0, mixture=[1.0, 1.0, 0.0])
@@ -260,15 +260,15 @@ def test_tables_of_other_shapes_are_refused():
         {"upper_edges": [[0.5, 1.0]] * 2, "values": [[0.1, 0.9]] * 2},
         {"upper_edges": [0.5, 1.0], "values": [0.1, 0.9]},
     ):
-        with pytest.raises(ValueError, match="a row for each class"):
+        with pytest.raises(ValueError, match="1 or num_classes|a row for each"):
             kc.HistogramBinning(**tables)
-    with pytest.raises(ValueError, match="tables must have the same shape"):
+    with pytest.raises(ValueError, match=r"`values` .*\(.*, size\).*size=3"):
         kc.IsotonicCalibration(
             thresholds=[[0.1, 0.5, 0.9]], values=[[0.1, 0.9]]
         )
     with pytest.raises(ValueError, match="a row for each class"):
         kc.BetaCalibration(coefficients=[[1.0, 1.0, 0.0]] * 2)
-    with pytest.raises(ValueError, match="`matrix` must be square"):
+    with pytest.raises(ValueError, match=r"\(num_classes, num_classes\)"):
         kc.MatrixScaling(matrix=[[1, 0, 0], [0, 1, 0]], bias=[0, 0])
 
 
@@ -278,7 +278,7 @@ def test_tables_of_other_shapes_are_refused():
         (kc.HistogramBinning, ([[0.5, 0.8]], [[0.2, 0.7]]), "end with 1 in"),
         (kc.HistogramBinning, ([[1.0, 0.5]], [[0.2, 0.7]]), "not decrease"),
         (kc.HistogramBinning, ([[0.5, 1.0]], [[-3, 7.0]]), "in .0, 1."),
-        (kc.HistogramBinning, ([[]], [[]]), "a row for each class"),
+        (kc.HistogramBinning, ([[]], [[]]), "must have the shape"),
         (kc.HistogramBinning, ([[0.5], [0.5, 1]], [[0.2, 0.7]]), "hold real"),
         (kc.IsotonicCalibration, ([[1.0, 0.5]], [[0.4, 0.8]]), "not decrease"),
         (kc.IsotonicCalibration, ([[0.5, 1.0]], [[0.8, 0.4]]), "not decrease"),
@@ -287,7 +287,7 @@ def test_tables_of_other_shapes_are_refused():
         (kc.VennAbers, ([[1.0, 0.0]], [[0.5] * 2], [[0.6] * 2]), "decrease"),
         (kc.VennAbers, ([[1.0]], [[1.5]], [[0.6]]), "`p1` must be in"),
         (kc.QuadraticScaling, ([[1.0, 0, 0]], [[2.0, 1.0]]), "not decrease"),
-        (kc.BetaCalibration, ([[1.0, 0.0]],), "must have 3 columns"),
+        (kc.BetaCalibration, ([[1.0, 0.0]],), "num_classes, 3"),
         (kc.TemperatureScaling, (-1.0,), "must be > 0"),
         # float32 has no such number.
         (kc.TemperatureScaling, (1e-60,), "must be > 0"),

@@ -115,7 +115,7 @@ def test_known_values_must_be_complete():
         ({"bias": None}, "must be given together"),
         ({"temperature": 0.0}, "`temperature` must be > 0"),
         ({"uniform_share": 0.0}, "`uniform_share` must be > 0"),
-        ({"bias": [0.0] * 3}, "same number of classes"),
+        ({"bias": [0.0] * 3}, "must have the shape .*num_classes=2"),
     ):
         with pytest.raises(ValueError, match=rule):
             kc.StructuredVectorScaling(**{**whole, **change})

@@ -141,13 +141,13 @@ def test_bad_arguments_are_refused():
         lambda: kc.AffineScaling(penalty=-1.0): "`penalty` must be > 0",
         lambda: kc.AffineScaling(
             coefficients=[1.0, 0.0]
-        ): "a row for each class",
+        ): r"\(1 or num_classes, 2\)",
         lambda: kc.AffineScaling(
             coefficients=[[1.0, 0.0, 0.0]]
-        ): "`coefficients` must have 2 columns",
+        ): r"\(1 or num_classes, 2\)",
         lambda: kc.QuadraticScaling(
             coefficients=[[1.0, 0.0, 0.0]] * 3, ends=[[0.0, 1.0]]
-        ): "same number of classes",
+        ): "`ends` must have the shape",
     }.items():
         with pytest.raises(ValueError, match=rule):
             make()

@@ -141,7 +141,7 @@ def test_one_end_of_the_interval_is_calibrated():
     for _ in range(2000):
         scores = rng.normal(size=21).astype("float32")
         labels = rng.uniform(size=21) < sigmoid(2.0 * scores - 1.0)
-        edges, p1, p0_complement = _table(scores[1:], labels[1:], None)
+        edges, p1, p0_complement = _table(scores[1:], labels[1:], None, 0.0)
         place = np.searchsorted(edges, scores[0])
         ends = 1.0 - p0_complement[place], p1[place]
         differences.append(ends[int(labels[0])] - labels[0])

@@ -66,6 +66,8 @@ def test_confidence_follows_the_formula_and_padding_stays():
         keras.ops.convert_to_numpy(found["confidence"]), expected, atol=1e-6
     )
     assert set(found) == set(_boxes())
+    assert repr(scaling) == "DetectionScaling(coefficients.shape=(4, 2))"
+    assert repr(kc.DetectionScaling(4)) == "DetectionScaling(not fitted)"
 
 
 def test_layers_are_saved_and_loaded(tmp_path):

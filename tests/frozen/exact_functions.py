@@ -72,10 +72,6 @@ FUNCTIONS = {
         kc.classwise_ece,
         {"threshold": 0.05, "classes": "to_largest_label"},
     ),
-    "error of all classes at once": (
-        kc.canonical_calibration_error,
-        {"num_bins": 4, "min_bin_size": 5},
-    ),
     "negative log-likelihood": (kc.nll, {}),
     "negative log-likelihood, clipped": (kc.nll, {"clip": 1e-3}),
     "squared error": (kc.brier_score, {}),

@@ -193,7 +193,7 @@ def _thresholds(folder: Path) -> Iterator[tuple[str, Any]]:
     for name, given in {
         "risk": ["--risk=0.15"],
         "coverage": ["--coverage=0.6"],
-        "groups": ["--risk=0.25", "--group=task"],
+        "groups": ["--risk=0.25", "--groups=task"],
         "affine": ["--risk=0.15", f"--calibration={first}"],
         "beta": [
             "--risk=0.2",

@@ -86,15 +86,12 @@ SEVERAL = {
     "size": "num_samples",
 }
 PLAN = {
-    "kind": "kind",
-    "target": "target",
+    "target": "risk",
     "size": "samples",
     "low": "low",
     "high": "high",
     "power": "power",
     "delta": "delta",
-    "method": "method",
-    "level": "level",
     "fewest": "fewest",
     "best coverage": "best_coverage",
     "size of the pilot": "pilot_size",
@@ -349,31 +346,21 @@ def planned(found: Any) -> Any:
     """A plan and its tables."""
     if isinstance(found, dict):
         return found
-    told = read(found, PLAN)
-    if found.by_coverage is not None:
-        told["by coverage"] = read(found.by_coverage, BY_COVERAGE)
-    if found.by_samples is not None:
-        told["by size"] = read(found.by_samples, BY_SIZE)
-    return told
+    return read(found, PLAN) | {
+        "by coverage": read(found.by_coverage, BY_COVERAGE),
+        "by size": read(found.by_samples, BY_SIZE),
+    }
 
 
 def _plans() -> Iterator[tuple[str, Any]]:
     few = {"max_samples": 500, "coverages": (0.3, 0.8), "seed": 1}
     pilot = RECORDS["records"]
-    right = pilot[1]
     for quantity, given in {
         "risk": {"risk": 0.15, "pilot": pilot, "from_logits": False, **few},
         "risk at an accuracy": {
             "risk": 0.1,
             "accuracy": 0.9,
             **few,
-        },
-        "error": {"ece": 0.3, "pilot": pilot},
-        "comparison": {"compare": 0.05, "pilot": (right, right[::-1])},
-        "comparison, at a disagreement": {
-            "compare": 0.05,
-            "accuracy": 0.9,
-            "disagreement": 0.1,
         },
     }.items():
         yield f"plan, {quantity}/records", planned(tried(kc.plan, **given))

@@ -10,7 +10,6 @@ _DISPLAY = "draws what is frozen where it is computed"
 _TRAINING = "trains a network: its steps are not those of another version"
 _IMAGES = "images and data sets, outside of what is measured or chosen"
 _STATE = "files of training, with no number of their own"
-_BEAM = "needs Apache Beam; its sums are those of the frozen monitors"
 
 NOT_FROZEN = {
     **dict.fromkeys(
@@ -47,7 +46,7 @@ NOT_FROZEN = {
             *("AdaptiveFocalModel", "CaPEModel", "CalibrationLogger"),
             *("ConfidencePruningModel", "CorrectnessRankingModel"),
             *("EpochModel", "RecordingModel", "ScheduledFocalModel"),
-            *("SharpnessAwareModel", "fit_workers"),
+            "SharpnessAwareModel",
         ),
         _TRAINING,
     ),
@@ -72,7 +71,6 @@ NOT_FROZEN = {
         ),
         _STATE,
     ),
-    **dict.fromkeys(("add_windows", "window_sums"), _BEAM),
     **dict.fromkeys(
         ("DeepEnsemble", "MonteCarloDropout"),
         "answers of networks, of random layers among them",

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import keras_calib as kc
-from keras_calib.monitoring.windows import _answers
 from keras_calib.predictions.batches import split_index
 
 beam = pytest.importorskip("keras_calib.beam", exc_type=ImportError)
@@ -56,11 +55,6 @@ READERS = {
         lambda x: _TOP1._read(x),
         {"confidence": 0.5, "correct": 1, "weight": 1.0},
         ("weight",),
-    ),
-    "answer": (
-        _answers,
-        {"confidence": 0.5, "accepted": 1, "correct": 1},
-        ("correct",),
     ),
     "state": (_METRIC.load_state_dict, _STATE, ()),
     "state to merge": (_METRIC.merge_state, _STATE, ()),

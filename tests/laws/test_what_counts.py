@@ -14,7 +14,7 @@ from report_pages import results_alone
 
 import keras_calib as kc
 from keras_calib.backend.keras_internals import keras_mask
-from keras_calib.predictions import predict_batches
+from keras_calib.predictions.batches import predict_batches
 
 pytestmark = pytest.mark.portable
 

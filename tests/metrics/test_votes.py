@@ -17,7 +17,6 @@ from streams import (
 )
 
 import keras_calib as kc
-from keras_calib.functional.canonical import canonical_calibration_error
 from keras_calib.metrics import base
 
 # Its estimate of the noise takes samples as independent, not votes.
@@ -48,7 +47,6 @@ _EXACT = {
     for case in METRICS
     if case.name not in (*_OF_SAMPLES, "Accuracy")
 } | {
-    "joint": canonical_calibration_error,
     "average precision": kc.failure_average_precision,
     "E-AUGRC": kc.eaugrc,
     "geifman": functools.partial(kc.classwise_ece, classes="to_largest_label"),

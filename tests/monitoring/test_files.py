@@ -145,9 +145,9 @@ def test_a_table_has_one_writer_at_a_time(tmp_path):
     assert os.listdir(tmp_path) == ["log.csv"]
 
 
-def test_of_several_workers_the_first_writes(tmp_path, monkeypatch):
+def test_of_several_processes_the_first_writes(tmp_path, monkeypatch):
     module = importlib.import_module("keras_calib.monitoring.logger")
-    monkeypatch.setattr(module, "is_chief", lambda strategy: False)
+    monkeypatch.setattr(module, "is_chief", lambda: False)
     paths = {
         "csv_path": tmp_path / "log.csv",
         "log_dir": tmp_path / "logs",

@@ -11,7 +11,7 @@ import pytest
 from monitored import answers, monitor, same
 
 import keras_calib as kc
-from keras_calib import Monitor, add_windows
+from keras_calib import Monitor
 from keras_calib.monitoring.monitor_record import Record
 
 GOING = monitor().update(*answers(333))
@@ -145,8 +145,6 @@ def test_sums_of_other_arguments_are_refused():
         for sums in (other, other + own.sums(*rows), 3.0 * other):
             with pytest.raises(ValueError, match="same arguments as this"):
                 own.add_sums(sums)
-            with pytest.raises(ValueError, match="same arguments as this"):
-                add_windows(own, [(1.0, own.sums(*rows)), (2.0, sums)])
         same(own, monitor())
 
 

@@ -48,16 +48,16 @@ MUTANTS = {
         "test_isotonic_calibration_is_that_of_scikit_learn",
     ),
     "beta_without_bounds": Mutant(
-        "calibrators/beta.py",
+        "calibrators/logistic.py",
         "if point[:2].min() >= 0.0 and loss < least:",
         "if loss < least:",
         "calibrators/test_values.py::"
         "test_beta_calibration_never_decreases_with_the_probability",
     ),
     "penalty_of_the_slope": Mutant(
-        "calibrators/logistic.py",
-        "np.array([0.0, ridge]),",
-        "np.array([ridge, ridge]),",
+        "calibrators/columns.py",
+        "penalty = np.array([0.0, ridge, ridge])",
+        "penalty = np.array([ridge, ridge, ridge])",
         "calibrators/test_two_classes.py::"
         "test_a_small_sample_with_soft_labels_is_penalised_by_its_weight",
     ),

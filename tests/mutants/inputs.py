@@ -7,20 +7,20 @@ _COMPILED = "inputs/test_values_in_compiled_code.py::"
 MUTANTS = {
     "ids_up_to_the_number_of_classes": Mutant(
         "inputs/values.py",
-        "right = xp.logical_and(ids >= 0, ids < num_classes)",
-        "right = xp.logical_and(ids >= 0, ids <= num_classes)",
+        "right = xp.logical_and(ids >= 0, ids < limit)",
+        "right = xp.logical_and(ids >= 0, ids <= limit)",
         _DATA,
     ),
     "ids_that_are_not_whole": Mutant(
         "inputs/values.py",
-        "right = xp.logical_and(right, xp.equal(ids, xp.round(ids)))",
-        "right = xp.logical_and(right, xp.equal(ids, ids))",
+        "return xp.logical_and(right, xp.equal(ids, xp.round(ids)))",
+        "return right",
         _DATA,
     ),
     "negative_weights": Mutant(
         "inputs/values.py",
-        'right = ops.logical_and(weight >= 0, weight < float("inf"))',
-        'right = ops.logical_and(weight >= -1, weight < float("inf"))',
+        'right = xp.logical_and(weight >= 0, weight < float("inf"))',
+        'right = xp.logical_and(weight >= -1, weight < float("inf"))',
         _DATA,
     ),
     "rules_not_looked_at": Mutant(
@@ -31,8 +31,8 @@ MUTANTS = {
     ),
     "a_transfer_for_each_rule": Mutant(
         "inputs/values.py",
-        "            rules.append(rule(x, *args))\n",
-        "            enforce([rule(x, *args)])\n",
+        "enforce([found]) if rules is None else rules.append(found)",
+        "enforce([found])",
         "inputs/test_door.py::test_values_are_looked_at_in_one_transfer",
     ),
     "checks_that_stay_on": Mutant(
@@ -43,14 +43,14 @@ MUTANTS = {
     ),
     "ignored_class_counts": Mutant(
         "inputs/batch.py",
-        "        both(mask, user_mask),\n",
-        "        user_mask,\n",
+        "        both(valid, mask),\n",
+        "        mask,\n",
         "laws/test_loss_weights.py::test_an_ignored_label_is_a_dropped_row",
     ),
     "weightless_samples_are_judged": Mutant(
         "inputs/batch.py",
-        "        if skip_weightless:\n",
-        "        if not skip_weightless:\n",
+        "        counts = both(counts, weight != 0)\n",
+        "",
         _COMPILED + "test_what_does_not_count_is_not_judged",
     ),
     "compiled_rows_of_any_sum": Mutant(
@@ -81,8 +81,8 @@ MUTANTS = {
     ),
     "ids_are_cast_first": Mutant(
         "inputs/readers.py",
-        "known = xp.logical_and(ids >= 0, ids < limit)",
-        "known = xp.equal(ids, ids)",
+        "    return xp.where(right, ids, -xp.ones_like(ids))\n",
+        "    return ids\n",
         "inputs/test_values_in_compiled_code.py::"
         "test_an_impossible_label_makes_a_compiled_loss_nan[three]",
     ),

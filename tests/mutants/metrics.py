@@ -51,7 +51,7 @@ MUTANTS = {
         "test_decimal_confidences_on_an_edge_are_in_their_bin",
     ),
     "updates_without_a_turn": Mutant(
-        "metrics/host.py",
+        "metrics/reading.py",
         "    with STATES:\n",
         "    if True:\n",
         "metrics/test_states.py::"

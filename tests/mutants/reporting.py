@@ -19,8 +19,8 @@ MUTANTS = {
     ),
     "rows_without_weight_judged": Mutant(
         "predictions/collect.py",
-        "counts = weight.reshape(lead) > 0",
-        "counts = weight.reshape(lead) >= 0",
+        "return weight.reshape(lead) > 0",
+        "return weight.reshape(lead) >= 0",
         "predictions/test_consumers.py::"
         "test_rows_that_are_no_distribution_are_not_fitted_on",
     ),
@@ -76,7 +76,7 @@ MUTANTS = {
     ),
     "copies_are_let_through": Mutant(
         "reporting/prediction_files/repeated_samples.py",
-        "share = max(map(_shared_share, first.T, second.T))",
+        "share = _shared_share(first, second)",
         "share = 0.0",
         "reporting/commands/test_report.py::test_command_refuses_and_says_why",
     ),

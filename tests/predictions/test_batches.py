@@ -6,8 +6,11 @@ import pytest
 from data_forms import COUNT, Batches, K, W, X, Y, forms, network
 
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.predictions import batches_of, predict_batches
-from keras_calib.predictions.batches import count_batches
+from keras_calib.predictions.batches import (
+    batches_of,
+    count_batches,
+    predict_batches,
+)
 from keras_calib.predictions.collect import predicted
 from keras_calib.predictions.outputs import read_as
 

@@ -19,7 +19,7 @@ from data_forms import (
 from report_pages import results_alone
 
 import keras_calib as kc
-from keras_calib.predictions import predict_batches
+from keras_calib.predictions.batches import predict_batches
 
 portable = pytest.mark.portable
 

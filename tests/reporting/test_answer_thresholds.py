@@ -24,7 +24,7 @@ def test_an_answer_at_the_threshold_is_accepted(tmp_path, grouped):
     rows = ["confidence,correct,task", *(",".join(map(str, x)) for x in lines)]
     log.write_text("\n".join(rows) + "\n")
     given = ["threshold", f"--log={log}", "--risk=0.2", f"--out={out}"]
-    given += ["--group=task"] if grouped else []
+    given += ["--groups=task"] if grouped else []
     assert main([*given, "--quiet"]) == 0
     facts = json.loads(out.read_text())
     told = facts["groups"] if grouped else [facts]

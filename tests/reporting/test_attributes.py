@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import keras_calib as kc
+from keras_calib.predictions.tables import Table
 from keras_calib.reporting.attributes import worst_first
 from keras_calib.reporting.command_line import main
-from keras_calib.reporting.prediction_files import columns
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +131,6 @@ def test_a_missing_group_is_no_group(data, tmp_path, ending):
         pq = pytest.importorskip("pyarrow.parquet")
         found = {"label": labels, "probs": [*probs], "site": site}
         pq.write_table(pa.table(found), path)
-    file = columns.ColumnFile(path, None, ".")
+    file = Table(path, None, ".")
     with pytest.raises(ValueError, match="`site` must have a value.*row=8"):
         list(file.parts(["site"], [], []))

@@ -12,7 +12,7 @@ from report_pages import write_file
 
 from keras_calib.reporting.command_line import (
     COMMANDS,
-    command_module,
+    command_of,
     main,
     runs_as_command,
 )
@@ -76,18 +76,10 @@ def test_the_command_is_known_by_how_it_was_started(
     assert runs_as_command() == found
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_is_a_module_of_one_form(name):
-    module = command_module(name)
-    functions = ("add_arguments", "check", "run")
-    texts = ("DESCRIPTION", "EXAMPLES", "FLAGS")
-    assert {*texts, *functions} == {*module.__all__}
-
-
 def options(name):
     """The options of a command that take a value, with a value of each."""
     parser = argparse.ArgumentParser(add_help=False)
-    command_module(name).add_arguments(parser)
+    command_of(name).add_arguments(parser)
     for action in parser._actions:
         if action.option_strings and action.nargs != 0:
             yield action, str((action.choices or ["1"])[0])
@@ -105,8 +97,7 @@ def test_an_option_is_given_once_or_counts_each_time(name, capsys):
         if f"{flag}: must be given once" not in capsys.readouterr().err:
             repeated.add(flag)
     assert repeated == {
-        "monitor": {"--log", "--labels"},
-        "plan": {"--pilot"},
+        "monitor": {"--log", "--late-labels"},
         "report": {"--predictions", "--notes"},
     }.get(name, set())
 

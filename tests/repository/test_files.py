@@ -43,8 +43,8 @@ ONCE = {
     # `generator` refuses what is no seed; others have checked it.
     r"default_rng\((self\.|how\.)?seed\)": {
         "inputs/checks.py",
-        "calibrators/local_network.py",
-        "calibrators/parametrized_solver.py",
+        "calibrators/local.py",
+        "calibrators/parametrized.py",
     },
     # It has a gradient of NaN where all are ruled out; no score is trained.
     r"\bops\.logsumexp": {"formulas/scores.py"},

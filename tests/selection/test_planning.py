@@ -9,7 +9,11 @@ from scipy.stats import binom
 
 import keras_calib as kc
 from keras_calib.selection import certification
-from keras_calib.selection.population import Population, of_calibrated, of_pilot
+from keras_calib.selection.certification import (
+    Population,
+    of_calibrated,
+    of_pilot,
+)
 
 QUICK = {"max_samples": 2000, "coverages": (0.2, 0.5)}
 # A pilot takes less time than a population of an accuracy.
@@ -69,7 +73,7 @@ def test_the_power_is_the_frequency_of_certificates(levels):
         return np.ceil(levels * scores) if levels else scores, correct
 
     known, _ = of_pilot(ranked(*drawn(200_000)), 1, rng)
-    options = known, 1000, 0.02, 0.05, "ltt", 4000, rng
+    options = known, 1000, 0.02, 0.05, 4000, rng
     predicted = certification.certified_coverage(*options)
     found = []
     for _ in range(500):
@@ -84,7 +88,7 @@ def test_the_power_is_the_frequency_of_certificates(levels):
 
 
 def test_many_errors_are_tested_at_the_ends_of_small_pieces(monkeypatch):
-    options = calibrated(0.93), 20_000, 0.05, 0.05, "ltt", 400
+    options = calibrated(0.93), 20_000, 0.05, 0.05, 400
     one, other = (
         certification.certified_coverage(*options, np.random.default_rng(0))
         for _ in range(2)
@@ -137,30 +141,11 @@ def test_no_errors_do_not_prove_a_rate_of_0():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "One of `risk`, `ece` and `compare`"),
-        ({"risk": 0.1, "ece": 0.1}, "One of `risk`, `ece` and `compare`"),
         ({"risk": 1.5, "accuracy": 0.9}, "`risk` must be a number between"),
         ({"risk": 0.1}, "One of `pilot` and `accuracy`"),
         ({"risk": 0.1, "pilot": 3}, "`pilot` must be"),
         ({"risk": 0.01, "pilot": RIGHT, "max_samples": 200}, "299"),
         ({"risk": 0.1, "pilot": RIGHT, "coverages": [0.0]}, "`coverages`"),
-        ({"risk": 0.1, "accuracy": 0.9, "method": "best"}, "`method`"),
-        ({"compare": 0.1}, "`disagreement` must be given"),
-        ({"compare": 0.1, "disagreement": 0.05}, "must not exceed"),
-        (
-            {"compare": 0.05, "disagreement": 0.2, "max_samples": 100},
-            "ask for `compare=",
-        ),
-        ({"ece": 1e-3, "accuracy": 0.9, "max_samples": 500}, "ask for `ece="),
-        ({"ece": 0.1, "pilot": ([2.0], [1.0])}, "confidences in"),
-        (
-            {"compare": 0.1, "pilot": (np.full(50, np.nan), np.zeros(50))},
-            "`pilot` must be finite",
-        ),
-        (
-            {"compare": 0.1, "pilot": (np.full(50, 0.3), np.zeros(50))},
-            "one difference throughout",
-        ),
     ],
 )
 def test_wrong_arguments_are_refused(options, message):
@@ -178,49 +163,6 @@ def test_a_risk_out_of_reach_is_refused_with_one_within():
         kc.plan(risk=0.01, pilot=(scores[:50], np.ones(50)))
     with pytest.raises(ValueError, match="raise it, or ask for `risk="):
         kc.plan(risk=0.01, accuracy=0.8, max_samples=500)
-
-
-def test_labels_of_a_comparison_find_the_difference():
-    options = {"compare": 0.05, "disagreement": 0.2}
-    found = kc.plan(**options)
-    # The normal approximation: (1.96 + 0.84)^2 (q - d^2) / d^2.
-    assert abs(found.samples / 620 - 1) < 0.05
-    rng = np.random.default_rng(0)
-    labels = np.zeros(found.samples, int)
-    hits = []
-    for _ in range(100):
-        kind = rng.choice(3, found.samples, p=[0.125, 0.075, 0.8])
-        a, b = np.where(kind == 1, 0.2, 0.8), np.where(kind == 0, 0.2, 0.8)
-        probs = [np.stack([p, 1 - p], axis=1) for p in (a, b)]
-        of = kc.compare(labels, *probs, accuracy_of, num_replicates=100)
-        hits.append(of.low > 0 or of.high < 0)
-    assert abs(np.mean(hits) - 0.8) < 0.13
-    values = rng.normal(size=(2, 500))
-    of = kc.plan(compare=0.2, pilot=(values[0], values[1]))
-    square = np.var(values[0] - values[1], ddof=1)
-    assert abs(of.samples * 0.2**2 / (2.8**2 * square) - 1) < 0.05
-    assert of.low < of.samples < of.high
-
-
-def accuracy_of(labels, probs, sample_weight=None):
-    return np.average(probs[:, 0] > 0.5, weights=sample_weight)
-
-
-def test_labels_of_an_interval_give_its_width():
-    rng = np.random.default_rng(3)
-    scores, correct = records(1500, rng)
-    found = kc.plan(ece=0.02, pilot=(scores, correct))
-    assert found.low <= found.samples <= found.high
-    widths = []
-    for _ in range(20):
-        drawn, right = records(found.samples, rng)
-        metric = kc.ECE()
-        probs = np.stack([drawn, 1 - drawn], axis=1)
-        labels = np.where(drawn >= 0.5, ~right, right).astype(int)
-        metric.update_state(labels, probs)
-        low, high = metric.interval()
-        widths.append((high - low) / 2)
-    assert abs(np.mean(widths) / 0.02 - 1) < 0.25
 
 
 def test_fewest_accepted_are_exact():

@@ -1,7 +1,8 @@
-"""Training on several devices and hosts gives what one device gives."""
+"""Training on several devices and processes gives what one device gives."""
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -9,13 +10,18 @@ import sys
 import numpy as np
 import pytest
 from cases import BACKEND, LOSSES
+from pages import section
 from paths import ROOT, TESTS
 from small_trainings import largest_differences, trained
 
+ADDRESS = "127.0.0.1:12345"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 needs_tensorflow = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="strategies of TensorFlow"
+)
+needs_jax = pytest.mark.skipif(
+    BACKEND != "jax", reason="devices and processes of JAX"
 )
 
 
@@ -80,9 +86,6 @@ def test_replicas_train_every_model_as_one_device():
     difference, shown = answer["readme"]
     assert difference < 1e-6
     assert max(shown.values()) < 1e-5, shown
-    assert len(answer["workers"]) == 2
-    for name, difference in answer["workers"].items():
-        assert difference < 1e-6, (name, difference)
     for name, text in answer["refused"].items():
         assert text == "refused", (name, text)
     assert answer["outside"] == "exact"
@@ -100,56 +103,8 @@ def test_replicas_train_every_model_as_one_device():
         assert shown < 1e-5, (name, shown)
 
 
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-@pytest.mark.slow
-@needs_tensorflow
-def test_workers_train_as_one_process(tmp_path):
-    script = TESTS / "training_workers.py"
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    running = []
-    for rank in range(2):
-        task = {"type": "worker", "index": rank}
-        config = {"cluster": {"worker": addresses}, "task": task}
-        running.append(
-            subprocess.Popen(
-                [sys.executable, script, tmp_path / f"{rank}.npz"],
-                env={**ENVIRONMENT, "TF_CONFIG": json.dumps(config)},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    errors = [worker.communicate(timeout=500)[1] for worker in running]
-    for worker, text in zip(running, errors, strict=True):
-        assert worker.returncode == 0, text[-3000:]
-    subprocess.run(
-        [sys.executable, script, tmp_path / "alone.npz"],
-        env=ENVIRONMENT,
-        check=True,
-        capture_output=True,
-    )
-    alone = np.load(tmp_path / "alone.npz")
-    assert len({name.split("/")[0] for name in alone.files}) == 4
-    for rank in range(2):
-        worker = np.load(tmp_path / f"{rank}.npz")
-        assert worker["refused"]
-        for name in alone.files:
-            np.testing.assert_allclose(
-                worker[name], alone[name], rtol=0, atol=1e-6, err_msg=name
-            )
-
-
 @pytest.mark.portable
-@pytest.mark.skipif(BACKEND != "jax", reason="devices of JAX")
+@needs_jax
 def test_devices_of_jax_train_models_as_one():
     flags = os.environ.get("XLA_FLAGS", "")
     flags += " --xla_force_host_platform_device_count=2"
@@ -168,3 +123,71 @@ def test_devices_of_jax_train_models_as_one():
     for name, (difference, shown) in answer.items():
         assert difference < 1e-6, (name, difference)
         assert max(shown.values()) < 1e-6, (name, shown)
+
+
+def free_address():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{one.getsockname()[1]}"
+
+
+def outputs_of(commands, **options):
+    """What programs print that run at the same time and wait for each other."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+        for command in commands
+    ]
+    try:
+        outputs = [one.communicate(timeout=300) for one in running]
+    finally:
+        for one in running:
+            one.kill()
+    # One that fails ends the others, with errors of their own.
+    errors = "\n".join(text[-3000:] for _, text in outputs)
+    assert not any(one.returncode for one in running), errors
+    return [printed for printed, _ in outputs]
+
+
+@pytest.mark.slow
+@pytest.mark.portable
+@needs_jax
+def test_processes_train_as_one(tmp_path):
+    script, alone = TESTS / "training_processes.py", tmp_path / "alone"
+    alone.mkdir()
+    address = free_address()
+    outputs_of([[script, tmp_path, address, str(k)] for k in range(2)])
+    outputs_of([[script, alone]])
+    # Of the files the first process writes the only one of each.
+    assert (tmp_path / "log.csv").read_text().count("\n") == 3
+    one = np.load(alone / "0.npz")
+    assert len({name.split("/")[0] for name in one.files}) == 8
+    for process in range(2):
+        found = np.load(tmp_path / f"{process}.npz")
+        assert found.files == one.files
+        for name in one.files:
+            np.testing.assert_allclose(
+                found[name], one[name], rtol=0, atol=1e-6, err_msg=name
+            )
+
+
+@pytest.mark.slow
+@pytest.mark.portable
+@needs_jax
+def test_the_script_of_the_page_trains_on_two_processes(tmp_path):
+    text = section("devices.md", "Several hosts")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert code.count(ADDRESS) == 1
+    script = tmp_path / "train.py"
+    script.write_text(code.replace(ADDRESS, free_address()))
+    printed = outputs_of([[script, str(k)] for k in range(2)], cwd=tmp_path)
+    # Before that, JAX tells its connections.
+    first, second = (text.splitlines()[-1] for text in printed)
+    assert first == second and "ece" in first
+    assert len(list(tmp_path.glob("trained_?.keras"))) == 2

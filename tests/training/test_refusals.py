@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from cases import BACKEND
 from keras import ops
 from small_trainings import COUNT, EAGER, MODELS, Batches, data_of, dense, eager
 
@@ -198,3 +199,21 @@ def test_acls_by_ranking_wants_its_factor():
     loss = kc.ACLS(condition="ranking", from_logits=True)
     with pytest.raises(ValueError, match="a factor per sample"):
         loss(np.array([0, 1]), np.zeros((2, 3)))
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="strategies of TensorFlow")
+def test_several_hosts_are_refused_on_tensorflow(monkeypatch):
+    import tensorflow as tf
+
+    class Strategy:
+        class cluster_resolver:
+            @staticmethod
+            def cluster_spec():
+                return tf.train.ClusterSpec({"worker": ["a:1", "b:1"]})
+
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", Strategy)
+    model = eager("sam")
+    monkeypatch.setattr(model, "_distribute_strategy", Strategy())
+    x, _, labels, _ = data_of("sam", 32)
+    with pytest.raises(RuntimeError, match=r"with `keras\.distribution`"):
+        model.fit(x, labels, verbose=0)

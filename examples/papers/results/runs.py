@@ -13,7 +13,7 @@ from config.recipe_flags import defaults
 
 import keras_calib
 from keras_calib.backend.files import replacing
-from keras_calib.predictions import predict_batches
+from keras_calib.predictions.batches import predict_batches
 from results.pixels import enlarged, shrunk
 
 __all__ = [

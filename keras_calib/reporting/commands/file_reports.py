@@ -22,18 +22,18 @@ from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
-from keras_calib.reporting.answer_thresholds import calibrated_confidence
-from keras_calib.reporting.commands.confidence_maps import (
-    ConfidenceMap,
+from keras_calib.reporting.answer_thresholds import (
+    bounded_log_odds,
+    calibrated_confidence,
+)
+from keras_calib.reporting.commands.answer_thresholds import (
     calibrator_facts,
     told_calibrator,
 )
 from keras_calib.reporting.commands.terminal import Progress, blamed
 from keras_calib.reporting.entry_points import BLOCK, report_of_batches
-from keras_calib.reporting.evaluation import EXPLAINED
 from keras_calib.reporting.html import Report
 from keras_calib.reporting.prediction_files.reader import (
-    LEAST_CONFIDENCE,
     PredictionFile,
     Rows,
     join_rows,
@@ -46,10 +46,8 @@ from keras_calib.reporting.prediction_files.repeated_samples import (
 from keras_calib.reporting.prediction_files.roles import Columns
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["report_of_files"]
+__all__ = ["ConfidenceCalibrator", "report_of_files"]
 
-# What top-1 records tell: metrics of the predicted class alone.
-_TOP1_METRICS = tuple(x for x in EXPLAINED if x not in ("nll", "brier"))
 # Calibrators of the confidence alone, and of all classes.
 _OF_LOGS = "affine", "beta", "temperature"
 _OF_LOGITS = "choose", "temperature"
@@ -61,6 +59,19 @@ _FILE_NOTES = {
     "--calibration": "Calibration file",
     "--selection": "Selection file",
 }
+
+
+class ConfidenceCalibrator:
+    """A calibrator of the confidence of the predicted class alone."""
+
+    def __init__(self, facts: dict[str, Any]):
+        self.facts = facts
+
+    def __call__(self, confidence: np.ndarray) -> np.ndarray:
+        return calibrated_confidence(self.facts, confidence)
+
+    def __str__(self) -> str:
+        return f"{self.facts['name']} map of the confidence"
 
 
 def report_of_files(
@@ -78,12 +89,13 @@ def report_of_files(
     _check_alike("from_logits", models)
     reading = {"ignore_class": given.ignore_class, "votes": given.votes}
     first, names = next(iter(models.values())), _names(given.predictions)
-    mapped = _confidence_map(files, given) if given.calibration else None
     keys, ids, held_out = _read_held_out(others, reading, progress)
     # Early, before anything is fitted; `_batches` checks the predictions.
     check_apart(keys)
-    calibrator, selector = _fitted(held_out, given, progress, mapped)
-    told = {"Calibrator": told_calibrator(mapped.facts)} if mapped else {}
+    calibrator, selector = _fitted(held_out, given, progress, first.top1)
+    told = {}
+    if isinstance(calibrator, ConfidenceCalibrator):
+        told["Calibrator"] = told_calibrator(calibrator.facts)
     with blamed(" and ".join(models)):
         return report_of_batches(
             names,
@@ -95,10 +107,10 @@ def report_of_files(
             ),
             calibrator=calibrator,
             selector=selector,
-            class_names=first.class_names,
+            class_names=None if first.top1 else first.class_names,
             num_bins=given.bins,
             title=given.title,
-            metrics=_TOP1_METRICS if first.top1 else tuple(EXPLAINED),
+            top1=first.top1,
             notes=given.notes or _file_notes(paths, names, held_out) | told,
         )
 
@@ -121,15 +133,12 @@ def _opened(
             files[flag] = file = PredictionFile(text, own)
         if not file.top1:
             columns = columns._replace(class_names=file.class_names)
-    if all(file.top1 for file in files.values()):
-        if len(given.predictions) > 1:
-            raise ValueError(
-                "Records of the predicted class alone need one file of "
-                f"--predictions. Received: {len(given.predictions)}"
-            )
-        size = max(file.num_classes for file in files.values())
-        for file in files.values():
-            file.widen(size)
+    count = len(given.predictions)
+    if count > 1 and all(file.top1 for file in files.values()):
+        raise ValueError(
+            "Records of the predicted class alone need one file of "
+            f"--predictions. Received: {count}"
+        )
     return files
 
 
@@ -149,9 +158,10 @@ def _read_held_out(
     reading: dict[str, Any],
     progress: Progress,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Rows]]:
-    """Keys, names and rows of the data to fit on, outputs as logits.
+    """Keys, names and rows of the data to fit on.
 
-    Votes become shares, which calibrators are fitted on.
+    Outputs of all classes become logits, and votes become shares, which
+    calibrators are fitted on.
     """
     keys, ids, held_out = {}, {}, {}
     for flag, file in files.items():
@@ -164,54 +174,13 @@ def _read_held_out(
             what = f"Reading {flag}"
             parts = progress.rows(file.batches(_ROWS), what, file.num_rows)
             rows = join_rows([*parts])
-            keys[flag] = row_keys(rows.outputs, file.from_logits)
+            keys[flag] = row_keys(rows.outputs)
             if rows.ids is not None:
                 ids[flag] = rows.ids
-            held_out[flag] = _rows_of_logits(rows, file.from_logits, reading)
+            if not file.top1:
+                rows = _rows_of_logits(rows, file.from_logits, reading)
+            held_out[flag] = rows
     return keys, ids, held_out
-
-
-def _confidence_map(
-    files: dict[str, PredictionFile], given: Namespace
-) -> ConfidenceMap | None:
-    """The calibrator of records of the predicted class alone, or None.
-
-    It widens the files, so that the predicted class stays the likeliest.
-    """
-    flag = next(x for x in files if x.startswith("--calibration"))
-    is_top1 = files[flag].top1
-    kind = given.calibrator or ("affine" if is_top1 else "choose")
-    if kind not in (_OF_LOGS if is_top1 else _OF_LOGITS):
-        raise value_error(
-            "--calibrator must be affine, beta or temperature for a log of "
-            "the confidence alone, and choose or temperature for logits or "
-            "probabilities of all classes",
-            **{"--calibrator": kind},
-        )
-    if not is_top1:
-        return None
-    with blamed(flag):
-        rows = files[flag].read()
-        predicted = rows.outputs.argmax(-1)
-        mapped = ConfidenceMap(
-            calibrator_facts(
-                rows.outputs.max(-1), predicted == rows.labels, kind
-            )
-        )
-    least = np.array([file.least for file in files.values()])
-    smallest = float(calibrated_confidence(mapped.facts, least).min())
-    if smallest < LEAST_CONFIDENCE:
-        raise value_error(
-            "the calibrated confidence must be at least "
-            f"{LEAST_CONFIDENCE:g} in every row: raise the smallest "
-            "confidences of the logs",
-            least=float(least.min()),
-            calibrated=smallest,
-        )
-    size = max(file.num_classes for file in files.values())
-    for file in files.values():
-        file.widen(max(size, int(1.0 / smallest) + 2))
-    return mapped
 
 
 def _rows_of_logits(
@@ -235,35 +204,70 @@ def _rows_of_logits(
 
 
 def _fitted(
-    held_out: dict[str, Rows],
-    given: Namespace,
-    progress: Progress,
-    mapped: ConfidenceMap | None,
+    held_out: dict[str, Rows], given: Namespace, progress: Progress, top1: bool
 ) -> tuple[Any, SelectiveClassifier | None]:
     """A calibrator and a selector, of the data that there are."""
-    calibrator: Calibrator | CalibratorChoice | ConfidenceMap | None = mapped
+    calibrator: Any = None
     selector = None
-    for flag, (labels, logits, weight, *_) in held_out.items():
-        data = {"sample_weight": weight, "ignore_class": given.ignore_class}
+    for flag, rows in held_out.items():
         with blamed(flag):
             if flag.startswith("--calibration"):
-                if mapped is not None:
-                    continue
-                if given.calibrator != "temperature":
-                    progress.say("Choosing the calibrator ...")
-                    calibrator = choose_calibrator(labels, logits, **data)
-                    continue
-                progress.say("Fitting the temperature ...")
-                calibrator = TemperatureScaling().fit(labels, logits, **data)
+                calibrator = _calibrator(rows, given, progress, top1)
                 continue
             progress.say("Choosing the threshold ...")
-            layer: Any = calibrator
+            target: dict[str, Any] = {"risk": given.risk, "delta": given.delta}
+            if top1:
+                selector = _confidence_selector(rows, calibrator, target)
+                continue
+            layer = calibrator
             if isinstance(layer, CalibratorChoice):
                 layer = layer.calibrator
             selector = SelectiveClassifier(calibrator=layer).fit(
-                labels, logits, risk=given.risk, delta=given.delta, **data
+                rows.labels,
+                rows.outputs,
+                sample_weight=rows.sample_weight,
+                ignore_class=given.ignore_class,
+                **target,
             )
     return calibrator, selector
+
+
+def _calibrator(
+    rows: Rows, given: Namespace, progress: Progress, top1: bool
+) -> Calibrator | CalibratorChoice | ConfidenceCalibrator:
+    """The calibrator that is asked for, fitted."""
+    kind = given.calibrator or ("affine" if top1 else "choose")
+    if kind not in (_OF_LOGS if top1 else _OF_LOGITS):
+        raise value_error(
+            "--calibrator must be affine, beta or temperature for a log of "
+            "the confidence alone, and choose or temperature for logits or "
+            "probabilities of all classes",
+            **{"--calibrator": kind},
+        )
+    labels, outputs, weight, *_ = rows
+    if top1:
+        return ConfidenceCalibrator(calibrator_facts(outputs, labels, kind))
+    data = {"sample_weight": weight, "ignore_class": given.ignore_class}
+    if kind == "choose":
+        progress.say("Choosing the calibrator ...")
+        return choose_calibrator(labels, outputs, **data)
+    progress.say("Fitting the temperature ...")
+    return TemperatureScaling().fit(labels, outputs, **data)
+
+
+def _confidence_selector(
+    rows: Rows, calibrator: Any, target: dict[str, Any]
+) -> SelectiveClassifier:
+    """A selector by the log-odds of the confidence."""
+    confidence = rows.outputs
+    if calibrator is not None:
+        confidence = calibrator(confidence)
+    return SelectiveClassifier(calibrator=calibrator).fit_scores(
+        bounded_log_odds(confidence),
+        rows.labels,
+        sample_weight=rows.sample_weight,
+        **target,
+    )
 
 
 def _names(paths: Sequence[str]) -> list[str]:
@@ -284,7 +288,7 @@ def _batches(
     """Batches of all models; at the end, checks that no other file has them."""
     first = next(iter(models.values()))
     row = next(first.batches(1))
-    size = max(1, BLOCK // max(1, row.outputs.size))
+    size = max(1, BLOCK // max(4, row.outputs.size))
     what = f"Reading {next(iter(models))}" + " ..." * (len(models) > 1)
     batches = [file.batches(size) for file in models.values()]
     batches[0] = progress.rows(batches[0], what, first.num_rows)
@@ -293,7 +297,7 @@ def _batches(
         for flag, other in zip(models, rows, strict=True):
             _check_same_samples(rows[0], other, flag)
         if keys:
-            seen.append(row_keys(rows[0].outputs, first.from_logits))
+            seen.append(row_keys(rows[0].outputs))
             seen_ids += [] if rows[0].ids is None else [rows[0].ids]
         outputs = [other.outputs for other in rows]
         # The page shows what it is given as samples: here, their names.

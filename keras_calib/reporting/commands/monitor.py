@@ -5,26 +5,26 @@ import math
 from pathlib import Path
 
 from keras_calib.backend.errors import value_error
-from keras_calib.reporting.commands.terminal import (
+from keras_calib.reporting.commands.arguments import (
+    Command,
     Options,
-    Progress,
-    add_groups,
     check_shares,
+    columns,
     flags,
-    load_keras,
 )
+from keras_calib.reporting.commands.terminal import Progress, load_keras
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
+__all__ = ["COMMAND"]
 
-DESCRIPTION = """\
+_DESCRIPTION = """\
 Watches a model in use by its log: the share of wrong answers among the
 accepted, the calibration of their confidence, and the accepted share. It may
 look as often as you like: while all holds, the probability that it ever raises
 an alarm is at most --alpha. An alarm ends the command with exit code 3.
 
 A log has one row for each answer, in their order:
-  id          of the answer; needed for --labels. Without it, --state cannot
-              refuse a log that was read before
+  id          of the answer; needed for --late-labels. Without it, --state
+              cannot refuse a log that was read before
   confidence  of the predicted class, in [0, 1]
   accepted    1 or 0, true or false. Without it, --threshold says what is
               accepted, by the column `score`, or else by the confidence. A
@@ -40,18 +40,18 @@ answers and labels that are new: an id that came before is refused, and nothing
 is counted then. The last --waiting ids are remembered. A run that fails leaves
 the state as it was.
 """
-EXAMPLES = """\
+_EXAMPLES = """\
 examples:
   keras-calib monitor --log=answers.parquet --risk=0.01
-  keras-calib monitor --log=monday.jsonl --labels=labels.csv --risk=0.01 \\
+  keras-calib monitor --log=monday.jsonl --late-labels=labels.csv --risk=0.01 \\
       --coverage=0.6,0.8 --state=monitor.npz --out=monitor.html
   keras-calib monitor --log=answers.parquet --selector=threshold.json \\
       --threshold=threshold.json
-  keras-calib monitor --state=monitor.npz --labels=late.csv --unknown=skip
+  keras-calib monitor --state=monitor.npz --late-labels=late.csv --unknown=skip
   keras-calib monitor --state=monitor.npz --restart=risk
 """
 # How errors call the library's arguments here.
-FLAGS = {
+_WORDS = {
     **flags("risk", "coverage", "alpha", "tolerance", "selector"),
     "max_waiting": "--waiting",
     'unknown="skip"': "--unknown=skip",
@@ -62,7 +62,7 @@ _FILES: Options = {
         "default": [],
         "help": "answers; repeat it for further files, in their order",
     },
-    "--labels FILE": {
+    "--late-labels FILE": {
         "action": "append",
         "default": [],
         "help": "labels of answers of this log, or of the logs before",
@@ -110,30 +110,23 @@ _COLUMNS: Options = {
         "number of answers that may wait for labels, and whose ids are "
         "remembered (100000)"
     ),
-    "--ids NAME": "column of the ids",
-    "--confidence NAME": "column of the confidence",
-    "--score NAME": "column of the score that --threshold is for",
-    "--accepted NAME": "column of acceptance",
-    "--correct NAME": "column of correctness",
-    "--label NAME": "column of the true class",
-    "--predicted NAME": "column of the predicted class",
-    "--time NAME": "column of the time",
+    **columns(
+        *("ids", "confidence", "score", "accepted", "correct", "labels"),
+        *("predicted", "time"),
+        score="column of the score that --threshold is for",
+    ),
 }
 _GROUPS = {"files": _FILES, "what is watched": _WATCHED, "columns": _COLUMNS}
 _NAMES = ("risk", "calibration", "coverage")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives a parser the arguments of the command."""
-    add_groups(parser, _GROUPS)
-
-
-def check(given: argparse.Namespace) -> None:
+def _check(given: argparse.Namespace) -> None:
     """Raises ValueError if arguments are wrong, alone or together."""
-    if not given.log and not (given.state and (given.labels or given.restart)):
+    further = given.late_labels or given.restart
+    if not given.log and not (given.state and further):
         raise ValueError(
-            "--log, the answers, must be given; or --state with --labels, or "
-            "with --restart"
+            "--log, the answers, must be given; or --state with --late-labels, "
+            "or with --restart"
         )
     if given.restart is not None and not given.state:
         raise ValueError("--restart needs --state, what to restart")
@@ -157,7 +150,7 @@ def check(given: argparse.Namespace) -> None:
             )
 
 
-def run(given: argparse.Namespace, progress: Progress) -> int:
+def _run(given: argparse.Namespace, progress: Progress) -> int:
     """Watches the log, prints what was found; 3 with an alarm, else 0."""
     load_keras(progress)
     from keras_calib.reporting.commands.watched_logs import watch_logs
@@ -223,3 +216,6 @@ def _restarted(text: str | None) -> list[str] | None:
             f"--restart must be all, or of {', '.join(_NAMES)}", names=wrong
         )
     return names
+
+
+COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run)

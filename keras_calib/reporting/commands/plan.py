@@ -9,74 +9,58 @@ from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing, write_csv
-from keras_calib.reporting.commands.terminal import (
+from keras_calib.reporting.commands.arguments import (
+    Command,
     Options,
-    Progress,
-    add_groups,
     check_shares,
+    columns,
     flags,
+)
+from keras_calib.reporting.commands.terminal import (
+    Progress,
     load_keras,
     of_arguments,
     picture_of,
 )
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
+__all__ = ["COMMAND"]
 
-DESCRIPTION = """\
+_DESCRIPTION = """\
 Says how many labelled examples it takes until a threshold is certified to have
-a risk of at most --risk, and at which coverage. With --ece it plans an interval
-of the calibration error instead, with --compare a comparison of two networks.
+a risk of at most --risk, and at which coverage.
 
 A pilot is a file of predictions with labels, as `report` reads them: .npz,
 .csv, .tsv or .parquet, with logits or probabilities of all classes, or with
-`confidence` and `correct`. --compare reads two of them, of the same samples in
-the same order, and compares accuracies. Without a pilot, --accuracy assumes a
-calibrated network, and --disagreement the share of the samples on which exactly
-one of two networks is right.
+`confidence` and `correct`. Without a pilot, --accuracy assumes a calibrated
+network.
 """
-EXAMPLES = """\
+_EXAMPLES = """\
 examples:
   keras-calib plan --pilot=preds.parquet --risk=0.01
   keras-calib plan --accuracy=0.93 --risk=0.01 --delta=0.05 --power=0.9
-  keras-calib plan --pilot=preds.csv --ece=0.01 --out=plan.json
-  keras-calib plan --pilot=a.npz --pilot=b.npz --compare=0.02
+  keras-calib plan --pilot=preds.csv --risk=0.05 --out=plan.json
 """
 # How errors call the library's arguments here.
-FLAGS = {
-    **flags("risk", "ece", "compare", "delta", "power", "level", "accuracy"),
-    **flags("coverage", "disagreement", "max_samples", "pilot"),
+_WORDS = {
+    **flags("risk", "delta", "power", "accuracy", "coverage"),
+    **flags("max_samples", "pilot"),
     "path": "--out",
 }
 _SHARES = {
     "--risk": (None, "largest share of wrong predictions among the accepted"),
-    "--ece": (None, "half-width of the interval of the ECE"),
-    "--compare": (None, "difference of two accuracies to find"),
     "--accuracy": (None, "that of a calibrated network, in place of a pilot"),
-    "--disagreement": (
-        None,
-        "share of samples on which one of two networks is right",
-    ),
     "--delta": (0.05, "probability that the guarantee fails"),
-    "--power": (0.8, "probability to reach the target"),
-    "--level": (0.95, "level of the interval of --ece or --compare"),
+    "--power": (0.8, "probability to certify the risk"),
     "--coverage": (1.0, "share of the surest that have this --accuracy"),
 }
 _OPTIONS: Options = {
-    "--pilot FILE": {
-        "action": "append",
-        "help": "predictions with labels; twice with --compare",
-    },
+    "--pilot FILE": "predictions with labels",
     **{
         f"{flag} SHARE": {
             "default": value,
             "help": text + " (%(default)s)" * (value is not None),
         }
         for flag, (value, text) in _SHARES.items()
-    },
-    "--method": {
-        "choices": ("ltt", "sgr"),
-        "default": "ltt",
-        "help": "how the threshold will be certified (%(default)s)",
     },
     "--max-samples N": {
         "default": 100_000,
@@ -86,69 +70,45 @@ _OPTIONS: Options = {
         "file to write too: a picture .png or .svg, or .json or .csv"
     ),
 }
-_COLUMNS: Options = {
-    "--labels NAME": "column of class ids or names of classes",
-    "--logits NAME": "columns of logits, as in `report`",
-    "--probs NAME": "columns of probabilities, as in `report`",
-    "--confidence NAME": "column of the probability of the predicted class",
-    "--correct NAME": "column that says whether the prediction was right",
-    "--predicted NAME": "column of the predicted class",
-}
-_TARGETS = "risk", "ece", "compare"
+_COLUMNS = columns(
+    *("labels", "logits", "probs", "confidence", "correct", "predicted"),
+    logits="columns of logits, as in `report`",
+    probs="columns of probabilities, as in `report`",
+)
 _KINDS = ".png", ".svg", ".json", ".csv"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives a parser the arguments of the command."""
-    add_groups(parser, {"": _OPTIONS, "columns": _COLUMNS})
-
-
-def check(given: argparse.Namespace) -> None:
+def _check(given: argparse.Namespace) -> None:
     """Raises ValueError if arguments are wrong, alone or together."""
-    targets = [x for x in _TARGETS if getattr(given, x) is not None]
-    if len(targets) != 1:
-        raise value_error(
-            "One of --risk, --ece and --compare must be given",
-            received=[f"--{x}" for x in targets],
-        )
+    if given.risk is None:
+        raise ValueError("--risk must be given")
     check_shares(given, [x.removeprefix("--") for x in _SHARES])
     if given.max_samples < 1:
         raise value_error(
             "`max_samples` must be >= 1", max_samples=given.max_samples
         )
-    pilots = given.pilot or []
-    wanted = 2 if given.compare is not None else 1
-    assumed = "disagreement" if wanted == 2 else "accuracy"
-    if (len(pilots) != wanted) if pilots else getattr(given, assumed) is None:
-        raise value_error(
-            f"--{targets[0]} needs {wanted} --pilot, or --{assumed}",
-            **{"--pilot": pilots},
-        )
-    if pilots and getattr(given, assumed) is not None:
-        raise ValueError(f"--pilot and --{assumed} exclude each other")
+    if given.pilot is None and given.accuracy is None:
+        raise ValueError("One of --pilot and --accuracy must be given")
+    if given.pilot is not None and given.accuracy is not None:
+        raise ValueError("--pilot and --accuracy exclude each other")
     if given.out is None:
         return
-    if (kind := Path(given.out).suffix.lower()) not in _KINDS:
+    if Path(given.out).suffix.lower() not in _KINDS:
         raise value_error(
             f"`path` must end in one of {', '.join(_KINDS)}", path=given.out
         )
-    if given.risk is None and kind != ".json":
-        raise value_error(
-            "`path` must end in .json without --risk: there is no table",
-            path=given.out,
-        )
 
 
-def run(given: argparse.Namespace, progress: Progress) -> None:
+def _run(given: argparse.Namespace, progress: Progress) -> None:
     """Prints the plan, and writes it where --out says."""
     load_keras(progress)
-    from keras_calib.reporting.commands.pilot_files import pilot_of_files
+    from keras_calib.reporting.commands.pilot_files import pilot_of_file
     from keras_calib.selection import plan
 
-    pilot = pilot_of_files(given, progress) if given.pilot else None
+    pilot = pilot_of_file(given, progress) if given.pilot else None
     progress.say("Simulating selections ...")
     names = [x.removeprefix("--") for x in _SHARES]
-    options = {x: getattr(given, x) for x in (*names, "method", "max_samples")}
+    options = {x: getattr(given, x) for x in (*names, "max_samples")}
     with contextlib.nullcontext() if given.pilot else of_arguments():
         found = plan(pilot=pilot, **options)
     progress.clear()
@@ -186,3 +146,13 @@ def _facts(value: Any) -> Any:
             return "never"
         return "more" if value == float("inf") else value
     return value
+
+
+COMMAND = Command(
+    _DESCRIPTION,
+    _EXAMPLES,
+    _WORDS,
+    {"": _OPTIONS, "columns": _COLUMNS},
+    _check,
+    _run,
+)

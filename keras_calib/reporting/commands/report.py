@@ -5,18 +5,18 @@ import sys
 from pathlib import Path
 
 from keras_calib.backend.errors import value_error
-from keras_calib.reporting.commands.terminal import (
+from keras_calib.reporting.commands.arguments import (
+    Command,
     Options,
-    Progress,
-    add_groups,
     check_shares,
+    columns,
     flags,
-    load_keras,
 )
+from keras_calib.reporting.commands.terminal import Progress, load_keras
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
+__all__ = ["COMMAND"]
 
-DESCRIPTION = """\
+_DESCRIPTION = """\
 Makes one HTML file that says how far the confidence of a classifier can be
 trusted, from predictions of any framework: a verdict in words, metrics with
 intervals, pictures, a slider from risk to threshold.
@@ -27,6 +27,7 @@ A file of predictions is one of
   .csv, .tsv  columns `label` and `logit_0`, `logit_1`, ... or `prob_0`, ...;
               in place of numbers there may be names of classes
   .parquet    the same columns, or lists in one column `logits` or `probs`
+  .jsonl      the same, one JSON object in each line
 Labels are class ids from 0, or names of classes. With --votes they are rows of
 votes of several annotators, counts or shares: an array or lists `votes` or
 `labels`, or columns `votes_0`, `votes_1`, ... A log of the predicted class
@@ -39,10 +40,10 @@ calibrator, and the report has every number before and after. With --selection
 and --risk, a threshold is chosen on the predictions of that file: with
 probability 1 - --delta its true risk is at most --risk. The report says what
 the threshold does on --predictions. The three files must hold different
-samples: a file that repeats a fifth or more of another one, rounded or not, is
-refused.
+samples: a file that repeats a fifth or more of the rows of another one is
+refused, and so are --ids that are in two of them.
 """
-EXAMPLES = """\
+_EXAMPLES = """\
 examples:
   keras-calib report --predictions=test.parquet --out=report.html
   keras-calib report --predictions=test.csv --labels=species --probs='p_*' \\
@@ -53,7 +54,7 @@ examples:
       --out=report.html
 """
 # How errors call the library's arguments here.
-FLAGS = {
+_WORDS = {
     **flags("risk", "delta", "ignore_class"),
     "num_bins": "--bins",
     "class_names": "--classes",
@@ -110,16 +111,13 @@ _COLUMNS: Options = {
         "the same for probabilities; a single column of numbers is that of the "
         "second of two classes"
     ),
-    "--confidence NAME": (
-        "column of the probability of the predicted class, for logs that hold "
-        "no other"
-    ),
-    "--correct NAME": "column that says whether the prediction was right",
-    "--predicted NAME": (
-        "column of the predicted class, to compare with the label"
-    ),
-    "--weights NAME": (
-        "column of weights; by default sample_weight, if there is one"
+    **columns(
+        *("confidence", "correct", "predicted", "weights"),
+        confidence=(
+            "column of the probability of the predicted class, for logs that "
+            "hold no other"
+        ),
+        predicted="column of the predicted class, to compare with the label",
     ),
     "--ids NAME": (
         "column of identifiers, shown with the surest mistakes; the same in "
@@ -171,12 +169,7 @@ _CONTENT: Options = {
 _GROUPS = {"files": _FILES, "columns": _COLUMNS, "content": _CONTENT}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives a parser the arguments of the command."""
-    add_groups(parser, _GROUPS)
-
-
-def check(given: argparse.Namespace) -> None:
+def _check(given: argparse.Namespace) -> None:
     """Raises ValueError if arguments are wrong, alone or together."""
     if not 1 <= given.bins <= 1000:
         bound = ">= 1" if given.bins < 1 else "<= 1000"
@@ -213,7 +206,7 @@ def check(given: argparse.Namespace) -> None:
     given.notes = _notes(given.notes)
 
 
-def run(given: argparse.Namespace, progress: Progress) -> None:
+def _run(given: argparse.Namespace, progress: Progress) -> None:
     """Writes the report and prints its path."""
     load_keras(progress)
     from keras_calib.plots.display import printable
@@ -315,3 +308,6 @@ def _notes(texts: list[str] | None) -> dict[str, str] | None:
             **{"--notes": texts[:20]},
         )
     return notes
+
+
+COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run)

@@ -1,4 +1,4 @@
-"""What commands share: flags, pictures, a line of progress, no log lines.
+"""What commands show: pictures, a line of progress, whose fault it is.
 
 Log lines are those of compiled code, which come as Keras is imported.
 """
@@ -15,57 +15,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from keras_calib.backend.errors import value_error
-
 __all__ = [
-    "Options",
     "Progress",
-    "add_groups",
     "blamed",
-    "check_shares",
-    "flags",
     "load_keras",
     "of_arguments",
     "picture_of",
 ]
 
-# What follows a flag, by its name in the help; others are texts.
-_TYPES = {"SHARE": float, "N": int, "ID": int}
-# Flags, with the name of what follows, and their help or what argparse takes.
-Options = dict[str, str | dict[str, Any]]
 # Seconds between two changes of the line.
 _PAUSE = 0.1
-
-
-def add_groups(
-    parser: argparse.ArgumentParser, groups: dict[str, Options]
-) -> None:
-    """Gives a parser flags with their options, by title of a group or ""."""
-    for title, arguments in groups.items():
-        group = parser.add_argument_group(title) if title else parser
-        for flag, told in arguments.items():
-            name, *value = flag.split()
-            options: dict[str, Any] = {"metavar": value[0]} if value else {}
-            options |= {"type": _TYPES.get(*value)} if value else {}
-            options |= {"help": told} if isinstance(told, str) else told
-            group.add_argument(name, **options)
-
-
-def flags(*names: str) -> dict[str, str]:
-    """The flags of arguments that are called as in the library."""
-    return {name: f"--{name.replace('_', '-')}" for name in names}
-
-
-def check_shares(given: argparse.Namespace, names: Iterable[str]) -> None:
-    """Raises ValueError for a share out of (0, 1); a coverage may be 1."""
-    for name in names:
-        share = getattr(given, name)
-        most = share == 1.0 and name == "coverage"
-        if share is not None and not (0.0 < share < 1.0 or most):
-            raise value_error(
-                f"`{name}` must be a number between 0 and 1, such as 0.05",
-                **{name: share},
-            )
 
 
 @contextlib.contextmanager

@@ -4,18 +4,18 @@ import argparse
 from pathlib import Path
 
 from keras_calib.backend.errors import value_error
-from keras_calib.reporting.commands.terminal import (
+from keras_calib.reporting.commands.arguments import (
+    Command,
     Options,
-    Progress,
-    add_groups,
     check_shares,
+    columns,
     flags,
-    load_keras,
 )
+from keras_calib.reporting.commands.terminal import Progress, load_keras
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
+__all__ = ["COMMAND"]
 
-DESCRIPTION = """\
+_DESCRIPTION = """\
 Chooses the least confidence to accept, from answers of any model that were
 found right or wrong. With probability 1 - --delta at most --risk of the
 accepted answers in use are wrong. That holds for answers like those of the
@@ -38,18 +38,17 @@ In Python, keras_calib.load_threshold(FILE) makes a function of the file of
 --out. It calibrates confidences and says which answers to accept.
 `keras-calib verify FILE --data=LOG` chooses the threshold again.
 """
-EXAMPLES = """\
+_EXAMPLES = """\
 examples:
   keras-calib threshold --log=answers.parquet --risk=0.05 --out=threshold.json
   keras-calib threshold --log=answers.jsonl --calibration=first.jsonl \\
       --risk=0.1 --delta=0.1 --out=threshold.json
-  keras-calib threshold --log=answers.parquet --risk=0.1 --group=task
+  keras-calib threshold --log=answers.parquet --risk=0.1 --groups=task
   keras-calib threshold --log=answers.csv --coverage=0.8
 """
 # How errors call the library's arguments here.
-FLAGS = {
-    **flags("risk", "coverage", "delta"),
-    "groups": "--group",
+_WORDS = {
+    **flags("risk", "coverage", "delta", "groups"),
     "path": "--out",
 }
 _FILES: Options = {
@@ -74,24 +73,15 @@ _TARGET: Options = {
         "help": "probability that the guarantee fails (%(default)s)",
     },
 }
-_COLUMNS: Options = {
-    "--confidence NAME": "column of the confidence",
-    "--score NAME": "column of the score; the threshold is for it, if there is",
-    "--correct NAME": "column of correctness",
-    "--label NAME": "column of the true answer",
-    "--predicted NAME": "column of the given answer",
-    "--ids NAME": "column of the ids",
-    "--group NAME": "column of groups, such as tasks: a threshold for each",
-}
+_COLUMNS = columns(
+    *("confidence", "score", "correct", "labels", "predicted", "ids", "groups"),
+    score="column of the score; the threshold is for it, if there is",
+    groups="column of groups, such as tasks: a threshold for each",
+)
 _GROUPS = {"files": _FILES, "target": _TARGET, "columns": _COLUMNS}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives a parser the arguments of the command."""
-    add_groups(parser, _GROUPS)
-
-
-def check(given: argparse.Namespace) -> None:
+def _check(given: argparse.Namespace) -> None:
     """Raises ValueError if arguments are wrong, alone or together."""
     if (given.risk is None) == (given.coverage is None):
         raise value_error(
@@ -120,7 +110,7 @@ def check(given: argparse.Namespace) -> None:
         )
 
 
-def run(given: argparse.Namespace, progress: Progress) -> None:
+def _run(given: argparse.Namespace, progress: Progress) -> None:
     """Prints the threshold, and writes it where --out says."""
     load_keras(progress)
     from keras_calib.reporting.commands.answer_thresholds import (
@@ -130,3 +120,6 @@ def run(given: argparse.Namespace, progress: Progress) -> None:
     text = threshold_of_logs(given, progress)
     progress.clear()
     print(text)
+
+
+COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run)

@@ -10,7 +10,7 @@ from keras_calib.reporting.answer_thresholds import (
     calibrated_confidence,
     load_threshold,
 )
-from keras_calib.reporting.commands.labelled_answers import (
+from keras_calib.reporting.commands.answer_thresholds import (
     chosen_for,
     data_facts,
     labelled_answers,
@@ -61,9 +61,9 @@ def _differing(
     facts: dict[str, Any], given: Namespace, progress: Progress
 ) -> Iterator[str]:
     data, column = facts["data"], facts["column"]
-    names = dict.fromkeys(("score", "confidence", "label", "predicted", "ids"))
-    group = data.get("group") and (given.group or data["group"])
-    names |= {"correct": given.correct, "group": group}
+    names = dict.fromkeys(("score", "confidence", "labels", "predicted", "ids"))
+    groups = data.get("group") and (given.groups or data["group"])
+    names |= {"correct": given.correct, "groups": groups}
     names[column] = getattr(given, column)
     if column == "confidence":
         # A log may have both.

@@ -3,15 +3,16 @@
 import argparse
 from typing import Any
 
-from keras_calib.reporting.commands.terminal import (
+from keras_calib.reporting.commands.arguments import (
+    Command,
     Options,
-    Progress,
-    add_groups,
+    columns,
 )
+from keras_calib.reporting.commands.terminal import Progress
 
-__all__ = ["DESCRIPTION", "EXAMPLES", "FLAGS", "add_arguments", "check", "run"]
+__all__ = ["COMMAND"]
 
-DESCRIPTION = """\
+_DESCRIPTION = """\
 Checks the certificate of an exported model: hashes of every file and, with the
 data that chose the threshold, every number of the guarantee. It needs neither
 Keras nor TensorFlow. It checks the .json file of `keras-calib threshold --out`
@@ -26,7 +27,7 @@ the `cost` of each answer. The order of rows does not matter.
 The exit code is 0 if all agrees, and 1 if anything differs. A certificate says
 nothing about who made it: sign it with a tool of your own.
 """
-EXAMPLES = """\
+_EXAMPLES = """\
 examples:
   keras-calib verify serving/1
   keras-calib verify serving/1 --data=selection.parquet
@@ -34,22 +35,23 @@ examples:
   keras-calib verify threshold.json --data=answers.parquet
 """
 # How errors call the library's arguments here.
-FLAGS = {
+_WORDS = {
     "scores": "--score",
     "confidence": "--confidence",
-    "groups": "--group",
+    "groups": "--groups",
     "cost": "--cost",
 }
-_COLUMNS = "score", "confidence", "correct", "group", "cost", "separator"
+_COLUMNS = "score", "confidence", "correct", "groups", "cost", "separator"
 
 _OPTIONS: Options = {
     "path": "the exported folder or file, or the file of a threshold",
     "--data FILE": "records of the data that chose the threshold",
-    "--score NAME": "column of scores (score)",
-    "--confidence NAME": "column of confidences, instead of scores",
-    "--correct NAME": "column that says whether a prediction was right",
-    "--group NAME": "column of groups, for thresholds by group (group)",
-    "--cost NAME": "column of costs of answers, with costs (cost)",
+    **columns(
+        *("score", "confidence", "correct", "groups", "cost"),
+        confidence="column of confidences, instead of scores",
+        groups="column of groups, for thresholds by group (group)",
+        cost="column of costs of answers, with costs (cost)",
+    ),
     "--separator NAME": "sign between the columns of a .csv file",
     "--decimal": {
         "default": ".",
@@ -59,12 +61,7 @@ _OPTIONS: Options = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives a parser the arguments of the command."""
-    add_groups(parser, {"": _OPTIONS})
-
-
-def check(given: argparse.Namespace) -> None:
+def _check(given: argparse.Namespace) -> None:
     """Raises ValueError if arguments are wrong, alone or together."""
     if given.score is not None and given.confidence is not None:
         raise ValueError("--score and --confidence exclude each other")
@@ -73,7 +70,7 @@ def check(given: argparse.Namespace) -> None:
         raise ValueError(f"{', '.join(used)} needs --data, the records to read")
 
 
-def run(given: argparse.Namespace, progress: Progress) -> None:
+def _run(given: argparse.Namespace, progress: Progress) -> None:
     """Prints what was checked; raises ValueError if anything differs."""
     from keras_calib.exporting.certificate_check import check_certificate
     from keras_calib.reporting.prediction_files.threshold_file import (
@@ -123,11 +120,11 @@ def _records(given: argparse.Namespace) -> dict[str, Any]:
         certificate_path,
         read_certificate,
     )
-    from keras_calib.reporting.prediction_files.columns import ColumnFile
+    from keras_calib.predictions.tables import Table
 
     place = certificate_path(path_of(given.path))
     kind = read_certificate(place)["kind"]
-    file = ColumnFile(given.data, given.separator, given.decimal)
+    file = Table(given.data, given.separator, given.decimal)
     name, of_score = given.score or given.confidence, "scores"
     if given.confidence is not None:
         of_score = "confidence"
@@ -136,8 +133,8 @@ def _records(given: argparse.Namespace) -> dict[str, Any]:
         if "score" not in file.names and "confidence" in file.names:
             name, of_score = "confidence", "confidence"
     wanted = {of_score: name, "correct": given.correct or "correct"}
-    if kind == "groups" or given.group is not None:
-        wanted["groups"] = given.group or "group"
+    if kind == "groups" or given.groups is not None:
+        wanted["groups"] = given.groups or "group"
     if kind == "costs" or given.cost is not None:
         wanted["cost"] = given.cost or "cost"
     absent = [x for x in wanted.values() if x not in file.names]
@@ -155,3 +152,6 @@ def _records(given: argparse.Namespace) -> dict[str, Any]:
             raise ValueError(f"{given.data} must have records, not names alone")
         found[argument] = np.concatenate(parts)
     return found
+
+
+COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, {"": _OPTIONS}, _check, _run)

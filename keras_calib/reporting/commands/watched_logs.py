@@ -72,10 +72,10 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
                 log.last = last
                 _add(log, monitor, progress)
                 last = log.last
-        for path in given.labels:
+        for path in given.late_labels:
             # A log may call its columns otherwise: there they need not be.
             own = {k: columns[k] for k in ("ids", "correct")}
-            with blamed(f"--labels={path}"):
+            with blamed(f"--late-labels={path}"):
                 log = AnswerLog(path, own)
                 left = _add_labels(log, given.unknown, monitor, progress)
             if left:
@@ -205,11 +205,11 @@ def _check_log(log: AnswerLog, given: Namespace, monitor: Monitor) -> None:
         )
     if "accepted" not in log.has:
         log.require(("score", "confidence"))
-    if "label" in log.has and "correct" not in log.has:
+    if "labels" in log.has and "correct" not in log.has:
         log.require(("predicted",))
     if "ids" in log.has:
         return
-    if given.labels:
+    if given.late_labels:
         log.require(("ids",))
     if given.state:
         warn(
@@ -249,7 +249,7 @@ def _add_labels(
     """Adds labels; returns how many were left out."""
     if log.is_empty:
         return 0
-    log.require(("ids",), ("correct", "label"))
+    log.require(("ids",), ("correct", "labels"))
     if "correct" not in log.has:
         log.require(("predicted",))
     left = 0

@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -10,32 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import each_once, path_of
-from keras_calib.reporting.prediction_files.columns import (
-    ColumnFile,
+from keras_calib.predictions.tables import Table, plain
+from keras_calib.reporting.prediction_files.roles import (
+    ROLES,
     check_one_role,
     check_present,
-    plain,
 )
 
-__all__ = ["AnswerLog", "Answers", "correctness_of"]
+__all__ = ["AnswerLog", "Answers", "correctness_of", "same_labels"]
 
-# Names that columns have by default, the first that is there.
-_NAMES = {
-    "ids": ("id", "ids", "request_id"),
-    "confidence": ("confidence",),
-    "score": ("score",),
-    "accepted": ("accepted", "accept"),
-    "correct": ("correct",),
-    "label": ("label", "labels"),
-    "predicted": ("predicted", "prediction", "pred"),
-    "time": ("time", "timestamp"),
-    # Only where it is asked for.
-    "group": (),
-}
-_NUMBERS = ("confidence", "score")
-_VERDICTS = ("accepted", "correct", "label", "predicted")
-_LINES = 4096
+_VERDICTS = "accepted", "correct", "labels", "predicted"
+_READ = "ids", "confidence", "score", *_VERDICTS, "time", "groups"
+_NUMBERS = "confidence", "score"
 # Of a file's columns, those that errors name.
 _MOST_NAMES = 20
 # What to do with grades between wrong and right.
@@ -101,42 +86,42 @@ class AnswerLog:
         *,
         threshold: Any = None,
     ):
-        self.path = path_of(path)
-        is_lines = self.path.suffix.lower() in (".jsonl", ".ndjson")
-        self._file: Any = _JsonLines(path) if is_lines else ColumnFile(path)
-        self.num_rows = self._file.num_rows
-        self.names = [*self._file.names][:_MOST_NAMES]
-        self.is_empty = is_lines and not self.num_rows
+        self._file = Table(path)
+        self.path, self.num_rows = self._file.path, self._file.num_rows
+        self.names = self._file.names[:_MOST_NAMES]
+        self.is_empty = self.num_rows == 0 and not self.names
         if self.is_empty:
             columns = {}
         self._threshold = threshold
-        columns = {what: columns.get(what) for what in _NAMES}
+        columns = {what: columns.get(what) for what in _READ}
         asked = [x for x in columns.values() if x is not None]
         check_present(self.path.name, self._file.names, asked)
         # What an option gives is not found by its own name too.
         given = {columns[x] for x in _VERDICTS}
         free = [x for x in self._file.names if x not in given]
-        self._columns = {
-            what: columns[what] or next((x for x in names if x in free), None)
-            for what, names in _NAMES.items()
+        found = {
+            what: columns[what]
+            or next((x for x in ROLES[what].names if x in free), None)
+            for what in _READ
         }
-        if columns["label"] or columns["predicted"]:
+        if columns["labels"] or columns["predicted"]:
             # As asked for, whatever a column of another name says.
             if columns["correct"]:
-                rule = "--correct excludes --label and --predicted"
+                rule = "--correct excludes --labels and --predicted"
                 raise value_error(rule, correct=columns["correct"])
-            self._columns["correct"] = None
+            found["correct"] = None
         # A confidence may be the score too.
-        used = [(f"--{x}", self._columns[x]) for x in (*_NUMBERS, *_VERDICTS)]
+        used = [(f"--{x}", found[x]) for x in (*_NUMBERS, *_VERDICTS)]
         check_one_role(used[used[0][1] == used[1][1] :])
-        self.has = {k for k, name in self._columns.items() if name is not None}
+        self._columns = {k: x for k, x in found.items() if x is not None}
+        self.has = {*self._columns}
         self.last: tuple[int, Any] | None = None
 
     def require(self, *options: Sequence[str]) -> None:
         """Raises ValueError unless the file has one of each of the options."""
         for option in options:
             if not {*option} & self.has:
-                names = " or ".join(f"`{_NAMES[x][0]}`" for x in option)
+                names = " or ".join(f"`{ROLES[x].names[0]}`" for x in option)
                 raise value_error(
                     f"{self.path.name} must have a column {names}; other "
                     "names are given by --ids, --confidence, --accepted, "
@@ -146,15 +131,15 @@ class AnswerLog:
 
     def parts(self) -> Iterator[Answers]:
         """The answers, piece by piece."""
-        wanted = {k: x for k, x in self._columns.items() if x is not None}
+        wanted = {**self._columns}
         if "correct" in wanted:
-            wanted.pop("label", None)
+            wanted.pop("labels", None)
             wanted.pop("predicted", None)
         # One column may be both, and is read once.
         numbers = [*{wanted[x]: None for x in _NUMBERS if x in wanted}]
-        gaps = [x for k, x in wanted.items() if k in ("correct", "label")]
+        gaps = [x for k, x in wanted.items() if ROLES[k].kind == "gaps"]
         others = {*wanted.values()} - {*numbers, *gaps}
-        parts = self._file.parts([*others], numbers, [], gaps=gaps)
+        parts = self._file.parts([*others], numbers, gaps=gaps)
         start = 0
         for part in parts:
             read = {k: np.atleast_1d(part[x]) for k, x in wanted.items()}
@@ -170,12 +155,28 @@ class AnswerLog:
             )
         if "time" in read:
             self._check_times(read["time"], start)
-        correct = np.full(num, np.nan)
+        accepted, changed = self._accepted(read, start)
+        return Answers(
+            self._correct(read, start),
+            accepted,
+            changed.get("confidence"),
+            self._ids(read["ids"], start) if "ids" in read else None,
+            changed.get("score"),
+            read.get("groups"),
+        )
+
+    def _correct(self, read: dict[str, np.ndarray], start: int) -> np.ndarray:
         if "correct" in read:
-            correct = self._flags("correct", read["correct"], start, gaps=True)
-        elif {"label", "predicted"} <= read.keys():
-            pairs = zip(read["label"], read["predicted"], strict=True)
-            correct = np.array([_same(*pair) for pair in pairs])
+            return self._flags("correct", read["correct"], start, gaps=True)
+        if {"labels", "predicted"} <= read.keys():
+            pairs = zip(read["labels"], read["predicted"], strict=True)
+            return np.array([_same(*pair) for pair in pairs])
+        return np.full(len(next(iter(read.values()))), np.nan)
+
+    def _accepted(
+        self, read: dict[str, np.ndarray], start: int
+    ) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+        """What was accepted, and the columns with calibrated confidences."""
         accepted = None
         if callable(self._threshold):
             column = self._threshold.column
@@ -187,23 +188,23 @@ class AnswerLog:
         elif accepted is None and self._threshold is not None:
             column = "score" if "score" in read else "confidence"
             if (wrong := np.isnan(read[column])).any():
-                row = start + int(wrong.argmax())
-                name = self._columns[column]
-                raise self._file.bad_value(name, "must not be NaN", row)
+                raise self._bad(column, "must not be NaN", start, wrong)
             accepted = read[column] >= self._threshold
-        ids = None
-        if "ids" in read:
-            ids = [x if type(x) is str else plain(x) for x in read["ids"]]
-            for i, text in enumerate(ids):
-                if not text.strip():
-                    raise self._file.bad_value(
-                        self._columns["ids"],
-                        "must have a value in every row",
-                        start + i,
-                        value=text,
-                    )
-        others = read.get("score"), read.get("group")
-        return Answers(correct, accepted, read.get("confidence"), ids, *others)
+        return accepted, read
+
+    def _ids(self, values: np.ndarray, start: int) -> list[str]:
+        ids = [*map(plain, values)]
+        if (empty := np.array([not x for x in ids], bool)).any():
+            rule = "must have a value in every row"
+            raise self._bad("ids", rule, start, empty, value="")
+        return ids
+
+    def _bad(
+        self, what: str, rule: str, start: int, wrong: Any, **received: Any
+    ) -> ValueError:
+        """The error of a column, in the first row that is wrong."""
+        row = start + int(np.argmax(wrong))
+        return self._file.bad_value(self._columns[what], rule, row, **received)
 
     def _flags(
         self, what: str, values: np.ndarray, start: int, gaps: bool = False
@@ -219,37 +220,32 @@ class AnswerLog:
             else:
                 rule = ", or nothing without a label" if gaps else ""
                 rule += _GRADES if _is_grade(text) else ""
-                raise self._file.bad_value(
-                    self._columns[what],
+                raise self._bad(
+                    what,
                     f"must be 1 or 0, or true or false{rule}",
                     start + i,
+                    True,
                     value=str(value),
                 )
         return found
 
     def _check_times(self, texts: np.ndarray, start: int) -> None:
         for i, text in enumerate(texts):
-            row, now = start + i, _time(str(text))
+            row, now, rule = start + i, _time(str(text)), None
             if now is None:
-                raise self._file.bad_value(
-                    self._columns["time"],
-                    "must be a number or a time as 2026-01-31T12:30:00",
-                    row,
-                    value=str(text),
-                )
-            if self.last is not None and now < self.last[1]:
-                raise self._file.bad_value(
-                    self._columns["time"],
+                rule = "must be a number or a time as 2026-01-31T12:30:00"
+            elif self.last is not None and now < self.last[1]:
+                rule = (
                     "must not go back: sort the log by it, as alarms are for "
-                    "answers in their order",
-                    row,
-                    value=str(text),
+                    "answers in their order"
                 )
+            if rule:
+                raise self._bad("time", rule, row, True, value=str(text))
             self.last = row, now
 
 
 def correctness_of(
-    file: ColumnFile, name: str, values: np.ndarray, start: int
+    file: Table, name: str, values: np.ndarray, start: int
 ) -> np.ndarray:
     """1 for right and 0 for wrong of a column with a value in every row."""
     if values.dtype.kind in "OU":
@@ -268,92 +264,18 @@ def correctness_of(
     return values.astype("int64")
 
 
+def same_labels(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """1 where two texts are spelt alike, where 1.0 is 1, else 0 `(n,)`."""
+    same = labels == predicted
+    pairs = zip(labels[~same], predicted[~same], strict=True)
+    same[~same] = [plain(one) == plain(two) for one, two in pairs]
+    return same.astype("int64")
+
+
 def _is_grade(text: str) -> bool:
     with contextlib.suppress(ValueError):
         return 0.0 < float(text) < 1.0
     return False
-
-
-class _JsonLines:
-    """Columns of a file with one JSON object in each line."""
-
-    def __init__(self, path: Any):
-        self.path = path_of(path)
-        self.num_rows = 0
-        names: dict[str, None] = {}
-        # All lines: what few have, such as labels, may come late.
-        for row, record in self._records():
-            names.update(dict.fromkeys(record))
-            self.num_rows = row + 1
-        self.names = [*names]
-
-    def parts(
-        self,
-        texts: Sequence[str],
-        numbers: Sequence[str],
-        others: Sequence[str],
-        gaps: Sequence[str] = (),
-    ) -> Iterator[dict[str, np.ndarray]]:
-        """The columns, as `ColumnFile.parts` gives them."""
-        names = [*texts, *numbers, *others, *gaps]
-        found: dict[str, list] = {name: [] for name in names}
-        count = 0
-        for row, record in self._records():
-            for name in names:
-                value = record.get(name)
-                is_gap = value is None or value != value
-                if is_gap and name not in gaps:
-                    raise self.bad_value(
-                        name, "must have a value in every line", row, value=None
-                    )
-                if name in numbers and type(value) not in (int, float):
-                    raise self.bad_value(
-                        name, "must hold numbers", row, value=value
-                    )
-                found[name].append("" if is_gap else value)
-            count += 1
-            if count == _LINES:
-                yield _columns(found, numbers)
-                found, count = {name: [] for name in names}, 0
-        if count:
-            yield _columns(found, numbers)
-
-    def bad_value(
-        self, name: str, rule: str, row: int, **received: Any
-    ) -> ValueError:
-        """The error of a value that breaks a rule; `row` counts from 0."""
-        return value_error(f"`{name}` {rule}", row=row + 1, **received)
-
-    def _records(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        try:
-            with open(self.path, encoding="utf-8") as file:
-                row = -1
-                for row, line in enumerate(file):
-                    record: Any = None
-                    with contextlib.suppress(ValueError, RecursionError):
-                        record = json.loads(line, object_pairs_hook=each_once)
-                    if not isinstance(record, dict):
-                        raise value_error(
-                            f"{self.path.name} must have one JSON object in "
-                            "each line, and each name once",
-                            line=row + 1,
-                        )
-                    yield row, record
-        except OSError as error:
-            raise ValueError(f"{error.strerror}: {self.path}") from error
-        except UnicodeDecodeError as error:
-            raise value_error(
-                f"{self.path.name} must be UTF-8 text", error=str(error)
-            ) from error
-
-
-def _columns(
-    found: dict[str, list], numbers: Sequence[str]
-) -> dict[str, np.ndarray]:
-    return {
-        name: np.array(x, "float64" if name in numbers else object)
-        for name, x in found.items()
-    }
 
 
 def _same(label: Any, predicted: Any) -> float:

@@ -1,32 +1,31 @@
 """Labels and predictions of a file, read and checked piece by piece."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.inputs.readers import shares_of_rows
 from keras_calib.inputs.rows import check_no_probabilities, usable_outputs
-from keras_calib.inputs.values import in_unit_interval
-from keras_calib.reporting.prediction_files.answer_log import correctness_of
-from keras_calib.reporting.prediction_files.columns import ColumnFile
-from keras_calib.reporting.prediction_files.roles import Columns, find_roles
-from keras_calib.reporting.prediction_files.vote_rows import (
-    check_are_votes,
-    check_no_votes,
-    votes_of,
+from keras_calib.predictions.tables import Table
+from keras_calib.reporting.prediction_files.answer_log import (
+    correctness_of,
+    same_labels,
 )
+from keras_calib.reporting.prediction_files.roles import Columns, find_roles
 
-__all__ = ["LEAST_CONFIDENCE", "PredictionFile", "Rows", "join_rows"]
+__all__ = ["PredictionFile", "Rows", "join_rows"]
 
 # Rows that are checked when a file is opened.
 _FIRST = 100
-# A smaller confidence would need more classes than a page can be made of.
-LEAST_CONFIDENCE = 1e-5
 
 
 class Rows(NamedTuple):
-    """Labels `(n, ...)` or votes, outputs `(n, ..., num_classes)`; or None."""
+    """Labels `(n, ...)` or votes, outputs `(n, ..., num_classes)`; or None.
+
+    Top-1 records have correctness `(n,)` and confidences `(n,)` in their place.
+    """
 
     labels: np.ndarray
     outputs: np.ndarray
@@ -36,34 +35,32 @@ class Rows(NamedTuple):
 
 
 class PredictionFile:
-    """An `.npz`, `.csv`, `.tsv` or `.parquet` file of predictions.
+    """An `.npz`, `.csv`, `.tsv`, `.parquet` or `.jsonl` file of predictions.
 
     An `.npz` file has the arrays `labels` and `logits` or `probs`, and may
     have `sample_weight` and `class_names`. A table has a column `label` and
     columns `logit_0`, `logit_1`, ... or `prob_0`, `prob_1`, ..., in any
-    order. Names of classes may take the place of numbers. Parquet may have
-    lists in one column `logits` or `probs`. `Columns` gives other names.
+    order. Names of classes may take the place of numbers. Parquet and JSON
+    may have lists in one column `logits` or `probs`. `Columns` gives other
+    names.
 
-    Top-1 records become probabilities of as many classes as the confidences
-    need, which the classes that were not predicted share equally. What
-    depends on these, as NLL and Brier score do, is not to be computed.
+    Top-1 records have a `confidence`, and `correct` or `predicted` and `label`.
 
     Raises ImportError if a table needs pyarrow, ValueError if the file has
     another form, or its first values are not what they are called.
 
     Attributes:
         from_logits: Whether outputs are logits.
-        num_classes: Number of classes.
+        num_classes: Number of classes; of top-1 records 2, right and wrong.
         num_rows: Number of samples, None if only reading tells.
         pixels: Whether a sample has several predictions.
         class_names: Names of the classes, or None.
         top1: Whether only the predicted class is known.
-        least: The least confidence of top-1 records.
     """
 
     def __init__(self, path: Any, columns: Columns | None = None):
         columns = columns or Columns()
-        self._file = ColumnFile(path, columns.separator, columns.decimal)
+        self._file = Table(path, columns.separator, columns.decimal)
         self.num_rows = self._file.num_rows
         self._ignored = columns.ignore_class
         self.group_names = columns.groups
@@ -83,22 +80,18 @@ class PredictionFile:
         self.class_names = roles.class_names
         # Top-1 records may say what was right in place of labels.
         self._of_correctness = roles.top1 and roles.predicted is None
-        if self._of_correctness:
-            if self._ignored is not None:
-                raise value_error(
-                    f"`{roles.labels}` of {name} has no classes to leave out",
-                    ignore_class=self._ignored,
-                )
-            self.class_names = ["right", "wrong"]
-        if self.top1:
-            self._size_top1()
+        if self._of_correctness and self._ignored is not None:
+            raise value_error(
+                f"`{roles.labels}` of {name} has no classes to leave out",
+                ignore_class=self._ignored,
+            )
         outputs = next(self.batches(_FIRST)).outputs
         if (array := self._file.array(roles.outputs[0])) is not None:
             self.num_rows = len(array)
         if self.from_logits:
             check_no_probabilities(outputs, "logits")
         # A single column is the probability of the second of two classes.
-        self.num_classes = max(2, outputs.shape[-1])
+        self.num_classes = 2 if self.top1 else max(2, outputs.shape[-1])
         self.pixels = outputs.ndim > 2
 
     def batches(self, size: int) -> Iterator[Rows]:
@@ -107,19 +100,24 @@ class PredictionFile:
         Raises ValueError if there are none, or one cannot be read.
         """
         waiting: list[Rows] = []
-        count = 0
+        count = found = 0
         for part in self._read():
+            found += len(part.labels)
             count += len(part.labels)
-            waiting = [join_rows([*waiting, part])]
-            while len(waiting[0].labels) >= size:
-                yield _cut(waiting[0], slice(size))
-                waiting = [_cut(waiting[0], slice(size, None))]
-        if not count:
+            waiting.append(part)
+            if count < size:
+                continue
+            rows = join_rows(waiting)
+            for start in range(0, count - size + 1, size):
+                yield _cut(rows, slice(start, start + size))
+            waiting = [_cut(rows, slice(count - count % size, None))]
+            count %= size
+        if not found:
             raise value_error(
                 "the file must have samples", file=str(self._file.path)
             )
-        if len(waiting[0].labels):
-            yield waiting[0]
+        if count:
+            yield join_rows(waiting)
 
     def read(self) -> Rows:
         """All samples."""
@@ -138,9 +136,9 @@ class PredictionFile:
         numbers = [*roles.outputs, *roles.votes]
         numbers += [roles.weights] if roles.weights else []
         named = self.class_names and not self._has_numbers_for_names
-        if named and not self._file.is_typed and not self._of_correctness:
+        if roles.predicted or (named and not self._file.is_typed):
             # As texts: pyarrow would read names like "true" as booleans.
-            yield from self._file.parts([*texts, *classes], numbers, [])
+            yield from self._file.parts([*texts, *classes], numbers)
         else:
             yield from self._file.parts(texts, numbers, classes)
 
@@ -157,27 +155,17 @@ class PredictionFile:
 
     def _rows(self, part: dict[str, np.ndarray], start: int) -> Rows:
         roles = self._roles
+        if self.top1:
+            return self._top1_rows(part, start)
         if roles.votes:
-            labels = votes_of(part, [*roles.votes], self._file.is_table)
+            labels = _of_columns(part, roles.votes, not self._file.is_arrays)
         else:
             labels = self._class_ids(part[roles.labels], roles.labels, start)
-        if self.top1:
-            outputs = self._spread(part, start)
-        elif len(roles.outputs) > 1:
-            outputs = np.stack([part[x] for x in roles.outputs], axis=-1)
-        else:
-            outputs = part[roles.outputs[0]]
-            if self._file.is_table and outputs.ndim == 1:
-                # One number in a row is that of the second of two classes.
-                outputs = outputs[:, None]
-        if self._of_correctness:
-            # Classes are "right", which is always predicted, and "wrong".
-            labels = 1 - labels
+        # One number in a row of a table is that of the second of two classes.
+        outputs = _of_columns(part, roles.outputs, not self._file.is_arrays)
         weight = part[roles.weights] if roles.weights else None
         ids = part[roles.ids] if roles.ids else None
-        own = [part[x].astype(str).astype(object) for x in self.group_names]
-        grouped = np.stack(own, axis=-1) if own else None
-        rows = Rows(labels, outputs, weight, ids, grouped)
+        rows = Rows(labels, outputs, weight, ids, self._groups(part))
         self._check_shapes(rows)
         self._check_values(rows, start)
         return rows
@@ -187,8 +175,6 @@ class PredictionFile:
     ) -> np.ndarray:
         """Whole numbers of ids, of names of classes, or of right and wrong."""
         bad, ids = self._file.bad_value, values
-        if self._of_correctness:
-            return correctness_of(self._file, name, values, start)
         is_text = values.dtype.kind in "OU"
         if is_text and self.class_names is None:
             raise bad(
@@ -228,65 +214,57 @@ class PredictionFile:
             ids.append(place)
         return np.asarray(ids, int).reshape(values.shape)
 
-    def _size_top1(self) -> None:
-        """Finds how many classes the top-1 records are spread over."""
-        least, most, seen, start = 1.0, 1, set(), 0
-        for part in self._columns():
-            confidence = part[self._roles.outputs[0]]
-            right = (confidence >= LEAST_CONFIDENCE) & in_unit_interval(
-                confidence
+    def _groups(self, part: dict[str, np.ndarray]) -> np.ndarray | None:
+        own = [part[x].astype(str).astype(object) for x in self.group_names]
+        return np.stack(own, axis=-1) if own else None
+
+    def _top1_rows(self, part: dict[str, np.ndarray], start: int) -> Rows:
+        """Correctness and confidences of records of the predicted class."""
+        roles, (name,) = self._roles, self._roles.outputs
+        confidence = part[name].astype("float64")
+        weight = part[roles.weights] if roles.weights else None
+        if roles.predicted is None:
+            labels = part[roles.labels]
+            correct = correctness_of(self._file, roles.labels, labels, start)
+        else:
+            pair = [
+                self._names_of(part[x], x, start)
+                for x in (roles.labels, roles.predicted)
+            ]
+            correct = same_labels(*pair)
+            if self._ignored is not None:
+                counts = pair[0] != str(self._ignored)
+                weight = counts * (1.0 if weight is None else weight)
+        ids = part[roles.ids] if roles.ids else None
+        rows = Rows(correct, confidence, weight, ids, self._groups(part))
+        if any(x.shape[:1] != confidence.shape for x in rows if x is not None):
+            raise value_error(
+                f"{self._file.path.name} must have one value in each row and "
+                "column",
+                shapes=[x.shape for x in rows if x is not None],
             )
-            if confidence.ndim > 1 or not right.all():
-                row = int(np.argmin(right))
-                raise self._file.bad_value(
-                    self._roles.outputs[0],
-                    "must be the probability of the predicted class, from "
-                    f"{LEAST_CONFIDENCE:g} to 1, in every row",
-                    start + row,
-                    value=confidence[row].tolist(),
-                )
-            start += len(confidence)
-            least = min(least, float(confidence.min(initial=1.0)))
-            if self._of_correctness:
-                continue
-            for name in self._class_columns():
-                values = part[name]
-                if not len(values):
-                    continue
-                if values.dtype.kind in "OU" and self.class_names is None:
-                    seen |= {*map(str, values)}
-                else:
-                    ids = self._class_ids(values, name, start - len(values))
-                    if not ids.max() < 1e6:
-                        rule = "must be class ids below a million, or names"
-                        raise self._file.bad_value(name, rule)
-                    most = max(most, int(ids.max()))
-        if seen:
-            self.class_names = sorted(seen)
-        # So many that no other class is as probable as the predicted one.
-        named = len(self.class_names or ())
-        self.least = least
-        self.widen(max(most + 1, named, int(1.0 / least) + 2))
+        self._check_weights(weight, start)
+        self._check_confidences(confidence, name, start)
+        return rows
 
-    def widen(self, num_classes: int) -> None:
-        """Spreads top-1 records over so many classes."""
-        self.num_classes = num_classes
-        if names := list(self.class_names or ()):
-            spare = num_classes - len(names)
-            self.class_names = names + ["another class"] * spare
-
-    def _spread(self, part: dict[str, np.ndarray], start: int) -> np.ndarray:
-        """Probabilities of all classes for top-1 records."""
-        confidence = part[self._roles.outputs[0]].astype("float64")
-        predicted = np.zeros(len(confidence), int)
-        if self._roles.predicted:
-            name = self._roles.predicted
-            predicted = self._class_ids(part[name], name, start).astype(int)
-            self._check_ids(predicted, self.num_classes, name, start)
-        rest = (1.0 - confidence) / (self.num_classes - 1)
-        outputs = np.repeat(rest[:, None], self.num_classes, axis=1)
-        outputs[np.arange(len(outputs)), predicted] = confidence
-        return outputs
+    def _names_of(
+        self, values: np.ndarray, name: str, start: int
+    ) -> np.ndarray:
+        """Classes as texts: ids, where names or numbers say which they are."""
+        if self.class_names is not None:
+            return self._ids_of_names(values, name, start).astype(str)
+        below = np.char.startswith(values, "-")
+        if self._ignored is not None:
+            below &= values != str(self._ignored)
+        if (wrong := np.flatnonzero(below)).size:
+            row = int(wrong[0])
+            raise self._file.bad_value(
+                name,
+                "must hold class ids >= 0, or names, in every row",
+                start + row,
+                value=str(values[row]),
+            )
+        return values
 
     def _check_shapes(self, rows: Rows) -> None:
         shapes = [x.shape for x in rows if x is not None]
@@ -331,30 +309,97 @@ class PredictionFile:
             counts = self._check_ids(
                 rows.labels, num_classes, self._roles.labels, start
             )
-        name, weight = self._roles.weights, rows.sample_weight
-        if name is not None and weight is not None:
-            (wrong, *_) = np.nonzero(~((weight >= 0) & np.isfinite(weight)))
-            if len(wrong):
-                raise self._file.bad_value(
-                    name,
-                    "must be finite and >= 0 in every row",
-                    start + int(wrong[0]),
-                    value=weight[wrong[0]].tolist(),
-                )
-            if weight.ndim <= counts.ndim:
-                lead = weight.reshape(
-                    weight.shape + (1,) * (counts.ndim - weight.ndim)
-                )
-                counts = counts & (lead != 0)
-        roles, place = self._roles, (rows.labels, outputs, counts, start)
-        if roles.votes:
-            check_are_votes(self._file, [*roles.votes], *place)
-        else:
-            check_no_votes(self._file, roles.labels, *place)
+        weight = rows.sample_weight
+        self._check_weights(weight, start)
+        if weight is not None and weight.ndim <= counts.ndim:
+            lead = weight.reshape(
+                weight.shape + (1,) * (counts.ndim - weight.ndim)
+            )
+            counts = counts & (lead != 0)
+        self._check_votes(rows, counts, start)
         wrong = counts & ~usable_outputs(outputs, self.from_logits)
         if wrong.any():
             index = tuple(np.argwhere(wrong)[0])
             raise self._unusable(outputs[index], start + int(index[0]))
+
+    def _check_weights(self, weight: np.ndarray | None, start: int) -> None:
+        if weight is None or self._roles.weights is None:
+            return
+        (wrong, *_) = np.nonzero(~((weight >= 0) & np.isfinite(weight)))
+        if len(wrong):
+            raise self._file.bad_value(
+                self._roles.weights,
+                "must be finite and >= 0 in every row",
+                start + int(wrong[0]),
+                value=weight[wrong[0]].tolist(),
+            )
+
+    def _check_confidences(
+        self, confidence: np.ndarray, name: str, start: int
+    ) -> None:
+        wrong = ~((confidence >= 0.0) & (confidence <= 1.0))
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise self._file.bad_value(
+                name,
+                "must be the probability of the predicted class, from 0 to 1, "
+                "in every row",
+                start + row,
+                value=float(confidence[row]),
+            )
+
+    def _check_votes(self, rows: Rows, counts: np.ndarray, start: int) -> None:
+        """Raises unless labels are votes where, and only where, they must be.
+
+        `counts` says of which predictions the labels count.
+        """
+        labels, shape = rows.labels, rows.outputs.shape
+        num_classes, name = shape[-1], self._roles.labels
+        if not self._roles.votes:
+            if labels.shape != shape or num_classes < 2:
+                return
+            one: Any = labels.max(axis=-1) == 1
+            wrong = counts & ~(one & (np.abs(labels).sum(axis=-1) == 1))
+            rule = (
+                "must be class ids, or rows with one 1: these look like votes "
+                "of several annotators, which --votes reads"
+            )
+        else:
+            name, *others = self._roles.votes
+            if others:
+                name = f"{name}` to `{others[-1]}"
+            widths = (1, 2) if num_classes == 1 else (num_classes,)
+            if (
+                labels.shape[:-1] != shape[:-1]
+                or labels.shape[-1] not in widths
+            ):
+                raise value_error(
+                    f"`{name}` must have rows of {num_classes} votes, one "
+                    "number for each class, with --votes; class ids need no "
+                    "--votes",
+                    shape=labels.shape,
+                    predictions=shape,
+                )
+            votes = labels.astype("float64")
+            if votes.shape[-1] == 1:
+                votes = np.concatenate([1.0 - votes, votes], axis=-1)
+            labels = votes
+            wrong = counts & ~shares_of_rows(votes)[1]
+            rule = (
+                "must be counts of votes, which are whole numbers, or shares "
+                "that sum to 1, with a vote in every row; give a row without "
+                "votes a weight of 0"
+            )
+        if wrong.any():
+            index = tuple(np.argwhere(wrong)[0])
+            raise self._file.bad_value(
+                name,
+                rule,
+                start + int(index[0]),
+                values=np.round(
+                    labels[index][:10].astype("float64"), 4
+                ).tolist(),
+            )
 
     def _unusable(self, values: np.ndarray, row: int) -> ValueError:
         """The error of outputs that are no logits or no probabilities."""
@@ -380,6 +425,16 @@ class PredictionFile:
             values=np.round(values[:5].astype("float64"), 6).tolist(),
             sum=round(float(values.sum()), 6),
         )
+
+
+def _of_columns(
+    part: dict[str, np.ndarray], names: Sequence[str], by_row: bool
+) -> np.ndarray:
+    """Rows of the columns of classes, or of the one that has them all."""
+    if len(names) > 1:
+        return np.stack([part[x] for x in names], axis=-1)
+    values = part[names[0]]
+    return values[:, None] if by_row and values.ndim == 1 else values
 
 
 def _cut(rows: Rows, part: slice) -> Rows:

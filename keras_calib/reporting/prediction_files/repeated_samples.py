@@ -12,10 +12,6 @@ __all__ = ["check_apart", "check_ids_apart", "row_keys"]
 _SAME = 0.2
 # Fixed, as keys of different files are compared.
 _SEED = 20
-# Rounded predictions stay in the same cell of a grid. It has so many random
-# directions, and cells so wide, on a sphere of radius 1.
-_DIRECTIONS = 4
-_WIDTHS = (3e-2, 3e-3, 3e-4, 3e-5)
 # Four standard deviations of the square root of a Poisson count.
 _BEYOND_CHANCE = 2.0
 
@@ -26,15 +22,14 @@ def check_apart(keys: dict[str, np.ndarray]) -> None:
     Takes `row_keys` by the flag of their file.
     """
     for (one, first), (two, second) in itertools.combinations(keys.items(), 2):
-        share = max(map(_shared_share, first.T, second.T))
+        share = _shared_share(first, second)
         if share > _SAME:
             raise value_error(
                 "--predictions, --calibration and --selection must be "
                 "different data: what was fitted or chosen on the samples "
                 "that it is judged by looks better than it is",
                 files=(one, two),
-                repeated=f"{100.0 * share:.1f} % of the smaller one at least, "
-                "digits and form aside",
+                repeated=f"{100.0 * share:.1f} % of the smaller one at least",
             )
 
 
@@ -51,21 +46,20 @@ def check_ids_apart(ids: dict[str, np.ndarray]) -> None:
             )
 
 
-def row_keys(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
-    """Numbers uint64 `(n, num_keys)`, equal where predictions are, or nearly.
+def row_keys(outputs: np.ndarray) -> np.ndarray:
+    """Numbers uint64 `(n,)`, equal where predictions are.
 
-    The first is of the values in float32, so that the same predictions have
-    the same keys in files of different formats. The others are of the cells
-    of grids, from coarse to fine, in which the probabilities lie.
+    They are of the values in float32, so that the same predictions have the
+    same keys in files of different formats.
     """
     outputs = np.asarray(outputs).astype("float32", copy=False)
     # 0 and -0 are equal and differ in their bits.
     bits = (outputs.reshape(len(outputs), -1) + np.float32(0.0)).view("uint32")
-    with np.errstate(all="ignore"):
-        places = np.nan_to_num(_places(outputs, from_logits))
-    cells = [np.rint(places / np.float32(width)) for width in _WIDTHS]
-    cells = [cell.astype("int64").view("uint64") for cell in cells]
-    return np.stack([_hashed(x) for x in (bits.astype("uint64"), *cells)], 1)
+    factors = np.random.default_rng(_SEED).integers(
+        0, 2**63, bits.shape[1], "uint64"
+    )
+    # Overflow is wanted: unsigned integers of NumPy count modulo 2**64.
+    return bits.astype("uint64") @ (factors * 2 + 1)
 
 
 def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
@@ -84,32 +78,3 @@ def _shared_share(keys: np.ndarray, others: np.ndarray) -> float:
     )
     by_chance = 2.0 * np.prod(np.sqrt([in_first, in_second]) + _BEYOND_CHANCE)
     return (in_both - by_chance) / max(1, min(len(keys), len(others)))
-
-
-def _places(outputs: np.ndarray, from_logits: bool) -> np.ndarray:
-    """A few numbers for each sample, near where probabilities are near.
-
-    They are of square roots of probabilities, as rounding moves small and
-    large ones alike.
-    """
-    if outputs.shape[-1] == 1:
-        other = np.zeros_like(outputs) if from_logits else 1 - outputs
-        outputs = np.concatenate([other, outputs], axis=-1)
-    rows = outputs.reshape(-1, outputs.shape[-1])
-    if from_logits:
-        roots = np.exp(0.5 * (rows - rows.max(axis=-1, keepdims=True)))
-    else:
-        roots = np.sqrt(np.maximum(rows, 0))
-    random = np.random.default_rng(_SEED)
-    directions = random.normal(size=(rows.shape[-1], _DIRECTIONS))
-    places = roots @ directions.astype("float32")
-    places /= np.linalg.norm(roots, axis=-1, keepdims=True)
-    # An image has one key: the mean over its pixels.
-    return places.reshape(len(outputs), -1, _DIRECTIONS).mean(axis=1)
-
-
-def _hashed(rows: np.ndarray) -> np.ndarray:
-    random = np.random.default_rng(_SEED)
-    factors = random.integers(0, 2**63, rows.shape[1], "uint64") * 2 + 1
-    # Overflow is wanted: unsigned integers of NumPy count modulo 2**64.
-    return rows @ factors

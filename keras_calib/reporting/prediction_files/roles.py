@@ -1,23 +1,73 @@
-"""Which columns of a file hold what: found by names or by the options."""
+"""What columns hold, and which of a file do: by their names or by options."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os.path import commonprefix
 from typing import NamedTuple
 
 from keras_calib.backend.errors import value_error
-from keras_calib.reporting.prediction_files.columns import (
-    check_one_role,
-    check_present,
-)
 
-__all__ = ["Columns", "Roles", "find_roles"]
+__all__ = [
+    "Columns",
+    "ROLES",
+    "Role",
+    "Roles",
+    "check_one_role",
+    "check_present",
+    "find_roles",
+]
 
-# Names by default. Outputs also say whether they are logits.
-_LABELS = ("labels", "label")
-_VOTES = ("votes", "vote", *_LABELS)
-_OUTPUTS = {"logits": True, "logit": True, "probs": False, "prob": False}
-_WEIGHTS = "sample_weight"
-_PREDICTED = ("predicted", "prediction", "pred")
+
+class Role(NamedTuple):
+    """What a column may hold.
+
+    Attributes:
+        names: Its names by default, of which the first that is there counts.
+            With none it is only read where it is asked for.
+        told: What the help of its flag says.
+        kind: `"numbers"`, `"texts"`, or `"gaps"` for texts that may be missing.
+    """
+
+    names: tuple[str, ...]
+    told: str
+    kind: str = "texts"
+
+
+# The flag of a role is its name.
+ROLES = {
+    "labels": Role(
+        ("label", "labels"),
+        "column of the true class or answer, as an id or a name",
+        "gaps",
+    ),
+    "logits": Role(("logits", "logit"), "columns of logits", "numbers"),
+    "probs": Role(("probs", "prob"), "columns of probabilities", "numbers"),
+    "confidence": Role(
+        ("confidence",),
+        "column of the probability of the predicted class",
+        "numbers",
+    ),
+    "score": Role(
+        ("score",), "column of the score, higher for surer", "numbers"
+    ),
+    "correct": Role(
+        ("correct",), "column that says what was right, as 1 or 0", "gaps"
+    ),
+    "predicted": Role(
+        ("predicted", "prediction", "pred"),
+        "column of the predicted class, or of the given answer",
+    ),
+    "accepted": Role(("accepted", "accept"), "column of what was accepted"),
+    "ids": Role(("id", "ids", "request_id"), "column of the ids"),
+    "time": Role(("time", "timestamp"), "column of the time"),
+    "weights": Role(
+        ("sample_weight",),
+        "column of weights; by default sample_weight, if there is one",
+        "numbers",
+    ),
+    "groups": Role((), "column of groups, such as tasks"),
+    "cost": Role(("cost",), "column of what answers cost", "numbers"),
+}
+_VOTES = "votes", "vote", "labels", "label"
 
 
 class Columns(NamedTuple):
@@ -86,6 +136,29 @@ class Roles(NamedTuple):
     votes: Sequence[str] = ()
 
 
+def check_one_role(columns: Iterable[tuple[str, str | None]]) -> None:
+    """Raises ValueError for a column that two options give."""
+    options: dict[str, str] = {}
+    for option, name in columns:
+        if name and name in options:
+            raise value_error(
+                f"`{name}` must be the column of one option; the other needs "
+                "a column of its own",
+                options=[options[name], option],
+            )
+        options[name or ""] = option
+
+
+def check_present(file: str, names: list[str], wanted: Sequence[str]) -> None:
+    """Raises ValueError for names that no column has."""
+    if absent := [x for x in wanted if x not in names]:
+        raise value_error(
+            f"{file} must have the columns that are asked for",
+            absent=absent[:20],
+            columns=names[:20],
+        )
+
+
 def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
     """What the columns `names` of a file are; ValueError if they are not."""
     roles = _found_roles(file, names, columns)
@@ -107,21 +180,25 @@ def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
 
 def _found_roles(file: str, names: list[str], columns: Columns) -> Roles:
     check_present(file, names, [x for x in _single(columns) if x is not None])
-    weights = columns.weights or (_WEIGHTS if _WEIGHTS in names else None)
-    labels = columns.labels or next((x for x in _LABELS if x in names), None)
+    weights, labels, predicted, correct = (
+        getattr(columns, role)
+        or next((x for x in ROLES[role].names if x in names), None)
+        for role in ("weights", "labels", "predicted", "correct")
+    )
     if columns.votes:
         labels = columns.labels or "votes"
     others = (weights, columns.ids)
     given = {"logits": columns.logits, "probs": columns.probs}
     given = {kind: text for kind, text in given.items() if text is not None}
-    wanted = given
+    kinds = {"logits": True, "probs": False}
+    wanted = {text: kind for kind, text in given.items()}
     if not given and columns.confidence is None:
-        wanted = {kind: kind for kind in _OUTPUTS}
-    found = {
-        kind: outputs
-        for kind, text in wanted.items()
+        wanted = {x: kind for kind in kinds for x in ROLES[kind].names}
+    found = [
+        (kinds[kind], outputs)
+        for text, kind in wanted.items()
         if (outputs := _class_columns(file, names, text, columns.class_names))
-    }
+    ]
     if given and not found:
         ((kind, text),) = given.items()
         raise value_error(
@@ -134,21 +211,17 @@ def _found_roles(file: str, names: list[str], columns: Columns) -> Roles:
         )
     # With logits and probabilities in one file, neither is taken by chance.
     if len(found) == 1 and labels:
-        ((kind, (outputs, classes)),) = found.items()
-        read = outputs, _OUTPUTS[kind], False, None, *others, classes
+        ((is_logits, (outputs, classes)),) = found
+        read = outputs, is_logits, False, None, *others, classes
         votes = _vote_columns(file, names, columns, classes)
         return Roles(labels, *read, votes)
     confidence = columns.confidence or "confidence"
-    predicted = columns.predicted or next(
-        (x for x in _PREDICTED if x in names), None
-    )
-    correct = columns.correct or "correct"
     if not found and confidence in names and not columns.votes:
         records = [confidence], False, True
         classes = columns.class_names
         if columns.correct is None and predicted and labels:
             return Roles(labels, *records, predicted, *others, classes)
-        if correct in names:
+        if correct is not None:
             return Roles(correct, *records, None, *others, None)
     raise value_error(
         f"{file} must have `label` or `labels`, and either `logits` or "

@@ -109,18 +109,20 @@ def test_runs_go_on_where_the_last_ended(tmp_path, capsys):
     ]
     watched = ("--risk=0.1", "--coverage=0.5,0.9", "--tolerance=0.02")
     code, shown = said(
-        capsys, f"--log={logs[0]}", f"--labels={late[0]}", state, *watched
+        capsys, f"--log={logs[0]}", f"--late-labels={late[0]}", state, *watched
     )
     assert code == 0 and "No alarm." in shown and "0 answers wait" in shown
     kept = (tmp_path / "s.npz").read_bytes()
-    for again in (f"--log={logs[0]}", f"--labels={late[0]}"):
+    for again in (f"--log={logs[0]}", f"--late-labels={late[0]}"):
         code, shown = said(capsys, again, state)
         assert code == 1 and "repeated=" in shown
         assert ("give each log once" in shown) == again.startswith("--log")
     assert (tmp_path / "s.npz").read_bytes() == kept
     assert said(capsys, f"--log={logs[1]}", state)[0] == 3
-    assert said(capsys, f"--labels={late[1]}", state)[0] == 3
-    code, shown = said(capsys, f"--labels={late[1]}", state, "--unknown=skip")
+    assert said(capsys, f"--late-labels={late[1]}", state)[0] == 3
+    code, shown = said(
+        capsys, f"--late-labels={late[1]}", state, "--unknown=skip"
+    )
     assert code == 3 and "labels of" in shown and "were left out" in shown
     wanted = Monitor(
         risk=0.1, coverage=(0.5, 0.9), tolerance=0.02, max_waiting=100_000

@@ -57,28 +57,10 @@ def test_the_command_reads_logs_of_the_predicted_class(tmp_path, asked):
     rows = zip(confidence, correct, strict=True)
     text = "".join(f"{c},{k}\n" for c, k in rows)
     path.write_text(f"confidence,correct\n{text}")
-    for target in ("risk", "ece"):
-        assert main(["plan", f"--pilot={path}", f"--{target}=0.2", *QUICK]) == 0
-        given = asked.pop()
-        found = given.pop("pilot")
-        np.testing.assert_allclose(found, (confidence, correct), rtol=1e-6)
-        assert given[target] == 0.2
-
-
-def test_the_command_compares_two_files_of_the_same_labels(tmp_path, capsys):
-    labels, logits = noisy_predictions(400)
-    noise = np.random.default_rng(1).normal(size=logits.shape)
-    other = logits + noise
-    one = write_file(tmp_path / "a.npz", labels, logits=logits)
-    two = write_file(tmp_path / "b.npz", labels, logits=other)
-    given = ["plan", f"--pilot={one}", f"--pilot={two}", "--compare=0.05"]
-    assert main([*given, "--quiet"]) == 0
-    right = [x.argmax(-1) == labels for x in (logits, other)]
-    expected = kc.plan(compare=0.05, pilot=right)
-    assert capsys.readouterr().out == f"{expected}\n"
-    write_file(tmp_path / "b.npz", labels[::-1], logits=other)
-    assert main([*given, "--quiet"]) == 1
-    assert "the same labels" in capsys.readouterr().err
+    assert main(["plan", f"--pilot={path}", "--risk=0.2", *QUICK]) == 0
+    (given,) = asked
+    np.testing.assert_allclose(given["pilot"], (confidence, correct), rtol=1e-6)
+    assert given["risk"] == 0.2
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "svg", "png"])
@@ -107,21 +89,14 @@ def test_the_command_writes_files(tmp_path, capsys, monkeypatch, planned, kind):
 @pytest.mark.parametrize(
     ("given", "code", "message"),
     [
-        (("--accuracy=0.9",), 2, "One of --risk, --ece and --compare"),
-        (
-            ("--risk=0.1",),
-            2,
-            "needs 1 --pilot, or --accuracy. Received: --pilot=[]",
-        ),
+        (("--accuracy=0.9",), 2, "--risk must be given"),
+        (("--risk=0.1",), 2, "One of --pilot and --accuracy must be given"),
         (("--risk=2", "--accuracy=0.9"), 2, "--risk must be a number"),
         (("--risk=0.1", "--pilot=x", "--accuracy=0.9"), 2, "exclude"),
-        (("--compare=0.1", "--pilot=x.npz"), 2, "needs 2 --pilot"),
         (("--risk=0.1", "--accuracy=0.9", "--out=o.doc"), 2, "--out must"),
-        (("--ece=0.1", "--accuracy=0.9", "--out=o.png"), 2, "--out must"),
         (("--risk=0.1", "--pilot=absent.npz"), 1, "error: --pilot=absent.npz"),
         # Without a pilot no file can be at fault.
         (("--risk=0.001", "--accuracy=0.9", *QUICK), 2, "--max-samples must"),
-        (("--compare=0.02", "--disagreement=0.01"), 2, "must not exceed"),
         (("--risk=0.1", "--pilot=x", "--max-samples=0"), 2, "--max-samples"),
     ],
 )

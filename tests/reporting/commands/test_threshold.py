@@ -7,6 +7,7 @@ import pytest
 
 import keras_calib as kc
 from keras_calib.reporting.command_line import main
+from keras_calib.reporting.prediction_files.reader import PredictionFile
 
 
 def answers(count=2000, seed=0, gap=0.15):
@@ -74,7 +75,7 @@ def test_python_and_the_monitor_apply_the_file(tmp_path, capsys):
     # Groups have thresholds of their own; other groups get no answer.
     names = np.where(np.arange(2000) % 2, "odd", "even")
     log = write(tmp_path / "log.csv", c, correct, task=names)
-    given = "--group=task", "--risk=0.3", f"--out={out}"
+    given = "--groups=task", "--risk=0.3", f"--out={out}"
     assert run(f"--log={log}", *given) == 0
     rule = kc.load_threshold(out)
     accept = rule(c, names)["accept"]
@@ -140,7 +141,7 @@ def test_groups_have_thresholds_of_their_own(tmp_path, capsys):
     tasks = np.array(["law", "code"])[np.arange(2000) % 2]
     log = write(tmp_path / "log.csv", confidence, correct, task=tasks)
     out = tmp_path / "threshold.json"
-    given = f"--log={log}", "--risk=0.3", "--group=task", f"--out={out}"
+    given = f"--log={log}", "--risk=0.3", "--groups=task", f"--out={out}"
     assert run(*given) == 0
     expected = kc.choose_group_thresholds(
         confidence, correct, tasks, risk=0.3, delta=0.05
@@ -201,13 +202,13 @@ ROW = '{"confidence":0.9,"label":1,"predicted":%s}'
         (
             "a.csv",
             ["confidence,correct,x,y", *["0.9,1,a,b"] * 50],
-            ["--label=x", "--predicted=y"],
+            ["--labels=x", "--predicted=y"],
             "50 answers, of which 100.00% are",
         ),
         (
             "a.csv",
             ["confidence,correct,x,y", "0.9,1,a,b"],
-            ["--correct=correct", "--label=x", "--predicted=y"],
+            ["--correct=correct", "--labels=x", "--predicted=y"],
             "--correct exc",
         ),
         (
@@ -239,13 +240,16 @@ def test_a_log_says_no_more_than_it_holds(
     assert words in shown.out + shown.err
 
 
-def test_classes_that_no_page_can_hold_are_refused(tmp_path, capsys):
+def test_classes_are_compared_as_they_are_spelt(tmp_path, capsys):
     log = tmp_path / "log.csv"
-    for value in ("inf", 2**53):
-        rows = ["confidence,label,predicted", *[f"0.9,{value},{value}"] * 9]
+    for label, value in (("1.0", 1), (2**70, 2**70), ("inf", "inf")):
+        rows = ["confidence,label,predicted", *[f"0.9,{label},{value}"] * 9]
         log.write_text("\n".join(rows))
-        assert main(["report", f"--predictions={log}", "--out=a.html"]) == 1
-        assert "`label` must be class ids below a mi" in capsys.readouterr().err
+        (part,) = PredictionFile(log).batches(100)
+        assert part.labels.tolist() == [1] * 9
+    log.write_text("confidence,label,predicted\n0.9,-1,0\n")
+    assert main(["report", f"--predictions={log}", "--out=a.html"]) == 1
+    assert "`label` must hold class ids >= 0" in capsys.readouterr().err
 
 
 def test_an_empty_cell_is_no_class(tmp_path, capsys):
@@ -277,13 +281,13 @@ def test_an_empty_cell_is_no_class(tmp_path, capsys):
         (["--risk=0.1", "--calibrator=beta"], 2, "needs --calibration"),
         (["--risk=0.1", "--calibration=log.csv"], 2, "different answers"),
         (["--risk=0.001"], 1, "--log=log.csv: No threshold is certified"),
-        (["--risk=0.1", "--group=task"], 1, "absent=['task']"),
+        (["--risk=0.1", "--groups=task"], 1, "absent=['task']"),
         (["--risk=0.1", "--confidence=score"], 1, "confidence` must be in"),
         (["--risk=0.1", "--correct=shares"], 1, "for example by grade >="),
         (["--risk=0.1", "--ids=correct"], 1, "`id` must be there once"),
         (["--risk=0.1", "--calibration=same.csv", "--ids=id"], 1, "same"),
         (["--risk=0.1", "--calibration=falls.csv"], 1, "must rise"),
-        (["--risk=0.1", "--calibration=."], 1, "one of these or .jsonl"),
+        (["--risk=0.1", "--calibration=."], 1, "must end in .npz, .csv"),
     ],
 )
 def test_the_command_refuses(

@@ -129,7 +129,7 @@ def test_faulty_labels_are_refused_in_words(tmp_path, capsys, content, words):
     log.write_text(f"{HEAD}\na,0.5,1,")
     labels.write_text(content)
     code, shown = said(
-        capsys, f"--log={log}", f"--labels={labels}", "--risk=0.1"
+        capsys, f"--log={log}", f"--late-labels={labels}", "--risk=0.1"
     )
     assert code == 1 and words in shown, shown
 
@@ -138,7 +138,12 @@ def test_a_log_without_a_line_has_no_answers(tmp_path, capsys):
     log, labels = tmp_path / "log.jsonl", tmp_path / "labels.jsonl"
     log.write_text("")
     labels.write_text("")
-    given = f"--log={log}", f"--labels={labels}", "--risk=0.1", "--ids=name"
+    given = (
+        f"--log={log}",
+        f"--late-labels={labels}",
+        "--risk=0.1",
+        "--ids=name",
+    )
     code, shown = said(capsys, *given)
     assert code == 0 and "0 answers, 0 accepted" in shown
 
@@ -156,7 +161,7 @@ def test_whole_floats_are_ids_as_integers_are(tmp_path, capsys):
     log, labels = tmp_path / "log.csv", tmp_path / "labels.npz"
     log.write_text("id,confidence,accepted\n1,0.9,1\n2,0.9,1")
     np.savez(labels, id=np.array([1.0, 2.0]), correct=np.ones(2, int))
-    given = f"--log={log}", f"--labels={labels}", "--risk=0.1"
+    given = f"--log={log}", f"--late-labels={labels}", "--risk=0.1"
     code, shown = said(capsys, *given)
     assert code == 0 and "2 labels, 2 of accepted answers" in shown
 
@@ -172,5 +177,5 @@ def test_a_damaged_file_is_that_of_its_option(tmp_path, capsys):
 def test_labels_without_predictions_are_none(tmp_path, capsys):
     log = tmp_path / "log.csv"
     log.write_text("id,confidence,accepted,truth\na,0.9,1,x")
-    code, shown = said(capsys, f"--log={log}", "--label=truth", "--risk=0.1")
+    code, shown = said(capsys, f"--log={log}", "--labels=truth", "--risk=0.1")
     assert code == 1 and "must have a column `predicted`" in shown

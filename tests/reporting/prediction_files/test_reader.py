@@ -1,11 +1,12 @@
 """Files of predictions in every format, and what is wrong with some."""
 
+import json
+
 import numpy as np
 import pytest
 from noisy_predictions import noisy_predictions, softmax
 from report_pages import write_file
 
-import keras_calib as kc
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.reporting.prediction_files.reader import PredictionFile, Rows
 from keras_calib.reporting.prediction_files.roles import Columns
@@ -150,9 +151,7 @@ def test_one_column_of_a_table_is_the_second_of_two_classes(tmp_path):
 
 @pytest.mark.parametrize("form", ["correct", "predicted", "named"])
 @pytest.mark.parametrize("ending", [".npz", ".csv", ".parquet"])
-def test_top1_records_have_the_metrics_of_all_probabilities(
-    tmp_path, form, ending
-):
+def test_top1_records_are_confidence_and_correctness(tmp_path, form, ending):
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
@@ -178,10 +177,8 @@ def test_top1_records_have_the_metrics_of_all_probabilities(
     file = PredictionFile(path)
     rows = file.read()
     assert file.top1 and not file.from_logits
-    for metric in (kc.ece, kc.adaptive_ece, kc.aurc, kc.failure_auroc):
-        expected = metric(labels, probs)
-        found = metric(rows.labels, rows.outputs)
-        np.testing.assert_allclose(found, expected, rtol=1e-9)
+    np.testing.assert_array_equal(rows.labels, predicted == labels)
+    np.testing.assert_allclose(rows.outputs, probs.max(-1), rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +328,7 @@ def test_a_column_that_two_options_give_is_refused(records, kind):
 def test_classes_may_be_groups_too(records, kind):
     columns = Columns(groups=["label", "predicted"], ids="label")
     rows = PredictionFile(records / f"t{kind}", columns).read()
-    np.testing.assert_array_equal(rows.labels, [0, 1, 1])
+    np.testing.assert_array_equal(rows.labels, [1, 1, 0])
     assert rows.groups.tolist() == [["0", "0"], ["1", "1"], ["1", "0"]]
     named = columns._replace(class_names=["no", "yes"])
     assert PredictionFile(records / f"t{kind}", named).read().groups is not None
@@ -342,18 +339,46 @@ def test_an_answer_is_not_right_because_it_is_itself(records, kind):
     path = records / f"t{kind}"
     for columns, options in (
         ({"score": "correct"}, ("score", "correct")),
-        ({"confidence": "label"}, ("confidence", "label")),
-        ({"label": "predicted", "predicted": "predicted"}, ("label", "pred")),
+        ({"confidence": "label"}, ("confidence", "labels")),
+        ({"labels": "predicted", "predicted": "predicted"}, ("labels", "pred")),
     ):
         with pytest.raises(ValueError, match=f"{options[0]}', '--{options[1]}"):
             AnswerLog(path, columns)
     # A confidence is a score, and a group may be anything.
-    columns = {"score": "confidence", "group": "predicted", "ids": "predicted"}
+    columns = {"score": "confidence", "groups": "predicted", "ids": "predicted"}
     (part,) = AnswerLog(path, {**columns, "correct": "predicted"}).parts()
     assert part.score.tolist() == part.confidence.tolist() == [0.9, 0.75, 1.0]
     assert [*map(str, part.group)] == part.ids == ["0", "1", "0"]
     # An option takes a column away from the name that it would be found by.
-    log = AnswerLog(path, {"label": "correct", "predicted": "label"})
+    log = AnswerLog(path, {"labels": "correct", "predicted": "label"})
     (part,) = log.parts()
     assert "correct" not in log.has
     assert part.labels.tolist() == [0, 1, 0]
+
+
+def test_lines_of_json_hold_the_same(tmp_path):
+    labels, logits = noisy_predictions(30, 3)
+    rows = [
+        {"label": k, "logits": z, "id": f"{i}.0", "site": i % 2}
+        for i, (k, z) in enumerate(
+            zip(labels.tolist(), logits.tolist(), strict=True)
+        )
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    columns = Columns(ids="id", groups=["site"])
+    file = PredictionFile(path, columns)
+    read = file.read()
+    assert (file.num_rows, file.from_logits) == (30, True)
+    np.testing.assert_array_equal(read.labels, labels)
+    np.testing.assert_allclose(read.outputs, logits, rtol=1e-6)
+    assert read.ids[3] == "3.0" and read.groups[3].tolist() == ["1"]
+    for changed, words in (
+        ({"logits": [1.0]}, "lists of one length in every row. .* row=31"),
+        ({"logits": "x"}, "lists of one length in every row. .* row=31"),
+        ({"label": None}, "`label` must have a value in every row. .* row=31"),
+    ):
+        lines = [*rows, {**rows[0], **changed}]
+        path.write_text("\n".join(map(json.dumps, lines)))
+        with pytest.raises(ValueError, match=words):
+            PredictionFile(path, columns).read()

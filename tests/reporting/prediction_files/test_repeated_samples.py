@@ -27,5 +27,5 @@ def test_samples_that_are_independent_are_apart(trials):
             probs = softmax(logits)
             if random.random() < 0.3:
                 probs = probs.round(3)
-            keys[name] = row_keys(probs, False)
+            keys[name] = row_keys(probs)
         check_apart(keys)

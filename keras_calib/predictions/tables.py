@@ -1,8 +1,14 @@
-"""Columns by name from `.npz`, `.csv`, `.tsv` and `.parquet` files."""
+"""Tables of any form: `.npz`, `.csv`, `.tsv`, `.parquet` and `.jsonl` files.
+
+A table gives its columns by name, piece by piece, and says of a value that
+breaks a rule where it stands. Nothing here needs Keras.
+"""
 
 import contextlib
 import csv
 import importlib
+import itertools
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import path_of
+from keras_calib.backend.files import each_once, path_of
 from keras_calib.backend.npz import NpzFile, reading_npz
 
-__all__ = ["ColumnFile", "check_one_role", "check_present", "plain"]
+__all__ = ["Table", "plain"]
 
-_ENDINGS = (".npz", ".csv", ".tsv", ".parquet")
+_ENDINGS = (".npz", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 _SEPARATORS = ",;\t|"
 # A table is read by so many rows, and parquet through a buffer of so many
 # bytes: by default pyarrow holds all rows that were written together.
@@ -24,7 +30,7 @@ _ROWS = 4096
 _BYTES = {"buffer_size": 2**20, "pre_buffer": False}
 
 
-class ColumnFile:
+class Table:
     """A file whose columns have names, read piece by piece.
 
     Pickled arrays are refused. Rows of errors count from 1, without the line
@@ -35,10 +41,11 @@ class ColumnFile:
 
     Attributes:
         path: Path of the file.
-        names: Names of its columns, in order.
+        names: Names of its columns, in order. In a `.jsonl` file, which has
+            one JSON object in each line, those of all lines.
         num_rows: Number of rows, None if only reading tells.
-        is_table: Whether columns have one value, or one list, for each row;
-            else they are arrays of any shape.
+        is_arrays: Whether columns are arrays of any shape; else they have one
+            value, or one list, for each row.
         is_typed: Whether the file says what kind of values a column has.
     """
 
@@ -55,12 +62,12 @@ class ColumnFile:
         self._length: dict[str, int] = {}
         if self._kind not in _ENDINGS:
             raise value_error(
-                "a file of predictions must end in .npz, .csv, .tsv or "
-                ".parquet, and a log of answers in one of these or .jsonl",
+                "a file must end in .npz, .csv, .tsv, .parquet or .jsonl",
                 file=str(path),
             )
-        self.is_table = self._kind != ".npz"
-        self.is_typed = self._kind in (".npz", ".parquet")
+        self.is_arrays = self._kind == ".npz"
+        self._is_lines = self._kind in (".jsonl", ".ndjson")
+        self.is_typed = self._kind not in (".csv", ".tsv")
         with self._readable():
             self.names = self._open()
         if twice := {x for x in self.names if self.names.count(x) > 1}:
@@ -71,7 +78,7 @@ class ColumnFile:
 
     def array(self, name: str) -> np.ndarray | None:
         """A whole array of an `.npz` file, or None."""
-        if self.is_table or name not in self.names:
+        if not self.is_arrays or name not in self.names:
             return None
         if name not in self._arrays:
             with self._readable(), self._npz() as file:
@@ -80,9 +87,9 @@ class ColumnFile:
 
     def parts(
         self,
-        texts: Sequence[str],
-        numbers: Sequence[str],
-        others: Sequence[str],
+        texts: Sequence[str] = (),
+        numbers: Sequence[str] = (),
+        others: Sequence[str] = (),
         gaps: Sequence[str] = (),
     ) -> Iterator[dict[str, np.ndarray]]:
         """The columns asked for, piece by piece.
@@ -99,13 +106,11 @@ class ColumnFile:
                 for x in names
             }
             for name in numbers:
-                if read[name].dtype.kind not in "biuf":
-                    raise self.bad_value(
-                        name,
-                        "must hold numbers, or lists of one length, in every "
-                        "row",
-                    )
+                read[name] = self._numbers(read[name], name, start)
             for name in (*texts, *others):
+                if name in others and {*map(type, read[name])} <= {int, float}:
+                    # Class ids of JSON.
+                    read[name] = np.array(read[name].tolist())
                 if name in texts or read[name].dtype.kind in "OU":
                     read[name] = self._texts(read[name], name, start)
             yield read
@@ -136,7 +141,8 @@ class ColumnFile:
                 error=str(error),
             ) from error
         except Exception as error:
-            if not self.is_table and isinstance(error, ValueError):
+            known = self.is_arrays or self._is_lines
+            if known and isinstance(error, ValueError):
                 raise
             raise self._bad_cell(numbers) or value_error(
                 self._form, error=str(error)
@@ -145,7 +151,7 @@ class ColumnFile:
     @property
     def _form(self) -> str:
         form = f"{self.path.name} must be a readable {self._kind} file"
-        return form + " of plain arrays" * (not self.is_table)
+        return form + " of plain arrays" * self.is_arrays
 
     def _open(self) -> list[str]:
         """The names of the columns."""
@@ -153,7 +159,15 @@ class ColumnFile:
             with _pyarrow("parquet").ParquetFile(self.path) as file:
                 self.num_rows = file.metadata.num_rows
                 return file.schema_arrow.names
-        if self.is_table:
+        if self._is_lines:
+            # All lines: what few have, such as labels, may come late.
+            found: dict[str, None] = {}
+            self.num_rows = 0
+            for record in self._records():
+                found.update(dict.fromkeys(record))
+                self.num_rows += 1
+            return [*found]
+        if not self.is_arrays:
             if self._separator is None:
                 with open(self.path, encoding="utf-8-sig") as file:
                     head = file.readline()
@@ -187,7 +201,12 @@ class ColumnFile:
     def _parts(
         self, texts: Sequence[str], numbers: Sequence[str], names: Sequence[str]
     ) -> Iterator[Any]:
-        if not self.is_table:
+        if self._is_lines:
+            with self._readable():
+                records = self._records()
+                while block := [*itertools.islice(records, _ROWS)]:
+                    yield {k: _listed(x.get(k) for x in block) for k in names}
+        elif self.is_arrays:
             arrays: dict[str, Any] = {name: self.array(name) for name in names}
             # At least one part, so that the reader can refuse an empty file.
             size = max(len(np.atleast_1d(x)) for x in arrays.values())
@@ -207,6 +226,21 @@ class ColumnFile:
                 self._open_csv(types, names) as reader,
             ):
                 yield from reader
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        """The objects of a file that has one in each line."""
+        with open(self.path, encoding="utf-8") as file:
+            for row, line in enumerate(file):
+                record: Any = None
+                with contextlib.suppress(ValueError, RecursionError):
+                    record = json.loads(line, object_pairs_hook=each_once)
+                if not isinstance(record, dict):
+                    raise value_error(
+                        f"{self.path.name} must have one JSON object in each "
+                        "line, and each name once",
+                        line=row + 1,
+                    )
+                yield record
 
     def _bad_cell(self, numbers: Sequence[str]) -> ValueError | None:
         """The error of the first cell of a text file that is none, or None."""
@@ -241,19 +275,38 @@ class ColumnFile:
 
     def _values(self, column: Any, name: str, start: int) -> np.ndarray:
         """A column as an array; ValueError if a value is missing."""
-        if isinstance(column, np.ndarray):
-            return column
-        if column.null_count:
-            (gaps,) = np.nonzero(column.is_null().to_numpy(False))
+        gaps, values = np.zeros(0, bool), column
+        if not isinstance(column, np.ndarray):
+            gaps = column.is_null().to_numpy(False)
+            values = column.to_numpy(zero_copy_only=False)
+        elif self._is_lines and column.dtype == object:
+            gaps = np.array([_is_missing(x) for x in column])
+        if gaps.any():
             raise self.bad_value(
                 name,
                 "must have a value in every row",
-                start + int(gaps[0]),
+                start + int(gaps.argmax()),
                 value=None,
             )
-        values = column.to_numpy(zero_copy_only=False)
-        if len(values) and isinstance(values[0], np.ndarray):
+        of_lists = values.dtype == object and len(values)
+        if of_lists and isinstance(values[0], np.ndarray | list):
             return self._stacked(values, name, start)
+        return values
+
+    def _numbers(self, values: np.ndarray, name: str, start: int) -> np.ndarray:
+        """Values that are numbers; ValueError if one is not."""
+        if values.dtype == object and self._is_lines:
+            for row, value in enumerate(values):
+                if type(value) not in (int, float):
+                    raise self.bad_value(
+                        name, "must hold numbers", start + row, value=value
+                    )
+            return values.astype("float64")
+        if values.dtype.kind not in "biuf":
+            raise self.bad_value(
+                name,
+                "must hold numbers, or lists of one length, in every row",
+            )
         return values
 
     def _texts(self, values: np.ndarray, name: str, start: int) -> np.ndarray:
@@ -270,25 +323,29 @@ class ColumnFile:
         if values.dtype.kind == "f":
             # 1.0 is the same name as 1.
             return np.array([plain(x) for x in values.flat], str)
+        if values.dtype == object:
+            values = np.array([*map(str, values)], str)
         return np.char.strip(values.astype(str))
 
     def _stacked(self, values: np.ndarray, name: str, start: int) -> np.ndarray:
         """Lists of one length as an array."""
         self._length.setdefault(name, len(values[0]))
         for row, value in enumerate(values):
-            if len(value) != self._length[name]:
+            if np.size(value) != self._length[name]:
                 raise self.bad_value(
                     name,
                     "must hold lists of one length in every row",
                     start + row,
-                    length=len(value),
+                    length=np.size(value),
                     length_before=self._length[name],
                 )
         return np.stack([*values])
 
     def _type(self, name: str) -> str:
         """What a column holds, in the words of its format."""
-        if not self.is_table:
+        if self._is_lines:
+            return "values of JSON"
+        if self.is_arrays:
             with self._npz() as file:
                 return str(file.form(name)[0])
         if self._kind == ".parquet":
@@ -303,42 +360,29 @@ def plain(value: Any) -> str:
     return re.sub(r"^(-?\d+)\.0+$", r"\1", str(value).strip())
 
 
-def check_one_role(columns: Iterable[tuple[str, str | None]]) -> None:
-    """Raises ValueError for a column that two options give."""
-    options: dict[str, str] = {}
-    for option, name in columns:
-        if name and name in options:
-            raise value_error(
-                f"`{name}` must be the column of one option; the other needs "
-                "a column of its own",
-                options=[options[name], option],
-            )
-        options[name or ""] = option
-
-
-def check_present(file: str, names: list[str], wanted: Sequence[str]) -> None:
-    """Raises ValueError for names that no column has."""
-    if absent := [x for x in wanted if x not in names]:
-        raise value_error(
-            f"{file} must have the columns that are asked for",
-            absent=absent[:20],
-            columns=names[:20],
-        )
-
-
 def _filled(column: Any, has_gaps: bool) -> Any:
     """A column as texts, empty where a value is missing: null or NaN."""
     if not has_gaps:
         return column
-    if not isinstance(column, np.ndarray):
-        values = column.to_pylist()
-        return np.array(
-            ["" if x is None or x != x else str(x) for x in values], str
-        )
+    if not isinstance(column, np.ndarray) or column.dtype == object:
+        values = column.tolist()
+        return np.array(["" if _is_missing(x) else str(x) for x in values], str)
     texts = column.astype(str)
     if column.dtype.kind in "fmM":
         texts[np.isnan(column)] = ""
     return texts
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def _listed(values: Iterable[Any]) -> np.ndarray:
+    """Values of JSON, which may be lists, in an array of one axis."""
+    found = [*values]
+    array = np.empty(len(found), object)
+    array[:] = found
+    return array
 
 
 def _pyarrow(module: str) -> Any:

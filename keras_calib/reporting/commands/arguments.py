@@ -1,0 +1,76 @@
+"""The form of a command: its texts, flags, checks and work.
+
+Nothing here needs Keras or NumPy: help and errors of usage come at once.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from keras_calib.backend.errors import value_error
+from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.prediction_files.roles import ROLES
+
+__all__ = ["Command", "Options", "check_shares", "columns", "flags"]
+
+# What follows a flag, by its name in the help; others are texts.
+_TYPES = {"SHARE": float, "N": int, "ID": int}
+# Flags, with the name of what follows, and their help or what argparse takes.
+Options = dict[str, str | dict[str, Any]]
+
+
+class Command(NamedTuple):
+    """A command of `keras-calib`.
+
+    Attributes:
+        description: What its help says first.
+        examples: What its help says last.
+        words: How errors call the library's arguments here.
+        options: Its flags, by the title of their group or "".
+        check: Raises ValueError for arguments that are wrong, alone or
+            together.
+        run: Does the work; may return an exit code.
+    """
+
+    description: str
+    examples: str
+    words: dict[str, str]
+    options: dict[str, Options]
+    check: Callable[[argparse.Namespace], None]
+    run: Callable[[argparse.Namespace, Progress], int | None]
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Gives a parser the flags of the command."""
+        for title, arguments in self.options.items():
+            group = parser.add_argument_group(title) if title else parser
+            for flag, told in arguments.items():
+                name, *value = flag.split()
+                given: dict[str, Any] = {"metavar": value[0]} if value else {}
+                given |= {"type": _TYPES.get(*value)} if value else {}
+                given |= {"help": told} if isinstance(told, str) else told
+                group.add_argument(name, **given)
+
+
+def columns(*roles: str, **told: str) -> Options:
+    """The flags of columns: they and their help are the same in all commands.
+
+    What is `told` takes the place of the help of `ROLES`.
+    """
+    return {f"--{x} NAME": told.get(x, ROLES[x].told) for x in roles}
+
+
+def flags(*names: str) -> dict[str, str]:
+    """The flags of arguments that are called as in the library."""
+    return {name: f"--{name.replace('_', '-')}" for name in names}
+
+
+def check_shares(given: argparse.Namespace, names: Iterable[str]) -> None:
+    """Raises ValueError for a share out of (0, 1); a coverage may be 1."""
+    for name in names:
+        share = getattr(given, name)
+        most = share == 1.0 and name == "coverage"
+        if share is not None and not (0.0 < share < 1.0 or most):
+            raise value_error(
+                f"`{name}` must be a number between 0 and 1, such as 0.05",
+                **{name: share},
+            )
