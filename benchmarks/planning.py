@@ -63,7 +63,7 @@ def power_table(fits, seed):
             half = 0.5 * Truth(of, limit).best
             for n in SIZES:
                 predicted = certified_coverage(
-                    known, n, limit, DELTA, "ltt", 4000, rng
+                    known, n, limit, DELTA, 4000, rng
                 )
                 seen = simulated(of, n, limit, fits, rng)
                 row = [name, limit, f"{n:,}"]
@@ -156,7 +156,7 @@ def pilot_table(num_pilots, seed):
 
 
 def _coverages(known, n, limit, rng):
-    return certified_coverage(known, n, limit, DELTA, "ltt", 2000, rng)
+    return certified_coverage(known, n, limit, DELTA, 2000, rng)
 
 
 def run(fits, num_pilots, seed):
