@@ -5,18 +5,13 @@ repairs, judges and serves a model after training. Everything public is
 importable from here, and from the package where it lives.
 """
 
-import importlib
+from typing import TYPE_CHECKING
 
-from keras_calib.reporting.command_line import runs_as_command
+from keras_calib.backend.late import Whole
+from keras_calib.inputs import config as config
 from keras_calib.version import __version__
 
-__all__ = ["__version__"]
-
-# The command imports by itself what it needs: its help comes without Keras,
-# whose import takes seconds.
-if not runs_as_command():
-    # First, so that no module waits for it.
-    importlib.import_module("keras")
+if TYPE_CHECKING:
     from keras_calib import (
         calibrators,
         data,
@@ -40,7 +35,6 @@ if not runs_as_command():
     from keras_calib.ensembles import *
     from keras_calib.exporting import *
     from keras_calib.functional import *
-    from keras_calib.inputs import config as config
     from keras_calib.labels import *
     from keras_calib.losses import *
     from keras_calib.metrics import *
@@ -51,6 +45,7 @@ if not runs_as_command():
     from keras_calib.text import *
     from keras_calib.training import *
 
+    __all__ = ["__version__"]
     __all__ += calibrators.__all__
     __all__ += data.__all__
     __all__ += detection.__all__
@@ -66,3 +61,14 @@ if not runs_as_command():
     __all__ += selection.__all__
     __all__ += text.__all__
     __all__ += training.__all__
+
+else:
+    # All at once where Keras is there, else when it comes or a name is used.
+    # Help of the command, and what handles records, do without Keras.
+    __getattr__, __dir__ = Whole(
+        __name__,
+        *("calibrators", "data", "detection", "ensembles"),
+        *("exporting", "functional", "labels", "losses", "metrics"),
+        *("monitoring", "plots", "reporting", "selection", "text", "training"),
+        of_records=("exporting", "monitoring", "reporting", "selection"),
+    ).hooks()

@@ -27,7 +27,8 @@ def host_array(x: Any) -> np.ndarray | None:
     else:
         import tensorflow as tf
 
-        x = tf.convert_to_tensor(x)
+        # A variable is no tensor.
+        x = x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x)
         local = "CPU" in x.device
     try:
         return np.asarray(x) if local else None

@@ -1,11 +1,14 @@
 """Imports at first use: a command may do without Keras, which takes seconds."""
 
 import importlib
+import importlib.abc
+import importlib.util
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["keras_module", "late_names"]
+__all__ = ["Whole", "keras_module", "late_names"]
 
 
 class _Late:
@@ -26,8 +29,7 @@ class _Late:
 def keras_module(name: str) -> Any:
     """The module, if Keras is loaded; else one that loads it at its first use.
 
-    `import keras_calib` loads Keras first, so that only a command that needs no
-    Keras gets the latter.
+    Records are handled without Keras, also where it is not installed.
     """
     if "keras" in sys.modules:
         return importlib.import_module(name)
@@ -57,3 +59,109 @@ def late_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
         return found
 
     return imported
+
+
+class Whole(importlib.abc.MetaPathFinder):
+    """The names of all packages, at the top of the one that holds them.
+
+    Keras finds the classes of a file among those that are registered, and
+    imports nothing for it. So all packages are imported as soon as Keras is,
+    whoever imports it: before this package, after it, or one of its modules.
+    In the last case they are when that module is complete.
+
+    Args:
+        top: Name of the package that holds them.
+        *packages: Names of the packages.
+        of_records: Those of them that have names which do without Keras.
+    """
+
+    def __init__(self, top: str, *packages: str, of_records: tuple[str, ...]):
+        self._top, self._module = top, sys.modules[top]
+        self._packages, self._of_records = packages, of_records
+        self._is_complete = False
+
+    def hooks(self) -> tuple[Callable, Callable]:
+        """`__getattr__` and `__dir__` of the package that holds them."""
+        whole = self
+
+        class Package(types.ModuleType):
+            """A module that looks whether Keras came with a part of it."""
+
+            def __setattr__(self, name: str, value: Any) -> None:
+                super().__setattr__(name, value)
+                # So Python ends the import of a package within this one.
+                if isinstance(value, types.ModuleType):
+                    whole.complete()
+
+        if "keras" in sys.modules:
+            self.complete()
+        else:
+            self._module.__class__ = Package
+            sys.meta_path.insert(0, self)
+        return self._attribute, self._names
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Where Keras is, with a look at its end; None for all else."""
+        if name != "keras":
+            return None
+        sys.meta_path.remove(self)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.meta_path.insert(0, self)
+        loader: Any = spec and spec.loader
+        if loader is not None:
+            load = loader.exec_module
+
+            def load_both(module: types.ModuleType) -> None:
+                load(module)
+                self.complete()
+
+            loader.exec_module = load_both
+        return spec
+
+    def complete(self) -> None:
+        """Imports all packages, if Keras is there and none is half imported."""
+        within = [x for x in sys.modules if x.startswith(f"{self._top}.")]
+        if self._is_complete or any(map(_is_half_imported, within)):
+            return
+        if "keras" not in sys.modules or "keras.saving" not in sys.modules:
+            return
+        self._is_complete = True
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        names = vars(self._module)
+        public = ["__version__"]
+        for name in self._packages:
+            package = importlib.import_module(f"{self._top}.{name}")
+            names.update({x: getattr(package, x) for x in package.__all__})
+            public += package.__all__
+        names["__all__"] = public
+
+    def _attribute(self, name: str) -> Any:
+        # Python and tools ask every module for such names.
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(name)
+        if name in self._packages:
+            return importlib.import_module(f"{self._top}.{name}")
+        try:
+            importlib.import_module("keras")
+        except ImportError:
+            for part in self._of_records:
+                package = importlib.import_module(f"{self._top}.{part}")
+                if name in package.__all__:
+                    return getattr(package, name)
+            raise
+        self.complete()
+        if name in vars(self._module):
+            return vars(self._module)[name]
+        raise AttributeError(f"module {self._top!r} has no attribute {name!r}")
+
+    def _names(self) -> list[str]:
+        self._attribute("__all__")
+        return sorted(vars(self._module))
+
+
+def _is_half_imported(name: str) -> bool:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return getattr(spec, "_initializing", False)

@@ -24,6 +24,9 @@ DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 class FittedLayer(keras.layers.Layer):
     """Abstract: a layer that needs `fit` before use; its repr shows the fit."""
 
+    # Keras says it where type checkers may not have looked yet.
+    built: bool
+
     _fitted = False
     # How many fits there were: a threshold is for one of them.
     num_fits = 0

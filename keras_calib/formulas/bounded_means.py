@@ -14,7 +14,12 @@ from scipy.special import rel_entr
 from scipy.stats import binom
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_in, check_not_empty, generator
+from keras_calib.inputs.checks import (
+    check_in,
+    check_not_empty,
+    generator,
+    located,
+)
 from keras_calib.numerics.arrays import as_array, safe_divide
 
 __all__ = [
@@ -46,9 +51,6 @@ def bounded_losses(losses: Any, name: str = "losses") -> np.ndarray:
     check_not_empty(name, x)
     bad = ~((x >= 0.0) & (x <= 1.0))
     if bad.any():
-        # Here, as it needs Keras, which verification does without.
-        from keras_calib.inputs.values import located
-
         raise value_error(
             f"`{name}` must lie in [0, 1]: divide them and their limit by "
             "the largest loss that is possible",

@@ -15,10 +15,10 @@ from keras_calib.formulas.costs import (
     within_price,
 )
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_above, check_not_empty
+from keras_calib.inputs.checks import check_above, check_not_empty, located
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.inputs.values import in_unit_interval, located
+from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.row_blocks import block_slices, probability_blocks

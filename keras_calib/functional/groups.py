@@ -28,11 +28,16 @@ from keras_calib.functional.group_table import (
 from keras_calib.functional.groupings import Grouping, groupings
 from keras_calib.functional.hypothesis_tests import check_test
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_flag, check_in, check_integer
+from keras_calib.inputs.checks import (
+    check_flag,
+    check_in,
+    check_integer,
+    located,
+)
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.inputs.readers import numbers_of_votes
 from keras_calib.inputs.top_label import top_of_arrays
-from keras_calib.inputs.values import both, in_unit_interval, located
+from keras_calib.inputs.values import both, in_unit_interval
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.softmax import Top1

@@ -23,6 +23,7 @@ from keras_calib.inputs.values import (
     check_allowed,
     check_one_hot,
     check_probabilities,
+    check_soft_labels,
     has_values,
     is_integer,
 )
@@ -60,6 +61,7 @@ class Batch(NamedTuple):
     objectness: Any = None  # share of the image that the object covers
     label_mask: Any = None  # False for impossible labels; None if not checked
     facts: Any = None  # `RowFacts` of the outputs, of rows of arrays
+    label_facts: Any = None  # the same of soft labels
     votes: bool = False  # whether labels are shares of votes
 
     @property
@@ -151,19 +153,16 @@ def standardize(
         outputs: Predictions `(batch, ..., num_classes)`.
         sample_weight: Weights `(batch, ...)` or `(batch,)`, or None.
         options: How they are read.
-        xp: `keras.ops` for tensors, or NumPy for arrays, the values of whose
-            outputs are left to `read_arrays`.
+        xp: `keras.ops` for tensors, or NumPy for arrays. The values of their
+            outputs and soft labels are left to `read_arrays`.
         names: Names of labels and outputs in errors.
         rules: Rules to which those of the values are added, for the caller
             to `enforce` with others. None to check the values here.
     """
     given, from_logits, votes = outputs, options.from_logits, options.votes
-    if xp is np:
-        outputs = as_array(outputs, names[1])
-        if outputs.dtype not in (np.float32, np.float64):
-            outputs = outputs.astype("float32")
-    else:
-        outputs = at_least_float32(as_numbers(outputs, names[1]))
+    if xp is not np:
+        outputs = as_numbers(outputs, names[1])
+    outputs = at_least_float32(outputs, names[1], xp)
     axis = class_axis(outputs, options.axis, names[1])
     lead = list(outputs.shape)
     del lead[axis]
@@ -233,7 +232,13 @@ def read_arrays(
     ).flat()
     labels, given, from_logits = batch[:3]
     reading["from_logits"] = from_logits
-    counts, name = batch.counted, names[1]
+    counts, label_facts = batch.counted, None
+    if labels.ndim > 1 and not batch.votes:
+        label_facts = read_rows(labels, from_logits=False, dtype="float32")
+        if not rows.is_sound(label_facts, False, SUM_TOLERANCE):
+            check_soft_labels(labels, names[0], counts, rules=rules)
+            labels = rows.without_harm(labels, counts, False)
+    name = names[1]
     outputs = rows.both_classes(given, from_logits)
     facts = read_rows(outputs, **reading)
     if not rows.is_sound(facts, from_logits):
@@ -247,7 +252,9 @@ def read_arrays(
             check_allowed(allowed, name, counts, rules=rules)
             outputs = np.where(allowed[:, None], outputs, outputs.dtype.type(0))
             facts = read_rows(outputs, **reading)
-    return batch._replace(outputs=outputs, facts=facts)
+    return batch._replace(
+        labels=labels, outputs=outputs, facts=facts, label_facts=label_facts
+    )
 
 
 def standardize_arrays(
@@ -298,7 +305,8 @@ def standardize_arrays(
         log_odds=False,
     )
     if batch.labels.ndim == 1:
-        batch = batch._replace(labels=batch.labels.astype("int64"))
+        labels = batch.labels.astype("int64", copy=False)
+        batch = batch._replace(labels=labels)
     if from_logits and refuse_probabilities:
         rows.check_no_probabilities(batch.outputs, name)
     elif from_logits and refuse_probabilities is not None:

@@ -28,6 +28,7 @@ __all__ = [
     "check_two_classes",
     "class_axis",
     "generator",
+    "located",
 ]
 
 # What calibration errors bin: confidences of the predicted class, or
@@ -186,3 +187,9 @@ def check_two_classes(name: str, logits: Any, axis: int) -> None:
         rule = f"`{name}` must have two classes or more; for one output z pass "
         shape = {f"{name}.shape": shape_of(logits)}
         raise value_error(rule + "[0, z]", **shape)
+
+
+def located(bad: np.ndarray) -> dict[str, Any]:
+    """Number of bad rows and the first of them, for errors."""
+    rows = np.flatnonzero(bad)
+    return {"rows": len(rows), "first": rows[:5].tolist()}

@@ -106,19 +106,6 @@ class ReadOptions(NamedTuple):
         return named
 
 
-def _check_labels(labels: Any, objectness: bool, ignore_class: Any) -> None:
-    """Raise unless labels are classes, or votes and nothing else."""
-    check_in("labels", labels, ("classes", "votes"))
-    if labels == "votes" and (objectness or ignore_class is not None):
-        raise value_error(
-            '`labels="votes"` reads rows of votes, without pairs with '
-            "objectness and without `ignore_class`: give the samples to leave "
-            "out a weight of 0",
-            objectness=objectness,
-            ignore_class=ignore_class,
-        )
-
-
 def check_reading(
     axis: Any,
     ignore_class: Any,
@@ -131,4 +118,12 @@ def check_reading(
     check_integer("axis", axis)
     if ignore_class is not None:
         check_integer("ignore_class", ignore_class)
-    _check_labels(labels, objectness, ignore_class)
+    check_in("labels", labels, ("classes", "votes"))
+    if labels == "votes" and (objectness or ignore_class is not None):
+        raise value_error(
+            '`labels="votes"` reads rows of votes, without pairs with '
+            "objectness and without `ignore_class`: give the samples to leave "
+            "out a weight of 0",
+            objectness=objectness,
+            ignore_class=ignore_class,
+        )

@@ -10,8 +10,8 @@ import numpy as np
 from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.rows import are_shares, both_classes, without_harm
+from keras_calib.inputs.checks import class_axis, located
+from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import (
     SUM_TOLERANCE,
     Rule,
@@ -25,7 +25,6 @@ from keras_calib.inputs.values import (
     check_soft_labels,
     is_integer,
     is_made_up,
-    located,
     pairs_hint,
 )
 from keras_calib.numerics.arrays import (
@@ -117,7 +116,8 @@ def standardize_labels(
 
     Returns:
         Labels, and a mask that is False for the ignored class, or None. They
-        are NumPy arrays if `y_pred` is one, and tensors otherwise.
+        are tensors, or NumPy arrays if `y_pred` is one. The values of soft
+        labels in arrays are left to `read_arrays`.
     """
     xp = array_namespace(y_pred)
     read = as_array if xp is np else as_numbers
@@ -149,8 +149,10 @@ def standardize_labels(
         shares, right = shares_of_rows(labels)
         right = xp.expand_dims(right, -1)
         return xp.where(right, shares, xp.zeros_like(shares)), None
+    if soft and xp is not np:
+        check_soft_labels(labels, names[0], mask, rules=rules)
     if soft:
-        return _soft_rows(labels, xp, names[0], mask, rules), None
+        return labels, None
     if counts is not None:
         labels = xp.where(counts, labels, xp.zeros_like(labels))
     check_second_class(labels, names[0], rules=rules)
@@ -194,23 +196,6 @@ def _fitted(
     )
 
 
-def _soft_rows(
-    rows: Any, xp: Any, name: str, mask: Any, rules: Rules | None
-) -> Any:
-    """One-hot or soft rows that are checked, and harmless if they are arrays.
-
-    Those of arrays that do not count would spoil sums otherwise.
-    """
-    if xp is np and are_shares(rows):
-        return rows
-    check_soft_labels(rows, name, mask, rules=rules)
-    if xp is np and mask is not None:
-        flat = rows.reshape(-1, rows.shape[-1])
-        flat = without_harm(flat, mask.reshape(-1), False)
-        rows = flat.reshape(rows.shape)
-    return rows
-
-
 def _class_ids(
     labels: Any,
     num_classes: int | None,
@@ -219,12 +204,12 @@ def _class_ids(
     counts: Any,
     rules: Rules | None,
 ) -> Any:
-    """Ids as int32; 0 where a sample does not count, else -1 if impossible."""
+    """Ids; 0 where a sample does not count, else -1 if impossible."""
     if xp is np and is_integer(labels):
         ids = labels if counts is None else np.where(counts, labels, 0)
         # Most arrays need no closer look.
         if ids.size and ids.min() >= 0 and ids.max() < num_classes:
-            return ids.astype("int32", copy=False)
+            return ids.astype("int64", copy=False)
     labels = _signed(labels)
     right = are_ids(labels, num_classes)
     if num_classes is not None:

@@ -12,6 +12,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error, warn
 from keras_calib.backend.traced import made_by
 from keras_calib.inputs import config
+from keras_calib.inputs.checks import located
 from keras_calib.inputs.values import (
     PROBABILITY_TOLERANCE,
     SUM_TOLERANCE,
@@ -22,15 +23,13 @@ from keras_calib.inputs.values import (
     has_values,
     in_unit_interval,
     is_made_up,
-    located,
 )
 from keras_calib.numerics.arrays import array_namespace, cast, to_numpy
-from keras_calib.numerics.row_blocks import RowFacts, block_slices, read_rows
+from keras_calib.numerics.row_blocks import RowFacts, block_slices
 from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = [
     "allowed_rows",
-    "are_shares",
     "as_logits_message",
     "both_classes",
     "check_call",
@@ -88,15 +87,6 @@ def is_sound(
     )
 
 
-def are_shares(rows: np.ndarray) -> bool:
-    """Whether rows `(..., num_classes)` are shares of 1 for sure."""
-    if not rows.size:
-        return False
-    rows = rows.reshape(-1, rows.shape[-1])
-    facts = read_rows(rows, from_logits=False, dtype="float32")
-    return is_sound(facts, False, SUM_TOLERANCE)
-
-
 @as_check
 def check_sound(
     outputs: np.ndarray,
@@ -126,13 +116,6 @@ def allowed_rows(labels: np.ndarray, outputs: np.ndarray) -> np.ndarray:
 
 def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
     """Raise ValueError if a row has a NaN, or a logit that float32 has not."""
-    # A sum finds NaN and infinity in one pass, which is the common case.
-    with np.errstate(over="ignore", invalid="ignore"):
-        finite = np.isfinite(np.sum(outputs, dtype="float64"))
-    narrow = not from_logits or outputs.dtype == np.float32
-    low = is_ruled_out(outputs.min(initial=0.0))
-    if finite and not low and (narrow or outputs.max() <= _FLOAT32):
-        return
     bad = np.isnan(outputs)
     if from_logits:
         # Layers and metrics compute in float32.

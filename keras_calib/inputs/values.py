@@ -13,6 +13,7 @@ from keras import backend, ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.traced import is_traced
 from keras_calib.inputs import config
+from keras_calib.inputs.checks import located
 from keras_calib.numerics.arrays import (
     array_namespace,
     as_numbers,
@@ -48,7 +49,6 @@ __all__ = [
     "in_unit_interval",
     "is_integer",
     "is_made_up",
-    "located",
     "pairs_hint",
     "read_mask",
 ]
@@ -275,8 +275,10 @@ def read_mask(mask: Any) -> Any:
 @as_check
 def check_weights(weight: Any) -> Rule:
     """Weights must be finite and at least 0."""
-    xp = array_namespace(weight)
-    right = xp.logical_and(weight >= 0, weight < float("inf"))
+    if array_namespace(weight) is np:
+        right = weight.min() >= 0 and weight.max() < float("inf")
+    else:
+        right = ops.logical_and(weight >= 0, weight < float("inf"))
     rule = "`sample_weight` must be finite and >= 0"
     return _told_by_extremes(rule, right, weight)
 
@@ -338,12 +340,6 @@ def in_unit_interval(x: Any) -> Any:
 def is_made_up(x: Any) -> bool:
     """Whether this is a batch of ones, with which Keras builds on torch."""
     return backend.backend() == "torch" and bool((to_numpy(x) == 1).all())
-
-
-def located(bad: np.ndarray) -> dict[str, Any]:
-    """Number of bad rows and the first of them, for errors."""
-    rows = np.flatnonzero(bad)
-    return {"rows": len(rows), "first": rows[:5].tolist()}
 
 
 def pairs_hint(shape: tuple) -> str:

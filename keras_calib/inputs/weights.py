@@ -77,7 +77,9 @@ def weight_of_rows(
     weight = as_array(sample_weight, "sample_weight", "float64")
     weight = standardize_weights(weight, lead_shape, rules, np)
     _check_range(weight, rules=rules)
-    return np.broadcast_to(weight, lead_shape).reshape(-1)
+    if weight.shape != lead_shape:
+        weight = np.broadcast_to(weight, lead_shape)
+    return weight.reshape(-1)
 
 
 @as_check

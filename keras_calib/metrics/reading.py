@@ -19,6 +19,7 @@ from keras_calib.backend.replicas import assign_sum, num_replicas
 from keras_calib.backend.xla import run_by_xla
 from keras_calib.inputs import config
 from keras_calib.inputs.batch import Batch, read_arrays, standardize
+from keras_calib.inputs.checks import located
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.rows import (
     check_row_sums,
@@ -34,7 +35,6 @@ from keras_calib.inputs.values import (
     has_values,
     in_unit_interval,
     is_made_up,
-    located,
 )
 from keras_calib.inputs.weights import standardize_weights
 from keras_calib.metrics.states.records import split_rows
@@ -46,7 +46,6 @@ from keras_calib.numerics.arrays import (
     to_numpy,
 )
 from keras_calib.numerics.hashing import sample_pixels
-from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import Top1, log_odds_of
 
 __all__ = [
@@ -165,11 +164,12 @@ def _read(
         dtype="float32",
     )
     if batch.weight is not None:
-        counted = (
-            batch.weight if batch.mask is None else batch.weight * batch.mask
-        )
-        batch = batch._replace(weight=counted.astype("float32"))
-        check_weight_scale(batch.weight, rules=rules)
+        with np.errstate(over="ignore"):
+            counted = batch.weight.astype("float32")
+        if batch.mask is not None:
+            counted = np.where(batch.mask, counted, np.float32(0.0))
+        batch = batch._replace(weight=counted)
+        check_weight_scale(counted, rules=rules)
     if not rules.hold:
         return None
     return _top1(batch), batch.outputs
@@ -186,10 +186,8 @@ def _top1(batch: Batch) -> Top1:
         share = labels[np.arange(len(labels)), facts.predicted]
         correct = np.where(mask, share, zero).astype("float32")
     else:
-        ids = labels
-        if labels.ndim > 1:
-            given = read_rows(labels, from_logits=False, dtype="float32")
-            ids = given.predicted
+        known: Any = batch.label_facts
+        ids = labels if known is None else known.predicted
         correct = (facts.predicted == ids).astype("int32")
     if batch.from_logits:
         score = np.where(mask, facts.log_odds, zero)
@@ -199,7 +197,9 @@ def _top1(batch: Batch) -> Top1:
         correct=correct,
         mask=mask,
         weight=weight,
-        rows=batch._replace(outputs=None, facts=None, mask=mask),
+        rows=batch._replace(
+            outputs=None, facts=None, label_facts=None, mask=mask
+        ),
     )
 
 

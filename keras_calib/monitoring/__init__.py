@@ -5,10 +5,15 @@ here: the pass over the data (`predictions`), the evidence (`formulas`).
 Floor: above `plots`, below `reporting`.
 """
 
-from keras_calib.monitoring.alarm import Alarm
-from keras_calib.monitoring.evaluation import LoggedEpoch
-from keras_calib.monitoring.logger import CalibrationLogger
-from keras_calib.monitoring.monitor import Monitor
+from typing import TYPE_CHECKING
+
+from keras_calib.backend.late import late_names
+
+if TYPE_CHECKING:
+    from keras_calib.monitoring.alarm import Alarm
+    from keras_calib.monitoring.evaluation import LoggedEpoch
+    from keras_calib.monitoring.logger import CalibrationLogger
+    from keras_calib.monitoring.monitor import Monitor
 
 __all__ = [
     "Alarm",
@@ -16,3 +21,13 @@ __all__ = [
     "LoggedEpoch",
     "Monitor",
 ]
+
+__getattr__ = late_names(
+    __name__,
+    {
+        "alarm": "Alarm",
+        "evaluation": "LoggedEpoch",
+        "logger": "CalibrationLogger",
+        "monitor": "Monitor",
+    },
+)

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -33,7 +33,10 @@ from keras_calib.monitoring.outcomes import (
 )
 from keras_calib.monitoring.waiting import Waiting
 from keras_calib.monitoring.watch import Watch
-from keras_calib.selection import Choice, SelectiveClassifier
+from keras_calib.selection.choice import Choice
+
+if TYPE_CHECKING:
+    from keras_calib.selection.classifier import SelectiveClassifier
 
 __all__ = ["Monitor"]
 
@@ -102,7 +105,7 @@ class Monitor:
 
     def __init__(
         self,
-        selector: SelectiveClassifier | Choice | None = None,
+        selector: "SelectiveClassifier | Choice | None" = None,
         *,
         risk: float | None = None,
         coverage: tuple[float, float] | None = None,

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -22,7 +22,10 @@ from keras_calib.monitoring.hypotheses import (
     RiskHolds,
 )
 from keras_calib.monitoring.monitor_state import VERSION, differences
-from keras_calib.selection import Choice, SelectiveClassifier
+from keras_calib.selection.choice import Choice
+
+if TYPE_CHECKING:
+    from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["Setup", "alike"]
 
@@ -43,7 +46,7 @@ class Setup(NamedTuple):
     @classmethod
     def of(
         cls,
-        selector: SelectiveClassifier | Choice | None,
+        selector: "SelectiveClassifier | Choice | None",
         risk: float | None,
         coverage: tuple[float, float] | None,
         alpha: float,
@@ -164,7 +167,7 @@ def alike(monitors: Any, kind: type) -> list[Any]:
 
 def _chosen_of(selector: Any) -> Choice | None:
     chosen = selector
-    if isinstance(selector, SelectiveClassifier):
+    if _is_selector(selector):
         chosen = selector.chosen
         if chosen is None:
             raise value_error(
@@ -194,6 +197,15 @@ def _chosen_of(selector: Any) -> Choice | None:
             limit=chosen.limit,
         )
     return chosen
+
+
+def _is_selector(selector: Any) -> bool:
+    """Whether it is a layer; a record of its choice needs no Keras."""
+    if selector is None or isinstance(selector, Choice):
+        return False
+    from keras_calib.selection import SelectiveClassifier
+
+    return isinstance(selector, SelectiveClassifier)
 
 
 def _expected(chosen: Choice, part: float) -> tuple[float, float]:

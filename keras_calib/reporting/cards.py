@@ -1,7 +1,6 @@
 """A model card in Markdown, from the certificate of an exported model."""
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +21,24 @@ _TITLES = {
     "aurc": "Area under the risk-coverage curve (AURC)",
     "nll": "Negative log-likelihood",
     "brier": "Brier score",
+}
+
+
+# What the card calls facts of the guarantee, of its data, and of their costs.
+_PROMISED = {
+    "risk": "largest risk",
+    "mean_cost": "largest mean cost of accepted predictions",
+    "reject_cost": "price of a rejection",
+    "delta": "probability that the guarantee fails (delta)",
+}
+_COUNTED = {
+    "num_samples": "samples that chose the threshold ({dataset})",
+    "coverage": "accepted share of them (coverage)",
+    "risk": "share of errors among the accepted",
+}
+_PRICED = {
+    "accepted_cost": "mean cost of the accepted",
+    "accept_all_cost": "mean cost if all were accepted",
 }
 
 
@@ -95,71 +112,74 @@ def model_card(
         raise type_error("`tags` must be a list of texts", tags=tags)
     for metric, value in (evaluation or {}).items():
         check_number(metric, value)
-    place = certificate_path(path_of(path))
-    facts = read_certificate(place, check=True)
+    facts = read_certificate(certificate_path(path_of(path)), check=True)
+    own = ["calibration", "selective-classification", "uncertainty"]
     return _template().render(
         {
             **facts,
             **texts,
-            "metadata": _metadata(facts, texts, evaluation, license, tags),
+            "license": license,
+            "tags": [*own, *(x for x in tags if x not in own)],
+            "results": _results(facts, texts, evaluation),
+            "rows": _rows(facts, dataset),
+            "matrix": facts.get("costs", {}).get("matrix"),
             "evaluation": evaluation or {},
             "titles": _TITLES,
         }
     )
 
 
-def _metadata(
+def _results(
     facts: dict[str, Any],
     texts: dict[str, str],
     evaluation: Mapping[str, float] | None,
-    license: str | None,
-    tags: Sequence[str],
-) -> str:
-    """The front matter: YAML whose values are JSON, which is YAML too."""
-    chosen = facts["selection"]
-    results = []
+) -> dict[str, list[dict[str, Any]]]:
+    """Metrics by the name of their data, as the Hub reads them."""
+    chosen, data, found = facts["selection"], texts["dataset"], {}
     if facts["kind"] != "chow":
-        on_selection = {
+        found[data] = {
             "coverage": chosen["coverage"],
             "selective_risk": chosen["risk"],
         }
-        if facts["kind"] == "costs":
-            on_selection["selective_cost"] = chosen["accepted_cost"]
-        results.append((texts["dataset"], on_selection))
+    if facts["kind"] == "costs":
+        found[data]["selective_cost"] = chosen["accepted_cost"]
     if evaluation is not None:
-        results.append((texts["evaluation_dataset"], dict(evaluation)))
-    own = ["calibration", "selective-classification", "uncertainty"]
-    metadata: dict[str, Any] = {
-        "library_name": "keras",
-        "license": license,
-        "pipeline_tag": texts["task"],
-        "tags": [*own, *(x for x in tags if x not in own)],
-        "model-index": [
-            {
-                "name": texts["name"],
-                "results": [
-                    {
-                        "task": {"type": texts["task"]},
-                        "dataset": {"name": data, "type": _slug(data)},
-                        "metrics": [
-                            {
-                                "type": metric,
-                                "value": float(value),
-                                "name": _TITLES.get(metric, metric),
-                            }
-                            for metric, value in metrics.items()
-                        ],
-                    }
-                    for data, metrics in results
-                ],
-            }
-        ],
+        other = texts["evaluation_dataset"]
+        found[other] = {**found.get(other, {}), **evaluation}
+    return {
+        data: [
+            {"type": x, "value": float(value), "name": _TITLES.get(x, x)}
+            for x, value in metrics.items()
+        ]
+        for data, metrics in found.items()
     }
-    return "\n".join(
-        f"{key}: {json.dumps(value)}"
-        for key, value in metadata.items()
-        if value is not None and (key != "model-index" or results)
-    )
+
+
+def _rows(facts: dict[str, Any], dataset: str) -> list[tuple[str, Any]]:
+    """The facts of the card; one that a kind has not is None."""
+    guarantee, chosen = facts["guarantee"], facts["selection"]
+    kind, costs = facts["kind"], facts.get("costs")
+    score, told = f"`{facts['score']['name']}`", None
+    if costs and costs["matrix"] is None:
+        told = f"{costs['num_classes']} classes, the largest cost is "
+        told += str(costs["largest"])
+    threshold = f"threshold on the score {score}", chosen.get("threshold")
+    return [
+        ("method", f"`{guarantee['method']}`"),
+        *((text, guarantee.get(name)) for name, text in _PROMISED.items()),
+        ("score", score) if kind == "groups" else threshold,
+        ("the same as a confidence", chosen.get("confidence")),
+        ("calibrator", (facts["calibrator"] or {"name": "none"})["name"]),
+        *(
+            (text.format(dataset=dataset), chosen.get(name))
+            for name, text in (_COUNTED if kind != "chow" else {}).items()
+        ),
+        *(
+            (text, chosen.get(name))
+            for name, text in (_PRICED if kind == "costs" else {}).items()
+        ),
+        ("costs", told),
+    ]
 
 
 def _cell(value: Any) -> str:
@@ -187,5 +207,5 @@ def _template() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["cell"] = _cell
+    environment.filters |= {"cell": _cell, "slug": _slug}
     return environment.get_template("model_card.md.jinja")

@@ -11,14 +11,13 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from keras_calib.reporting.commands.arguments import Command
 from keras_calib.reporting.commands.terminal import Progress, of_arguments
 from keras_calib.version import __version__
 
-__all__ = ["COMMANDS", "command_of", "main", "runs_as_command"]
+__all__ = ["COMMANDS", "command_of", "main"]
 
 # Commands, and what the help says of each.
 COMMANDS = {
@@ -66,17 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _fill(parsers[name], command_of(name))
     given = parser.parse_args(arguments)
     return _run(command_of(given.command), given, parsers[given.command])
-
-
-def runs_as_command() -> bool:
-    """Whether this process is `keras-calib` or `python -m keras_calib`."""
-    program = getattr(sys, "argv", None) or [""]
-    if program[0] == "-m":
-        # Python is still looking for the module that it will run.
-        given = sys.orig_argv
-        pairs = zip(given, given[1:], strict=False)
-        return ("-m", "keras_calib") in pairs or "-mkeras_calib" in given
-    return Path(program[0]).name in ("keras-calib", "keras-calib.exe")
 
 
 def command_of(name: str) -> Command:
@@ -128,6 +116,7 @@ def _run(
         with warnings.catch_warnings():
             warnings.showwarning = warn
             with of_arguments():
+                command.take_files(given)
                 command.check(given)
             return command.run(given, progress) or 0
     except argparse.ArgumentError as error:

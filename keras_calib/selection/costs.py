@@ -304,7 +304,7 @@ def choose_threshold_by_cost(
         https://doi.org/10.1109/TIT.1970.1054406
     """
     # Here, as these need Keras, which verification does without.
-    from keras_calib.inputs.values import located
+    from keras_calib.inputs.checks import located
     from keras_calib.inputs.weights import weight_of_rows
 
     check_above("largest_cost", largest_cost, 0.0)

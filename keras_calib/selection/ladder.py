@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.outcomes import Outcomes
-from keras_calib.inputs.checks import check_not_empty
+from keras_calib.inputs.checks import check_not_empty, located
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 
 __all__ = [
@@ -117,10 +117,6 @@ def read_outcomes(
 
     `group` are places in `names`, of the shape of the scores.
     """
-    # Here, as these need Keras, which verification does without.
-    from keras_calib.inputs.values import located
-    from keras_calib.inputs.weights import weight_of_rows
-
     scores = as_array(scores, "scores")
     correct = as_array(correct, "correct", "float64")
     check_units(delta, scores.shape)
@@ -135,6 +131,9 @@ def read_outcomes(
         )
     weight = np.ones(scores.shape)
     if sample_weight is not None:
+        # Here, as it needs Keras, which records without weights do without.
+        from keras_calib.inputs.weights import weight_of_rows
+
         weight = weight_of_rows(sample_weight, scores.shape)
         weight = weight.reshape(scores.shape)
         if not weight.any():

@@ -3,14 +3,12 @@
 import itertools
 from typing import Any
 
-import keras
 import numpy as np
-from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.late import keras_module
 from keras_calib.inputs.groups import as_groups, joined_names, name_of
 from keras_calib.inputs.groups import read_groups as groups_of
-from keras_calib.inputs.weights import weight_of_rows
 
 __all__ = [
     "LARGEST_ID",
@@ -20,6 +18,9 @@ __all__ = [
     "served_ids",
     "thresholds_of",
 ]
+
+keras = keras_module("keras")
+ops = keras_module("keras.ops")
 
 # Ids are served as int32. Its ends stand for ids out of its range.
 LARGEST_ID = 2**31 - 2
@@ -82,6 +83,9 @@ def read_groups(
             maximum=ends[1],
         )
     if weight is not None:
+        # Here, as it needs Keras, which records without weights do without.
+        from keras_calib.inputs.weights import weight_of_rows
+
         weight = weight_of_rows(weight, places.shape)
         counted = places.reshape(-1)[weight > 0]
         kept = np.bincount(counted, minlength=len(known)) > 0

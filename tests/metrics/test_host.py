@@ -71,6 +71,11 @@ _BATCHES = {
     ),
     "float ids (n, 1)": (_Y[:, None].astype("float32"), _P),
     "soft labels": (_probs(_NUM, 5), _P),
+    "weight 0, soft label of NaN": (
+        _but(_probs(_NUM, 5), np.nan, 3),
+        _P,
+        np.where(np.arange(_NUM) == 3, 0.0, 1.5),
+    ),
     "one-hot, weights": (np.eye(5, dtype="uint8")[_Y], _P, _weights(_NUM)),
     "one output": (_ids(_NUM, classes=2), _P[:, :1]),
     "half precision": (_Y, _P.astype("float16")),

@@ -19,8 +19,8 @@ MUTANTS = {
     ),
     "negative_weights": Mutant(
         "inputs/values.py",
-        'right = xp.logical_and(weight >= 0, weight < float("inf"))',
-        'right = xp.logical_and(weight >= -1, weight < float("inf"))',
+        'right = ops.logical_and(weight >= 0, weight < float("inf"))',
+        'right = ops.logical_and(weight >= -1, weight < float("inf"))',
         _DATA,
     ),
     "rules_not_looked_at": Mutant(

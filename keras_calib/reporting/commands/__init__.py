@@ -4,8 +4,12 @@ Lives here: arguments, what a command does with them, and what it shows on the
 terminal. Not here: the choice of the command, exit codes and errors
 (`reporting.command_line`).
 
-A module's arguments are read and checked without Keras, so that help comes at
-once. What needs Keras is imported by the functions that do the work.
+Read in this order: `arguments` has the form of a command and the flags that
+all share, `terminal` what is shown. A module of a command has its `COMMAND`,
+whose arguments are read and checked without Keras, so that help comes at once.
+What needs Keras or NumPy is imported by the functions that do the work:
+`file_reports`, `answer_thresholds`, `threshold_check`, `watched_logs` and
+`pilot_files`.
 """
 
 __all__ = []

@@ -30,6 +30,7 @@ class Command(NamedTuple):
         check: Raises ValueError for arguments that are wrong, alone or
             together.
         run: Does the work; may return an exit code.
+        files: The flag whose files may be given without it.
     """
 
     description: str
@@ -38,9 +39,13 @@ class Command(NamedTuple):
     options: dict[str, Options]
     check: Callable[[argparse.Namespace], None]
     run: Callable[[argparse.Namespace, Progress], int | None]
+    files: str = ""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Gives a parser the flags of the command."""
+        if self.files:
+            told = f"the same as --{self.files}"
+            parser.add_argument("files", nargs="*", metavar="FILE", help=told)
         for title, arguments in self.options.items():
             group = parser.add_argument_group(title) if title else parser
             for flag, told in arguments.items():
@@ -49,6 +54,22 @@ class Command(NamedTuple):
                 given |= {"type": _TYPES.get(*value)} if value else {}
                 given |= {"help": told} if isinstance(told, str) else told
                 group.add_argument(name, **given)
+
+    def take_files(self, given: argparse.Namespace) -> None:
+        """Joins files without a flag to those of theirs; none is refused."""
+        if not self.files:
+            return
+        kept = getattr(given, self.files)
+        if isinstance(kept, list):
+            setattr(given, self.files, [*kept, *given.files])
+            return
+        found = [x for x in (kept, *given.files) if x is not None]
+        if len(found) != 1:
+            raise value_error(
+                f"One file must be given, by --{self.files} or alone",
+                **{f"--{self.files}": found},
+            )
+        setattr(given, self.files, found[0])
 
 
 def columns(*roles: str, **told: str) -> Options:

@@ -152,7 +152,9 @@ def _check(given: argparse.Namespace) -> None:
 
 def _run(given: argparse.Namespace, progress: Progress) -> int:
     """Watches the log, prints what was found; 3 with an alarm, else 0."""
-    load_keras(progress)
+    selector, out = given.selector or "", given.out
+    if out is not None or selector.lower().endswith(".keras"):
+        load_keras(progress)
     from keras_calib.reporting.commands.watched_logs import watch_logs
 
     text, has_alarm = watch_logs(given, progress)
@@ -218,4 +220,6 @@ def _restarted(text: str | None) -> list[str] | None:
     return names
 
 
-COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run)
+COMMAND = Command(
+    _DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run, files="log"
+)

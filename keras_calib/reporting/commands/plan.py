@@ -155,4 +155,5 @@ COMMAND = Command(
     {"": _OPTIONS, "columns": _COLUMNS},
     _check,
     _run,
+    files="pilot",
 )

@@ -66,8 +66,8 @@ _WORDS = {
 }
 _FILES: Options = {
     "--predictions FILE": {
-        "required": True,
         "action": "append",
+        "default": [],
         "help": (
             "labels with logits or probabilities; repeat it for each further "
             "model, which is named by its file"
@@ -175,6 +175,8 @@ def _check(given: argparse.Namespace) -> None:
         bound = ">= 1" if given.bins < 1 else "<= 1000"
         raise value_error(f"`num_bins` must be {bound}", num_bins=given.bins)
     is_page = Path(given.out).suffix.lower() in (".html", ".htm")
+    if not given.predictions:
+        raise ValueError("--predictions, the file to report on, must be given")
     if given.out != "-" and (not is_page or Path(given.out).is_dir()):
         raise value_error(
             "`path` must be a file that ends in .html", path=given.out
@@ -310,4 +312,6 @@ def _notes(texts: list[str] | None) -> dict[str, str] | None:
     return notes
 
 
-COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run)
+COMMAND = Command(
+    _DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run, files="predictions"
+)

@@ -44,7 +44,7 @@ examples:
   keras-calib threshold --log=answers.jsonl --calibration=first.jsonl \\
       --risk=0.1 --delta=0.1 --out=threshold.json
   keras-calib threshold --log=answers.parquet --risk=0.1 --groups=task
-  keras-calib threshold --log=answers.csv --coverage=0.8
+  keras-calib threshold answers.csv --coverage=0.8
 """
 # How errors call the library's arguments here.
 _WORDS = {
@@ -52,10 +52,7 @@ _WORDS = {
     "path": "--out",
 }
 _FILES: Options = {
-    "--log FILE": {
-        "required": True,
-        "help": "labelled answers, to choose the threshold on",
-    },
+    "--log FILE": "labelled answers, to choose the threshold on",
     "--calibration FILE": "other labelled answers, to fit a calibrator on",
     "--calibrator": {
         "choices": ("affine", "beta", "temperature"),
@@ -112,7 +109,9 @@ def _check(given: argparse.Namespace) -> None:
 
 def _run(given: argparse.Namespace, progress: Progress) -> None:
     """Prints the threshold, and writes it where --out says."""
-    load_keras(progress)
+    if given.calibration is not None:
+        # A calibrator is fitted, as a layer.
+        load_keras(progress)
     from keras_calib.reporting.commands.answer_thresholds import (
         threshold_of_logs,
     )
@@ -122,4 +121,6 @@ def _run(given: argparse.Namespace, progress: Progress) -> None:
     print(text)
 
 
-COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run)
+COMMAND = Command(
+    _DESCRIPTION, _EXAMPLES, _WORDS, _GROUPS, _check, _run, files="log"
+)

@@ -13,7 +13,6 @@ from keras_calib.backend.locks import PathLock
 from keras_calib.exporting.certificate_file import read_certificate
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring import Monitor
-from keras_calib.plots import MonitorDisplay
 from keras_calib.reporting.answer_thresholds import load_threshold
 from keras_calib.reporting.commands.terminal import (
     Progress,
@@ -26,7 +25,7 @@ from keras_calib.reporting.prediction_files.threshold_file import (
     is_threshold_file,
     read_threshold,
 )
-from keras_calib.selection import Choice, SelectiveClassifier
+from keras_calib.selection import Choice
 
 __all__ = ["watch_logs"]
 
@@ -143,7 +142,7 @@ def _monitor(given: Namespace) -> Monitor:
     return monitor
 
 
-def _selector(path: str) -> SelectiveClassifier | Choice:
+def _selector(path: str) -> Any:
     """What a file says of a threshold."""
     if Path(path).suffix.lower() == ".json":
         return _certified(path)
@@ -160,8 +159,10 @@ def _selector(path: str) -> SelectiveClassifier | Choice:
     )
 
 
-def _selectors(layer: Any) -> list[SelectiveClassifier]:
+def _selectors(layer: Any) -> list[Any]:
     """The layer if it is a selector, or those of its layers that are."""
+    from keras_calib.selection import SelectiveClassifier
+
     if isinstance(layer, SelectiveClassifier):
         return [layer]
     parts = getattr(layer, "layers", ())
@@ -302,6 +303,8 @@ def _share(part: float, whole: float) -> str:
 
 
 def _draw(monitor: Monitor, text: str, path: Path) -> None:
+    from keras_calib.plots import MonitorDisplay
+
     display = MonitorDisplay.from_monitor(monitor)
     if path.suffix.lower() == ".html":
         picture = display.to_svg()

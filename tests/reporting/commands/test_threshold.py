@@ -54,6 +54,20 @@ def test_the_threshold_is_that_of_the_function(tmp_path, capsys):
     assert "coverage (" in text
 
 
+def test_a_log_is_given_with_its_flag_or_without(tmp_path, capsys):
+    log = write(tmp_path / "log.csv", *answers())
+    told = []
+    for given in ([log], [f"--log={log}"]):
+        assert run(*given, "--coverage=0.5") == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1]
+    for given in ([], [log, log], [log, f"--log={log}"]):
+        with pytest.raises(SystemExit) as stop:
+            run(*given, "--coverage=0.5")
+        assert stop.value.code == 2
+        assert "One file must be given, by --log" in capsys.readouterr().err
+
+
 def test_python_and_the_monitor_apply_the_file(tmp_path, capsys):
     (c, correct), out = answers(), tmp_path / "threshold.json"
     log = write(tmp_path / "log.csv", c, correct)
