@@ -23,10 +23,8 @@ import keras_calib
 __all__ = ["Call", "Walk", "page_with_walks", "shortened", "walks"]
 
 PAGE = ROOT / "CONTRIBUTING.md"
-BEGIN, END = (
-    "<!-- walks: python docs/generator/walks.py --write -->\n",
-    ("<!-- end of walks -->\n"),
-)
+BEGIN = "<!-- walks: python docs/generator/walks.py --write -->\n"
+END = "<!-- end of walks -->\n"
 _PACKAGE = os.path.dirname(keras_calib.__file__) + os.sep
 # What is left out of the page: what is deeper, floors that all others stand on,
 # and checks.
@@ -90,11 +88,11 @@ class Tracer:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.num_values = self._depth = 0
+        self._before = sys.getprofile()
 
     def start(self) -> None:
         """Forgets what was noted before."""
         self.__init__()
-        self._before = sys.getprofile()
         sys.setprofile(self._note)
 
     def stop(self) -> None:
