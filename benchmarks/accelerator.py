@@ -23,7 +23,6 @@ from networks import resnet20
 from reporting import machine, markdown_table, medians_in_turn, publish
 
 import keras_calib
-from keras_calib.backend.keras_internals import build_from_batch
 
 # Those of losses.py, with other defaults: --shapes, --only, --rounds, --out.
 _FLAGS = flags.FLAGS
@@ -163,7 +162,8 @@ def train_step(model, loss, used, data):
     """A compiled step on images that stay on the device."""
     optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
     model.compile(optimizer, loss, metrics=used)
-    build_from_batch(model, data)
+    # As `fit` does before its first step: metrics have no public `build`.
+    model._symbolic_build(data_batch=data)
     state = tuple(
         [v.value for v in variables]
         for variables in (

@@ -23,10 +23,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 from absl import app, flags
-from keras_calib.selection.guarantees import (
-    fixed_sequence,
-    fixed_sequence_of_means,
-)
+from ladders import fixed_sequence, fixed_sequence_of_means
 from reporting import machine, markdown_table, publish
 from scipy.stats import beta
 

@@ -17,23 +17,21 @@ import math
 
 import numpy as np
 from absl import app, flags
-from keras_calib.selection.adaptive_walks import (
-    FAILS_ABOVE,
-    adaptive_walk,
-    level_shares,
-    num_adaptive,
-)
-from keras_calib.selection.group_walks import (
-    STEPWISE_PART,
-    completion_levels,
-    num_testable,
-    shared_level,
-)
-from keras_calib.selection.guarantees import starts, walk
 from reporting import machine, markdown_table, publish
 from scipy.stats import beta
 
 from keras_calib.formulas.intervals import binomial_p_value
+from keras_calib.selection.claims import num_testable, starts
+from keras_calib.selection.families import (
+    FAILS_ABOVE,
+    STEPWISE_PART,
+    adaptive_walk,
+    completion_levels,
+    level_shares,
+    num_adaptive,
+    shared_level,
+    walk,
+)
 
 _NUM_FITS = flags.DEFINE_integer("num_fits", 2000, "Per row.")
 _NUM_GROUPS = flags.DEFINE_integer("num_groups", 1000, "Of each fit.")
@@ -172,7 +170,7 @@ def holm(parts: list, sizes: np.ndarray, delta: float) -> list:
         if some
     ]
     if completed:
-        level = float(shared_level(np.concatenate(completed), delta))
+        level = shared_level(np.concatenate(completed), delta)
     return [
         part.last(first, shares * level, part.p_value)
         if some

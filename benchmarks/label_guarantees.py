@@ -22,16 +22,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from absl import app, flags
-from keras_calib.selection.candidates import Candidates, candidates
-from keras_calib.selection.group_walks import (
-    completion_levels,
-    dependent_groups,
-    shared_level,
-)
-from keras_calib.selection.guarantees import METHODS, starts, walk
+from ladders import last, ranked
 from reporting import machine, markdown_table, publish
 
 from keras_calib.formulas.intervals import binomial_p_value
+from keras_calib.selection import families
+from keras_calib.selection.claims import Claim, errors
+from keras_calib.selection.ladder import Ladder
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 200, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")
@@ -59,18 +56,15 @@ class Labels:
 
     def draw(
         self, size: int, alike: bool, rng: np.random.Generator
-    ) -> list[Candidates]:
-        """Candidates of each label."""
+    ) -> list[Ladder]:
+        """The ladder of each label."""
         shape = size, len(self.scales)
         own, common = rng.normal(size=shape), rng.normal(size=(size, 1))
         z = np.sqrt(0.9) * common + np.sqrt(0.1) * own if alike else own
         score = abs(z) * self.scales
         u = rng.random((size, 1)) if alike else rng.random(shape)
         right = u < 1.0 / (1.0 + np.exp(-score))
-        return [
-            candidates(s, y, None, DELTA)
-            for s, y in zip(score.T, right.T, strict=True)
-        ]
+        return [ranked(*x) for x in zip(score.T, right.T, strict=True)]
 
     def outcome(self, thresholds: list[float]) -> tuple[float, bool]:
         """Mean coverage, and whether any risk is too high."""
@@ -82,56 +76,44 @@ class Labels:
         return float(np.mean(found)), bool(false)
 
 
-def last(one: Candidates, certified: np.ndarray) -> float:
-    """The most lenient certified threshold, inf without one."""
-    places = np.flatnonzero(certified)
-    return float(one.threshold[places[-1]]) if len(places) else np.inf
+def lenient(found: list, masks: list[np.ndarray]) -> list[float]:
+    """The most lenient certified threshold of each, inf without one."""
+    pairs = zip(found, masks, strict=True)
+    places = [last(*pair) for pair in pairs]
+    return [np.inf if place is None else place for place in places]
 
 
-def equal_shares(found: list[Candidates]) -> list[float]:
-    masks = dependent_groups(found, RISK, DELTA, "ltt")
-    return [last(*pair) for pair in zip(found, masks, strict=True)]
+def equal_shares(found: list[Ladder]) -> list[float]:
+    masks = families.dependent(found, RISK, DELTA).masks
+    return lenient([one.threshold for one in found], masks)
 
 
-def alone(found: list[Candidates]) -> list[float]:
-    certify = METHODS["ltt"]
-    return [
-        last(one, certify(one.accepted, one.wrong, RISK, DELTA))
+def alone(found: list[Ladder]) -> list[float]:
+    masks = [
+        families.alone(errors(one, RISK, DELTA), len(one.threshold))
         for one in found
     ]
+    return lenient([one.threshold for one in found], masks)
 
 
-def holm(found: list[Candidates]) -> list[float]:
-    level, walks = DELTA / len(found), []
-    for one in found:
-        ranks, shares = starts(one.num_samples, RISK, level)
-        first = np.searchsorted(one.accepted, ranks)
-        p_value = binomial_p_value(one.wrong, one.accepted, RISK)
-        walks.append((p_value, first, shares / level))
-    completed = np.array([completion_levels(*one) for one in walks])
-    level = float(shared_level(completed, DELTA))
-    return [
-        last(one, walk(p_value, first, shares * level))
-        for one, (p_value, first, shares) in zip(found, walks, strict=True)
-    ]
+def holm(found: list[Ladder]) -> list[float]:
+    claims = [errors(one, RISK, DELTA / len(found)) for one in found]
+    masks, _ = families.holm(claims, DELTA)
+    return lenient([one.threshold for one in found], masks)
 
 
-def fixed(found: list[Candidates]) -> list[float]:
+def fixed(found: list[Ladder]) -> list[float]:
     tried = np.log(GRID) - np.log1p(-GRID)
     first = np.linspace(0, len(tried), 8, endpoint=False).astype(int)
-    shares, p_values = np.full(8, 1 / 8), []
+    claims = []
     for one in found:
         place = np.searchsorted(-one.threshold, -tried, side="right") - 1
         accepted = np.where(place >= 0, one.accepted[place], 0)
-        wrong = np.where(place >= 0, one.wrong[place], 0)
-        p_values.append(binomial_p_value(wrong, accepted, RISK))
-    completed = [completion_levels(p, first, shares) for p in p_values]
-    level = float(shared_level(np.array(completed), DELTA))
-    thresholds = []
-    for p in p_values:
-        places = np.flatnonzero(walk(p, first, shares * level))
-        thresholds.append(float(tried[places[-1]]) if len(places) else np.inf)
-    return thresholds
+        wrong = np.where(place >= 0, one.loss[place], 0)
+        p_value = binomial_p_value(wrong, accepted, RISK)
+        claims.append(Claim(p_value, first, np.full(8, 1 / 8)))
+    masks, _ = families.holm(claims, DELTA)
+    return lenient([tried] * len(found), masks)
 
 
 PROCEDURES: dict[str, Callable] = {

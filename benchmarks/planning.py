@@ -15,8 +15,7 @@ Takes about a quarter of an hour on one CPU core with `--num_fits=1000`.
 
 import numpy as np
 from absl import app, flags
-from keras_calib.selection.candidates import candidates
-from keras_calib.selection.guarantees import fixed_sequence
+from ladders import fixed_sequence, ranked
 from reporting import machine, markdown_table, publish
 from risk_guarantee import (
     DELTA,
@@ -59,12 +58,12 @@ def power_table(fits, seed):
     for limit in LIMITS:
         for name, of in populations(limit).items():
             rng = np.random.default_rng([seed, round(limit * 1e6)])
-            large = candidates(*pilot(of, LARGE, rng), None, None)
+            large = ranked(*pilot(of, LARGE, rng))
             known, _ = of_pilot(large, 1, rng)
             half = 0.5 * Truth(of, limit).best
             for n in SIZES:
                 predicted = certified_coverage(
-                    known, n, limit, DELTA, "ltt", 4000, rng
+                    known, n, limit, DELTA, 4000, rng
                 )
                 seen = simulated(of, n, limit, fits, rng)
                 row = [name, limit, f"{n:,}"]
@@ -96,7 +95,7 @@ def noise_table(worst, fits, seed):
         seen = np.mean(simulated(of, n, limit, fits, rng) >= half)
         powers = []
         for size in [LARGEST] + NUM_LARGE * [LARGE]:
-            one = candidates(*pilot(of, size, rng), None, None)
+            one = ranked(*pilot(of, size, rng))
             known, _ = of_pilot(one, 1, rng)
             powers.append(np.mean(_coverages(known, n, limit, rng) >= half))
         largest, *others = powers
@@ -120,7 +119,7 @@ def pilot_table(num_pilots, seed):
     ):
         of = populations(limit)[name]
         rng = np.random.default_rng([seed, 1])
-        large = candidates(*pilot(of, LARGE, rng), None, None)
+        large = ranked(*pilot(of, LARGE, rng))
         known, _ = of_pilot(large, 1, rng)
         for size in (300, 1000):
             powers, counts, refused = [], [], 0
@@ -157,7 +156,7 @@ def pilot_table(num_pilots, seed):
 
 
 def _coverages(known, n, limit, rng):
-    return certified_coverage(known, n, limit, DELTA, "ltt", 2000, rng)
+    return certified_coverage(known, n, limit, DELTA, 2000, rng)
 
 
 def run(fits, num_pilots, seed):

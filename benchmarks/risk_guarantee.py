@@ -6,7 +6,8 @@ of the rank, so that the true risk and coverage of every threshold are known.
 exceeds the limit: at most 0.05 is guaranteed, and 2,000 fits resolve 0.05 to
 0.010 (two standard errors). `coverage` is the mean true coverage over that of
 the largest coverage at which the true risk is within the limit, none counting
-as 0. `plain` takes the risk on the data at its word. The last two populations
+as 0. `plain` takes the risk on the data at its word, `ltt` is the library's
+walk, and `sgr` the search of Geifman and El-Yaniv. The last two populations
 are there to provoke violations: what they accept, they accept by luck.
 
     python benchmarks/risk_guarantee.py \
@@ -20,9 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 from absl import app, flags
-from keras_calib.selection.guarantees import METHODS
+from ladders import fixed_sequence
 from reporting import machine, markdown_table, publish
 from scipy.stats import beta
+
+from keras_calib.formulas.intervals import binomial_p_value
 
 _NUM_FITS = flags.DEFINE_integer("num_fits", 2000, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")
@@ -100,6 +103,34 @@ def draw(
         accepted, wrong, level = accepted[last], wrong[last], level[last]
         coverage = (level + 1.0) / of.levels
     return accepted, wrong, coverage
+
+
+def sgr(accepted, wrong, risk, delta) -> np.ndarray:
+    """Which thresholds a binary search over coverage certifies.
+
+    Each step tests one threshold at `delta` / ceil(log2 n). The paper returns
+    the last threshold tested; this returns certified ones only.
+
+    Reference:
+        Geifman and El-Yaniv, Selective Classification for Deep Neural
+        Networks, NeurIPS 2017, algorithm 2, https://arxiv.org/abs/1705.08500
+    """
+    certified = np.zeros(len(accepted), bool)
+    strict, lenient = 1, int(accepted[-1])
+    steps = max(math.ceil(math.log2(lenient)), 1)
+    for _ in range(steps):
+        rank = (strict + lenient + 1) // 2
+        tested = np.searchsorted(accepted, rank)
+        p_value = binomial_p_value(wrong[tested], accepted[tested], risk)
+        certified[tested] |= p_value <= delta / steps
+        if p_value <= delta / steps:
+            strict = rank
+        else:
+            lenient = rank
+    return certified
+
+
+METHODS = {"ltt": fixed_sequence, "sgr": sgr}
 
 
 def measure(of: Population, n: int, limit: float, fits: int, seed: int) -> dict:

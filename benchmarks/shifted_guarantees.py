@@ -24,22 +24,22 @@ from pathlib import Path
 
 import numpy as np
 from absl import app, flags
-from keras_calib.selection.candidates import ranked_candidates
-from keras_calib.selection.fixed_thresholds import (
-    counts_at,
-    fixed_thresholds,
-    starts_at,
-    tenth_of,
-)
-from keras_calib.selection.group_walks import certified_by_group
-from keras_calib.selection.guarantees import fixed_sequence, walk
-from keras_calib.selection.mixture_targets import MixtureTarget
-from keras_calib.selection.prior_targets import PriorTarget
+from ladders import last, ranked
 from reporting import machine, markdown_table, publish
 from scipy.stats import norm
 
 from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
+from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.shifted_risk import class_weights
+from keras_calib.selection import claims, families
+from keras_calib.selection.ladder import by_group, counts_at
+from keras_calib.selection.shift import (
+    MixtureTarget,
+    PriorTarget,
+    fixed_thresholds,
+    starts_at,
+    tenth_of,
+)
 
 _LOGITS = flags.DEFINE_string("logits", None, "Folder of predictions.")
 _NUM_FITS = flags.DEFINE_integer("num_fits", 1000, "Per row.")
@@ -193,19 +193,14 @@ def by_hoeffding_bentkus(target, scores, wrong, labels) -> float | None:
     expected = coverage * count
     capacity = -np.log(np.maximum(p_value(expected, 0.0 * expected), 1e-300))
     start = starts_at(capacity, coverage, lambda x: -math.log(x), DELTA)
-    certified = walk(p_value(*sums), *start)
+    certified = families.walk(p_value(*sums), *start)
     return last(threshold, certified)
 
 
-def last(threshold: np.ndarray, certified: np.ndarray) -> float | None:
-    places = np.flatnonzero(certified)
-    return float(threshold[places[-1]]) if len(places) else None
-
-
 def plain(scores: np.ndarray, wrong: np.ndarray) -> float | None:
-    found = ranked_candidates(scores, wrong, np.ones(len(scores)))
-    certified = fixed_sequence(found.accepted, found.wrong, RISK, DELTA)
-    return last(found.threshold, certified)
+    found = ranked(scores, 1.0 - wrong)
+    claim = claims.errors(found, RISK, DELTA)
+    return last(found.threshold, families.alone(claim, len(found.threshold)))
 
 
 def by_method(method: str, target: PriorTarget, data: tuple):
@@ -370,13 +365,14 @@ def mixture_rows(num_fits: int, seed: int) -> list[list]:
         coverage = dict.fromkeys(MIXTURES, 0.0)
         for fit in range(fits):
             scores, wrong = population.draw(places, rng)
+            outcomes = Outcomes(
+                scores, wrong, group=places, names=tuple(range(number))
+            )
             found = {"plain": plain(scores, wrong)}
             for method, part in ((MIXTURES[1], 1), (MIXTURES[2], number)):
-                target = MixtureTarget(
-                    tuple(range(number)), RISK, DELTA / part, fit
-                )
+                target = MixtureTarget(RISK, DELTA / part, fit)
                 try:
-                    counts = target.counts(scores, wrong, places)
+                    counts = target.counts(outcomes)
                 except ValueError:
                     continue
                 certified = target.certified(counts, RISK)
@@ -387,15 +383,10 @@ def mixture_rows(num_fits: int, seed: int) -> list[list]:
                     coverage[method] += float(share @ accepted) / fits
                     bad = errors > RISK * accepted * (1.0 + 1e-9)
                     false[method] += bool(bad.any())
-            each = [
-                ranked_candidates(
-                    scores[places == k], wrong[places == k], np.ones(size)
-                )
-                for k, size in enumerate(sizes)
-            ]
-            masks, *_ = certified_by_group(each, RISK, DELTA, "ltt")
+            ladders = by_group(outcomes)
+            masks = families.each(ladders, RISK, DELTA).masks
             any_bad = False
-            for k, (one, mask) in enumerate(zip(each, masks, strict=True)):
+            for k, (one, mask) in enumerate(zip(ladders, masks, strict=True)):
                 threshold = last(one.threshold, mask)
                 if threshold is not None:
                     accepted, errors = population.truth(threshold)

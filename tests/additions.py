@@ -1,7 +1,7 @@
-"""A plugin: the loss, metric and calibrator of CONTRIBUTING.md are public.
+"""A plugin: the loss, metric, calibrator and promise of CONTRIBUTING.md.
 
-`python -m pytest -p additions tests/laws` runs the laws over these three, as
-if their case had been added as the page says.
+`python -m pytest -p additions tests/laws` runs the laws over these four, as
+if they were public and their case had been added as the page says.
 """
 
 import re
@@ -47,17 +47,28 @@ def cases(names: dict[str, Any]) -> list[Any]:
     }
     found = []
     for code in blocks():
-        if "__all__" not in code:
+        if "__all__" not in code and not code.startswith('"'):
             *before, last = re.split(r"\n(?=\S+Case\()", "\n" + code)
             exec(compile("\n".join(before), "CONTRIBUTING.md", "exec"), space)
             found.append(eval(last, space))
     return found
 
 
+def shaped_cases(names: dict[str, Any]) -> dict[str, Any]:
+    """What the blocks that are entries add to `RECORDS`, by public name."""
+    import shaped_records
+
+    space = {**vars(shaped_records), "kc": SimpleNamespace(**names)}
+    entries = (x for x in blocks() if x.startswith('"'))
+    return eval("{" + "".join(entries) + "}", space)
+
+
 def pytest_configure() -> None:
     import cases as lists
+    import shaped
 
     names = defined()
+    shaped.SHAPED.update(shaped_cases(names))
     for name, value in names.items():
         setattr(kc, name, value)
         kc.__all__.append(name)

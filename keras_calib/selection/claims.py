@@ -4,7 +4,7 @@ A small p-value rejects a claim. Walks through thresholds, from strict to
 lenient, begin at several places that share the level of a claim. With a single
 one an error among the surest samples would end the walk. A walk that reaches
 the next start takes its share along, as in the fallback procedure.
-Derivation: docs/derivations.md, 'Intervals and guarantees'.
+Derivation: docs/derivations.md, 'Families of claims'.
 
 Reference:
     Angelopoulos et al., Learn then Test, 2021, section 2.3,
@@ -64,10 +64,7 @@ class Claim(NamedTuple):
 
 
 def first_rank(risk: float, delta: float) -> int:
-    """The fewest samples that certify `risk` if all of them are correct.
-
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
-    """
+    """The fewest samples that certify `risk` if all of them are correct."""
     count = max(math.ceil(math.log(delta) / math.log1p(-risk)), 1)
     # The logarithms may round to just below a whole number.
     while binomial_p_value(0, count, risk) > delta:

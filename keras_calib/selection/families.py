@@ -29,12 +29,14 @@ __all__ = [
     "adaptive_walk",
     "adaptively_certified",
     "alone",
+    "completion_levels",
     "dependent",
     "each",
     "every_mixture",
     "holm",
     "level_shares",
     "num_adaptive",
+    "shared_level",
     "walk",
 ]
 
@@ -126,31 +128,30 @@ def holm(
         https://www.jstor.org/stable/4615733
     """
     parts = [x._replace(shares=x.shares / x.shares.sum()) for x in claims]
-    completed = [_completion_level(*x[:3]) for x in parts]
-    level = _shared_level(np.array(completed), delta)
+    completed = [completion_levels(*x[:3]) for x in parts]
+    level = shared_level(np.array(completed), delta)
     masks = [walk(x.p_value, x.first, x.shares * level) for x in parts]
     return masks, level
 
 
-def _completion_level(
+def completion_levels(
     p_value: np.ndarray, first: np.ndarray, shares: np.ndarray
-) -> float:
-    """The least level at which all tested thresholds are certified.
+) -> np.ndarray:
+    """The least levels at which all tested thresholds are certified `(...)`.
 
     Arguments are those of `walk`; `shares` have the sum 1. A walk that never
     failed has, in part i, a level of a times the sum of shares up to i.
-    Derivation: docs/derivations.md, 'Families of claims'.
     """
-    ends = np.append(first, len(p_value))
-    least = 0.0
+    ends = np.append(first, p_value.shape[-1])
+    least = np.zeros(p_value.shape[:-1])
     for k, share in enumerate(np.cumsum(shares)):
         if ends[k] < ends[k + 1]:
-            part = p_value[ends[k] : ends[k + 1]]
-            least = max(least, float(part.max()) / share)
+            part = p_value[..., ends[k] : ends[k + 1]]
+            least = np.maximum(least, part.max(axis=-1) / share)
     return least
 
 
-def _shared_level(completed: np.ndarray, delta: float) -> float:
+def shared_level(completed: np.ndarray, delta: float) -> float:
     """The level of each claim after those that completed passed theirs on.
 
     It is `delta` over the number of claims that do not complete at this level,
@@ -347,8 +348,7 @@ def num_adaptive(
 def level_shares(count: int) -> np.ndarray:
     """Parts of delta by how many groups failed, from none on `(count,)`.
 
-    The part after n failures is proportional to 1 / (n + 1)^2. Derivation:
-    docs/derivations.md, 'Families of claims'.
+    The part after n failures is proportional to 1 / (n + 1)^2.
     """
     failed = np.arange(count)
     part = 1.0 / (failed + 1.0) ** 2

@@ -1,4 +1,7 @@
-"""Ladders: thresholds of a score, strictest first, and what each accepts."""
+"""Ladders: thresholds of a score, strictest first, and what each accepts.
+
+Derivation: docs/derivations.md, 'Families of claims'.
+"""
 
 from typing import Any, NamedTuple
 

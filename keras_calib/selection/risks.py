@@ -12,8 +12,8 @@ from keras_calib.formulas.intervals import binomial_p_value, check_inside
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import as_array, safe_divide
 from keras_calib.selection.choice import Choice, chosen_alone
-from keras_calib.selection.claims import errors, places_by_betting
-from keras_calib.selection.families import alone, walk
+from keras_calib.selection.claims import Claim, errors, places_by_betting
+from keras_calib.selection.families import alone
 from keras_calib.selection.ladder import Ladder, of_scores, read_outcomes
 
 __all__ = ["control_risks"]
@@ -125,13 +125,13 @@ def _bets(
     places, first, shares = places_by_betting(
         counts, limit, level, least, _FACTOR
     )
-    p_value, certified = np.ones(len(counts)), np.zeros(len(counts), bool)
+    p_value = np.ones(len(counts))
     if len(places):
         p_value[places] = accepted_p_values(
             losses, counts[places], limit, delta=float(shares[0])
         )
-        certified[places] = walk(p_value[places], first, shares)
-    return p_value, certified
+    claim = Claim(p_value[places], first, shares, places)
+    return p_value, alone(claim, len(counts))
 
 
 def control_risks(
@@ -155,7 +155,7 @@ def control_risks(
     own losses are walked from strict to lenient. Recall and coverage share one
     part of `delta`, precision and risk another, the false positive rate and
     each loss have their own.
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+    Derivation: docs/derivations.md, 'Families of claims'.
 
     Args:
         scores: Scores `(n,)`, higher = surer, of independent samples.

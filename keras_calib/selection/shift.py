@@ -30,8 +30,8 @@ from keras_calib.selection.choice import (
     out_of_reach,
     within_reach,
 )
-from keras_calib.selection.claims import errors, first_rank
-from keras_calib.selection.families import alone, every_mixture, walk
+from keras_calib.selection.claims import Claim, errors, first_rank
+from keras_calib.selection.families import alone, every_mixture
 from keras_calib.selection.ladder import (
     Ladder,
     counts_at,
@@ -81,10 +81,7 @@ class PriorTest(NamedTuple):
 
 
 class PriorTarget(NamedTuple):
-    """Target of a threshold: a guaranteed risk at a known prior.
-
-    Derivation: docs/derivations.md, 'Other priors and mixtures'.
-    """
+    """Target of a threshold: a guaranteed risk at a known prior."""
 
     prior: np.ndarray
     risk: float
@@ -258,7 +255,8 @@ class PriorTarget(NamedTuple):
                 capacity, coverage, lambda level: -math.log(level), self.delta
             )
             evidence = log_evidence(right, errors, *arguments)
-            return walk(np.exp(-np.maximum(evidence, 0.0)), first, shares)
+            p_value = np.exp(-np.maximum(evidence, 0.0))
+            return alone(Claim(p_value, first, shares), len(threshold))
 
         return PriorTest(threshold, certified, int(rest.sum()), "betting")
 
@@ -405,10 +403,7 @@ class MixtureCounts(NamedTuple):
 
 
 class MixtureTarget(NamedTuple):
-    """Target of a threshold: a guaranteed risk in each of the groups.
-
-    Derivation: docs/derivations.md, 'Other priors and mixtures'.
-    """
+    """Target of a threshold: a guaranteed risk in each of the groups."""
 
     risk: float
     delta: float
@@ -612,7 +607,6 @@ def fixed_thresholds(scores: np.ndarray, weight: np.ndarray) -> np.ndarray:
     Tests of samples that are not draws of one population need thresholds that
     these samples did not choose: another share of the data fixes them. The
     last accepts all.
-    Derivation: docs/derivations.md, 'Other priors and mixtures'.
     """
     found = of_scores(Outcomes(scores, np.zeros(len(scores)), weight))
     wanted = np.arange(1, _MOST + 1) / _MOST - 1e-9

@@ -7,10 +7,12 @@ import subprocess
 import sys
 
 import additions
+import keras
 import numpy as np
 import pytest
 from paths import ROOT
 from scipy.special import softmax
+from walks import page_with_walks
 
 # Those of all cases, and those that name a case.
 LAWS = (
@@ -79,6 +81,31 @@ def test_the_calibrator_finds_the_share_that_was_mixed_in(added):
     found = softmax(np.asarray(calibrator(logits)), axis=-1)
     mixed = (1 - calibrator.share) * softmax(logits, axis=-1)
     np.testing.assert_allclose(found, mixed + calibrator.share / 4, atol=1e-6)
+
+
+def test_the_promise_fails_as_often_as_it_may(added):
+    rng = np.random.default_rng(2)
+    choose, false = added["choose_threshold_by_errors"], 0
+    for _ in range(300):
+        scores = rng.uniform(size=300)
+        correct = rng.uniform(size=300) >= 0.1
+        # Of all samples 0.1 times the coverage get a wrong answer.
+        chosen = choose(scores, correct, errors=0.05, delta=0.2)
+        false += 1.0 - max(chosen.threshold, 0.0) > 0.5
+    # Three standard errors.
+    assert 0.1 < false / 300 < 0.27
+    with pytest.raises(ValueError, match="certified to have this `errors`"):
+        choose(scores, correct, errors=0.001, delta=0.2)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="of TensorFlow"
+)
+def test_the_walks_are_those_that_a_trace_finds():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert page == page_with_walks(page), (
+        "run `python docs/generator/walks.py --write`"
+    )
 
 
 @pytest.mark.slow

@@ -47,6 +47,8 @@ ONCE = {
     },
     # It has a gradient of NaN where all are ruled out; no score is trained.
     r"\bops\.logsumexp": {"formulas/scores.py"},
+    # Families alone share delta.
+    r"(?<![\w.])walk\(": {"selection/families.py"},
 }
 
 
