@@ -12,7 +12,7 @@ from exported import answers, segmenter, selector, trained
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.exporting import formats, writer
+from keras_calib.exporting import formats, served_model, writer
 from keras_calib.exporting.formats import format_of
 from keras_calib.exporting.served_model import ServedModel
 from keras_calib.selection import SelectiveClassifier
@@ -327,7 +327,7 @@ def test_a_model_that_is_calibrated_already_is_refused(tmp_path, monkeypatch):
                 ValueError, match, tmp_path, model, from_logits=True, **parts
             )
     # Without a selector all is accepted; its calibrator may be given twice.
-    assert writer._read_selector(None, None).threshold == -np.inf
+    assert served_model.selector_to_serve(None, None).threshold == -np.inf
     replace(
         monkeypatch,
         "savedmodel",
