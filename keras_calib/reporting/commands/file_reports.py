@@ -17,7 +17,7 @@ from keras_calib.calibrators import (
     TemperatureScaling,
     choose_calibrator,
 )
-from keras_calib.functional.groupings import grouping
+from keras_calib.functional.groups import grouping
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import to_numpy
