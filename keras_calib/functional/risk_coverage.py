@@ -11,13 +11,11 @@ from keras_calib.formulas.operating_points import (
 )
 from keras_calib.formulas.risk_coverage import (
     RiskCoverageCurve,
-    augrc_of_groups,
-    normalized_aurc_of_groups,
-)
-from keras_calib.formulas.risk_coverage_conventions import (
     analytic_optimum,
     augrc_by_convention,
+    augrc_of_groups,
     aurc_by_convention,
+    normalized_aurc_of_groups,
     optimum_by_convention,
 )
 from keras_calib.functional.ranking import rank, ranked, thresholds, top_scored

@@ -26,13 +26,14 @@ from keras_calib.formulas.proper import loss_interval
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.smooth import smooth_error_of_points
 from keras_calib.metrics.state_dicts import nan_if_lost
-from keras_calib.metrics.states.composite import Readings
-from keras_calib.metrics.states.cumulative import (
+from keras_calib.metrics.states.cells import (
+    aece_bounds,
     cell_differences,
     ecce_bounds,
     ecce_interval,
+    equal_mass_bins,
 )
-from keras_calib.metrics.states.equal_mass import aece_bounds, equal_mass_bins
+from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.histogram import Cells
 from keras_calib.numerics.arrays import array_namespace, safe_divide
 

@@ -5,10 +5,9 @@ here: the pass over the data (`predictions`), the evidence (`formulas`).
 Floor: above `plots`, below `reporting`.
 """
 
-from keras_calib.monitoring.alarm import Alarm
 from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.monitoring.logger import CalibrationLogger
-from keras_calib.monitoring.monitor import Monitor
+from keras_calib.monitoring.monitor import Alarm, Monitor
 
 __all__ = [
     "Alarm",
