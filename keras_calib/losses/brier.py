@@ -30,8 +30,7 @@ def brier_loss(labels: Any, logits: Any) -> Any:
         Losses `(...)`, in [0, 2].
 
     Reference:
-        Brier, Verification of Forecasts Expressed in Terms of Probability,
-        Monthly Weather Review 78, 1950.
+        That of `BrierLoss`.
     """
 
     def closed_form(targets, parts):

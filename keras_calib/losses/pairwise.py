@@ -36,16 +36,13 @@ def cpc(
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits z `(..., num_classes)`.
-        lambda1: Coefficient of binary discrimination B, >= 0.
-        lambda2: Coefficient of binary exclusion E, >= 0. 0 leaves it out.
+        lambda1, lambda2: As in `CPC`.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Cheng and Vasconcelos, Calibrating Deep Neural Networks by Pairwise
-        Constraints, CVPR 2022,
-        https://openaccess.thecvf.com/content/CVPR2022/html/Cheng_Calibrating_Deep_Neural_Networks_by_Pairwise_Constraints_CVPR_2022_paper.html
+        That of `CPC`.
     """
 
     def closed_form(targets, parts):

@@ -183,8 +183,7 @@ def svls(
         labels: One-hot or soft labels `(batch, ..., num_classes)`.
         logits: Logits `(batch, ..., num_classes)`, with one or more axes of
             space.
-        sigma: Standard deviation of the weights in pixels, > 0.
-        kernel_size: Width of the box in pixels, odd, at least 3.
+        sigma, kernel_size: As in `SVLS`.
         mask: Bool `(batch, ...)`, False for pixels without a label, which
             have no part in the targets of others, or None.
 
@@ -195,9 +194,7 @@ def svls(
         ValueError: If there is no axis of space.
 
     Reference:
-        Islam and Glocker, Spatially Varying Label Smoothing: Capturing
-        Uncertainty from Expert Annotations, IPMI 2021,
-        https://arxiv.org/abs/2104.05788
+        That of `SVLS`.
     """
     logits = at_least_float32(logits)
     own = Targets(labels, logits)
@@ -237,15 +234,7 @@ def nacl(
         labels: One-hot or soft labels `(batch, ..., num_classes)`.
         logits: Logits z `(batch, ..., num_classes)`, with one or more axes of
             space.
-        strength: Coefficient of the penalty, >= 0.
-        kernel: `"mean"` for equal weights of all pixels in the box,
-            `"gaussian"` for the targets of `svls`.
-        distance: `"l1"`, or `"l2"` for the square of the difference.
-        kernel_size: Width of the box in pixels, odd, at least 3.
-        sigma: Standard deviation of `kernel="gaussian"` in pixels, > 0.
-        edges: What lies beyond the edge of an image for `kernel="mean"`:
-            `"replicate"` repeats the last pixel, `"background"` is class 0,
-            as in the released code.
+        strength, kernel, distance, kernel_size, sigma, edges: As in `NACL`.
         mask: Bool `(batch, ...)`, False for pixels without a label, which
             have no part in the shares of others, or None.
 
@@ -256,8 +245,7 @@ def nacl(
         ValueError: If there is no axis of space.
 
     Reference:
-        Murugesan et al., Trust your neighbours: Penalty-based constraints for
-        model calibration, MICCAI 2023, https://arxiv.org/abs/2303.06268
+        That of `NACL`.
     """
     logits = at_least_float32(logits)
     rows = Targets(labels, logits).rows()
