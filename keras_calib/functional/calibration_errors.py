@@ -11,7 +11,9 @@ from keras_calib.formulas.bins import (
     BinSums,
     bin_index,
     bin_sums,
+    interpolated_bins,
     shifted_midpoints,
+    sorted_mass_error,
 )
 from keras_calib.formulas.cumulative import (
     CumulativeDifferences,
@@ -19,7 +21,6 @@ from keras_calib.formulas.cumulative import (
     cumulative_error,
     differences_of,
 )
-from keras_calib.formulas.equal_mass import interpolated_bins, sorted_mass_error
 from keras_calib.formulas.smooth import EXACT_CELLS, smooth_error_of_points
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import MODES, check_in, check_integer

@@ -13,8 +13,14 @@ from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.inputs.checks import check_flag, check_in, check_integer
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
-from keras_calib.losses.closed_forms import flat_rows, mark_first, mask_of
-from keras_calib.losses.targets import Targets, reads_ids, shown
+from keras_calib.losses.closed_forms import (
+    Targets,
+    flat_rows,
+    mark_first,
+    mask_of,
+    reads_ids,
+    shown,
+)
 from keras_calib.numerics.arrays import (
     at_least,
     at_least_float32,

@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.targets import reads_ids
+from keras_calib.losses.closed_forms import of_softmax, reads_ids
 
 __all__ = ["BrierLoss", "brier_loss"]
 

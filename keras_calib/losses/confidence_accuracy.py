@@ -10,12 +10,14 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.losses.closed_forms import (
+    Targets,
     correctness,
     flat_rows,
     mask_of,
+    reads_ids,
+    shown,
     top_probability,
 )
-from keras_calib.losses.targets import Targets, reads_ids, shown
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import softmax_parts
 

@@ -11,9 +11,9 @@ from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import (
     mark_first,
     of_softmax,
+    reads_ids,
     top_probability,
 )
-from keras_calib.losses.targets import reads_ids
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least_float32,

@@ -8,8 +8,11 @@ from keras import ops
 
 from keras_calib.inputs.checks import check_at_least, check_in, check_share
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax, through_true_class
-from keras_calib.losses.targets import reads_ids
+from keras_calib.losses.closed_forms import (
+    of_softmax,
+    reads_ids,
+    through_true_class,
+)
 from keras_calib.numerics.arrays import at_least
 
 __all__ = [

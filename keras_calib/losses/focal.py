@@ -11,8 +11,14 @@ from keras import backend, ops
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above, check_at_least, check_number
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax, through_true_class
-from keras_calib.losses.targets import Targets, read_as, reads_ids, shown
+from keras_calib.losses.closed_forms import (
+    Targets,
+    of_softmax,
+    read_as,
+    reads_ids,
+    shown,
+    through_true_class,
+)
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least,

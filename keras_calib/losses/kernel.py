@@ -13,9 +13,9 @@ from keras_calib.losses.closed_forms import (
     correctness,
     flat_rows,
     mask_of,
+    reads_ids,
     top_probability,
 )
-from keras_calib.losses.targets import reads_ids
 from keras_calib.numerics.arrays import at_least, running_sum, safe_divide
 
 __all__ = ["MMCE", "mmce"]

@@ -9,8 +9,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_at_least, check_in, check_rows
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import mark_first, of_softmax
-from keras_calib.losses.targets import reads_ids
+from keras_calib.losses.closed_forms import mark_first, of_softmax, reads_ids
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least,

@@ -7,8 +7,7 @@ from keras import ops
 
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.targets import reads_ids
+from keras_calib.losses.closed_forms import of_softmax, reads_ids
 from keras_calib.numerics.arrays import safe_divide, tanh
 
 __all__ = ["CPC", "cpc"]

@@ -29,8 +29,7 @@ from keras_calib.inputs.readers import (
 from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import SUM_TOLERANCE, check_ids, check_objectness
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.targets import reads_ids
+from keras_calib.losses.closed_forms import of_softmax, reads_ids
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least_float32,

@@ -16,9 +16,14 @@ from keras_calib.inputs.checks import (
 )
 from keras_calib.inputs.values import read_mask
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import mask_of, of_softmax
+from keras_calib.losses.closed_forms import (
+    Targets,
+    mask_of,
+    of_softmax,
+    reads_ids,
+    shown,
+)
 from keras_calib.losses.smoothing import cross_entropy
-from keras_calib.losses.targets import Targets, reads_ids, shown
 from keras_calib.numerics.arrays import at_least_float32, safe_divide, shape_of
 from keras_calib.numerics.softmax import allowed
 

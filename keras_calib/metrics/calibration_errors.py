@@ -94,9 +94,7 @@ class ECE(BinnedMetric):
             whether the class is the second. The attribute `mode` is that of
             Keras: `"min"`.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
-            `labels` and `dtype` of `StreamingMetric`.
+        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Example:
 
@@ -304,9 +302,7 @@ class AECE(StreamingMetric):
         mode: `"top_label"` for the confidence of the predicted class,
             `"binary"` for the probability of the second of two, as in `ECE`.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
-            `labels` and `dtype` of `StreamingMetric`.
+        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Example:
 
@@ -375,9 +371,7 @@ class SmoothECE(StreamingMetric):
             `"binary"` for the probability of the second of two classes, as in
             `ECE`.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
-            `labels` and `dtype` of `StreamingMetric`.
+        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Example:
 
@@ -432,9 +426,7 @@ class ECCE(StreamingMetric):
             `"binary"` for the probability of the second of two classes, as in
             `ECE`.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile` and
-            `dtype` of `StreamingMetric`.
+        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Example:
 
@@ -504,9 +496,7 @@ class ClasswiseECE(StreamingMetric):
             least 64. Defaults to `512`, with which the value can miss that of
             the function by a sixth; with 8192 by a thirtieth.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
-            `labels` and `dtype` of `StreamingMetric`.
+        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Raises:
         ValueError: On update, if predictions have another number of classes.

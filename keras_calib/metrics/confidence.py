@@ -56,9 +56,7 @@ class Accuracy(MeanMetric):
 
     Args:
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
-            `labels` and `dtype` of `StreamingMetric`.
+        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Example:
 

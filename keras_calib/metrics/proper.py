@@ -110,9 +110,7 @@ class NLL(_ProperScore):
             predictions are probabilities or a logit is -inf.
         num_bins: Number of bins of `decomposition()`.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
-            `labels` and `dtype` of `StreamingMetric`.
+        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Example:
 

@@ -69,9 +69,7 @@ class CalibrationMetrics(StreamingMetric):
         prefix: Text before each name. Give one if another metric reports
             under the same name, such as a second table for another output.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
-            `labels` and `dtype` of `StreamingMetric`.
+        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Returns:
         `result()` returns a dict of scalars. `nll` and `brier` are NaN once

@@ -166,7 +166,7 @@ MUTANTS = {
         "test_importance_weights_follow_the_exact_function",
     ),
     "risk_reached_but_not_allowed": Mutant(
-        "formulas/operating_points.py",
+        "formulas/risk_coverage.py",
         "    return wrong <= _limit(",
         "    return wrong < _limit(",
         "functional/test_risk_coverage.py::"

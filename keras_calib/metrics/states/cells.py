@@ -4,13 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.formulas.bins import BinSums, VoteBinSums
+from keras_calib.formulas.bins import BinSums, VoteBinSums, equal_mass_edges
 from keras_calib.formulas.cumulative import (
     CumulativeDifferences,
     cumulative_error,
     cumulative_interval,
 )
-from keras_calib.formulas.equal_mass import equal_mass_edges
 from keras_calib.metrics.states.histogram import Cells
 from keras_calib.numerics.arrays import (
     array_namespace,
