@@ -34,7 +34,6 @@ __all__ = [
     "failure_auroc_of_groups",
     "failure_fpr95_of_groups",
     "normalized_aurc_of_groups",
-    "optimal_aurc",
     "optimum_by_convention",
     "risk_at_coverage_of_groups",
     "within_risk",
@@ -109,7 +108,7 @@ def aurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
     return safe_divide(xp.sum(terms - correction), xp.sum(m))
 
 
-def optimal_aurc(groups: RankedGroups) -> Any:
+def _optimal_aurc(groups: RankedGroups) -> Any:
     """AURC of the ranking with all wrong predictions last."""
     return aurc_of_groups(_as_one(groups), "best")
 
@@ -119,7 +118,7 @@ def eaurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
 
     Derivation: docs/derivations.md, 'AURC under ties'.
     """
-    excess = aurc_of_groups(groups, order) - optimal_aurc(groups)
+    excess = aurc_of_groups(groups, order) - _optimal_aurc(groups)
     return array_namespace(excess).maximum(excess, 0.0)
 
 
@@ -337,7 +336,7 @@ def optimum_by_convention(
 
 def analytic_optimum(groups: RankedGroups) -> float:
     """r + (1 - r) log(1 - r), the optimal AURC of many samples at risk r."""
-    return float(optimal_aurc(groups._replace(frequency_weights=False)))
+    return float(_optimal_aurc(groups._replace(frequency_weights=False)))
 
 
 def augrc_by_convention(

@@ -19,10 +19,8 @@ from keras_calib.numerics.arrays import at_least_float32, labels_like, take_at
 from keras_calib.numerics.softmax import SoftmaxParts, allowed, softmax_parts
 
 __all__ = [
-    "ClassIds",
     "Targets",
     "correctness",
-    "first_true",
     "flat_rows",
     "mark_first",
     "mask_of",
@@ -37,7 +35,7 @@ __all__ = [
 _MANY = 100
 
 
-class ClassIds(NamedTuple):
+class _ClassIds(NamedTuple):
     """Class ids `(...)` in [0, num_classes), in place of one-hot labels."""
 
     ids: Any
@@ -46,7 +44,7 @@ class ClassIds(NamedTuple):
 
 
 def reads_ids(fn: Callable) -> Callable:
-    """Mark a formula that takes `ClassIds` as well as one-hot labels."""
+    """Mark a formula that takes `_ClassIds` as well as one-hot labels."""
     fn.reads_ids = True  # type: ignore[attr-defined]  # on a function
     return fn
 
@@ -56,13 +54,13 @@ def read_as(
 ) -> tuple[Any, Any]:
     """Labels and logits as `fn` takes them, with zeros for masked logits.
 
-    A marked `fn` gets `ClassIds` with the mask, others get rows.
+    A marked `fn` gets `_ClassIds` with the mask, others get rows.
     """
     if is_integer(labels):
         if getattr(fn, "reads_ids", False):
             if mask is not None:
                 mask = ops.broadcast_to(mask, ops.shape(labels))
-            return ClassIds(labels, mask), logits
+            return _ClassIds(labels, mask), logits
         dtype = backend.standardize_dtype(logits.dtype)
         labels = soft_labels(labels, logits.shape[-1], dtype)
     return labels, shown(logits, mask)
@@ -88,7 +86,7 @@ class Targets:
 
     def __init__(self, labels: Any, logits: Any, alpha: Any = None):
         self._ids = self._rows = None
-        if isinstance(labels, ClassIds):
+        if isinstance(labels, _ClassIds):
             self._ids = labels.ids
         else:
             self._given = ops.stop_gradient(labels_like(labels, logits))
@@ -191,7 +189,7 @@ def of_softmax(
         )
         return values + targets.fault()
     lead = ops.shape(logits)[:-1]
-    rows, by_id = labels, isinstance(labels, ClassIds)
+    rows, by_id = labels, isinstance(labels, _ClassIds)
     rows = labels.ids if by_id else labels_like(labels, logits)
     share = alpha
     by_row = alpha if len(getattr(alpha, "shape", ())) > 0 else None
@@ -199,7 +197,7 @@ def of_softmax(
 
     def forward(logits, labels, mask, alpha, *beside):
         logits = shown(logits, mask)
-        labels = ClassIds(labels) if by_id else labels
+        labels = _ClassIds(labels) if by_id else labels
         targets = Targets(labels, logits, share if alpha is None else alpha)
         values, gradient = closed_form(targets, softmax_parts(logits), *beside)
         return values + targets.fault(), gradient
@@ -228,9 +226,9 @@ def flat_rows(labels: Any, logits: Any, sample_weight: Any) -> tuple:
     Ids keep their mask, which `top_probability` takes, and `shown`.
     """
     rows = at_least_float32(logits)
-    if isinstance(labels, ClassIds):
+    if isinstance(labels, _ClassIds):
         parts = (x if x is None else ops.reshape(x, (-1,)) for x in labels)
-        labels = ClassIds(*parts)
+        labels = _ClassIds(*parts)
     else:
         labels = labels_like(labels, rows)
         labels = ops.reshape(labels, (-1, rows.shape[-1]))
@@ -248,8 +246,8 @@ def flat_rows(labels: Any, logits: Any, sample_weight: Any) -> tuple:
 
 def correctness(labels: Any, logits: Any) -> Any:
     """Label of the predicted class `(...)`: 1 if correct, 0 if wrong."""
-    first = first_true(ops.equal(logits, ops.max(logits, -1, keepdims=True)))
-    if isinstance(labels, ClassIds):
+    first = _first_true(ops.equal(logits, ops.max(logits, -1, keepdims=True)))
+    if isinstance(labels, _ClassIds):
         right = ops.equal(ops.squeeze(first, axis=-1), labels.ids)
         return ops.cast(right, logits.dtype)
     right = ops.take_along_axis(labels, first, axis=-1)
@@ -258,7 +256,7 @@ def correctness(labels: Any, logits: Any) -> Any:
 
 def mask_of(labels: Any) -> Any:
     """False for logits to read as zeros, `(...)`, or None for none."""
-    return labels.mask if isinstance(labels, ClassIds) else None
+    return labels.mask if isinstance(labels, _ClassIds) else None
 
 
 def top_probability(logits: Any, mask: Any = None) -> Any:
@@ -290,7 +288,7 @@ def top_probability(logits: Any, mask: Any = None) -> Any:
     return ops.reshape(values, lead)
 
 
-def first_true(mask: Any) -> Any:
+def _first_true(mask: Any) -> Any:
     """Index of the first True of each row, `(..., 1)`, int32."""
     last = mask.shape[-1] - 1
     # XLA runs argmax and conditionals more slowly, and minima of integers if
@@ -303,5 +301,5 @@ def first_true(mask: Any) -> Any:
 
 def mark_first(mask: Any, dtype: Any) -> Any:
     """Rows that are 1 at the first True of each row of `mask`, else 0."""
-    first = ops.squeeze(first_true(mask), axis=-1)
+    first = ops.squeeze(_first_true(mask), axis=-1)
     return ops.one_hot(first, mask.shape[-1], dtype=dtype)

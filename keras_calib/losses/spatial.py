@@ -30,16 +30,14 @@ from keras_calib.numerics.softmax import allowed
 __all__ = [
     "NACL",
     "SVLS",
-    "SpatialLoss",
     "blurred_labels",
     "box_shares",
-    "check_kernel",
     "nacl",
     "svls",
 ]
 
 
-class SpatialLoss(PerSampleLoss):
+class _SpatialLoss(PerSampleLoss):
     """Abstract base of losses that read the labels around each pixel.
 
     `fn` takes the keyword argument `mask`: bool `(batch, ..., )`, False for
@@ -50,7 +48,7 @@ class SpatialLoss(PerSampleLoss):
         return {"mask": batch.counted}
 
 
-def check_kernel(kernel_size: int) -> None:
+def _check_kernel(kernel_size: int) -> None:
     """Raise unless the size is odd and at least 3."""
     check_integer("kernel_size", kernel_size, 3)
     if kernel_size % 2 == 0:
@@ -276,7 +274,7 @@ def nacl(
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SVLS(SpatialLoss):
+class SVLS(_SpatialLoss):
     """Spatially varying label smoothing: labels blurred at their borders.
 
     Use it for segmentation when annotators disagree about the borders of
@@ -325,14 +323,14 @@ class SVLS(SpatialLoss):
         **kwargs: Any,
     ):
         check_above("sigma", sigma, 0.0)
-        check_kernel(kernel_size)
+        _check_kernel(kernel_size)
         super().__init__(
             svls, sigma=sigma, kernel_size=kernel_size, name=name, **kwargs
         )
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class NACL(SpatialLoss):
+class NACL(_SpatialLoss):
     """Neighbour-aware calibration loss: logits near the labels around.
 
     Use it for segmentation when logits should be bounded, and less sure where
@@ -398,7 +396,7 @@ class NACL(SpatialLoss):
         check_at_least("strength", strength, 0.0)
         check_in("kernel", kernel, ("mean", "gaussian"))
         check_in("distance", distance, ("l1", "l2"))
-        check_kernel(kernel_size)
+        _check_kernel(kernel_size)
         check_above("sigma", sigma, 0.0)
         check_in("edges", edges, ("replicate", "background"))
         if not from_logits:

@@ -43,7 +43,7 @@ from keras_calib.metrics.states.records import limbs_of_batch, split_rows
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import to_numpy, value_if_eager
 
-__all__ = ["Display", "StreamingMetric", "late_values"]
+__all__ = ["Display", "StreamingMetric"]
 
 _INVALID, _FRACTIONAL, _WITHOUT_ROWS, _PROBABILITIES = range(4)
 # Keras may read values in threads.
@@ -243,7 +243,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
             # On the host: in float64, and faster than one by one on a device.
             values = self._values_of(*self._state())
             return self._named([self._scalar(float(x)) for x in values])
-        later = late_values(
+        later = _late_values(
             self,
             StreamingMetric._logged,
             lambda: ops.concatenate([ops.ravel(self.sums), self.flags]),
@@ -427,7 +427,7 @@ class Display:
         return self._step % 32 == 0 or self._step & (self._step - 1) == 0
 
 
-def late_values(
+def _late_values(
     metric: Any, read: Callable, state: Callable
 ) -> dict[str, Any] | None:
     """What a step returns of a metric whose value only the logs get.

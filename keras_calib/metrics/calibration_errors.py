@@ -11,12 +11,12 @@ from keras_calib.formulas.cumulative import CumulativeDifferences, check_kind
 from keras_calib.inputs.checks import check_in, check_integer, check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
-from keras_calib.metrics.states.bins import BinSummary
 from keras_calib.metrics.states.classwise import (
     ClassBinSummary,
     ClassHistogramSummary,
 )
 from keras_calib.metrics.states.histogram import HistogramSummary
+from keras_calib.metrics.states.sums import BinSummary
 
 __all__ = [
     "AECE",

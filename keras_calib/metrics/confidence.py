@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics.softmax import Top1
 
 __all__ = [

@@ -21,10 +21,9 @@ from keras_calib.formulas.proper import (
 from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
-from keras_calib.metrics.states.bins import BinSummary
 from keras_calib.metrics.states.classwise import ClassForecastSummary
 from keras_calib.metrics.states.composite import CompositeSummary
-from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.sums import BinSummary, MomentSummary
 from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["BrierScore", "NLL", "brier_of_records", "nll_of_records"]

@@ -20,7 +20,7 @@ from keras_calib.metrics.proper import brier_of_records, nll_of_records
 from keras_calib.metrics.registry import QUANTITIES, mode_of
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.histogram import HistogramSummary
-from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["CalibrationMetrics"]

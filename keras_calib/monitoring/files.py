@@ -22,7 +22,7 @@ from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots.display import matplotlib_module
 
-__all__ = ["EpochFiles", "EpochTable", "EpochTracker", "check_tracker"]
+__all__ = ["EpochFiles", "EpochTable", "check_tracker"]
 
 
 def check_tracker(tracker: Any) -> None:
@@ -37,7 +37,7 @@ def check_tracker(tracker: Any) -> None:
         )
 
 
-class EpochTracker:
+class _EpochTracker:
     """Sends epochs to a tracker: values, and the diagram where it takes one."""
 
     def __init__(self, tracker: Any, prefix: str):
@@ -91,7 +91,7 @@ class EpochFiles:
     ):
         self._tracker = None
         if tracker is not None:
-            self._tracker = EpochTracker(tracker, prefix)
+            self._tracker = _EpochTracker(tracker, prefix)
         self._table = self._pictures = self._events = None
         self._draws = log_dir is not None or picture_dir is not None
         if self._draws:

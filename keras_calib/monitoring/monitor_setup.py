@@ -18,7 +18,7 @@ from keras_calib.inputs.checks import (
     check_integer,
     check_share,
 )
-from keras_calib.monitoring.hypotheses import (
+from keras_calib.monitoring.watch import (
     CalibrationHolds,
     CoverageHolds,
     RiskHolds,
@@ -28,7 +28,6 @@ from keras_calib.selection import Choice, SelectiveClassifier
 
 __all__ = [
     "Setup",
-    "VERSION",
     "alike",
     "differences",
     "load_parts",
@@ -39,7 +38,7 @@ __all__ = [
 
 # Of coverage, half is for the interval of the expected share.
 _PARTS = {"risk": 0.5, "calibration": 0.25, "coverage": 0.25}
-VERSION = 1
+_VERSION = 1
 # A file is compressed; ids are random numbers, which stay as they are.
 _TIMES = 16
 # Name of the configuration in a state: JSON.
@@ -129,7 +128,7 @@ class Setup(NamedTuple):
         found = self._asdict()
         if self.coverage is not None:
             found["coverage"] = [*self.coverage]
-        return {"version": VERSION, **found}
+        return {"version": _VERSION, **found}
 
     def marks(self) -> np.ndarray:
         """Three numbers that tell these arguments from others, float64."""
@@ -259,7 +258,7 @@ def read_state(path: Any, make: Callable[[dict[str, Any]], Any]) -> Any:
     rule = "`path` must be a file that `Monitor.save` wrote"
     with reading_npz(path, rule, times=_TIMES) as file:
         config = _config_of({_CONFIG: file.read(_CONFIG, Stored("U", ()))})
-        if known := config.get("version") == VERSION:
+        if known := config.get("version") == _VERSION:
             made = make(config)
             _load(made._parts(), file.names, file.read)
     if known:
@@ -268,7 +267,7 @@ def read_state(path: Any, make: Callable[[dict[str, Any]], Any]) -> Any:
         "`path` must be of a version that this one knows: use the version "
         "of keras-calib that wrote it",
         version=config.get("version"),
-        known=VERSION,
+        known=_VERSION,
     )
 
 

@@ -14,7 +14,6 @@ __all__ = [
     "MOST_LOG",
     "PIECE",
     "Record",
-    "TOTALS",
     "are_counts",
     "by_hypothesis",
     "named",
@@ -32,7 +31,7 @@ _ROUNDING = 1e-6
 # Answers between two points of the history, at first, and most points.
 PIECE = 200
 _MOST_POINTS = 512
-TOTALS = (
+_TOTALS = (
     "answers",
     "accepted",
     "accepted_labelled",
@@ -41,7 +40,7 @@ TOTALS = (
     "correct",
     "confidence",
 )
-_CLOCKS = [TOTALS.index("answers"), TOTALS.index("labelled")]
+_CLOCKS = [_TOTALS.index("answers"), _TOTALS.index("labelled")]
 # Log of the largest evidence that is shown: floats cannot hold more.
 MOST_LOG = 700.0
 
@@ -123,7 +122,7 @@ def read_sums(
     of outcomes and sums of their facts; and the totals.
     """
     sums = as_array(sums, "sums", "float64")
-    lengths = [*(len(x.prior) for x in holds.values()), len(TOTALS), _BITS]
+    lengths = [*(len(x.prior) for x in holds.values()), len(_TOTALS), _BITS]
     shape = (sum(lengths) + len(marks),)
     if sums.shape != shape or not np.isfinite(sums).all():
         raise value_error(
@@ -200,7 +199,7 @@ class Record:
 
     def __init__(self, names: Iterable[str]):
         self._names = tuple(f"evidence_{name}" for name in names)
-        self.totals = np.zeros(len(TOTALS))
+        self.totals = np.zeros(len(_TOTALS))
         self._rows: list[np.ndarray] = []
         self._piece = PIECE
 
@@ -225,14 +224,14 @@ class Record:
         """Past totals and evidence by name `(num_points,)`, and those now."""
         rows = [*self._rows, np.concatenate([self.totals, logs])]
         columns = np.stack(rows, axis=1)
-        found = dict(zip(TOTALS + self._names, columns, strict=True))
+        found = dict(zip(_TOTALS + self._names, columns, strict=True))
         for name in self._names:
             found[name] = np.exp(np.minimum(found[name], MOST_LOG))
         return found
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """The state as arrays, by name."""
-        columns = len(TOTALS) + len(self._names)
+        columns = len(_TOTALS) + len(self._names)
         return {
             "totals": self.totals.copy(),
             "rows": np.array(self._rows).reshape(-1, columns),
@@ -241,9 +240,9 @@ class Record:
 
     def stored(self) -> dict[str, Stored]:
         """What the arrays of a state must be, by name."""
-        columns = len(TOTALS) + len(self._names)
+        columns = len(_TOTALS) + len(self._names)
         return {
-            "totals": Stored("f", (len(TOTALS),), 0.0, 2.0**53),
+            "totals": Stored("f", (len(_TOTALS),), 0.0, 2.0**53),
             "rows": Stored("f", (-_MOST_POINTS, columns), high=1e300),
             "piece": Stored("iu", (), PIECE, 2**62),
         }
@@ -251,7 +250,7 @@ class Record:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Replaces the state; ValueError for totals that no answers make."""
         rows = np.array(state["rows"])
-        past = np.vstack([rows[:, : len(TOTALS)], state["totals"]])
+        past = np.vstack([rows[:, : len(_TOTALS)], state["totals"]])
         if not are_counts(past).all() or (np.diff(past, axis=0) < 0.0).any():
             raise value_error(
                 "`state` must have counts that answers make, which grow",
@@ -264,7 +263,7 @@ class Record:
 
 def named(totals: np.ndarray) -> dict[str, float]:
     """Totals by name."""
-    return dict(zip(TOTALS, totals.tolist(), strict=True))
+    return dict(zip(_TOTALS, totals.tolist(), strict=True))
 
 
 def are_counts(totals: np.ndarray) -> np.ndarray:
