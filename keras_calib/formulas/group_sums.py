@@ -91,11 +91,15 @@ class GroupedSums:
         if names is not None:
             place = np.array([self._place(x) for x in names], "int64")[code]
             self._grow(len(self.names))
-        index = bin_index(confidence, self._num_bins)
+        index = place
+        if self._num_bins > 1:
+            index = bin_index(confidence, self._num_bins)
+            index = index + place * self._num_bins
+        confidence = confidence.astype("float64")
         found = bin_sums(
-            confidence.astype("float64"),
+            confidence,
             correct,
-            place * self._num_bins + index,
+            index,
             len(self.names) * self._num_bins,
             weight,
             votes=True,
@@ -104,7 +108,7 @@ class GroupedSums:
             [*found, found.squared_residual], self._sums.shape
         )
         if self._cells.size:
-            self._add_cells(place, confidence.astype("float64"), correct)
+            self._add_cells(place, confidence, correct)
         terms = [None]
         if accept is not None:
             kept = weight * accept
