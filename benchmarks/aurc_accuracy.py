@@ -32,7 +32,7 @@ from reporting import (
 from scipy.special import expit, logit
 
 import keras_calib
-from keras_calib.formulas.equal_mass import equal_mass_error
+from keras_calib.formulas.bins import equal_mass_error
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 
 _NUM_SAMPLES = flags.DEFINE_integer("num_samples", 1_000_000, "Per kind.")

@@ -30,8 +30,7 @@ from reporting import machine, markdown_table, publish
 
 import keras_calib
 from keras_calib.formulas.binned_errors import calibration_error
-from keras_calib.formulas.bins import bin_index, bin_sums
-from keras_calib.formulas.equal_mass import equal_mass_error
+from keras_calib.formulas.bins import bin_index, bin_sums, equal_mass_error
 from keras_calib.formulas.risk_coverage import RankedGroups, aurc_of_groups
 
 _NUM = flags.DEFINE_integer("num_predictions", 100_000_000, "In all.")

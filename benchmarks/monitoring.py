@@ -31,12 +31,14 @@ from reporting import machine, markdown_table, publish
 
 import keras_calib as kc
 from keras_calib.formulas.evidence import log_evidence, start_mass, with_block
-from keras_calib.monitoring.hypotheses import (
+from keras_calib.monitoring.watch import (
+    BLOCK,
+    HORIZON,
+    SCALE,
     CalibrationHolds,
     CoverageHolds,
     RiskHolds,
 )
-from keras_calib.monitoring.watch import BLOCK, HORIZON, SCALE
 
 _NUM_STREAMS = flags.DEFINE_integer("num_streams", 2000, "Without a change.")
 _LENGTH = flags.DEFINE_integer("length", 1_000_000, "Outcomes of a stream.")

@@ -26,12 +26,14 @@ from absl import app, flags
 from reporting import machine, markdown_table, publish
 
 from keras_calib.formulas.evidence import log_evidence, start_mass, with_block
-from keras_calib.monitoring.hypotheses import (
+from keras_calib.monitoring.watch import (
+    BLOCK,
+    HORIZON,
+    SCALE,
     CalibrationHolds,
     CoverageHolds,
     RiskHolds,
 )
-from keras_calib.monitoring.watch import BLOCK, HORIZON, SCALE
 
 FLAGS = flags.FLAGS
 _HYPOTHESES = flags.DEFINE_list(

@@ -23,7 +23,7 @@ from keras_calib.inputs.rows import resembles_probabilities, usable_outputs
 from keras_calib.inputs.values import are_allowed
 from keras_calib.metrics import table
 from keras_calib.metrics.states.composite import CompositeSummary
-from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.softmax import Top1, is_wrong, log_odds_of
 from keras_calib.numerics.softmax import top1 as top_of

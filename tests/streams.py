@@ -4,10 +4,9 @@ import numpy as np
 from cases import BACKEND, METRICS, array, softmax
 from keras import ops
 
-from keras_calib.metrics.states.bins import BinSummary
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.histogram import HistogramSummary
-from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.sums import BinSummary, MomentSummary
 from keras_calib.numerics import exact_sums
 
 __all__ = [

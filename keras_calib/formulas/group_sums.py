@@ -1,9 +1,9 @@
-"""Sums over the predictions of each group of people, sites or the like.
+"""Sums over the predictions of each group: people, sites, classes, levels.
 
 The sums add batch by batch, and a group may turn up late.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,114 +42,126 @@ class Estimates(NamedTuple):
 
 
 class GroupedSums:
-    """Sums of the predictions of each value of one attribute.
+    """Sums of the predictions of each group: a site, a class or the like.
 
     Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
+    Args:
+        num_bins: Number of bins of the confidence, for calibration errors.
+        votes: Whether predictions are right by a share of votes.
+        num_groups: Number of groups that are known by their numbers, of which
+            no test is wanted. None if they come with names.
+
     Attributes:
         names: Names of the groups, in the order in which they came.
-        size: Number of predictions that count, `(groups,)`.
     """
 
     def __init__(
-        self, num_bins: int = 15, closed: str = "right", votes: bool = False
+        self,
+        num_bins: int = 15,
+        votes: bool = False,
+        num_groups: int | None = None,
     ):
-        self.names: list[str] = []
+        self._num_bins, self._votes = num_bins, votes
+        self.names = [str(k) for k in range(num_groups or 0)]
         self._places: dict[str, int] = {}
-        self._num_bins, self._closed, self._votes = num_bins, closed, votes
+        count = len(self.names)
         # Those of `BinSums` and the squared residual.
-        self._sums = np.zeros((6, 0, num_bins))
+        self._sums = np.zeros((6, count, num_bins))
         # Number, wrong and doubt of cells of similar confidence.
-        self._cells = np.zeros((3, 0, _CELLS))
-        # Weight, squared weight and wrong weight of the accepted.
-        self._accepted = np.zeros((3, 0))
-        self.size = np.zeros(0)
+        cells = _CELLS if num_groups is None else 0
+        self._cells = np.zeros((3, count, cells))
+        # Number; weight, squared weight and wrong weight of the accepted.
+        self._counts = np.zeros((4, count))
 
     def add(
         self,
-        names: Sequence[str],
+        names: Sequence[str] | None,
         code: np.ndarray,
         confidence: np.ndarray,
         correct: np.ndarray,
         weight: np.ndarray,
         accept: np.ndarray | None = None,
     ) -> None:
-        """Adds predictions `(n,)`; `code` is the place of each in `names`."""
-        place = np.array([self._place(x) for x in names], "int64")[code]
-        self._grow(count := len(self.names))
+        """Adds predictions `(n,)`.
+
+        `code` is the place of each in `names`, or the number of its group.
+        """
+        place = code
+        if names is not None:
+            place = np.array([self._place(x) for x in names], "int64")[code]
+            self._grow(len(self.names))
+        index = place
+        if self._num_bins > 1:
+            index = bin_index(confidence, self._num_bins)
+            index = index + place * self._num_bins
+        confidence = confidence.astype("float64")
         found = bin_sums(
             confidence,
             correct,
-            place * self._num_bins
-            + bin_index(confidence, self._num_bins, self._closed),
-            count * self._num_bins,
+            index,
+            len(self.names) * self._num_bins,
             weight,
             votes=True,
         )
         self._sums += np.reshape(
             [*found, found.squared_residual], self._sums.shape
         )
-        doubt = np.clip(1.0 - confidence.astype("float64"), 1e-12, 1.0 - 1e-12)
-        cell = (np.log1p(-doubt) - np.log(doubt) - _LOWEST) / _WIDTH
-        cell = np.clip(cell, 0, _CELLS - 1).astype("int64") + place * _CELLS
-        for total, values in zip(
-            self._cells, (None, 1.0 - correct, doubt), strict=True
-        ):
-            added = np.bincount(cell, values, minlength=total.size)
-            total += added.reshape(total.shape)
-        self.size += np.bincount(place, minlength=count)
+        if self._cells.size:
+            self._add_cells(place, confidence, correct)
+        terms = [None]
         if accept is not None:
             kept = weight * accept
-            for total, values in zip(
-                self._accepted,
-                (kept, kept * weight, kept * (1.0 - correct)),
-                strict=True,
-            ):
-                total += np.bincount(place, values, minlength=count)
+            terms += [kept, kept * weight, kept * (1.0 - correct)]
+        for total, values in zip(self._counts, terms, strict=False):
+            total += np.bincount(place, values, minlength=len(total))
 
     def select(self, places: np.ndarray) -> "GroupedSums":
         """The groups at these places alone, in their order."""
-        found = GroupedSums(self._num_bins, self._closed, self._votes)
-        found.names = [self.names[k] for k in places]
-        found._places = {name: k for k, name in enumerate(found.names)}
-        found._sums = self._sums[:, places]
-        found._cells = self._cells[:, places]
-        found._accepted = self._accepted[:, places]
-        found.size = self.size[places]
-        return found
+        names = [self.names[k] for k in places]
+        return self._changed(names, lambda sums: sums[:, places])
 
     def merged(self) -> "GroupedSums":
         """All groups as one."""
-        found = GroupedSums(self._num_bins, self._closed, self._votes)
-        found.names = ["all"]
-        for name in ("_sums", "_cells", "_accepted"):
-            total = getattr(self, name).sum(axis=1, keepdims=True)
-            setattr(found, name, total)
-        found.size = self.size.sum(keepdims=True)
-        return found
+        return self._changed(["all"], lambda x: x.sum(axis=1, keepdims=True))
+
+    def at_least(self) -> "GroupedSums":
+        """Sums of each group together with all groups after it."""
+        return self._changed(
+            self.names, lambda sums: sums[:, ::-1].cumsum(axis=1)[:, ::-1]
+        )
+
+    @property
+    def totals(self) -> BinSums:
+        """Sums of each group, arrays `(groups,)`."""
+        return self._bin_sums(self._sums.sum(axis=-1))
+
+    @property
+    def size(self) -> np.ndarray:
+        """Number of predictions that count, `(groups,)`."""
+        return self._counts[0]
 
     @property
     def effective(self) -> np.ndarray:
         """Effective number of predictions (sum w)^2 / sum w^2, `(groups,)`."""
-        sums = self._totals()
-        return safe_divide(sums.weight**2, sums.squared_weight)
+        return safe_divide(self.totals.weight**2, self.totals.squared_weight)
 
     @property
     def accepted(self) -> np.ndarray:
         """Effective number of accepted predictions, `(groups,)`."""
-        return safe_divide(self._accepted[0] ** 2, self._accepted[1])
+        return safe_divide(self._counts[1] ** 2, self._counts[2])
 
     @property
     def are_counts(self) -> bool:
         """Whether each prediction is one, without weights or votes."""
-        sums = self._totals()
+        sums = self.totals
         equal = np.array_equal(sums.weight, self.size)
         equal &= np.array_equal(sums.squared_weight, self.size)
         return equal and not self._votes
 
     def accuracy(self, level: float) -> Estimates:
         """Accuracy, with the exact binomial interval."""
-        sums = self._totals()
+        sums = self.totals
         return Estimates(sums.accuracy, *accuracy_interval(sums, level=level))
 
     def gap(self, level: float) -> Estimates:
@@ -159,7 +171,7 @@ class GroupedSums:
         where the confidences do not tell right predictions from wrong ones,
         as their own noise is then not part of that of the accuracy.
         """
-        sums, (accuracy, low, high) = self._totals(), self.accuracy(level)
+        sums, (accuracy, low, high) = self.totals, self.accuracy(level)
         # A name of its own: the sums of classes have none.
         square = self._sums[5].sum(axis=-1)
         variance = safe_divide(square, sums.weight) - sums.gap**2
@@ -187,13 +199,13 @@ class GroupedSums:
 
     def coverage(self, level: float) -> Estimates:
         """Share of accepted predictions, with the exact interval."""
-        weight = self._totals().weight
-        share = safe_divide(self._accepted[0], weight)
+        weight = self.totals.weight
+        share = safe_divide(self._counts[1], weight)
         return _share(np.minimum(share, 1.0), self.effective, level)
 
     def risk(self, level: float) -> Estimates:
         """Share of wrong predictions among the accepted, NaN without any."""
-        weight, _, wrong = self._accepted
+        _, weight, _, wrong = self._counts
         share = np.clip(safe_divide(wrong, weight), 0.0, 1.0)
         found = _share(share, self.accepted, level)
         return Estimates(*(np.where(weight > 0, x, np.nan) for x in found))
@@ -225,7 +237,7 @@ class GroupedSums:
         hypergeometric if its risk is that of the others. This is Fisher's
         exact test.
         """
-        accepted, wrong = np.rint(self._accepted[[0, 2]])
+        accepted, wrong = np.rint(self._counts[[1, 3]])
         found = hypergeom.sf(wrong - 1.0, accepted.sum(), wrong.sum(), accepted)
         return np.where(accepted > 0, np.clip(found, 0.0, 1.0), np.nan)
 
@@ -234,8 +246,25 @@ class GroupedSums:
             return VoteBinSums(*sums[:5], squared_residual=sums[5])
         return BinSums(*sums[:5])
 
-    def _totals(self) -> BinSums:
-        return self._bin_sums(self._sums.sum(axis=-1))
+    def _changed(self, names: list[str], change: Callable) -> "GroupedSums":
+        """Other groups: `change` is of sums `(k, groups, ...)` along them."""
+        found = GroupedSums(self._num_bins, self._votes)
+        found.names = names
+        found._places = {name: k for k, name in enumerate(names)}
+        for field in ("_sums", "_cells", "_counts"):
+            setattr(found, field, change(getattr(self, field)))
+        return found
+
+    def _add_cells(
+        self, place: np.ndarray, confidence: np.ndarray, correct: np.ndarray
+    ) -> None:
+        doubt = np.clip(1.0 - confidence, 1e-12, 1.0 - 1e-12)
+        cell = (np.log1p(-doubt) - np.log(doubt) - _LOWEST) / _WIDTH
+        cell = np.clip(cell, 0, _CELLS - 1).astype("int64") + place * _CELLS
+        terms = (None, 1.0 - correct, doubt)
+        for total, values in zip(self._cells, terms, strict=True):
+            added = np.bincount(cell, values, minlength=total.size)
+            total += added.reshape(total.shape)
 
     def _place(self, name: str) -> int:
         if name not in self._places:
@@ -250,11 +279,9 @@ class GroupedSums:
         return self._places[name]
 
     def _grow(self, count: int) -> None:
-        more = count - len(self.size)
-        if more:
-            self.size = np.pad(self.size, (0, more))
+        if more := count - len(self.size):
             pads = ((0, 0), (0, more))
-            self._accepted = np.pad(self._accepted, pads)
+            self._counts = np.pad(self._counts, pads)
             self._sums = np.pad(self._sums, (*pads, (0, 0)))
             self._cells = np.pad(self._cells, (*pads, (0, 0)))
 

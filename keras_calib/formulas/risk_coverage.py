@@ -1,4 +1,4 @@
-"""Areas under risk-coverage and ROC curves, tie-aware, from groups of samples.
+"""Risk-coverage and ROC curves of groups of samples: areas and points.
 
 Whole data sets have one group per distinct score (NumPy, float64). Streaming
 metrics have one group per cell of a histogram (tensors, float32). A value is
@@ -6,26 +6,44 @@ the mean over all orders of the samples inside groups, or, with `order`, that of
 the `"best"` or the `"worst"` order.
 
 With frequency weights AURC is the mean over the prefixes k = 1 .. N. With
-fractional weights it is the integral over the mass.
+fractional weights it is the integral over the mass. With frequency weights the
+conventions of other libraries follow in closed form from that mean, which keeps
+them exact under ties.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 from scipy.special import digamma
 
+from keras_calib.backend.errors import value_error
+from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import array_namespace, safe_divide
 
 __all__ = [
     "RankedGroups",
     "RiskCoverageCurve",
+    "analytic_optimum",
+    "augrc_by_convention",
     "augrc_of_groups",
+    "aurc_by_convention",
     "aurc_of_groups",
+    "coverage_at_risk_of_groups",
     "eaurc_of_groups",
     "failure_auroc_of_groups",
+    "failure_fpr95_of_groups",
     "normalized_aurc_of_groups",
-    "optimal_aurc",
+    "optimum_by_convention",
+    "risk_at_coverage_of_groups",
+    "within_risk",
 ]
+
+_FOR_ANY_WEIGHTS = ("mean", "merged", "achievable")
+_FOR_COUNTS = ("trapezoid", "origin", "geifman")
+# Rounding in float32 must not move a point that lies on the limit.
+_FLOAT32 = 3e-7
+_FLOAT64 = 1e-12
 
 
 class RankedGroups(NamedTuple):
@@ -90,7 +108,7 @@ def aurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
     return safe_divide(xp.sum(terms - correction), xp.sum(m))
 
 
-def optimal_aurc(groups: RankedGroups) -> Any:
+def _optimal_aurc(groups: RankedGroups) -> Any:
     """AURC of the ranking with all wrong predictions last."""
     return aurc_of_groups(_as_one(groups), "best")
 
@@ -100,7 +118,7 @@ def eaurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
 
     Derivation: docs/derivations.md, 'AURC under ties'.
     """
-    excess = aurc_of_groups(groups, order) - optimal_aurc(groups)
+    excess = aurc_of_groups(groups, order) - _optimal_aurc(groups)
     return array_namespace(excess).maximum(excess, 0.0)
 
 
@@ -258,3 +276,229 @@ class RiskCoverageCurve(NamedTuple):
     coverage: np.ndarray
     risk: np.ndarray
     threshold: np.ndarray
+
+
+def aurc_by_convention(groups: RankedGroups, convention: str = "mean") -> float:
+    """AURC of NumPy groups by one of the conventions of `aurc`.
+
+    Derivation: docs/derivations.md, 'AURC under ties'.
+    """
+    check_in("convention", convention, (*_FOR_ANY_WEIGHTS, *_FOR_COUNTS))
+    _check_weights(groups, convention, _FOR_ANY_WEIGHTS)
+    groups = _filled(groups)
+    if convention == "merged":
+        return _merged(groups)
+    if convention == "achievable":
+        return float(aurc_of_groups(_convex(groups)))
+    mean = float(aurc_of_groups(groups))
+    if convention == "mean":
+        return mean
+    total, wrong = np.sum(groups.mass), np.sum(groups.wrong)
+    if convention == "origin":
+        return float(mean - wrong / total / (2.0 * total))
+    if convention == "trapezoid":
+        if total == 1:
+            return mean
+        ends = groups.wrong[0] / groups.mass[0] + wrong / total
+        return float((total * mean - 0.5 * ends) / (total - 1.0))
+    # Shifted by one, the sum over j = k + 1 is of (a + (j - 1 - n) rate) / j.
+    m, q, n, a, *_ = groups
+    rate = q / m
+    harmonic = digamma(n + m + 2.0) - digamma(n + 2.0)
+    shifted = np.sum(q + (a - (n + 1.0) * rate) * harmonic)
+    last = wrong / total - wrong / (total + 1.0)
+    return float((shifted + last) / total)
+
+
+def optimum_by_convention(
+    groups: RankedGroups, convention: str = "mean"
+) -> float:
+    """`aurc_by_convention` with all wrong predictions last, without ties."""
+    wrong = float(np.sum(groups.wrong))
+    good = float(max(np.sum(groups.mass) - wrong, 0.0))
+    best = RankedGroups(
+        mass=np.array([good, wrong]),
+        wrong=np.array([0.0, wrong]),
+        before=np.array([0.0, good]),
+        wrong_before=np.zeros(2),
+        slope=np.zeros(2),
+        frequency_weights=groups.frequency_weights,
+    )
+    if convention != "merged":
+        return aurc_by_convention(best, convention)
+    _check_weights(groups, "merged with a finite optimum", ())
+    # Every sample is a group, and the curve is flat to coverage 0.
+    total = good + wrong
+    first = 0.0 if good else 1.0
+    mean = aurc_by_convention(best)
+    return mean + (first - wrong / total) / (2.0 * total)
+
+
+def analytic_optimum(groups: RankedGroups) -> float:
+    """r + (1 - r) log(1 - r), the optimal AURC of many samples at risk r."""
+    return float(_optimal_aurc(groups._replace(frequency_weights=False)))
+
+
+def augrc_by_convention(
+    groups: RankedGroups, convention: str = "origin"
+) -> float:
+    """AUGRC of NumPy groups by one of the conventions of `augrc`."""
+    check_in("convention", convention, ("origin", "trapezoid"))
+    _check_weights(groups, convention, ("origin",))
+    groups = _filled(groups)
+    area = float(augrc_of_groups(groups))
+    if convention == "origin":
+        return area
+    total = np.sum(groups.mass)
+    first = groups.wrong[0] / groups.mass[0]
+    if total == 1:
+        return float(first)
+    return float((total**2 * area - 0.5 * first) / (total * (total - 1.0)))
+
+
+def _check_weights(
+    groups: RankedGroups, convention: str, allowed: tuple
+) -> None:
+    if not groups.frequency_weights and convention not in allowed:
+        raise value_error(
+            "`sample_weight` must be whole numbers, counts of repeats, "
+            "for this convention",
+            convention=convention,
+        )
+
+
+def _filled(groups: RankedGroups) -> RankedGroups:
+    """Drop groups without mass."""
+    filled = groups.mass > 0
+    *arrays, frequency_weights = groups
+    return RankedGroups._make([*(v[filled] for v in arrays), frequency_weights])
+
+
+def _merged(groups: RankedGroups) -> float:
+    through = groups.before + groups.mass
+    risk = (groups.wrong_before + groups.wrong) / through
+    before = np.r_[risk[:1], risk[:-1]]
+    area = np.sum(groups.mass * 0.5 * (before + risk))
+    return float(area / through[-1])
+
+
+def _convex(groups: RankedGroups) -> RankedGroups:
+    """Merge groups until higher scores never have a higher risk."""
+    m, q = groups.mass, groups.wrong
+    starts = isotonic_regression(safe_divide(q, m), weights=m).blocks[:-1]
+    mass, wrong = np.add.reduceat(m, starts), np.add.reduceat(q, starts)
+    before = groups.before[starts]
+    wrong_before = groups.wrong_before[starts]
+    slope = np.zeros_like(mass)
+    return RankedGroups(mass, wrong, before, wrong_before, slope, False)
+
+
+def risk_at_coverage_of_groups(
+    groups: RankedGroups, coverage: float, order: str | None = None
+) -> Any:
+    """Risk at a coverage in (0, 1]; a cut group is shared in proportion.
+
+    With frequency weights the accepted mass is rounded up to a whole number.
+    """
+    xp = array_namespace(groups.mass)
+    m, q, slope = groups.mass, groups.wrong, groups.slope
+    accepted, taken = _taken(groups, coverage)
+    good = xp.maximum(m - q, 0.0)
+    if order == "best":
+        inside = xp.maximum(taken - good, 0.0)
+        inside = xp.where(taken >= m, q, inside)
+    elif order == "worst":
+        inside = xp.minimum(taken, q)
+    else:
+        share = safe_divide(taken, m)
+        # If the risk is linear in the score, higher scores have a lower risk.
+        lower = 6.0 * slope * (1.0 - safe_divide(q, m)) * (1.0 - share)
+        inside = q * share * (1.0 - lower)
+        inside = xp.maximum(inside, taken - good)
+        inside = xp.maximum(xp.minimum(inside, xp.minimum(q, taken)), 0.0)
+    return safe_divide(xp.sum(inside), accepted)
+
+
+def coverage_at_risk_of_groups(
+    groups: RankedGroups, risk: float, order: str | None = None
+) -> Any:
+    """Largest coverage of whole groups whose risk is at most `risk`.
+
+    It is 0 if no threshold is good enough. The best order accepts the correct
+    predictions of a group first, and then wrong ones while the risk allows.
+    With frequency weights it accepts whole predictions.
+    """
+    xp = array_namespace(groups.mass)
+    m, q, n, a, _, frequency_weights = groups
+    through = n + m
+    kept = within_risk(a + q, through, risk)
+    covered = xp.max(xp.where(kept, through, xp.zeros_like(through)))
+    if order == "best":
+        limit = _limit(risk, xp)
+        good = n + xp.maximum(m - q, 0.0)
+        room = limit * good - a
+        more = q if limit >= 1.0 else xp.minimum(room / (1.0 - limit), q)
+        # Rounding may leave a number just below a whole one.
+        more = xp.where(
+            frequency_weights, xp.floor(more * (1.0 + _tolerance(xp))), more
+        )
+        more = xp.minimum(xp.maximum(more, 0.0), q)
+        reached = xp.where(room >= 0.0, good + more, xp.zeros_like(good))
+        covered = xp.maximum(covered, xp.max(reached))
+    return safe_divide(covered, xp.sum(m))
+
+
+def within_risk(wrong: Any, accepted: Any, risk: float) -> Any:
+    """Whether wrong is at most the share `risk` of accepted, up to rounding."""
+    return wrong <= _limit(risk, array_namespace(accepted)) * accepted
+
+
+def failure_fpr95_of_groups(
+    groups: RankedGroups, tpr: float = 0.95, order: str | None = None
+) -> Any:
+    """Share of the wrong predictions accepted with `tpr` of the correct ones.
+
+    The threshold is the highest that accepts at least this share of the correct
+    predictions. Real ties are as bad as the worst order. The value is 0 without
+    wrong or without correct predictions.
+    """
+    xp = array_namespace(groups.mass)
+    _, q, n, a, *_ = groups
+    wrong = a + q
+    accepted = n + groups.mass - wrong
+    num_good, num_wrong = xp.sum(groups.mass) - xp.sum(q), xp.sum(q)
+    enough = accepted >= tpr * (1.0 - _tolerance(xp)) * num_good
+    # The first group that reaches the share has the fewest errors.
+    all_wrong = xp.zeros_like(a) + num_wrong
+    least = xp.where(enough, a if order == "best" else wrong, all_wrong)
+    least = xp.where(num_good > 0, xp.min(least), xp.zeros_like(num_wrong))
+    return safe_divide(least, num_wrong)
+
+
+def _taken(groups: RankedGroups, coverage: float) -> Any:
+    """Accepted mass, and the part of it from each group."""
+    xp = array_namespace(groups.mass)
+    total = xp.sum(groups.mass)
+    accepted = coverage * total
+    # 0.8 * 1000 must not become 801.
+    nearest = xp.round(accepted)
+    close = xp.abs(nearest - accepted) <= _tolerance(xp) * accepted
+    counted = xp.where(close, nearest, xp.ceil(accepted))
+    counted = xp.maximum(counted, 1.0)
+    accepted = xp.where(groups.frequency_weights, counted, accepted)
+    accepted = xp.where(total > 0, accepted, xp.zeros_like(accepted))
+    return accepted, xp.minimum(
+        xp.maximum(accepted - groups.before, 0.0), groups.mass
+    )
+
+
+def _limit(risk: float, xp: Any) -> float:
+    """The allowed risk with a tolerance for rounding, except at 0 and 1."""
+    if xp is np:
+        # 1 - 0.9 has such an error.
+        return min(risk + _FLOAT64, 1.0) if risk > 0 else risk
+    return min(risk * (1.0 + _FLOAT32), 1.0)
+
+
+def _tolerance(xp: Any) -> float:
+    return _FLOAT64 if xp is np else _FLOAT32

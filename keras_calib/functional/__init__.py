@@ -23,12 +23,16 @@ from keras_calib.formulas.scores import (
     p_norm,
     prob_margin,
 )
-from keras_calib.functional.binned import (
+from keras_calib.functional.calibration_errors import (
+    adaptive_ece,
     average_calibration_error,
+    cumulative_differences,
     debiased_calibration_error,
+    ecce,
     ece,
     mce,
     rmsce,
+    smooth_ece,
 )
 from keras_calib.functional.classwise import classwise_ece
 from keras_calib.functional.comparison import (
@@ -44,8 +48,6 @@ from keras_calib.functional.confidence import (
     underconfidence,
 )
 from keras_calib.functional.costs import mean_cost, mean_cost_of_records
-from keras_calib.functional.cumulative import cumulative_differences, ecce
-from keras_calib.functional.equal_mass import adaptive_ece
 from keras_calib.functional.group_table import GroupMetrics, LargestDifference
 from keras_calib.functional.groups import by_group, by_group_from_top1
 from keras_calib.functional.hypothesis_tests import (
@@ -76,7 +78,6 @@ from keras_calib.functional.risk_coverage import (
     risk_coverage_curve,
 )
 from keras_calib.functional.segmentation import per_image
-from keras_calib.functional.smooth import smooth_ece
 
 __all__ = [
     "BinSums",

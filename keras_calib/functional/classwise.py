@@ -6,8 +6,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.bins import CLOSED, bin_index
-from keras_calib.formulas.equal_mass import sorted_mass_error
+from keras_calib.formulas.bins import CLOSED, bin_index, sorted_mass_error
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import check_in, check_integer, check_share
 from keras_calib.inputs.options import ArrayOptions, reads_arrays

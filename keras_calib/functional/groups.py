@@ -1,32 +1,38 @@
-"""Metrics by group: do people, sites or devices differ?"""
+"""Metrics by group: do people, sites or devices differ?
 
-from collections.abc import Callable, Sequence
+Groups are read as names and codes, from arrays of any kind.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.group_sums import GroupedSums
-from keras_calib.formulas.intervals import tail_of
+from keras_calib.formulas.bootstrap import rank_interval
+from keras_calib.formulas.group_sums import Estimates, GroupedSums
+from keras_calib.formulas.intervals import Moments, mean_interval, tail_of
 from keras_calib.formulas.proper import (
     brier_losses_of_rows,
     log_losses,
+    loss_interval,
     losses_of_rows,
 )
-from keras_calib.functional.group_slices import (
-    RANKS,
-    Records,
-    Slices,
-    records_at,
+from keras_calib.formulas.risk_coverage import (
+    RankedGroups,
+    augrc_of_groups,
+    aurc_of_groups,
+    failure_auroc_of_groups,
 )
 from keras_calib.functional.group_table import (
     SUMMED,
     GroupMetrics,
     group_metrics,
 )
-from keras_calib.functional.groupings import Grouping, groupings
-from keras_calib.functional.hypothesis_tests import check_test
+from keras_calib.functional.hypothesis_tests import check_test, records_test
+from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import (
     check_flag,
@@ -34,6 +40,7 @@ from keras_calib.inputs.checks import (
     check_integer,
     located,
 )
+from keras_calib.inputs.groups import joined_names, read_groups
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.inputs.readers import numbers_of_votes
 from keras_calib.inputs.top_label import top_of_arrays
@@ -42,13 +49,66 @@ from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.softmax import Top1
 
-__all__ = ["by_group", "by_group_from_top1"]
+__all__ = [
+    "Grouping",
+    "by_group",
+    "by_group_from_top1",
+    "grouping",
+    "groupings",
+]
 
+_RANKS: dict[str, tuple[Callable[[RankedGroups], Any], bool]] = {
+    "aurc": (aurc_of_groups, False),
+    "augrc": (augrc_of_groups, False),
+    "failure_auroc": (failure_auroc_of_groups, True),
+}
 _LOSSES = ("brier", "nll")
-_TOP1 = (*SUMMED, "mean_confidence", *RANKS)
+_TOP1 = (*SUMMED, "mean_confidence", *_RANKS)
 _DEFAULT = ("accuracy", "mean_confidence", "gap", "ece")
 # The exact test of the number of correct predictions.
 _COUNT = "count"
+
+
+class Grouping(NamedTuple):
+    """Names of groups in order, and the place of each sample in them."""
+
+    names: list[str]
+    code: np.ndarray
+
+    def part(self, rows: slice, lead: tuple[int, ...]) -> "Grouping":
+        """Those of some rows of predictions `lead`."""
+        code = self.code.reshape(lead)[rows].reshape(-1)
+        return Grouping(self.names, code)
+
+
+class _Rows(NamedTuple):
+    """Predictions that count, arrays `(n,)`.
+
+    `losses` has those of all classes by name, `votes` the numbers of votes,
+    `accept` what was accepted.
+    """
+
+    top: Top1
+    weight: np.ndarray
+    votes: np.ndarray | None
+    losses: dict[str, np.ndarray]
+    accept: np.ndarray | None
+    is_votes: bool
+
+    def at(self, places: np.ndarray) -> "_Rows":
+        """Those at these places."""
+
+        def some(rows: Any) -> dict[str, Any]:
+            columns = rows._asdict().items()
+            return {
+                k: x[places] for k, x in columns if isinstance(x, np.ndarray)
+            }
+
+        return self._replace(
+            **some(self),
+            top=self.top._replace(**some(self.top)),
+            losses={name: x[places] for name, x in self.losses.items()},
+        )
 
 
 @reads_arrays
@@ -156,16 +216,21 @@ def by_group(
     weight = np.ones(len(read.outputs)) if read.weight is None else read.weight
     if read.mask is not None:
         weight = weight * read.mask
-    records = Records(top_of_arrays(read), weight, votes, read.votes, losses)
     return _table(
-        records,
+        _Rows(
+            top_of_arrays(read),
+            weight,
+            votes,
+            losses,
+            _accepts(accept, lead),
+            read.votes,
+        ),
         groupings(groups, lead, intersections),
         metrics=metrics,
         statistic=statistic,
         min_size=min_size,
         level=level,
         simultaneous=simultaneous,
-        accept=_accepts(accept, lead),
         num_bins=num_bins,
         draws={"num_samples": num_samples, "seed": seed},
     )
@@ -245,14 +310,13 @@ def by_group_from_top1(
     top = Top1(confidence, confidence, correct, weight)
     ones = np.ones(len(correct)) if weight is None else weight
     return _table(
-        Records(top, ones, None, False, {}),
+        _Rows(top, ones, None, {}, _accepts(accept, lead), False),
         groupings(groups, lead, intersections),
         metrics=metrics,
         statistic=statistic,
         min_size=min_size,
         level=level,
         simultaneous=simultaneous,
-        accept=_accepts(accept, lead),
         num_bins=num_bins,
         draws={"num_samples": num_samples, "seed": seed},
     )
@@ -288,67 +352,220 @@ def _accepts(accept: Any, lead: tuple[int, ...]) -> np.ndarray | None:
 
 
 def _table(
-    records: Records,
+    rows: _Rows,
     grouped: dict[str, Grouping],
-    *,
-    metrics: tuple[str, ...],
     statistic: str | None,
-    min_size: int,
-    level: float,
-    simultaneous: bool,
-    accept: np.ndarray | None,
     num_bins: int,
     draws: dict[str, int],
+    **shown: Any,
 ) -> GroupMetrics:
-    """The table of records whose groups were read."""
-    tail_of(level)
-    check_flag("simultaneous", simultaneous)
-    if statistic is not None and records.top.weight is not None:
+    """The table of records whose groups were read.
+
+    `shown` are the arguments of `group_metrics` of the same names.
+    """
+    tail_of(shown["level"])
+    check_flag("simultaneous", shown["simultaneous"])
+    if statistic is not None and rows.top.weight is not None:
         raise value_error(
             "`statistic` must be None with `sample_weight`: a test counts "
             "predictions, and weights change its null distribution",
             statistic=statistic,
         )
-    counts, sums = np.flatnonzero(records.weight > 0), {}
-    records, weight = records_at(records, counts), records.weight[counts]
-    top, orders, starts = records.top, {}, {}
+    counts, sums, codes = np.flatnonzero(rows.weight > 0), {}, {}
+    rows = rows.at(counts)
     for name, (names, code) in grouped.items():
         code = code[counts]
-        sums[name] = GroupedSums(num_bins, votes=records.is_votes)
+        sums[name] = GroupedSums(num_bins, rows.is_votes)
         # In the order of the names, which `add` keeps, without empty ones.
         size = np.bincount(code, minlength=len(names))
         filled = np.flatnonzero(size)
-        code = (np.cumsum(size > 0) - 1)[code]
+        codes[name] = (np.cumsum(size > 0) - 1)[code]
         sums[name].add(
             [names[k] for k in filled],
-            code,
-            top.confidence,
-            top.correct,
-            weight,
-            None if accept is None else accept[counts],
+            codes[name],
+            rows.top.confidence,
+            rows.top.correct,
+            rows.weight,
+            rows.accept,
         )
-        orders[name] = code
-        starts[name] = np.r_[0, np.cumsum(size[filled])]
-    slices = Slices(records, weight, orders, starts)
+    slices = _Slices(rows, codes)
     p_values = None
-    if statistic == _COUNT and not records.is_votes:
+    if statistic == _COUNT and not rows.is_votes:
         p_values = [x.count_p_values() for x in sums.values()]
     elif statistic is not None:
         bins = 1 if statistic == _COUNT else num_bins
         name = "chi2" if statistic == _COUNT else statistic
         p_values = [
-            slices.p_values(x, min_size, name, bins, draws) for x in sums
+            slices.p_values(x, shown["min_size"], name, bins, draws)
+            for x in sums
         ]
     more: dict[str, Callable] = {"mean_confidence": slices.mean_confidence}
     more |= {name: partial(slices.loss, name) for name in _LOSSES}
-    more |= {name: partial(slices.ranking, name) for name in RANKS}
+    more |= {name: partial(slices.ranking, name) for name in _RANKS}
     return group_metrics(
         sums,
         more,
         None if p_values is None else np.concatenate(p_values),
-        metrics=metrics,
-        min_size=min_size,
-        level=level,
-        simultaneous=simultaneous,
-        accepts=accept is not None,
+        **shown,
+        accepts=rows.accept is not None,
     )
+
+
+class _Slices:
+    """What needs the predictions of a group and not only their sums."""
+
+    def __init__(self, rows: _Rows, codes: dict[str, np.ndarray]):
+        self._rows, self._codes = rows, codes
+        self._places: dict[str, list[np.ndarray]] = {}
+
+    def parts(self, attribute: str | None, places: Any) -> list[_Rows]:
+        """The predictions of each group."""
+        if attribute is None:
+            return [self._rows]
+        if attribute not in self._places:
+            code = self._codes[attribute]
+            order = np.argsort(code, kind="stable")
+            ends = np.cumsum(np.bincount(code))[:-1]
+            self._places[attribute] = np.split(order, ends)
+        parts = self._places[attribute]
+        return [self._rows.at(parts[k]) for k in places]
+
+    def p_values(
+        self,
+        attribute: str,
+        min_size: int,
+        statistic: str,
+        num_bins: int,
+        draws: dict[str, int],
+    ) -> np.ndarray:
+        """P-values of the test of each group that is large enough."""
+        size = np.bincount(self._codes[attribute])
+        found = np.full(len(size), np.nan)
+        places = np.flatnonzero(size >= min_size)
+        parts = self.parts(attribute, places)
+        for place, own in zip(places, parts, strict=True):
+            test = records_test(
+                own.top, own.votes, statistic, num_bins, **draws
+            )
+            found[place] = test.p_value
+        return found
+
+    def mean_confidence(
+        self, attribute: str | None, places: Any, level: float
+    ) -> Estimates:
+        """Mean confidence of each group."""
+        values = self._rows.top.confidence.astype("float64")
+        moments = self._moments(values, attribute, places)
+        low, high = mean_interval(moments, level=level, unseen=(0.0, 1.0))
+        low, high = np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
+        return Estimates(moments.mean, low, high)
+
+    def ranking(
+        self, name: str, attribute: str | None, places: Any, level: float
+    ) -> Estimates:
+        """A metric of `_RANKS` of each group."""
+        formula, needs_both = _RANKS[name]
+
+        def value(groups: RankedGroups) -> float:
+            return float(formula(groups))
+
+        rows = []
+        for part in self.parts(attribute, places):
+            ranks, weight = rank(part.top), part.weight
+            ends = rank_interval(
+                value,
+                ranks,
+                needs_both=needs_both,
+                weight_ratio=float(np.sum(weight**2) / np.sum(weight)),
+                level=level,
+            )
+            rows.append([value(ranks), *ends])
+        return Estimates(*np.reshape(rows, (-1, 3)).T)
+
+    def loss(
+        self, name: str, attribute: str | None, places: Any, level: float
+    ) -> Estimates:
+        """Mean loss of each group, `"brier"` or `"nll"`."""
+        losses = self._rows.losses[name]
+        largest = 2.0 if name == "brier" else None
+        finite = np.isfinite(losses)
+        moments = self._moments(np.where(finite, losses, 0), attribute, places)
+        wrong = self._moments(1.0 - self._rows.top.correct, attribute, places)
+        errors = wrong.mean * wrong.weight**2 / wrong.squared_weight
+        low, high = loss_interval(moments, errors, level=level, largest=largest)
+        # A probability of 0 of the label has an infinite loss.
+        lost = self._moments(1.0 * ~finite, attribute, places).total > 0
+        mean = np.where(lost, np.inf, moments.mean)
+        low, high = np.where(lost, 0.0, low), np.where(lost, np.inf, high)
+        return Estimates(mean, low, high)
+
+    def _moments(
+        self, values: np.ndarray, attribute: str | None, places: Any
+    ) -> Moments:
+        """Moments of values of the predictions of each group."""
+        code, w = np.zeros(len(values), int), self._rows.weight
+        if attribute is not None:
+            code = self._codes[attribute]
+
+        def total(terms: np.ndarray) -> np.ndarray:
+            found = np.bincount(code, terms)
+            return found if attribute is None else found[places]
+
+        wx = w * values
+        terms = (w, wx, w**2, w * wx, wx**2, wx * values, wx * values**2)
+        return Moments(*map(total, terms))
+
+
+def groupings(
+    groups: Any, lead: tuple[int, ...], intersections: bool | int = False
+) -> dict[str, Grouping]:
+    """Groups by the name of their attribute, of predictions `(prod(lead),)`.
+
+    `intersections` adds those of several attributes, at most so many.
+    """
+    several = isinstance(groups, Mapping)
+    given = dict(groups) if several else {"group": groups}
+    if not given:
+        raise value_error("`groups` must have an attribute", groups=groups)
+    if len({*map(str, given)}) < len(given):
+        raise value_error(
+            "`groups` must name its attributes differently", names=[*given]
+        )
+    found = {
+        str(name): grouping(
+            x, lead, f"groups[{name!r}]" if several else "groups"
+        )
+        for name, x in given.items()
+    }
+    most = len(found) if intersections is True else intersections
+    if intersections is False:
+        return found
+    check_integer("intersections", most, 1)
+    for order in range(2, most + 1):
+        for names in itertools.combinations(list(given), order):
+            parts = [found[str(name)] for name in names]
+            found[" & ".join(map(str, names))] = _crossed(parts)
+    return found
+
+
+def grouping(groups: Any, lead: tuple[int, ...], name: str) -> Grouping:
+    """Names and codes of the groups of one attribute."""
+    known, places = read_groups(groups, lead, name)
+    return Grouping([str(x) for x in known], places.reshape(-1))
+
+
+def _crossed(parts: list[Grouping]) -> Grouping:
+    """Groups of several attributes together, those that occur."""
+    code, size = parts[0].code, len(parts[0].names)
+    for part in parts[1:]:
+        size *= len(part.names)
+        code = code * len(part.names) + part.code
+    known, code = np.unique(code, return_inverse=True)
+    rows = []
+    for place in known.tolist():
+        own: list[str] = []
+        for part in reversed(parts):
+            place, k = divmod(place, len(part.names))
+            own.insert(0, part.names[k])
+        rows.append(tuple(own))
+    return Grouping(joined_names(rows), code.reshape(-1))

@@ -16,7 +16,7 @@ from keras_calib.formulas.proper import (
     log_losses,
     losses_of_rows,
 )
-from keras_calib.functional.binned import equal_width_bins
+from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.options import ArrayOptions, reads_arrays

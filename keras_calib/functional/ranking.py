@@ -7,10 +7,10 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas import scores
-from keras_calib.formulas.operating_points import failure_fpr95_of_groups
 from keras_calib.formulas.risk_coverage import (
     RankedGroups,
     failure_auroc_of_groups,
+    failure_fpr95_of_groups,
 )
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_in, check_share

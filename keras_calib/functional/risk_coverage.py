@@ -5,20 +5,16 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from keras_calib.formulas.operating_points import (
-    coverage_at_risk_of_groups,
-    risk_at_coverage_of_groups,
-)
 from keras_calib.formulas.risk_coverage import (
     RiskCoverageCurve,
-    augrc_of_groups,
-    normalized_aurc_of_groups,
-)
-from keras_calib.formulas.risk_coverage_conventions import (
     analytic_optimum,
     augrc_by_convention,
+    augrc_of_groups,
     aurc_by_convention,
+    coverage_at_risk_of_groups,
+    normalized_aurc_of_groups,
     optimum_by_convention,
+    risk_at_coverage_of_groups,
 )
 from keras_calib.functional.ranking import rank, ranked, thresholds, top_scored
 from keras_calib.inputs.checks import check_in, check_share

@@ -13,8 +13,14 @@ from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.inputs.checks import check_flag, check_in, check_integer
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
-from keras_calib.losses.closed_forms import flat_rows, mark_first, mask_of
-from keras_calib.losses.targets import Targets, reads_ids, shown
+from keras_calib.losses.closed_forms import (
+    Targets,
+    flat_rows,
+    mark_first,
+    mask_of,
+    reads_ids,
+    shown,
+)
 from keras_calib.numerics.arrays import (
     at_least,
     at_least_float32,
@@ -52,10 +58,7 @@ def l1_ace(
     Args:
         labels: One-hot or soft labels `(batch, ..., num_classes)`.
         logits: Logits `(batch, ..., num_classes)`.
-        num_bins: Number of bins, >= 1.
-        by: `"image"` takes the error of each image and their mean, `"batch"`
-            the error of all pixels of the batch.
-        include_background: Whether class 0 takes part in the mean over k.
+        num_bins, by, include_background: As in `L1ACE`.
         sample_weight: Weights `(batch, ...)`, >= 0, of both means, or None.
             An image counts by the mean of its positive weights.
 
@@ -66,9 +69,7 @@ def l1_ace(
         ValueError: If `by` is `"image"` and there is no axis of space.
 
     Reference:
-        Barfoot et al., Average Calibration Error: A Differentiable Loss for
-        Improved Reliability in Image Segmentation, MICCAI 2024,
-        https://arxiv.org/abs/2403.06759
+        That of `L1ACE`.
     """
     return _average_error(
         labels, logits, num_bins, by, include_background, sample_weight

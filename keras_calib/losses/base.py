@@ -21,7 +21,7 @@ from keras_calib.inputs.rows import (
     warn_by_operation,
 )
 from keras_calib.inputs.values import Rules, enforce, has_values
-from keras_calib.losses.targets import read_as
+from keras_calib.losses.closed_forms import read_as
 from keras_calib.numerics.arrays import as_numbers, safe_divide, shape_of
 
 __all__ = ["PerSampleLoss"]

@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.targets import reads_ids
+from keras_calib.losses.closed_forms import of_softmax, reads_ids
 
 __all__ = ["BrierLoss", "brier_loss"]
 
@@ -30,8 +29,7 @@ def brier_loss(labels: Any, logits: Any) -> Any:
         Losses `(...)`, in [0, 2].
 
     Reference:
-        Brier, Verification of Forecasts Expressed in Terms of Probability,
-        Monthly Weather Review 78, 1950.
+        That of `BrierLoss`.
     """
 
     def closed_form(targets, parts):

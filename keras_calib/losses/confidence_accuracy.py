@@ -10,12 +10,14 @@ from keras_calib.inputs.checks import check_above
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.losses.closed_forms import (
+    Targets,
     correctness,
     flat_rows,
     mask_of,
+    reads_ids,
+    shown,
     top_probability,
 )
-from keras_calib.losses.targets import Targets, reads_ids, shown
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import softmax_parts
 
@@ -44,9 +46,7 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
         A scalar in [0, 2 / num_classes], 0 if all weights are 0.
 
     Reference:
-        Hebbalaguppe et al., A Stitch in Time Saves Nine: A Train-Time
-        Regularizing Loss for Improved Neural Network Calibration, CVPR 2022,
-        https://arxiv.org/abs/2203.13834
+        That of `MDCA`.
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     num_classes, targets = logits.shape[-1], Targets(labels, logits)
@@ -101,17 +101,14 @@ def dca(
         labels: One-hot or soft labels `(..., num_classes)`. With a soft label,
             a is its probability of the predicted class.
         logits: Logits `(..., num_classes)`.
-        huber_delta: Size of d beyond which the Huber loss is linear, > 0, or
-            None for |d|.
+        huber_delta: As in `DCA`.
         sample_weight: Weights `(...)`, >= 0, of both means, or None.
 
     Returns:
         A scalar in [0, 1], 0 if all weights are 0.
 
     Reference:
-        Liang et al., Improved Trainable Calibration Method for Neural
-        Networks on Medical Imaging Classification, BMVC 2020,
-        https://arxiv.org/abs/2009.04057
+        That of `DCA`.
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     confidence = top_probability(logits, mask_of(labels))

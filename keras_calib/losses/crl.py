@@ -11,9 +11,9 @@ from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import (
     mark_first,
     of_softmax,
+    reads_ids,
     top_probability,
 )
-from keras_calib.losses.targets import reads_ids
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least_float32,
@@ -116,20 +116,13 @@ def crl_margin(
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits z `(..., num_classes)`.
-        margin: Distance from the largest to the smallest logit at which the
-            penalty begins, >= 0.
-        strength: Coefficient of the confidence, >= 0.
-        condition: With `"predicted"` the gradient is that of the value. With
-            `"each"`, as eq. 11 is printed, classes that are not `margin`
-            below the largest logit get no gradient of the penalty.
+        margin, strength, condition: As in `CRLMargin`.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
-        Network Calibration, ICCV 2023, table 2 (smoothing of CRL), eq. 11
-        and table 6, https://arxiv.org/abs/2308.11911
+        That of `CRLMargin`.
     """
 
     def closed_form(targets, parts):

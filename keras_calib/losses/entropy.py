@@ -8,8 +8,11 @@ from keras import ops
 
 from keras_calib.inputs.checks import check_at_least, check_in, check_share
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax, through_true_class
-from keras_calib.losses.targets import reads_ids
+from keras_calib.losses.closed_forms import (
+    of_softmax,
+    reads_ids,
+    through_true_class,
+)
 from keras_calib.numerics.arrays import at_least
 
 __all__ = [
@@ -39,15 +42,13 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        alpha: Probability left to the other classes, in [0, 1]. 0 gives cross
-            entropy.
+        alpha: As in `LabelRelaxation`.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Lienen and Hüllermeier, From Label Smoothing to Label Relaxation,
-        AAAI 2021, eq. 5, https://ojs.aaai.org/index.php/AAAI/article/view/17041
+        That of `LabelRelaxation`.
     """
     constant = _xlogx(1.0 - alpha) + _xlogx(alpha)
 
@@ -95,17 +96,13 @@ def confidence_penalty(
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        beta: Coefficient of the entropy, >= 0.
-        class_reduction: `"sum"` or `"mean"` over the classes in H.
-        threshold: Entropy in nats, >= 0, above which there is no penalty, or
-            None.
+        beta, class_reduction, threshold: As in `ConfidencePenalty`.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Pereyra et al., Regularizing Neural Networks by Penalizing Confident
-        Output Distributions, 2017, https://arxiv.org/abs/1701.06548
+        That of `ConfidencePenalty`.
     """
 
     def closed_form(targets, parts):
@@ -145,15 +142,13 @@ def uniformity_penalty(
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        strength: Coefficient of the distance, >= 0.
+        strength: As in `UniformityPenalty`.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
-        for Network Calibration, CVPR 2022, released code,
-        https://github.com/by-liu/MbLS
+        That of `UniformityPenalty`.
     """
 
     def closed_form(targets, parts):

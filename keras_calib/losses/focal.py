@@ -11,8 +11,14 @@ from keras import backend, ops
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above, check_at_least, check_number
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax, through_true_class
-from keras_calib.losses.targets import Targets, read_as, reads_ids, shown
+from keras_calib.losses.closed_forms import (
+    Targets,
+    of_softmax,
+    read_as,
+    reads_ids,
+    shown,
+    through_true_class,
+)
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least,
@@ -48,14 +54,13 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gamma: Exponent, >= 0. 0 gives cross entropy.
+        gamma: As in `FocalLoss`.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Lin et al., Focal Loss for Dense Object Detection, ICCV 2017, eq. 4,
-        https://arxiv.org/abs/1708.02002
+        That of `FocalLoss`.
     """
 
     def closed_form(targets, parts):
@@ -91,15 +96,13 @@ def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gamma: Exponent, >= 0. 0 gives cross entropy.
+        gamma: As in `InverseFocalLoss`.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Wang, Feng and Zhang, Rethinking Calibration of Deep Neural Networks:
-        Do Not Be Afraid of Overconfidence, NeurIPS 2021,
-        https://openreview.net/forum?id=NJS8kp15zzH
+        That of `InverseFocalLoss`.
     """
     return signed_focal(labels, logits, lambda p: -gamma * ops.ones_like(p))
 
@@ -148,15 +151,13 @@ def flsd(
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        gammas: Rows (threshold, gamma), thresholds ascending, gamma >= 0. The
-            first row with p_y < threshold gives gamma, else the last one.
+        gammas: As in `FLSD`.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss,
-        NeurIPS 2020, section 5, https://arxiv.org/abs/2002.09437
+        That of `FLSD`.
     """
 
     def choose(p):

@@ -13,9 +13,9 @@ from keras_calib.losses.closed_forms import (
     correctness,
     flat_rows,
     mask_of,
+    reads_ids,
     top_probability,
 )
-from keras_calib.losses.targets import reads_ids
 from keras_calib.numerics.arrays import at_least, running_sum, safe_divide
 
 __all__ = ["MMCE", "mmce"]
@@ -61,8 +61,7 @@ def mmce(
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        kernel_width: Width of the kernel in units of probability, >= 0.01.
-        variant: One of the four above.
+        kernel_width, variant: As in `MMCE`.
         sample_weight: Weights `(...)`, >= 0, or None. A sample of weight 2
             counts as two samples, in N, m and n too.
 
@@ -72,9 +71,7 @@ def mmce(
         weights of the correct or of the wrong samples sum to less than 1.
 
     Reference:
-        Kumar et al., Trainable Calibration Measures for Neural Networks from
-        Kernel Mean Embeddings, ICML 2018,
-        https://proceedings.mlr.press/v80/kumar18a.html
+        That of `MMCE`.
     """
     labels, logits, weight = flat_rows(labels, logits, sample_weight)
     right = correctness(labels, logits)

@@ -9,8 +9,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_at_least, check_in, check_rows
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import mark_first, of_softmax
-from keras_calib.losses.targets import reads_ids
+from keras_calib.losses.closed_forms import mark_first, of_softmax, reads_ids
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least,
@@ -44,16 +43,13 @@ def mbls(
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits z `(..., num_classes)`.
-        margin: Distance to the largest logit without penalty, >= 0.
-        strength: Coefficient of the penalty, >= 0.
-        class_reduction: `"mean"` or `"sum"` over the classes k.
+        margin, strength, class_reduction: As in `MbLS`.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Liu et al., The Devil is in the Margin: Margin-based Label Smoothing
-        for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430
+        That of `MbLS`.
     """
 
     def closed_form(targets, parts):
@@ -101,17 +97,7 @@ def acls(
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits z `(..., num_classes)`.
-        margin: Distance to the largest logit without penalty, >= 0.
-        lambda1: Coefficient of the predicted class, >= 0.
-        lambda2: Coefficient of the other classes, >= 0.
-        reference: `"min"` is the formula above, eq. 13 with its full
-            gradient. `"zero"` is the released code: positive becomes
-            relu(max_j z_j - margin), added once for each class tied at the
-            maximum, and no gradient flows through the maximum in r_k.
-        smoothing: `"adaptive"` for the squares, `"constant"` for linear
-            penalties.
-        condition: `"margin"` is the formula above. `"none"` and `"ranking"`
-            leave out the relu, and the terms of classes at the maximum.
+        margin, lambda1, lambda2, reference, smoothing, condition: As in `ACLS`.
         active: Factor of both penalties per sample `(...)`, such as 0 or 1
             from a ranking condition, or None for 1. No gradient flows into it.
 
@@ -119,9 +105,7 @@ def acls(
         Losses `(...)`, in nats.
 
     Reference:
-        Park et al., ACLS: Adaptive and Conditional Label Smoothing for
-        Network Calibration, ICCV 2023, eq. 13,
-        https://arxiv.org/abs/2308.11911
+        That of `ACLS`.
     """
     through_min = reference == "min"
     penalty, rate = _penalty(smoothing, condition)

@@ -7,8 +7,7 @@ from keras import ops
 
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.targets import reads_ids
+from keras_calib.losses.closed_forms import of_softmax, reads_ids
 from keras_calib.numerics.arrays import safe_divide, tanh
 
 __all__ = ["CPC", "cpc"]
@@ -36,16 +35,13 @@ def cpc(
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits z `(..., num_classes)`.
-        lambda1: Coefficient of binary discrimination B, >= 0.
-        lambda2: Coefficient of binary exclusion E, >= 0. 0 leaves it out.
+        lambda1, lambda2: As in `CPC`.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Cheng and Vasconcelos, Calibrating Deep Neural Networks by Pairwise
-        Constraints, CVPR 2022,
-        https://openaccess.thecvf.com/content/CVPR2022/html/Cheng_Calibrating_Deep_Neural_Networks_by_Pairwise_Constraints_CVPR_2022_paper.html
+        That of `CPC`.
     """
 
     def closed_form(targets, parts):

@@ -29,8 +29,7 @@ from keras_calib.inputs.readers import (
 from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import SUM_TOLERANCE, check_ids, check_objectness
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax
-from keras_calib.losses.targets import reads_ids
+from keras_calib.losses.closed_forms import of_softmax, reads_ids
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least_float32,
@@ -84,17 +83,13 @@ def label_smoothing(
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
-        alpha: Share of the label to spread, at most 1. Negative values
-            sharpen the label.
-        spread: `"all"` spreads it over all classes, `"others"` over all but
-            the true one.
+        alpha, spread: As in `LabelSmoothing`.
 
     Returns:
         Losses `(...)`, in nats.
 
     Reference:
-        Szegedy et al., Rethinking the Inception Architecture for Computer
-        Vision, CVPR 2016, section 7, https://arxiv.org/abs/1512.00567
+        That of `LabelSmoothing`.
     """
     logits = at_least_float32(logits)
     check_rank("logits", logits, 1, "(..., num_classes)")

@@ -3,23 +3,163 @@
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_above, check_at_least, check_in
-from keras_calib.losses.closed_forms import mask_of, of_softmax
-from keras_calib.losses.neighbors import (
-    SpatialLoss,
-    blurred_labels,
-    box_shares,
-    check_kernel,
+from keras_calib.inputs.checks import (
+    check_above,
+    check_at_least,
+    check_in,
+    check_integer,
+    check_rows,
+)
+from keras_calib.inputs.values import read_mask
+from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.closed_forms import (
+    Targets,
+    mask_of,
+    of_softmax,
+    reads_ids,
+    shown,
 )
 from keras_calib.losses.smoothing import cross_entropy
-from keras_calib.losses.targets import Targets, reads_ids, shown
-from keras_calib.numerics.arrays import at_least_float32, safe_divide
+from keras_calib.numerics.arrays import at_least_float32, safe_divide, shape_of
 from keras_calib.numerics.softmax import allowed
 
-__all__ = ["NACL", "SVLS", "nacl", "svls"]
+__all__ = [
+    "NACL",
+    "SVLS",
+    "blurred_labels",
+    "box_shares",
+    "nacl",
+    "svls",
+]
+
+
+class _SpatialLoss(PerSampleLoss):
+    """Abstract base of losses that read the labels around each pixel.
+
+    `fn` takes the keyword argument `mask`: bool `(batch, ..., )`, False for
+    pixels without a label, or None.
+    """
+
+    def beside_of(self, batch):
+        return {"mask": batch.counted}
+
+
+def _check_kernel(kernel_size: int) -> None:
+    """Raise unless the size is odd and at least 3."""
+    check_integer("kernel_size", kernel_size, 3)
+    if kernel_size % 2 == 0:
+        raise value_error(
+            "`kernel_size` must be odd, so that each pixel has a centre",
+            kernel_size=kernel_size,
+        )
+
+
+def blurred_labels(rows: Any, mask: Any, sigma: float, kernel_size: int) -> Any:
+    """Half the label, half a Gaussian mean of the labels around it.
+
+    Rows and result have the shape `(batch, ..., num_classes)`. Pixels beyond
+    the edge repeat the last one; those outside of `mask` have no part.
+
+    Derivation: docs/derivations.md, 'Labels around a pixel'.
+    """
+    offsets = np.arange(kernel_size) - kernel_size // 2
+    weights = np.exp(-0.5 * np.square(offsets / sigma))
+    weights = weights / weights.sum()
+    axes = _axes_of_space(rows)
+    centre = float(weights[kernel_size // 2]) ** len(axes)
+    if centre == 1.0:
+        # A kernel so narrow that its neighbours have rounded to 0.
+        raise value_error(
+            "`sigma` must be large enough to reach the next pixel",
+            sigma=sigma,
+        )
+
+    def neighbors(x):
+        whole = _convolved(x, axes, weights, _repeated)
+        return (whole - centre * x) / (1.0 - centre)
+
+    if mask is None:
+        return 0.5 * (rows + neighbors(rows))
+    shown = _shown(mask, rows)
+    rows = rows * shown
+    total = ops.where(shown > 0, 1.0 + neighbors(shown), ops.ones_like(shown))
+    return (rows + neighbors(rows)) / total
+
+
+def box_shares(rows: Any, mask: Any, kernel_size: int, edges: str) -> Any:
+    """Share of each class in the box around each pixel, rows as above.
+
+    With `edges="background"` pixels beyond the edge are of class 0, else they
+    repeat the last one.
+
+    Derivation: docs/derivations.md, 'Labels around a pixel'.
+    """
+    axes = _axes_of_space(rows)
+    weights = np.full(kernel_size, 1.0 / kernel_size)
+
+    def beyond(x, axis, width):
+        if edges == "replicate":
+            return _repeated(x, axis, width)
+        classes = ops.arange(x.shape[-1], dtype="int32")
+        background = ops.cast(ops.equal(classes, 0), x.dtype)
+        end = ops.zeros_like(_cut(x, axis, 0, 1)) + background
+        return [end] * width, [end] * width
+
+    if mask is None:
+        return _convolved(rows, axes, weights, beyond)
+    shown = _shown(mask, rows)
+    shares = _convolved(rows * shown, axes, weights, beyond)
+    total = _convolved(shown, axes, weights, beyond)
+    return shares / ops.where(shown > 0, total, ops.ones_like(total))
+
+
+def _shown(mask: Any, rows: Any) -> Any:
+    """A mask as 1 and 0 `(batch, ..., 1)`."""
+    mask = read_mask(mask)
+    check_rows("mask", mask, rows)
+    return ops.cast(ops.expand_dims(mask, -1), rows.dtype)
+
+
+def _axes_of_space(rows: Any) -> range:
+    if len(rows.shape) < 3:
+        raise value_error(
+            "`logits` must have axes of space, (batch, ..., num_classes), "
+            "such as height and width; reshape rows of pixels to images",
+            **{"logits.shape": shape_of(rows)},
+        )
+    return range(1, len(rows.shape) - 1)
+
+
+def _convolved(x: Any, axes: range, weights: np.ndarray, beyond: Any) -> Any:
+    """The mean by a separable kernel, one axis after another."""
+    width = len(weights) // 2
+    for axis in axes:
+        before, after = beyond(x, axis, width)
+        padded = ops.concatenate([*before, x, *after], axis=axis)
+        parts = (
+            float(weight) * _cut(padded, axis, i, i - 2 * width)
+            for i, weight in enumerate(weights)
+        )
+        x = next(parts)
+        for part in parts:
+            x = x + part
+    return x
+
+
+def _repeated(x: Any, axis: int, width: int) -> tuple[list, list]:
+    """What lies before and after x along an axis: its ends."""
+    first, last = _cut(x, axis, 0, 1), _cut(x, axis, -1, 0)
+    return [first] * width, [last] * width
+
+
+def _cut(x: Any, axis: int, start: int, stop: int) -> Any:
+    """A slice along an axis; a `stop` of 0 is the end."""
+    places = [slice(None)] * axis
+    return x[(*places, slice(start, stop or None))]
 
 
 @reads_ids
@@ -46,8 +186,7 @@ def svls(
         labels: One-hot or soft labels `(batch, ..., num_classes)`.
         logits: Logits `(batch, ..., num_classes)`, with one or more axes of
             space.
-        sigma: Standard deviation of the weights in pixels, > 0.
-        kernel_size: Width of the box in pixels, odd, at least 3.
+        sigma, kernel_size: As in `SVLS`.
         mask: Bool `(batch, ...)`, False for pixels without a label, which
             have no part in the targets of others, or None.
 
@@ -58,9 +197,7 @@ def svls(
         ValueError: If there is no axis of space.
 
     Reference:
-        Islam and Glocker, Spatially Varying Label Smoothing: Capturing
-        Uncertainty from Expert Annotations, IPMI 2021,
-        https://arxiv.org/abs/2104.05788
+        That of `SVLS`.
     """
     logits = at_least_float32(logits)
     own = Targets(labels, logits)
@@ -100,15 +237,7 @@ def nacl(
         labels: One-hot or soft labels `(batch, ..., num_classes)`.
         logits: Logits z `(batch, ..., num_classes)`, with one or more axes of
             space.
-        strength: Coefficient of the penalty, >= 0.
-        kernel: `"mean"` for equal weights of all pixels in the box,
-            `"gaussian"` for the targets of `svls`.
-        distance: `"l1"`, or `"l2"` for the square of the difference.
-        kernel_size: Width of the box in pixels, odd, at least 3.
-        sigma: Standard deviation of `kernel="gaussian"` in pixels, > 0.
-        edges: What lies beyond the edge of an image for `kernel="mean"`:
-            `"replicate"` repeats the last pixel, `"background"` is class 0,
-            as in the released code.
+        strength, kernel, distance, kernel_size, sigma, edges: As in `NACL`.
         mask: Bool `(batch, ...)`, False for pixels without a label, which
             have no part in the shares of others, or None.
 
@@ -119,8 +248,7 @@ def nacl(
         ValueError: If there is no axis of space.
 
     Reference:
-        Murugesan et al., Trust your neighbours: Penalty-based constraints for
-        model calibration, MICCAI 2023, https://arxiv.org/abs/2303.06268
+        That of `NACL`.
     """
     logits = at_least_float32(logits)
     rows = Targets(labels, logits).rows()
@@ -146,7 +274,7 @@ def nacl(
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SVLS(SpatialLoss):
+class SVLS(_SpatialLoss):
     """Spatially varying label smoothing: labels blurred at their borders.
 
     Use it for segmentation when annotators disagree about the borders of
@@ -195,14 +323,14 @@ class SVLS(SpatialLoss):
         **kwargs: Any,
     ):
         check_above("sigma", sigma, 0.0)
-        check_kernel(kernel_size)
+        _check_kernel(kernel_size)
         super().__init__(
             svls, sigma=sigma, kernel_size=kernel_size, name=name, **kwargs
         )
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class NACL(SpatialLoss):
+class NACL(_SpatialLoss):
     """Neighbour-aware calibration loss: logits near the labels around.
 
     Use it for segmentation when logits should be bounded, and less sure where
@@ -268,7 +396,7 @@ class NACL(SpatialLoss):
         check_at_least("strength", strength, 0.0)
         check_in("kernel", kernel, ("mean", "gaussian"))
         check_in("distance", distance, ("l1", "l2"))
-        check_kernel(kernel_size)
+        _check_kernel(kernel_size)
         check_above("sigma", sigma, 0.0)
         check_in("edges", edges, ("replicate", "background"))
         if not from_logits:

@@ -7,15 +7,18 @@ Floor: beside `losses`, `calibrators` and `data`.
 """
 
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.binned import (
+from keras_calib.metrics.calibration_errors import (
+    AECE,
+    ECCE,
     ECE,
     MCE,
     RMSCE,
     AverageCalibrationError,
+    ClasswiseECE,
     DebiasedCalibrationError,
     OverconfidenceError,
+    SmoothECE,
 )
-from keras_calib.metrics.classwise import ClasswiseECE
 from keras_calib.metrics.confidence import (
     Accuracy,
     MeanConfidence,
@@ -23,8 +26,6 @@ from keras_calib.metrics.confidence import (
     Overconfidence,
     Underconfidence,
 )
-from keras_calib.metrics.cumulative import ECCE
-from keras_calib.metrics.equal_mass import AECE
 from keras_calib.metrics.proper import NLL, BrierScore
 from keras_calib.metrics.risk_coverage import (
     AUGRC,
@@ -38,7 +39,6 @@ from keras_calib.metrics.risk_coverage import (
     RiskAtCoverage,
 )
 from keras_calib.metrics.segmentation import PerImage
-from keras_calib.metrics.smooth import SmoothECE
 from keras_calib.metrics.table import CalibrationMetrics
 
 __all__ = [

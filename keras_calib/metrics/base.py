@@ -2,16 +2,22 @@
 
 import contextlib
 import math
+import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_calib.backend.arguments import KeepsArguments
-from keras_calib.backend.compiled import without_autograph
+from keras_calib.backend.compiled import read_later, without_autograph
 from keras_calib.backend.errors import type_error, warn
-from keras_calib.backend.keras_internals import set_direction
+from keras_calib.backend.keras_internals import (
+    is_at_batch_end,
+    logged_name,
+    set_direction,
+)
 from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum, num_replicas
 from keras_calib.backend.traced import is_traced
@@ -20,7 +26,6 @@ from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.rows import as_logits_message, resembles_probabilities
-from keras_calib.metrics.displayed import Display, late_values
 from keras_calib.metrics.reading import (
     add_on_host,
     is_empty,
@@ -38,9 +43,11 @@ from keras_calib.metrics.states.records import limbs_of_batch, split_rows
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import to_numpy, value_if_eager
 
-__all__ = ["StreamingMetric"]
+__all__ = ["Display", "StreamingMetric"]
 
 _INVALID, _FRACTIONAL, _WITHOUT_ROWS, _PROBABILITIES = range(4)
+# Keras may read values in threads.
+_LOCK = threading.Lock()
 
 
 class StreamingMetric(KeepsArguments, MergeableMetric):
@@ -236,7 +243,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
             # On the host: in float64, and faster than one by one on a device.
             values = self._values_of(*self._state())
             return self._named([self._scalar(float(x)) for x in values])
-        later = late_values(
+        later = _late_values(
             self,
             StreamingMetric._logged,
             lambda: ops.concatenate([ops.ravel(self.sums), self.flags]),
@@ -390,3 +397,43 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
             self.add_variable(shape, "zeros", name=name, **how)
             for name, shape in (("sums", self.summary.shape), ("flags", (4,)))
         )
+
+
+class Display:
+    """What the logs of batches show of a metric under one name.
+
+    Args:
+        refresh_every: Steps between two refreshes. None for refreshes at steps
+            1, 2, 4, ..., 32 and at every 32nd.
+    """
+
+    def __init__(self, refresh_every: int | None):
+        self._refresh_every = refresh_every
+        self._step = 0
+        self._values: dict[str, float] = {}
+
+    def read(self, compute: Callable[[], dict[str, Any]]) -> dict[str, float]:
+        """Values for the callbacks of a batch, or new ones for all else."""
+        with _LOCK:
+            at_batch_end = is_at_batch_end()
+            self._step += at_batch_end
+            if not at_batch_end or not self._values or self._is_due():
+                self._values = {k: float(x) for k, x in compute().items()}
+            return self._values
+
+    def _is_due(self) -> bool:
+        if self._refresh_every is not None:
+            return (self._step - 1) % self._refresh_every == 0
+        return self._step % 32 == 0 or self._step & (self._step - 1) == 0
+
+
+def _late_values(
+    metric: Any, read: Callable, state: Callable
+) -> dict[str, Any] | None:
+    """What a step returns of a metric whose value only the logs get.
+
+    None says that the step computes the value. `read` and `state` are as in
+    `read_later`.
+    """
+    name = None if metric.refresh_every == 1 else logged_name()
+    return None if name is None else read_later(metric, name, read, state)

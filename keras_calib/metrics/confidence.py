@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics.softmax import Top1
 
 __all__ = [
@@ -56,9 +56,7 @@ class Accuracy(MeanMetric):
 
     Args:
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
-            `labels` and `dtype` of `StreamingMetric`.
+        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Example:
 

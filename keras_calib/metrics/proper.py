@@ -21,10 +21,9 @@ from keras_calib.formulas.proper import (
 from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
-from keras_calib.metrics.states.bins import BinSummary
 from keras_calib.metrics.states.classwise import ClassForecastSummary
 from keras_calib.metrics.states.composite import CompositeSummary
-from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.sums import BinSummary, MomentSummary
 from keras_calib.numerics.arrays import array_namespace
 
 __all__ = ["BrierScore", "NLL", "brier_of_records", "nll_of_records"]
@@ -110,9 +109,7 @@ class NLL(_ProperScore):
             predictions are probabilities or a logit is -inf.
         num_bins: Number of bins of `decomposition()`.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
-            `labels` and `dtype` of `StreamingMetric`.
+        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Example:
 

@@ -10,13 +10,11 @@ from typing import Any
 import numpy as np
 
 from keras_calib.formulas import binned_errors
-from keras_calib.formulas import operating_points as points
 from keras_calib.formulas import risk_coverage as areas
 from keras_calib.formulas.binned_intervals import error_interval
-from keras_calib.formulas.bins import BinSums
+from keras_calib.formulas.bins import BinSums, equal_mass_error
 from keras_calib.formulas.bootstrap import rank_interval
 from keras_calib.formulas.cumulative import cumulative_error
-from keras_calib.formulas.equal_mass import equal_mass_error
 from keras_calib.formulas.intervals import (
     Moments,
     clopper_pearson,
@@ -26,13 +24,14 @@ from keras_calib.formulas.proper import loss_interval
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.smooth import smooth_error_of_points
 from keras_calib.metrics.state_dicts import nan_if_lost
-from keras_calib.metrics.states.composite import Readings
-from keras_calib.metrics.states.cumulative import (
+from keras_calib.metrics.states.cells import (
+    aece_bounds,
     cell_differences,
     ecce_bounds,
     ecce_interval,
+    equal_mass_bins,
 )
-from keras_calib.metrics.states.equal_mass import aece_bounds, equal_mass_bins
+from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.histogram import Cells
 from keras_calib.numerics.arrays import array_namespace, safe_divide
 
@@ -336,19 +335,19 @@ QUANTITIES = {
     "failure_auroc": Rank(
         areas.failure_auroc_of_groups, needs_both=True, mode="max"
     ),
-    "failure_fpr95": Rank(points.failure_fpr95_of_groups, needs_both=True),
+    "failure_fpr95": Rank(areas.failure_fpr95_of_groups, needs_both=True),
     "coverage_at_risk": Rank(
-        points.coverage_at_risk_of_groups,
+        areas.coverage_at_risk_of_groups,
         lambda metric: (metric.risk,),
         mode="max",
     ),
     "coverage_at_accuracy": Rank(
-        points.coverage_at_risk_of_groups,
+        areas.coverage_at_risk_of_groups,
         lambda metric: (1.0 - metric.accuracy,),
         mode="max",
     ),
     "risk_at_coverage": Rank(
-        points.risk_at_coverage_of_groups, lambda metric: (metric.coverage,)
+        areas.risk_at_coverage_of_groups, lambda metric: (metric.coverage,)
     ),
     "smooth_ece": _Smooth(),
 }

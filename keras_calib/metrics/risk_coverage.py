@@ -132,9 +132,7 @@ class AURC(HistogramMetric):
         resolution: Number of bins of the fine histogram. `8192`, the default,
             takes 394 kB. `2048` costs less at each step of training.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
-            `labels` and `dtype` of `StreamingMetric`.
+        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Example:
 

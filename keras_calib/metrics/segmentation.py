@@ -22,8 +22,8 @@ from keras_calib.metrics.reading import (
     read_on_host,
 )
 from keras_calib.metrics.states.composite import Readings
-from keras_calib.metrics.states.moments import MomentSummary
 from keras_calib.metrics.states.records import split_rows, top1_of_batch
+from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import as_numbers, on_host, shape_of
 from keras_calib.numerics.softmax import Top1

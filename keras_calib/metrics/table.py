@@ -20,7 +20,7 @@ from keras_calib.metrics.proper import brier_of_records, nll_of_records
 from keras_calib.metrics.registry import QUANTITIES, mode_of
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.histogram import HistogramSummary
-from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["CalibrationMetrics"]
@@ -69,9 +69,7 @@ class CalibrationMetrics(StreamingMetric):
         prefix: Text before each name. Give one if another metric reports
             under the same name, such as a second table for another output.
         name: Name of the metric.
-        **kwargs: `from_logits`, `axis`, `ignore_class`, `objectness`,
-            `pixels_per_image`, `seed`, `refresh_every`, `jit_compile`,
-            `labels` and `dtype` of `StreamingMetric`.
+        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Returns:
         `result()` returns a dict of scalars. `nll` and `brier` are NaN once

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
-    from keras_calib.monitoring.alarm import Alarm
     from keras_calib.monitoring.evaluation import LoggedEpoch
     from keras_calib.monitoring.logger import CalibrationLogger
-    from keras_calib.monitoring.monitor import Monitor
+    from keras_calib.monitoring.monitor import Alarm, Monitor
 
 __all__ = [
     "Alarm",
@@ -25,9 +24,8 @@ __all__ = [
 __getattr__ = late_names(
     __name__,
     {
-        "alarm": "Alarm",
         "evaluation": "LoggedEpoch",
         "logger": "CalibrationLogger",
-        "monitor": "Monitor",
+        "monitor": "Alarm Monitor",
     },
 )

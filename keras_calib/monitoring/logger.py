@@ -14,7 +14,7 @@ from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE, CalibrationMetrics
-from keras_calib.metrics.binned import BinnedMetric
+from keras_calib.metrics.calibration_errors import BinnedMetric
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.monitoring.evaluation import (
     PARTS,
@@ -23,8 +23,7 @@ from keras_calib.monitoring.evaluation import (
     Predicted,
     flips,
 )
-from keras_calib.monitoring.files import EpochFiles
-from keras_calib.monitoring.trackers import check_tracker
+from keras_calib.monitoring.files import EpochFiles, check_tracker
 from keras_calib.predictions.batches import check_reread, count_batches
 from keras_calib.predictions.outputs import loss_of, read_as, setting_of
 

@@ -3,33 +3,31 @@
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from keras_calib.backend.locks import in_turn
 from keras_calib.inputs.checks import check_in
-from keras_calib.monitoring.alarm import Alarm
-from keras_calib.monitoring.monitor_record import (
-    MOST_LOG,
-    PIECE,
-    Record,
-    named,
-    totals_of,
-)
-from keras_calib.monitoring.monitor_setup import Setup, alike
-from keras_calib.monitoring.monitor_state import (
+from keras_calib.monitoring.monitor_setup import (
+    Setup,
+    alike,
     load_parts,
     read_state,
     state_of,
     write_state,
 )
 from keras_calib.monitoring.outcomes import (
+    MOST_LOG,
+    PIECE,
+    Record,
     by_hypothesis,
+    named,
     read_answers,
     read_labels,
     read_sums,
     sums_of,
+    totals_of,
 )
 from keras_calib.monitoring.waiting import Waiting
 from keras_calib.monitoring.watch import Watch
@@ -38,7 +36,26 @@ from keras_calib.selection.choice import Choice
 if TYPE_CHECKING:
     from keras_calib.selection.classifier import SelectiveClassifier
 
-__all__ = ["Monitor"]
+__all__ = ["Alarm", "Monitor"]
+
+
+class Alarm(NamedTuple):
+    """An alarm of a `Monitor`.
+
+    Attributes:
+        name: `"risk"`, `"calibration"` or `"coverage"`.
+        num_outcomes: Outcomes at the alarm: labelled accepted answers,
+            labelled answers, or answers.
+        evidence: Largest evidence so far against what should hold.
+        limit: The evidence that raises the alarm.
+        message: What it means, since when, and what to do, in words.
+    """
+
+    name: str
+    num_outcomes: int
+    evidence: float
+    limit: float
+    message: str
 
 
 class Monitor:

@@ -1,14 +1,16 @@
-"""What a monitor watches, and the share of alpha of each hypothesis."""
+"""What a monitor watches, the alpha of each hypothesis, and its files."""
 
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error, warn
+from keras_calib.backend.files import replacing
+from keras_calib.backend.npz import Stored, reading_npz
 from keras_calib.inputs.checks import (
     check_above,
     check_at_least,
@@ -16,21 +18,34 @@ from keras_calib.inputs.checks import (
     check_integer,
     check_share,
 )
-from keras_calib.monitoring.hypotheses import (
+from keras_calib.monitoring.watch import (
     CalibrationHolds,
     CoverageHolds,
     RiskHolds,
 )
-from keras_calib.monitoring.monitor_state import VERSION, differences
+from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.choice import Choice
 
 if TYPE_CHECKING:
     from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["Setup", "alike"]
+__all__ = [
+    "Setup",
+    "alike",
+    "differences",
+    "load_parts",
+    "read_state",
+    "state_of",
+    "write_state",
+]
 
 # Of coverage, half is for the interval of the expected share.
 _PARTS = {"risk": 0.5, "calibration": 0.25, "coverage": 0.25}
+_VERSION = 1
+# A file is compressed; ids are random numbers, which stay as they are.
+_TIMES = 16
+# Name of the configuration in a state: JSON.
+_CONFIG = "config"
 
 
 class Setup(NamedTuple):
@@ -116,7 +131,7 @@ class Setup(NamedTuple):
         found = self._asdict()
         if self.coverage is not None:
             found["coverage"] = [*self.coverage]
-        return {"version": VERSION, **found}
+        return {"version": _VERSION, **found}
 
     def marks(self) -> np.ndarray:
         """Three numbers that tell these arguments from others, float64."""
@@ -242,3 +257,100 @@ def _inside(name: str, value: Any, check_low: Any = check_above) -> float:
         raise value_error(f"`{name}` must be < 1", **{name: value})
     # A float of NumPy is no number of JSON.
     return float(value)
+
+
+def write_state(path: Any, state: Mapping[str, Any]) -> None:
+    """Writes a state as one file, which replaces `path` when complete."""
+    with replacing(path) as file:
+        np.savez_compressed(file, **state)
+
+
+def read_state(path: Any, make: Callable[[dict[str, Any]], Any]) -> Any:
+    """The monitor of a file, which `make` makes of a configuration."""
+    rule = "`path` must be a file that `Monitor.save` wrote"
+    with reading_npz(path, rule, times=_TIMES) as file:
+        config = _config_of({_CONFIG: file.read(_CONFIG, Stored("U", ()))})
+        if known := config.get("version") == _VERSION:
+            made = make(config)
+            _load(made._parts(), file.names, file.read)
+    if known:
+        return made
+    raise value_error(
+        "`path` must be of a version that this one knows: use the version "
+        "of keras-calib that wrote it",
+        version=config.get("version"),
+        known=_VERSION,
+    )
+
+
+def load_parts(
+    config: Mapping[str, Any],
+    parts: Mapping[str, Any],
+    state: Mapping[str, Any],
+) -> None:
+    """Replaces the states of parts; ValueError for another configuration."""
+    try:
+        found = _config_of(state)
+    except (KeyError, ValueError) as error:
+        raise value_error(
+            "`state` must be a `state_dict` of a `Monitor`",
+            names=sorted(state)[:5],
+        ) from error
+    if differ := differences(config, found):
+        raise value_error(
+            "`state` must be of a monitor with the same arguments and version "
+            "(there, here); `Monitor.load` takes them from the file",
+            **differ,
+        )
+    _load(parts, state, lambda k, x: x.check(k, as_array(state[k], k).copy()))
+
+
+def differences(
+    config: Mapping[str, Any], other: Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """What differs between two configurations: there, and here."""
+    return {
+        name: (other.get(name), config.get(name))
+        for name in {**config, **other}
+        if other.get(name) != config.get(name)
+    }
+
+
+def state_of(
+    config: Mapping[str, Any], parts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A configuration and the states of parts, as arrays by name."""
+    state = {_CONFIG: np.array(json.dumps(config))}
+    for name, part in parts.items():
+        for key, value in part.state_dict().items():
+            state[f"{name}.{key}"] = np.asarray(value)
+    return state
+
+
+def _load(
+    parts: Mapping[str, Any], names: Iterable[str], read: Callable[..., Any]
+) -> None:
+    stored = {
+        f"{name}.{key}": each
+        for name, part in parts.items()
+        for key, each in part.stored().items()
+    }
+    wanted, there = {*stored}, {*names} - {_CONFIG}
+    if wanted != there:
+        raise value_error(
+            "`state` must have the arrays of a monitor with these arguments, "
+            "and no others",
+            missing=sorted(wanted - there),
+            unknown=sorted(there - wanted),
+        )
+    found = {key: read(key, each) for key, each in stored.items()}
+    for name, part in parts.items():
+        keys = part.stored()
+        part.load_state_dict({key: found[f"{name}.{key}"] for key in keys})
+
+
+def _config_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    config = json.loads(str(state[_CONFIG]))
+    if not isinstance(config, dict):
+        raise value_error("`config` must be an object", config=config)
+    return config

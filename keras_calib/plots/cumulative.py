@@ -12,9 +12,9 @@ from keras_calib.formulas.cumulative import (
     CumulativeDifferences,
     cumulative_error,
 )
-from keras_calib.functional.cumulative import cumulative_differences
+from keras_calib.functional.calibration_errors import cumulative_differences
 from keras_calib.inputs.checks import MODES, check_in
-from keras_calib.metrics.cumulative import ECCE
+from keras_calib.metrics.calibration_errors import ECCE
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.plots.display import (
     BLUE,

@@ -12,9 +12,9 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.binned_intervals import accuracy_interval
 from keras_calib.formulas.bins import BinSums
-from keras_calib.functional.binned import equal_width_bins
+from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.inputs.checks import MODES, check_flag, check_in
-from keras_calib.metrics.binned import ECE, BinnedMetric
+from keras_calib.metrics.calibration_errors import ECE, BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.plots.display import (

@@ -8,7 +8,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.group_sums import GroupedSums
 from keras_calib.functional.group_table import group_metrics
-from keras_calib.functional.groupings import Grouping, grouping, groupings
+from keras_calib.functional.groups import Grouping, grouping, groupings
 from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.predictions.row_order import Told
 from keras_calib.reporting.annotators import wrong_of

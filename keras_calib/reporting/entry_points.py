@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.functional.groupings import groupings
+from keras_calib.functional.groups import groupings
 from keras_calib.inputs.checks import check_flag, check_rank
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.weights import read_masked

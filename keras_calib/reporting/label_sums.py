@@ -14,7 +14,7 @@ from keras_calib.metrics.mean_gap import MeanGap, mean_gap
 from keras_calib.metrics.proper import brier_of_records, nll_of_records
 from keras_calib.metrics.states.composite import CompositeSummary, Readings
 from keras_calib.metrics.states.histogram import HistogramSummary
-from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["LabelFacts", "LabelSums", "base_rate_scores"]

@@ -7,8 +7,8 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.costs import check_reject_cost, mean_cost_of_decisions
-from keras_calib.formulas.operating_points import within_risk
 from keras_calib.formulas.outcomes import Outcomes
+from keras_calib.formulas.risk_coverage import within_risk
 from keras_calib.inputs.checks import (
     check_above,
     check_at_least,

@@ -7,8 +7,7 @@ import keras
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.equal_mass import interpolated_bins
+from keras_calib.formulas.bins import BinSums, interpolated_bins
 from keras_calib.inputs.checks import (
     check_above,
     check_at_least,

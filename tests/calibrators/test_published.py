@@ -7,8 +7,7 @@ import pytest
 from cases import array, softmax
 
 import keras_calib as kc
-from keras_calib.functional.binned import ece, mce
-from keras_calib.functional.equal_mass import adaptive_ece
+from keras_calib.functional.calibration_errors import adaptive_ece, ece, mce
 from keras_calib.functional.proper import nll
 
 pytestmark = pytest.mark.data

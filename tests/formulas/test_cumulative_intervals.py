@@ -10,8 +10,8 @@ from keras_calib.formulas.cumulative import (
     KINDS,
     brownian_tail,
     cumulative_error,
+    cumulative_interval,
 )
-from keras_calib.formulas.cumulative_intervals import cumulative_interval
 from keras_calib.formulas.intervals import clopper_pearson
 
 each_kind = pytest.mark.parametrize("kind", KINDS)

@@ -15,8 +15,7 @@ from scipy.stats import binom, norm
 import keras_calib as kc
 from keras_calib.formulas import risk_coverage as areas
 from keras_calib.formulas.binned_intervals import error_interval
-from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.equal_mass import equal_mass_error
+from keras_calib.formulas.bins import BinSums, equal_mass_error
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.metrics.mean_gap import mean_gap
 from keras_calib.numerics import exact_sums

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import false_discovery_control
 
 from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.formulas.multiplicity import (
+from keras_calib.functional.group_table import (
     benjamini_hochberg,
     holm,
     largest_difference,

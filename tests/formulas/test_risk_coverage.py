@@ -7,12 +7,13 @@ from scored import tied_data
 from streams import compiled
 
 from keras_calib.formulas import risk_coverage
-from keras_calib.formulas.operating_points import (
+from keras_calib.formulas.risk_coverage import (
+    RankedGroups,
+    aurc_of_groups,
     coverage_at_risk_of_groups,
     failure_fpr95_of_groups,
     risk_at_coverage_of_groups,
 )
-from keras_calib.formulas.risk_coverage import RankedGroups, aurc_of_groups
 
 
 def group_values(groups, **order):

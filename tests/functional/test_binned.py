@@ -9,12 +9,14 @@ from keras import ops
 from made_up_probs import loop_bins, made_up, same
 
 from keras_calib.formulas.bins import bin_index
-from keras_calib.functional.binned import (
+from keras_calib.functional.calibration_errors import (
+    adaptive_ece,
     average_calibration_error,
     debiased_calibration_error,
     ece,
     mce,
     rmsce,
+    smooth_ece,
 )
 from keras_calib.functional.classwise import classwise_ece
 from keras_calib.functional.confidence import (
@@ -23,14 +25,12 @@ from keras_calib.functional.confidence import (
     overconfidence_error,
     underconfidence,
 )
-from keras_calib.functional.equal_mass import adaptive_ece
 from keras_calib.functional.proper import (
     brier_score,
     calibration_decomposition,
     nll,
 )
 from keras_calib.functional.segmentation import per_image
-from keras_calib.functional.smooth import smooth_ece
 from keras_calib.metrics import ECE, CalibrationMetrics
 
 # Reference value, without its number of bins, to function and options.

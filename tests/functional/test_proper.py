@@ -5,7 +5,7 @@ import pytest
 from made_up_probs import made_up, same
 
 from keras_calib import BrierScore
-from keras_calib.functional.binned import ece, mce, rmsce
+from keras_calib.functional.calibration_errors import ece, mce, rmsce
 from keras_calib.functional.classwise import classwise_ece
 from keras_calib.functional.confidence import (
     mean_confidence,

@@ -3,7 +3,7 @@
 import numpy as np
 from made_up_probs import made_up
 
-from keras_calib.functional.smooth import smooth_ece
+from keras_calib.functional.calibration_errors import smooth_ece
 
 
 def loop_smooth(confidence, residual, tolerance=1e-6):

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom, kstest
 
 import keras_calib as kc
-from keras_calib.formulas.drawn_labels import (
+from keras_calib.functional.hypothesis_tests import (
     DrawnLabels,
     intraclass_correlation,
 )

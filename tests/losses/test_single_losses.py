@@ -8,7 +8,7 @@ from loss_batches import FIRST, K
 
 import keras_calib as kc
 from keras_calib.backend.gradients import value_and_grad
-from keras_calib.losses.targets import reads_ids
+from keras_calib.losses.closed_forms import reads_ids
 
 N = 480
 

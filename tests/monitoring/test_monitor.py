@@ -6,7 +6,7 @@ from monitored import answers, monitor, names, same
 
 import keras_calib as kc
 from keras_calib import Monitor
-from keras_calib.monitoring.monitor_record import Record
+from keras_calib.monitoring.outcomes import Record
 
 
 def test_what_holds_raises_no_alarm():

@@ -12,7 +12,7 @@ from monitored import answers, monitor, same
 
 import keras_calib as kc
 from keras_calib import Monitor
-from keras_calib.monitoring.monitor_record import Record
+from keras_calib.monitoring.outcomes import Record
 
 GOING = monitor().update(*answers(333))
 GOING.update([0.5, 0.9], [False, True], ids=["a", "b"])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from keras_calib.monitoring import watch as watches
-from keras_calib.monitoring.hypotheses import (
+from keras_calib.monitoring.watch import (
     CalibrationHolds,
     CoverageHolds,
     RiskHolds,
+    Watch,
 )
-from keras_calib.monitoring.watch import Watch
 
 LENGTH = 6
 STREAMS = np.array(list(itertools.product([0.0, 1.0], repeat=LENGTH)))

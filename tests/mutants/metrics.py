@@ -104,21 +104,21 @@ MUTANTS = {
         "functional/test_cumulative.py::test_error_is_that_of_every_threshold",
     ),
     "rise_inside_a_cell_ignored": Mutant(
-        "metrics/states/cumulative.py",
+        "metrics/states/cells.py",
         "rise = highest - np.minimum(least, start)",
         "rise = end - np.minimum(least, start)",
         "metrics/test_bounds.py::"
         "test_any_order_inside_the_cells_is_within_the_bounds",
     ),
     "noise_of_the_last_place_alone": Mutant(
-        "formulas/cumulative_intervals.py",
+        "formulas/cumulative.py",
         "reach = _NEAR * np.sqrt(time[-1])",
         "reach = 0.0",
         "formulas/test_cumulative_intervals.py::"
         "test_a_calibrated_model_has_the_quantile_of_brownian_motion",
     ),
     "errors_that_were_not_seen_ignored": Mutant(
-        "formulas/cumulative_intervals.py",
+        "formulas/cumulative.py",
         "unseen = 0.5 * z * z / num_samples**2",
         "unseen = 1e-9 / num_samples**2",
         "formulas/test_cumulative_intervals.py::"
@@ -166,7 +166,7 @@ MUTANTS = {
         "test_importance_weights_follow_the_exact_function",
     ),
     "risk_reached_but_not_allowed": Mutant(
-        "formulas/operating_points.py",
+        "formulas/risk_coverage.py",
         "    return wrong <= _limit(",
         "    return wrong < _limit(",
         "functional/test_risk_coverage.py::"
@@ -205,7 +205,7 @@ MUTANTS = {
         "test_more_classes_than_bins_are_summed_as_the_exact_function_does",
     ),
     "step_waits_for_values": Mutant(
-        "metrics/displayed.py",
+        "metrics/base.py",
         "self._step & (self._step - 1) == 0",
         "True",
         "metrics/test_table.py::"

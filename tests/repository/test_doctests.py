@@ -64,7 +64,7 @@ PORTABLE = {
         "losses.focal.FocalLoss",
         "losses.margin.ACLS",
         "losses.regularizers.effective_labels",
-        "metrics.binned.ECE",
+        "metrics.calibration_errors.ECE",
         "metrics.table.CalibrationMetrics",
         "selection.classifier.SelectiveClassifier",
         "training.crl.CorrectnessRankingModel",

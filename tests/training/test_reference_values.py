@@ -8,7 +8,7 @@ from keras import ops
 from small_trainings import EAGER, identity, loss_and_gradient
 
 import keras_calib as kc
-from keras_calib.formulas.equal_mass import interpolated_bins
+from keras_calib.formulas.bins import interpolated_bins
 from keras_calib.training.adafocal import next_gammas
 
 pytestmark = pytest.mark.portable

@@ -12,8 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.bins import bin_index
-from keras_calib.formulas.equal_mass import equal_mass_error
+from keras_calib.formulas.bins import bin_index, equal_mass_error
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.states.histogram import ScoreMap

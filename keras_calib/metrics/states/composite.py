@@ -9,11 +9,10 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.risk_coverage import RankedGroups, RiskCoverageCurve
-from keras_calib.metrics.states.bins import BinSummary
+from keras_calib.metrics.states.cells import differences_of_cells
 from keras_calib.metrics.states.classwise import ClassForecastSummary
-from keras_calib.metrics.states.cumulative import differences_of_cells
 from keras_calib.metrics.states.histogram import Cells, HistogramSummary
-from keras_calib.metrics.states.moments import MomentSummary
+from keras_calib.metrics.states.sums import BinSummary, MomentSummary
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace, safe_divide
 from keras_calib.numerics.softmax import Top1

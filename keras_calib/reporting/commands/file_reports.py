@@ -21,7 +21,7 @@ from keras_calib.exporting.answer_threshold import (
     bounded_log_odds,
     calibrated_confidence,
 )
-from keras_calib.functional.groupings import grouping
+from keras_calib.functional.groups import grouping
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import to_numpy

@@ -1,10 +1,8 @@
-"""Calibration errors of the predicted class, over bins of equal width.
-
-They are exact functions of whole data sets in float64. The formulas are those
-of the streaming metrics.
-"""
+"""Calibration errors of the predicted class: over bins, smoothed, summed."""
 
 from typing import Any, Unpack
+
+import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas import binned_errors
@@ -13,22 +11,35 @@ from keras_calib.formulas.bins import (
     BinSums,
     bin_index,
     bin_sums,
+    interpolated_bins,
     shifted_midpoints,
+    sorted_mass_error,
 )
+from keras_calib.formulas.cumulative import (
+    CumulativeDifferences,
+    check_kind,
+    cumulative_error,
+    differences_of,
+)
+from keras_calib.formulas.smooth import EXACT_CELLS, smooth_error_of_points
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import MODES, check_in, check_integer
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
-from keras_calib.inputs.top_label import event_of, top_of_arrays
+from keras_calib.inputs.top_label import counted, event_of, top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.softmax import Top1
 
 __all__ = [
+    "adaptive_ece",
     "average_calibration_error",
+    "cumulative_differences",
     "debiased_calibration_error",
+    "ecce",
     "ece",
     "equal_width_bins",
     "mce",
     "rmsce",
+    "smooth_ece",
 ]
 
 
@@ -318,3 +329,223 @@ def debiased_calibration_error(
         top = top._replace(weight=top.weight / top.weight.max())
     sums = _bins_of(top, num_bins, closed, bool(options.get("votes")))
     return float(binned_errors.debiased_error(sums, counts))
+
+
+@reads_arrays
+def adaptive_ece(
+    labels: Any,
+    probs: Any,
+    *,
+    num_bins: int = 15,
+    edges: str = "mass",
+    ties: str = "average",
+    mode: str = "top_label",
+    **options: Unpack[ArrayOptions],
+) -> float:
+    """Adaptive ECE: calibration error over bins of equal mass, in float64.
+
+    Use it in place of `ece` when most confidences are close to 1: its bins lie
+    where the predictions are.
+
+    sum_b (n_b / N) |mean confidence_b - accuracy_b|
+
+    The samples are sorted by confidence and cut into bins of equal weight, as
+    nearly as whole samples allow.
+
+    Args:
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        num_bins: Number of bins, at least 1.
+        edges: `"mass"` uses every sample. `"interp"` uses the edges of the
+            papers' code, for parity with published tables, without weights.
+            They are interpolated between the sorted confidences, for bins
+            (lo, hi]. This leaves out the smallest confidence, and bins vanish
+            where confidences tie.
+        ties: Order of equal confidences, for `edges="mass"`. With `"average"`
+            each gets their mean, with `"order"` they keep their order.
+        mode: `"top_label"` for the confidence of the predicted class,
+            `"binary"` for the probability of the second of two, as in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+
+    Returns:
+        Error in [0, 1].
+
+    Example:
+
+    >>> round(adaptive_ece([0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=2), 4)
+    0.4
+
+    Reference:
+        Nguyen and O'Connor, Posterior Calibration and Exploratory Analysis
+        for NLP Models, EMNLP 2015, https://arxiv.org/abs/1508.05154
+    """
+    check_integer("num_bins", num_bins, 1)
+    check_in("edges", edges, ("mass", "interp"))
+    check_in("ties", ties, ("average", "order"))
+    top = event_of(labels, probs, mode, **options)
+    if edges == "mass":
+        residual = top.confidence - top.correct
+        return sorted_mass_error(
+            top.score, residual, num_bins, weight=top.weight, ties=ties
+        )
+    if options.get("sample_weight") is not None:
+        raise value_error('`sample_weight` needs `edges="mass"`', edges=edges)
+    # Rows that Keras masks weigh 0.
+    top = counted(top)
+    _, sums = interpolated_bins(top.confidence, top.correct, num_bins)
+    return float(np.sum(np.abs(sums.residual)) / len(top.confidence))
+
+
+@reads_arrays
+def smooth_ece(
+    labels: Any,
+    probs: Any,
+    *,
+    mode: str = "top_label",
+    **options: Unpack[ArrayOptions],
+) -> float:
+    """Smooth calibration error, in float64.
+
+    Use it when the result must not depend on a choice of bins. It is that of
+    the predicted class, or with `mode="binary"` of the probability of the
+    second of two classes, as in the authors' package.
+
+    smECE = the width s at which E(s) = s, with
+    E(s) = integral over t in [0, 1] of |mean_n K_s(t, c_n) (c_n - a_n)|
+
+    Here c is the confidence, a the correctness and K_s the reflected Gaussian
+    kernel of width s. In the mode `"binary"` c is the probability of the second
+    class, and a whether the class is the second. The value is within constant
+    factors of the distance to the nearest calibrated predictions.
+
+    Args:
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        mode: `"top_label"` or `"binary"`, as in `ece`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+
+    Returns:
+        Error in [0, 1].
+
+    Example:
+
+    >>> round(smooth_ece([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 3)
+    0.208
+
+    Reference:
+        Blasiok and Nakkiran, Smooth ECE: Principled Reliability Diagrams via
+        Kernel Smoothing, ICLR 2024, https://arxiv.org/abs/2309.12236
+
+    Differs:
+        The authors' package steps the width by 2^-10 on 200 points, stops
+        below 0.001 and halves confidences of exactly 0 and 1. This function
+        solves E(s) = s to 1e-6.
+    """
+    top = event_of(labels, probs, mode, **options)
+    residual = top.confidence.astype("float64") - top.correct
+    if top.weight is None:
+        residual = residual / len(residual)
+    else:
+        residual = residual * (top.weight / top.weight.sum())
+    return float(smooth_error_of_points(top.confidence, residual, EXACT_CELLS))
+
+
+@reads_arrays
+def cumulative_differences(
+    labels: Any,
+    probs: Any,
+    *,
+    mode: str = "top_label",
+    **options: Unpack[ArrayOptions],
+) -> CumulativeDifferences:
+    """Cumulative differences of confidence and correctness, in float64.
+
+    Use it for the arrays behind `CumulativeDisplay` and `ecce`.
+
+    C_k = (1/n) sum over the k least confident of (confidence_i - correct_i)
+
+    Args:
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        mode: `"top_label"`, or `"binary"` as in `ecce`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` and `votes`
+            as in `ece`.
+
+    Returns:
+        Shares, differences and a standard deviation. Predictions of equal
+        confidence are one group.
+
+    Example:
+
+    >>> found = cumulative_differences([1, 0], [[0.8, 0.2], [0.6, 0.4]])
+    >>> [round(float(x), 4) for x in found.difference]
+    [-0.2, 0.2]
+
+    Reference:
+        Arrieta-Ibarra, Gujral, Tannen, Tygert and Xu, Metrics of Calibration
+        for Probabilistic Predictions, JMLR 2022,
+        https://jmlr.org/papers/v23/22-0658.html
+    """
+    top = counted(event_of(labels, probs, mode, **options))
+    return differences_of(top.score, top.confidence, top.correct, top.weight)
+
+
+@reads_arrays
+def ecce(
+    labels: Any,
+    probs: Any,
+    *,
+    kind: str = "range",
+    mode: str = "top_label",
+    **options: Unpack[ArrayOptions],
+) -> float:
+    """Estimated cumulative calibration error (ECCE), in float64.
+
+    Use it when the result must not depend on bins, and with
+    `calibration_test` for a p-value. With C_0 = 0 and
+
+    C_k = (1/n) sum over the k least confident of (confidence_i - correct_i)
+
+    the forms are ECCE-R = max_k C_k - min_k C_k and ECCE-MAD = max_k |C_k|.
+
+    Predictions of equal confidence are one step of the sum. ECCE-R is the
+    largest |sum of (confidence - correct)| / n over an interval of
+    confidences, also known as the Kuiper calibration error. ECCE-MAD is the
+    Kolmogorov-Smirnov calibration error, or KS error, of Gupta et al., for
+    the predicted class. Both fall with sqrt(n) if the predictions are
+    calibrated: ECCE-R is then about 1.6 sqrt(sum c (1 - c)) / n.
+
+    Args:
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        kind: `"range"` for ECCE-R, `"maximum"` for ECCE-MAD.
+        mode: `"top_label"` for the confidence of the predicted class,
+            `"binary"` for the probability of the second of two classes, and
+            whether the class is the second.
+        **options: `from_logits`, `sample_weight`, `ignore_class` and `votes`
+            as in `ece`. Weights multiply the terms, and their sum replaces n.
+
+    Returns:
+        Error in [0, 1].
+
+    Raises:
+        ValueError: If shapes do not fit, there is no sample, or a value is
+            out of range.
+
+    Example:
+
+    >>> probs = [[0.8, 0.2], [0.6, 0.4]]
+    >>> round(ecce([1, 0], probs), 4)
+    0.4
+    >>> round(ecce([1, 0], probs, kind="maximum"), 4)
+    0.2
+
+    Reference:
+        Arrieta-Ibarra, Gujral, Tannen, Tygert and Xu, Metrics of Calibration
+        for Probabilistic Predictions, JMLR 2022,
+        https://jmlr.org/papers/v23/22-0658.html; KS error: Gupta et al.,
+        Calibration of Neural Networks using Splines, ICLR 2021,
+        https://arxiv.org/abs/2006.12800
+
+    Differs:
+        The papers take tied samples one by one, so that their order matters.
+    """
+    check_kind(kind)
+    found = cumulative_differences(labels, probs, mode=mode, **options)
+    return float(cumulative_error(found.difference, kind))
