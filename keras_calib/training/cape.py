@@ -20,8 +20,8 @@ from keras_calib.predictions.batches import (
 )
 from keras_calib.predictions.outputs import reads_logits
 from keras_calib.training.epoch_model import no_data
-from keras_calib.training.recording_model import RecordingModel
-from keras_calib.training.sample_record import (
+from keras_calib.training.recording_model import (
+    RecordingModel,
     checked_index,
     read_at,
     unless_unknown,

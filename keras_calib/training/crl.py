@@ -18,8 +18,8 @@ from keras_calib.losses.margin import with_penalty_mask
 from keras_calib.numerics.arrays import safe_divide, shape_of, to_numpy
 from keras_calib.numerics.softmax import is_wrong
 from keras_calib.predictions.outputs import reads_logits, to_model_logits
-from keras_calib.training.recording_model import RecordingModel
-from keras_calib.training.sample_record import (
+from keras_calib.training.recording_model import (
+    RecordingModel,
     add_at,
     checked_index,
     read_at,

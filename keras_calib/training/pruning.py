@@ -13,8 +13,8 @@ from keras_calib.formulas.scores import msp
 from keras_calib.inputs.checks import check_at_least, check_integer, check_share
 from keras_calib.numerics.arrays import safe_divide, to_numpy
 from keras_calib.training.crl import classified, weight_of_rows
-from keras_calib.training.recording_model import RecordingModel
-from keras_calib.training.sample_record import (
+from keras_calib.training.recording_model import (
+    RecordingModel,
     checked_index,
     read_at,
     set_at,

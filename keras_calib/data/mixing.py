@@ -3,8 +3,8 @@
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.crops import check_seed, random_bits
-from keras_calib.data.transforms.examples import require
+from keras_calib.data.crops import check_seed, random_bits
+from keras_calib.data.examples import require
 from keras_calib.inputs.checks import check_above, check_at_least, check_share
 
 __all__ = ["color_jitter", "cutmix", "mixup", "ricap"]

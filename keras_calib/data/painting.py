@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import boxes_to_mask, selected
-from keras_calib.data.transforms.decoding import cut, decode
-from keras_calib.data.transforms.examples import (
+from keras_calib.data.boxes import boxes_to_mask, selected
+from keras_calib.data.examples import (
     check_parts,
+    cut,
+    decode,
     name_of,
     named_like,
     require,
     without,
 )
-from keras_calib.data.transforms.validity import (
+from keras_calib.data.validity import (
     has_objects,
     read_parts,
     required_boxes,

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import NO_BOX
-from keras_calib.data.transforms.covered_share import (
+from keras_calib.data.boxes import (
+    NO_BOX,
     covered_share,
     known_boxes,
     object_source,
     objectness_from_mask,
 )
-from keras_calib.data.transforms.examples import read_spec, require
-from keras_calib.data.transforms.validity import bad_boxes, read_parts
+from keras_calib.data.examples import read_spec, require
+from keras_calib.data.validity import bad_boxes, read_parts
 
 __all__ = ["DatasetSummary", "describe"]
 

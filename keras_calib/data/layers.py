@@ -6,18 +6,16 @@ from typing import Any
 import keras
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import (
+from keras_calib.data.boxes import (
     boxes_to_mask,
-    resize_boxes,
-    selected,
-)
-from keras_calib.data.transforms.covered_share import (
     check_mask_classes,
     known_boxes,
     object_source,
     objectness_from_mask,
+    resize_boxes,
+    selected,
 )
-from keras_calib.data.transforms.examples import require, without
+from keras_calib.data.examples import require, without
 
 __all__ = ["apply_layers"]
 

@@ -17,26 +17,25 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import (
+from keras_calib.data.boxes import (
+    covered_share,
     crop_boxes,
     flip_boxes,
-    resize_boxes,
-)
-from keras_calib.data.transforms.covered_share import (
-    covered_share,
     known_boxes,
     object_source,
     objectness_from_mask,
+    resize_boxes,
 )
-from keras_calib.data.transforms.decoding import cut, read_window
-from keras_calib.data.transforms.examples import (
+from keras_calib.data.examples import (
+    cut,
     name_of,
+    read_window,
     require,
     required,
     without,
 )
-from keras_calib.data.transforms.painting import paint
-from keras_calib.data.transforms.validity import (
+from keras_calib.data.painting import paint
+from keras_calib.data.validity import (
     read_parts,
     required_boxes,
     same_shape,

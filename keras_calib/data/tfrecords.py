@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.examples import require, required
-from keras_calib.data.transforms.validity import Tally, check_policies, clean
+from keras_calib.data.boxes import selected
+from keras_calib.data.examples import require, required
+from keras_calib.data.validity import Tally, check_policies, clean
 from keras_calib.inputs.checks import check_integer
 
 __all__ = ["from_tfrecords"]

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.optional import tensorflow_datasets as tfds
-from keras_calib.data.sources.voc_xml import NO_FILE, read_annotations
-from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.examples import require, without
-from keras_calib.data.transforms.validity import Tally, check_policies, clean
+from keras_calib.data.boxes import selected
+from keras_calib.data.examples import require, without
+from keras_calib.data.folders import NO_FILE, read_annotations
+from keras_calib.data.validity import Tally, check_policies, clean
 from keras_calib.inputs.checks import check_in
 
 __all__ = ["from_tfds"]
