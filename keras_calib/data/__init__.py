@@ -1,7 +1,8 @@
 """tf.data pipelines for images whose objects are marked by boxes or masks.
 
-`sources` make examples, dicts that `random_resized_crop` describes;
-`transforms` change them; `batches` make the batches that `fit` takes. Not
+`folders`, `tfds` and `tfrecords` make examples, dicts that
+`random_resized_crop` describes; `validity`, `classes`, `painting` and `crops`
+change them; `pipelines` and `epochs` make the batches that `fit` takes. Not
 here: predictions of a model on a data set (`predictions`).
 Floor: beside `losses`, `metrics` and `calibrators`.
 """

@@ -78,8 +78,7 @@ def crop_boxes(boxes: Any, window: Any) -> Any:
     Use it in augmentations of your own that crop an image.
 
     Args:
-        boxes: Boxes `(..., n, 4)` or one box `(4,)`, in any unit.
-        window: Window `(..., 4)` in the same unit.
+        boxes, window: As for `clip_boxes`.
 
     Returns:
         Boxes of the shape of `boxes`, clipped and relative to the corner of
@@ -451,8 +450,7 @@ def objectness_from_mask(
     other shapes.
 
     Args:
-        mask: Masks `(..., height, width, 1)` of integers or bool.
-        classes: Values that are objects; None takes all but 0.
+        mask, classes: As for `mask_area`.
 
     Returns:
         Shares `(...)` in [0, 1], float32.

@@ -1,14 +1,4 @@
-"""One crop, resize and flip for image, boxes and mask alike.
-
-An example is a dict:
-
-- `image`: the bytes of a JPEG (any other image file works, slower), a string
-  scalar, or pixels `(height, width, channels)` in [0, 255];
-- `boxes`: `(n, 4)`, `[ymin, xmin, ymax, xmax]` as shares of the image, with
-  `box_labels` `(n,)` where objects of several classes are marked;
-- `mask`: `(height, width, 1)` of integers, instead of boxes or beside them;
-- `label`: the class id; `name`: a string, for errors; anything else is kept.
-"""
+"""One crop, resize and flip for image, boxes and mask alike."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -132,8 +122,8 @@ def random_resized_crop(
         Deeper with Convolutions, CVPR 2015, section 6,
         https://arxiv.org/abs/1409.4842
     """
-    options = {"interpolation": interpolation, "antialias": antialias}
-    cropping = Cropping.random(size, scale, ratio, flip=flip, **options)
+    resizing = {"interpolation": interpolation, "antialias": antialias}
+    cropping = Cropping.random(size, scale, ratio, flip=flip, **resizing)
     return cropping.complete(example, check_seed(seed), classes, objects)
 
 
@@ -153,22 +143,16 @@ def center_crop(
     calls it.
 
     Args:
-        example: A dict as `random_resized_crop` takes it.
-        size: Height and width of the result, or one number for both.
+        example, size: As for `random_resized_crop`.
         fraction: Share of the shorter side of the image to keep.
-        classes: Ids of the classes that count as objects; None for all.
-        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
-            boxes, or without boxes the mask.
-        interpolation: A method of `tf.image.resize`; masks take the nearest
-            pixel.
-        antialias: Whether to filter before an image is shrunk.
+        classes, objects, interpolation, antialias: As for
+            `random_resized_crop`.
 
     Returns:
         The example with the parts that `random_resized_crop` returns.
 
     Raises:
-        ValueError: If an argument or the example is invalid, as for
-            `random_resized_crop`.
+        ValueError: As for `random_resized_crop`.
 
     Example:
 
@@ -182,8 +166,8 @@ def center_crop(
         He et al., Deep Residual Learning for Image Recognition, CVPR 2016,
         section 4.1, https://arxiv.org/abs/1512.03385
     """
-    options = {"interpolation": interpolation, "antialias": antialias}
-    cropping = Cropping.center(size, fraction, **options)
+    resizing = {"interpolation": interpolation, "antialias": antialias}
+    cropping = Cropping.center(size, fraction, **resizing)
     return cropping.complete(example, None, classes, objects)
 
 

@@ -343,10 +343,7 @@ def array_pipeline(
     the arrays, `seed` and the epoch only.
 
     Args:
-        x: Inputs `(n, ...)`, an array or a structure of arrays.
-        y: Labels `(n, ...)`.
-        batch_size: Samples per batch.
-        sample_weight: Weights `(n,)`, or None.
+        x, y, batch_size, sample_weight: As for `EpochBatches`.
         seed: Seed of the order and of `augment`; None for the order of the
             arrays.
         drop_remainder: Whether to drop the last, smaller batch of an epoch,

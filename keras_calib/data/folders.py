@@ -3,7 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from keras_calib.data.validity import (
 )
 from keras_calib.inputs.checks import check_in
 
-__all__ = ["Annotations", "NO_FILE", "from_folder", "read_annotations"]
+__all__ = ["NO_FILE", "from_folder", "read_annotations"]
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif"}
 
@@ -54,7 +54,7 @@ def from_folder(
         without_boxes: `"drop"` to leave out examples without a box, or
             `"keep"` to give them objectness 1.
         on_error: `"raise"` to stop at an error, or `"skip"` to leave out
-            examples with bad boxes or labels or an unreadable image.
+            examples with bad boxes, masks or labels or an unreadable image.
         tally: A `Tally` that counts these examples, or None.
         input_context: A `tf.distribute.InputContext`; each worker reads its
             share of the images.
@@ -100,7 +100,7 @@ def from_folder(
         "`annotations` must hold the .xml files of the images",
         annotations=str(annotations),
     )
-    read = read_annotations(
+    row_of, class_names, at = read_annotations(
         used,
         class_names,
         on_error=on_error,
@@ -110,7 +110,7 @@ def from_folder(
         required=labels is None,
     )
     rows = {
-        path: NO_FILE if file is None else read.rows[file]
+        path: NO_FILE if file is None else row_of[file]
         for path, file in files.items()
     }
     rows = {path: row for path, row in rows.items() if row >= 0}
@@ -121,7 +121,7 @@ def from_folder(
     )
     columns = {"name": [*map(str, rows)], "row": [*rows.values()]}
     if labels == "folder":
-        ids = {name: place for place, name in enumerate(read.class_names)}
+        ids = {name: place for place, name in enumerate(class_names)}
         folders = [path.parent.name for path in rows]
         require(
             set(folders) <= set(ids),
@@ -133,7 +133,7 @@ def from_folder(
     def load(example: dict) -> dict:
         row = example.pop("row")
         image = tf.io.read_file(example["name"])
-        return {**example, "image": image, **read.at(row)}
+        return {**example, "image": image, **at(row)}
 
     dataset = tf.data.Dataset.from_tensor_slices(columns)
     dataset = clean(
@@ -142,26 +142,12 @@ def from_folder(
         on_error=on_error,
         tally=tally,
     )
-    dataset.class_names = read.class_names
+    dataset.class_names = class_names
     return dataset
 
 
 # Row of images without a file; invalid files have rows below it.
 NO_FILE = 0
-
-
-class Annotations(NamedTuple):
-    """Boxes of many images.
-
-    Attributes:
-        rows: The row of each file.
-        class_names: Names of the classes, in the order of their ids.
-        at: From a row to its `boxes`, `box_labels` and `image_size`.
-    """
-
-    rows: dict[Path, int]
-    class_names: list[str]
-    at: Callable[[Any], dict]
 
 
 def read_annotations(
@@ -172,10 +158,14 @@ def read_annotations(
     tally: Tally | None,
     first_pixel: int = 0,
     required: bool = True,
-) -> Annotations:
+) -> tuple[dict[Path, int], list[str], Callable[[Any], dict]]:
     """Reads Pascal VOC files; objects of unknown names are left out.
 
     If `required`, some object must have a name among `class_names`.
+
+    Returns:
+        The row of each file, the names of the classes in the order of their
+        ids, and a function from a row to `boxes`, `box_labels`, `image_size`.
     """
     if isinstance(class_names, str):
         raise type_error(
@@ -226,11 +216,7 @@ def read_annotations(
         for part, values in columns.items()
     }
     ragged["image_size"] = tf.constant(sizes, "int32")
-    return Annotations(
-        rows,
-        names,
-        at=lambda row: {part: values[row] for part, values in ragged.items()},
-    )
+    return rows, names, lambda row: {k: v[row] for k, v in ragged.items()}
 
 
 def _read_file(

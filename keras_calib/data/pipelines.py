@@ -274,25 +274,14 @@ def validation_pipeline(
 
     Args:
         dataset: Examples as `random_resized_crop` takes them, with `label`.
-        size: Height and width of the images, or one number for both.
-        batch_size: Number of examples of a batch; the last may be smaller.
-        num_classes: Number of classes.
+        size, batch_size, num_classes: As for `training_pipeline`; the last
+            batch may be smaller.
         targets: `"ids"`, class ids `(batch,)`, or `"pairs"`, class id and
             objectness `(batch, 2)`, for metrics with `objectness=True`.
         fraction: Share of the shorter side of the image to keep.
-        interpolation: A method of `tf.image.resize`; `"bicubic"` can overshoot
-            the range of the pixels.
-        antialias: Whether to filter before an image is shrunk.
-        preprocess: A function of each batch of images, applied last.
-        classes: Ids of the classes that count as objects, of `box_labels` or
-            in the mask; None for all boxes, and all values but 0.
-        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
-            boxes, or without boxes the mask.
-        max_boxes: Largest number of boxes of an example.
-        input_context: A `tf.distribute.InputContext`. The worker takes every
-            n-th example, and `batch_size` is then that of one worker.
-        num_parallel_calls: Number of images processed in parallel; None lets
-            `tf.data` choose.
+        interpolation, antialias, preprocess, classes, objects, max_boxes: As
+            for `training_pipeline`.
+        input_context, num_parallel_calls: As for `training_pipeline`.
 
     Returns:
         A `tf.data.Dataset` of images and labels as `training_pipeline`

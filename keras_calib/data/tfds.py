@@ -73,11 +73,7 @@ def from_tfds(
         annotations: Folder of one Pascal VOC file per image with its boxes,
             as ImageNet's are: `n01440764/n01440764_18.xml`. Images are
             matched by the name of their file, classes by their names.
-        without_boxes: `"drop"` to leave out examples without a box, or
-            `"keep"` to give them objectness 1.
-        on_error: `"raise"` to stop at an error, or `"skip"` to leave out
-            examples with bad boxes, masks or labels or an unreadable image.
-        tally: A `Tally` that counts these examples, or None.
+        without_boxes, on_error, tally: As for `from_folder`.
         input_context: A `tf.distribute.InputContext`; each worker reads its
             share of the files.
 
@@ -268,10 +264,12 @@ def _annotated(
         annotations=str(folder),
         twice=twice[:9],
     )
-    read = read_annotations(paths, names, on_error=on_error, tally=tally)
+    rows, names, at = read_annotations(
+        paths, names, on_error=on_error, tally=tally
+    )
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(
-            [path.stem for path in read.rows], [*read.rows.values()]
+            [path.stem for path in rows], [*rows.values()]
         ),
         default_value=NO_FILE,
     )
@@ -282,5 +280,5 @@ def _annotated(
 
     # Invalid files have a negative row and are counted already.
     found = dataset.map(find).filter(lambda e: e["row"] >= 0)
-    boxed = found.map(lambda e: {**without(e, "row"), **read.at(e["row"])})
-    return boxed, read.class_names
+    boxed = found.map(lambda e: {**without(e, "row"), **at(e["row"])})
+    return boxed, names

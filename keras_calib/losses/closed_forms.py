@@ -9,8 +9,11 @@ from typing import Any
 
 from keras import ops
 
-from keras_calib.backend.gradients import with_gradient
-from keras_calib.backend.row_gradients import is_wide, with_gradient_by_rows
+from keras_calib.backend.gradients import (
+    is_wide,
+    with_gradient,
+    with_gradient_by_rows,
+)
 from keras_calib.inputs.values import Rules
 from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.losses.targets import ClassIds, Targets, shown

@@ -9,13 +9,12 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.arguments import KeepsArguments
-from keras_calib.backend.compiled import without_autograph
+from keras_calib.backend.compiled import run_by_xla, without_autograph
 from keras_calib.backend.errors import type_error, warn
 from keras_calib.backend.keras_internals import set_direction
 from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum, num_replicas
 from keras_calib.backend.traced import is_traced
-from keras_calib.backend.xla import run_by_xla
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.inputs.options import ReadOptions, check_reading

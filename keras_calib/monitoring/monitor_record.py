@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.npz import Stored
+from keras_calib.backend.files import Stored
 
 __all__ = [
     "MOST_LOG",

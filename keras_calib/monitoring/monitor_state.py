@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import replacing
-from keras_calib.backend.npz import Stored, reading_npz
+from keras_calib.backend.files import Stored, reading_npz, replacing
 from keras_calib.numerics.arrays import as_array
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.npz import Stored
+from keras_calib.backend.files import Stored
 from keras_calib.formulas.evidence import log_evidence, start_mass, with_block
 
 __all__ = ["BLOCK", "HORIZON", "SCALE", "Watch"]

@@ -20,16 +20,11 @@ from keras_calib.numerics.arrays import shape_of
 from keras_calib.predictions.outputs import setting_of
 
 __all__ = [
-    "ConfiguredModel",
     "EpochModel",
     "mean_of_the_whole",
     "no_data",
-    "refuse_accumulation",
     "refuse_class_weight",
-    "refuse_scalar_loss",
     "refuse_several_outputs",
-    "refuse_training",
-    "refuse_uneven_batches",
     "without_index",
 ]
 
@@ -39,8 +34,12 @@ _MEAN = "sum_over_batch_size"
 _WEIGHTED = "mean_with_sample_weight"
 
 
+def no_data() -> None:
+    """Outside of `fit` there are no data."""
+
+
 @keras.saving.register_keras_serializable(package="keras_calib")
-class EpochModel(keras.Model):
+class EpochModel(KeepsArguments, keras.Model):
     """A Keras model with methods that run between epochs.
 
     Derive from it when your method changes something after each epoch. By
@@ -89,6 +88,8 @@ class EpochModel(keras.Model):
 
     # Whether a step of several passes records its batch after the last one.
     postpones = False
+    # What it does between epochs with the data of `fit`.
+    _update: Callable = staticmethod(no_data)
 
     def records(self) -> list:
         """Variables that only `remember_batch` changes in a step."""
@@ -110,12 +111,14 @@ class EpochModel(keras.Model):
 
     def end_training(self) -> None:
         """Called at the end of `fit`, also after an error."""
+        # Frees the data.
+        self._update = no_data
 
     def fit(self, *args, **kwargs):
         """Trains as `keras.Model.fit` does."""
         signature = inspect.signature(super().fit)
         arguments = signature.bind(*args, **kwargs).arguments
-        refuse_training(self, arguments)
+        _refuse_training(self, arguments)
         data = arguments.get("x")
         follows = hasattr(data, "set_epoch")
         if follows:
@@ -143,7 +146,7 @@ class EpochModel(keras.Model):
 
     def evaluate(self, x=None, y=None, batch_size=None, *args, **kwargs):
         """Evaluates as `keras.Model.evaluate` does."""
-        refuse_uneven_batches(x, batch_size)
+        _refuse_uneven_batches(x, batch_size)
         return super().evaluate(x, y, batch_size, *args, **kwargs)
 
     def train_on_batch(
@@ -160,7 +163,7 @@ class EpochModel(keras.Model):
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
         labels, sample_weight = without_index(y, sample_weight)
-        refuse_scalar_loss(self, labels, y_pred)
+        _refuse_scalar_loss(self, labels, y_pred)
         loss = super().compute_loss(
             x, labels, y_pred, sample_weight, training=training
         )
@@ -190,6 +193,9 @@ class EpochModel(keras.Model):
             name=name,
         )
 
+    def get_config(self):
+        return {**super().get_config(), **self._kept()}
+
     @classmethod
     def from_config(cls, config, custom_objects=None):
         if "input_layers" not in config:
@@ -202,25 +208,6 @@ class EpochModel(keras.Model):
             # Only then, as it also affects layers that were frozen.
             model.trainable = False
         return model
-
-
-def no_data() -> None:
-    """Outside of `fit` there are no data."""
-
-
-class ConfiguredModel(KeepsArguments, EpochModel):
-    """Abstract: an `EpochModel` that is saved with arguments of its own."""
-
-    # What it does between epochs with the data of `fit`.
-    _update: Callable = staticmethod(no_data)
-
-    def end_training(self) -> None:
-        super().end_training()
-        # Frees the data.
-        self._update = no_data
-
-    def get_config(self):
-        return {**super().get_config(), **self._kept()}
 
 
 def _epoch_events(
@@ -315,14 +302,16 @@ def refuse_class_weight(arguments: dict) -> None:
         )
 
 
-def refuse_training(model: keras.Model, arguments: dict) -> None:
+def _refuse_training(model: keras.Model, arguments: dict) -> None:
     """Refuses arguments of `fit` that Keras cannot handle with these models."""
     size = arguments.get("batch_size")
     valid = arguments.get("validation_data")
     # A split takes rows away, so the sizes of `x` are not those of training.
     if not arguments.get("validation_split"):
-        refuse_uneven_batches(arguments.get("x"), size)
-    refuse_uneven_batches(valid, arguments.get("validation_batch_size") or size)
+        _refuse_uneven_batches(arguments.get("x"), size)
+    _refuse_uneven_batches(
+        valid, arguments.get("validation_batch_size") or size
+    )
     if backend.backend() != "tensorflow":
         return
     strategy = model.distribute_strategy
@@ -341,7 +330,14 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
     replicas = strategy.num_replicas_in_sync
     if replicas == 1:
         return
-    refuse_accumulation(model)
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    steps = getattr(optimizer, "gradient_accumulation_steps", None)
+    if steps:
+        raise value_error(
+            "`gradient_accumulation_steps` must be None under several replicas",
+            gradient_accumulation_steps=steps,
+            num_replicas=replicas,
+        )
     on_cpu = any("CPU" in d for d in strategy.extended.worker_devices)
     first = next(_batch_sizes(arguments.get("x"), size), 0)
     for wrong, rule in (
@@ -359,7 +355,7 @@ def refuse_training(model: keras.Model, arguments: dict) -> None:
             )
 
 
-def refuse_uneven_batches(data: Any, batch_size: int | None) -> None:
+def _refuse_uneven_batches(data: Any, batch_size: int | None) -> None:
     """Refuses batches that the devices of JAX cannot share, if known."""
     distribution = keras.distribution.distribution()
     if distribution is None or data is None:
@@ -395,19 +391,6 @@ def _batch_sizes(data: Any, batch_size: int | None) -> Iterator[int]:
         yield count % size if size else 0
 
 
-def refuse_accumulation(model: keras.Model) -> None:
-    """Refuses updates in several steps under replicas, where Keras fails."""
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    steps = getattr(optimizer, "gradient_accumulation_steps", None)
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if steps and replicas > 1:
-        raise value_error(
-            "`gradient_accumulation_steps` must be None under several replicas",
-            gradient_accumulation_steps=steps,
-            num_replicas=replicas,
-        )
-
-
 def refuse_several_outputs(y_pred: Any) -> None:
     """Refuses predictions that are not one tensor."""
     if not hasattr(y_pred, "shape"):
@@ -417,7 +400,7 @@ def refuse_several_outputs(y_pred: Any) -> None:
         )
 
 
-def refuse_scalar_loss(model: keras.Model, labels: Any, y_pred: Any) -> None:
+def _refuse_scalar_loss(model: keras.Model, labels: Any, y_pred: Any) -> None:
     """Refuses a loss that gives one value for the batch, under replicas.
 
     Keras would add it up once for each replica.

@@ -1,4 +1,4 @@
-"""Focal loss with a gamma per epoch or per bin."""
+"""Models that train on focal loss with a gamma per epoch or per bin."""
 
 from collections.abc import Sequence
 from operator import index
@@ -24,7 +24,7 @@ from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.batches import check_reread, predict_batches
 from keras_calib.predictions.collect import rows_that_count
 from keras_calib.training.epoch_model import (
-    ConfiguredModel,
+    EpochModel,
     refuse_several_outputs,
     without_index,
 )
@@ -39,7 +39,7 @@ __all__ = [
 _FLSC_531 = ((0, 5.0), (100, 3.0), (250, 1.0))
 
 
-class FocalBinsModel(ConfiguredModel):
+class FocalBinsModel(EpochModel):
     """Abstract: trains on focal loss with a gamma per bin of probability.
 
     The model, not a loss, owns edges and gammas: variables of a loss would
@@ -51,9 +51,9 @@ class FocalBinsModel(ConfiguredModel):
         *args: Any,
         edges: np.ndarray,
         gammas: np.ndarray,
-        from_logits: bool,
-        axis: int,
-        ignore_class: int | None,
+        from_logits: bool = False,
+        axis: int = -1,
+        ignore_class: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
@@ -145,9 +145,6 @@ class ScheduledFocalModel(FocalBinsModel):
         self,
         *args: Any,
         schedule: Sequence[Sequence[float]] = _FLSC_531,
-        from_logits: bool = False,
-        axis: int = -1,
-        ignore_class: int | None = None,
         **kwargs: Any,
     ):
         rows = _read_schedule(schedule)
@@ -156,9 +153,6 @@ class ScheduledFocalModel(FocalBinsModel):
             # One bin: all samples have the gamma of the epoch.
             edges=np.array([0.0, 1.0]),
             gammas=np.array([rows[0][1]]),
-            from_logits=from_logits,
-            axis=axis,
-            ignore_class=ignore_class,
             **kwargs,
         )
         self._keep(schedule=rows)
@@ -272,9 +266,6 @@ class AdaptiveFocalModel(FocalBinsModel):
         rate: float = 1.0,
         switch: float = 0.2,
         limits: Sequence[float] = (-2.0, 20.0),
-        from_logits: bool = False,
-        axis: int = -1,
-        ignore_class: int | None = None,
         **kwargs: Any,
     ):
         check_integer("num_bins", num_bins, 1)
@@ -289,9 +280,6 @@ class AdaptiveFocalModel(FocalBinsModel):
             *args,
             edges=np.linspace(0.0, 1.0, num_bins + 1),
             gammas=np.full(num_bins, gamma),
-            from_logits=from_logits,
-            axis=axis,
-            ignore_class=ignore_class,
             **kwargs,
         )
         self._keep(

@@ -11,10 +11,12 @@ from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.readers import narrowed_ids
-from keras_calib.numerics.arrays import as_numbers, value_if_eager
+from keras_calib.inputs.weights import broadcast_weight
+from keras_calib.numerics.arrays import as_numbers, shape_of, value_if_eager
 from keras_calib.predictions.batches import split_index
+from keras_calib.predictions.outputs import reads_logits, to_model_logits
 from keras_calib.training.epoch_model import (
-    ConfiguredModel,
+    EpochModel,
     refuse_class_weight,
     refuse_several_outputs,
     without_index,
@@ -23,15 +25,17 @@ from keras_calib.training.epoch_model import (
 __all__ = [
     "RecordingModel",
     "add_at",
+    "check_one_row_each",
     "checked_index",
+    "classified",
     "read_at",
     "set_at",
-    "unless_unknown",
+    "weight_of_samples",
 ]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class RecordingModel(ConfiguredModel):
+class RecordingModel(EpochModel):
     """Abstract: a model that records a value of each training sample.
 
     Derive from it when your loss depends on how a sample did in earlier
@@ -96,10 +100,11 @@ class RecordingModel(ConfiguredModel):
             )
         if not training:
             return self.evaluated_loss(x, labels, y_pred, sample_weight)
+        index, known = checked_index(index, self.num_samples)
         loss = self.recorded_loss(x, labels, index, y_pred, sample_weight)
         if not self.postpones:
             self.remember_batch(y, y_pred, sample_weight)
-        return loss
+        return ops.where(ops.all(known), loss, float("nan"))
 
     def remember_batch(self, y: Any, y_pred: Any, sample_weight: Any) -> None:
         super().remember_batch(y, y_pred, sample_weight)
@@ -114,6 +119,12 @@ class RecordingModel(ConfiguredModel):
     def remember(self, labels, index, y_pred, sample_weight):
         """Updates the record, the same on each replica."""
 
+    def _seen(self, index, logits, sample_weight):
+        """int32 numbers `(batch,)`, and which of them are to be recorded."""
+        index, known = checked_index(index, self.num_samples)
+        weight = weight_of_samples(sample_weight, logits)
+        return index, ops.logical_and(weight > 0, known)
+
     def plain_loss(self, x, labels, y_pred, sample_weight):
         """The compiled loss of a training batch."""
         return super().compute_loss(
@@ -125,6 +136,29 @@ class RecordingModel(ConfiguredModel):
         return super().compute_loss(
             x, labels, y_pred, sample_weight, training=False
         )
+
+
+def check_one_row_each(y_pred: Any) -> None:
+    """Raises ValueError unless outputs are a row of classes per sample."""
+    if len(y_pred.shape) != 2:
+        raise value_error(
+            "outputs must have shape (batch, num_classes): the record is of "
+            "samples, not of pixels",
+            **{"y_pred.shape": shape_of(y_pred)},
+        )
+
+
+def classified(model: keras.Model, y_pred: Any) -> Any:
+    """Logits `(batch, num_classes)` from the outputs of a compiled model."""
+    check_one_row_each(y_pred)
+    return to_model_logits(y_pred, reads_logits(model))
+
+
+def weight_of_samples(sample_weight: Any, logits: Any) -> Any:
+    """Weights `(batch,)`, 1 where none are given."""
+    if sample_weight is None:
+        return ops.ones_like(logits[:, 0])
+    return ops.cast(broadcast_weight(sample_weight, logits), "float32")
 
 
 def _check_one_method(cls: type) -> None:
@@ -216,8 +250,3 @@ def _changes_in_place(record: Any) -> bool:
     mirrored = isinstance(value, tf.distribute.DistributedValues)
     plain = isinstance(value, tf.Variable) and not mirrored
     return plain and not in_stateless_scope()
-
-
-def unless_unknown(known: Any, loss: Any) -> Any:
-    """The loss, or NaN if a number of a sample is out of range."""
-    return ops.where(ops.all(known), loss, ops.full_like(loss, float("nan")))

@@ -37,9 +37,9 @@ MUTANTS = {
         "test_samples_of_weight_0_are_not_recorded_and_rank_nobody",
     ),
     "record_of_weight_0": Mutant(
-        "training/crl.py",
-        "weight_of_rows(sample_weight, logits) > 0, known)",
-        "weight_of_rows(sample_weight, logits) >= 0, known)",
+        "training/recording_model.py",
+        "ops.logical_and(weight > 0, known)",
+        "ops.logical_and(weight >= 0, known)",
         "training/test_records.py::"
         "test_samples_of_weight_0_are_not_recorded_and_rank_nobody",
     ),
@@ -138,8 +138,8 @@ MUTANTS = {
     ),
     "passes_share_a_mask": Mutant(
         "ensembles/dropout.py",
-        "masked(layers, (seed, i), per_sample)",
-        "masked(layers, (seed, 0), per_sample)",
+        "(seed, member), per_sample",
+        "(seed, 0), per_sample",
         "ensembles/test_dropout.py::"
         "test_masks_of_passes_layers_and_units_are_independent",
     ),
@@ -163,7 +163,7 @@ MUTANTS = {
         "backend/test_files.py::test_a_name_is_safe_before_what_it_names",
     ),
     "an_array_is_read_many_times": Mutant(
-        "backend/npz.py",
+        "backend/files.py",
         "        self._unread.remove(name)\n",
         "",
         "training/test_backup_files.py::test_a_forged_backup_changes_nothing",
