@@ -215,7 +215,11 @@ def _rows_at(x: Any, start: Any, size: Any) -> Any:
 
         return jax.lax.dynamic_slice_in_dim(x, start, size)
     if name == "tensorflow":
-        return _rows_of(x, start, size)
+        import tensorflow as tf
+
+        # XLA reads no other rows of `x[start:end]` than the first.
+        rest = list(x.shape[1:])
+        return tf.slice(x, [start, *[0] * len(rest)], [size, *rest])
     return x[int(start) : int(start) + size]
 
 
@@ -244,10 +248,7 @@ def _of_jax(forward: Callable, logits: Any, beside: tuple) -> Any:
     def loop(fn, arrays, results):
         def of_block(i, results):
             start = jax.numpy.minimum(i * size, count - size)
-            parts = _parts(
-                arrays,
-                lambda x: jax.lax.dynamic_slice_in_dim(x, start, size),
-            )
+            parts = _parts(arrays, lambda x: _rows_at(x, start, size))
             update = jax.lax.dynamic_update_slice_in_dim
             return tuple(
                 update(whole, part, start, 0)
@@ -325,7 +326,7 @@ def _of_tensorflow(forward: Callable, logits: Any, beside: tuple) -> Any:
 
         def block(i):
             row = tf.minimum(i * size, count - size)
-            return row, *fn(*[_rows_of(x, row, size) for x in arrays])
+            return row, *fn(*[_rows_at(x, row, size) for x in arrays])
 
         if tf.executing_eagerly():
             steps = -(-int(count) // int(size))
@@ -375,11 +376,3 @@ def _of_tensorflow(forward: Callable, logits: Any, beside: tuple) -> Any:
         return values, backward
 
     return run(logits)
-
-
-def _rows_of(x: Any, start: Any, size: Any) -> Any:
-    import tensorflow as tf
-
-    # XLA reads no other rows of `x[start:end]` than the first.
-    rest = list(x.shape[1:])
-    return tf.slice(x, [start, *[0] * len(rest)], [size, *rest])

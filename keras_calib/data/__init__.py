@@ -40,10 +40,7 @@ from keras_calib.data.painting import (
     object_examples,
     pixel_mean,
 )
-from keras_calib.data.pipelines import (
-    training_pipeline,
-    validation_pipeline,
-)
+from keras_calib.data.pipelines import training_pipeline, validation_pipeline
 from keras_calib.data.summary import DatasetSummary, describe
 from keras_calib.data.tfds import from_tfds
 from keras_calib.data.tfrecords import from_tfrecords

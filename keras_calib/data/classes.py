@@ -16,12 +16,7 @@ from keras_calib.data.examples import (
     required,
 )
 from keras_calib.data.painting import with_objects
-from keras_calib.data.validity import (
-    Tally,
-    clean,
-    read_parts,
-    required_boxes,
-)
+from keras_calib.data.validity import Tally, clean, read_parts, required_boxes
 from keras_calib.inputs.checks import check_in, check_integer
 
 __all__ = [

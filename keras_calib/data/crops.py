@@ -25,11 +25,7 @@ from keras_calib.data.examples import (
     without,
 )
 from keras_calib.data.painting import paint
-from keras_calib.data.validity import (
-    read_parts,
-    required_boxes,
-    same_shape,
-)
+from keras_calib.data.validity import read_parts, required_boxes, same_shape
 from keras_calib.inputs.checks import (
     check_above,
     check_at_least,
@@ -90,8 +86,8 @@ def random_resized_crop(
             in the mask; None for all boxes, and all values but 0.
         objects: `"boxes"` or `"mask"`, the source of objectness; None takes
             boxes, or without boxes the mask.
-        interpolation: A method of `tf.image.resize`; masks take the nearest
-            pixel.
+        interpolation: A method of `tf.image.resize`; `"bicubic"` can overshoot
+            the range of the pixels. Masks take the nearest pixel.
         antialias: Whether to filter before an image is shrunk.
 
     Returns:

@@ -48,9 +48,7 @@ def apply_layers(
         moves: Whether the layers move objects. If not (colours, noise,
             rescaling), only the image goes through them, and any layer will
             do.
-        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
-            boxes, or without boxes the mask.
-        classes: Ids of the classes that count as objects; None for all.
+        objects, classes: As for `random_resized_crop`.
 
     Returns:
         The example with `image`, `mask` (where an object is, 1 or the largest

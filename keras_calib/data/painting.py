@@ -14,11 +14,7 @@ from keras_calib.data.examples import (
     require,
     without,
 )
-from keras_calib.data.validity import (
-    has_objects,
-    read_parts,
-    required_boxes,
-)
+from keras_calib.data.validity import has_objects, read_parts, required_boxes
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -113,8 +109,7 @@ def context_examples(
 
     Args:
         dataset: Examples with `boxes`, or else with `mask`.
-        fill: The pixel mean, per channel, in the unit of the images, as
-            `pixel_mean` computes it. Defaults to that of ImageNet.
+        fill: As for `object_examples`.
         classes: Values of the mask that are objects; None takes all but 0. All
             boxes are painted over, whatever their class.
 

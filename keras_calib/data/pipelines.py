@@ -113,12 +113,8 @@ def training_pipeline(
         beta: Strength of the smoothing of soft targets, in [0, 1].
         floor: `"uniform"` to smooth soft targets no further than to the
             uniform distribution; None for no such limit.
-        scale: Smallest and largest area of a crop, as shares of the image.
-        ratio: Smallest and largest width over height of a crop.
-        flip: Whether to mirror half of the images.
-        interpolation: A method of `tf.image.resize`; `"bicubic"` can overshoot
-            the range of the pixels.
-        antialias: Whether to filter before an image is shrunk.
+        scale, ratio, flip, interpolation, antialias: As for
+            `random_resized_crop`.
         jitter: Strength of `color_jitter`; 0 for none.
         augment: A function of each cropped example, for example of Keras
             layers by `apply_layers`. If it moves objects, it must give the
@@ -130,10 +126,7 @@ def training_pipeline(
             these painted out and a uniform target, in [0, 1]; 0.15 in the
             paper.
         fill: The pixel mean that replaces painted objects.
-        classes: Ids of the classes that count as objects, of `box_labels` or
-            in the mask; None for all boxes, and all values but 0.
-        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
-            boxes, or without boxes the mask.
+        classes, objects: As for `random_resized_crop`.
         max_boxes: Largest number of boxes of an example.
         seed: An integer.
         shuffle_buffer: Number of examples held while shuffling: images as

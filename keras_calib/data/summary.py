@@ -81,9 +81,7 @@ def describe(
         dataset: Examples as `random_resized_crop` takes them.
         class_names: Names of the classes. None takes the `class_names` of the
             data set, and ids if it has none.
-        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
-            boxes, or without boxes the mask.
-        classes: Ids of the classes that count as objects; None for all.
+        objects, classes: As for `random_resized_crop`.
 
     Returns:
         The printed numbers, a `DatasetSummary`.

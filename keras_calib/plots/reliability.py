@@ -252,8 +252,7 @@ class ReliabilityDisplay(_BinnedDisplay):
         low = min([zoom, *self.sums.accuracy[inside]])
         edge = 0.03 * (1.0 - zoom)
         self.zoom_ax_.set(
-            xlim=(zoom - edge, 1.0 + edge),
-            ylim=(low - edge, 1.0 + edge),
+            xlim=(zoom - edge, 1.0 + edge), ylim=(low - edge, 1.0 + edge)
         )
         self.zoom_ax_.tick_params(labelsize="x-small")
         ax.indicate_inset_zoom(self.zoom_ax_, edgecolor=GREY)

@@ -169,11 +169,8 @@ class ResumableBackup(keras.callbacks.Callback):
                 steps_per_epoch=arguments["steps_per_epoch"],
             )
         self._data = arguments["x"] if follows else None
-        if not self.model.built:
-            # Even without a file: better an error now than after a crash.
-            raise value_error(
-                "`model` must be built before training", built=False
-            )
+        # Even without a file: better an error now than after a crash.
+        _check_built(self.model)
         if is_chief():
             self._lock.acquire()
         try:
@@ -355,8 +352,7 @@ def load_training_state(
     path = path_of(path)
     if not path.exists():
         return None
-    if not model.built:
-        raise value_error("`model` must be built before training", built=False)
+    _check_built(model)
     state = _read(path, with_arrays=True)
     variables = _variables(model)
     own: list[Any] = [_optimizer_names(model)]
@@ -372,16 +368,7 @@ def load_training_state(
                 backup=found,
             )
     if callbacks is not None:
-        classes = [type(x).__name__ for x in callbacks]
-        if classes != state["callback_classes"]:
-            raise value_error(
-                "`callbacks` must be as many as in the backup, and of its "
-                "classes in their order",
-                callbacks=classes,
-                backup=state["callback_classes"],
-            )
-        for callback, values in zip(callbacks, state["callbacks"], strict=True):
-            _check_state(callback, values)
+        _check_callbacks(callbacks, state)
     for variable, value in zip(variables, state["values"], strict=True):
         variable.assign(value)
     _set_random(state)
@@ -447,23 +434,35 @@ def _is_state(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-def _check_state(
-    callback: keras.callbacks.Callback, values: dict[str, Any]
-) -> None:
-    """Raises ValueError unless all attributes in a backup may be set."""
-    other = sorted(set(values) - set(state_names(callback)))
-    if other:
+def _check_built(model: keras.Model) -> None:
+    if not model.built:
+        raise value_error("`model` must be built before training", built=False)
+
+
+def _check_callbacks(callbacks: Any, backup: dict) -> None:
+    """Raises ValueError unless a backup holds the state of these callbacks."""
+    classes = [type(x).__name__ for x in callbacks]
+    if classes != backup["callback_classes"]:
         raise value_error(
-            "the backup must hold only the `state_attributes` of a callback. "
-            "It is of another version of the class, or not to be trusted: "
-            "train anew",
-            callback=type(callback).__name__,
-            attributes=other,
+            "`callbacks` must be as many as in the backup, and of its "
+            "classes in their order",
+            callbacks=classes,
+            backup=backup["callback_classes"],
         )
+    for callback, values in zip(callbacks, backup["callbacks"], strict=True):
+        other = sorted(set(values) - set(state_names(callback)))
+        if other:
+            raise value_error(
+                "the backup must hold only the `state_attributes` of a "
+                "callback. It is of another version of the class, or not to "
+                "be trusted: train anew",
+                callback=type(callback).__name__,
+                attributes=other,
+            )
 
 
 def _restore(callbacks: list, states: list[dict[str, Any]]) -> None:
-    """Sets the state that `_check_state` has approved."""
+    """Sets the state that `_check_callbacks` has approved."""
     for callback, values in zip(callbacks, states, strict=True):
         for name, value in values.items():
             setattr(callback, name, value)

@@ -157,10 +157,7 @@ class CorrectnessRankingModel(RecordingModel):
         record = all_rows(record)
         weight = all_rows(weight_of_samples(sample_weight, logits))
         hinge = correctness_ranking(
-            all_rows(logits),
-            record,
-            score=self.score,
-            condition=self.condition,
+            all_rows(logits), record, score=self.score, condition=self.condition
         )
         pair = ops.minimum(weight, ops.roll(weight, -1, axis=0))
         if self.role == "condition":

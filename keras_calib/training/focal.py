@@ -230,9 +230,7 @@ class AdaptiveFocalModel(FocalBinsModel):
         switch: Size of gamma at which focal loss turns into inverse focal
             loss, or back, >= 0.
         limits: Least and largest gamma.
-        from_logits: Whether outputs are logits.
-        axis: The axis of the classes.
-        ignore_class: Class id of labels to leave out.
+        from_logits, axis, ignore_class: As for `ScheduledFocalModel`.
         **kwargs: Other arguments of `keras.Model`.
 
     Raises:

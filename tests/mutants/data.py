@@ -131,8 +131,8 @@ MUTANTS = {
     ),
     "file_of_another_image": Mutant(
         "data/tfds.py",
-        '**read.at(e["row"])',
-        '**read.at((e["row"] + 1) % 3)',
+        '**at(e["row"])',
+        '**at((e["row"] + 1) % 3)',
         "data_pipelines/test_tfds.py::test_imagenet_gets_its_boxes_from_files",
     ),
     "crop_as_high_as_wide": Mutant(
