@@ -16,7 +16,6 @@ __all__ = [
     "EpochBatches",
     "array_pipeline",
     "each_epoch",
-    "epoch_numbers",
     "hashed",
     "shuffled_epochs",
     "with_index",
@@ -128,7 +127,7 @@ def each_epoch(
     """Concatenates `one_epoch(number, shuffled data set)` over epochs."""
     check_integer("seed", seed)
     check_integer("buffer_size", buffer_size, 1)
-    numbers = epoch_numbers(epochs, first_epoch)
+    numbers = _epoch_numbers(epochs, first_epoch)
 
     def make(epoch: Any) -> Any:
         # The seed of this function's graph. Without it the order would depend
@@ -149,7 +148,7 @@ def each_epoch(
     return batches.apply(tf.data.experimental.assert_cardinality(endless))
 
 
-def epoch_numbers(epochs: int | None, first_epoch: int) -> Any:
+def _epoch_numbers(epochs: int | None, first_epoch: int) -> Any:
     """The numbers of the epochs, endless if `epochs` is None."""
     check_integer("first_epoch", first_epoch, 0)
     if epochs is None:
@@ -381,7 +380,7 @@ def array_pipeline(
     """
     if num_parallel_calls is not None:
         check_integer("num_parallel_calls", num_parallel_calls, 1)
-    numbers = epoch_numbers(epochs, first_epoch)
+    numbers = _epoch_numbers(epochs, first_epoch)
     arrays = EpochBatches(
         x,
         y,

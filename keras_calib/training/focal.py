@@ -31,7 +31,6 @@ from keras_calib.training.epoch_model import (
 
 __all__ = [
     "AdaptiveFocalModel",
-    "FocalBinsModel",
     "ScheduledFocalModel",
     "next_gammas",
 ]
@@ -39,7 +38,7 @@ __all__ = [
 _FLSC_531 = ((0, 5.0), (100, 3.0), (250, 1.0))
 
 
-class FocalBinsModel(EpochModel):
+class _FocalBinsModel(EpochModel):
     """Abstract: trains on focal loss with a gamma per bin of probability.
 
     The model, not a loss, owns edges and gammas: variables of a loss would
@@ -103,7 +102,7 @@ class _FocalOfBins(PerSampleLoss):
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class ScheduledFocalModel(FocalBinsModel):
+class ScheduledFocalModel(_FocalBinsModel):
     """Focal loss with a gamma that follows a schedule of epochs.
 
     Use it when one gamma throughout is too weak at first or too strong later.
@@ -207,7 +206,7 @@ def next_gammas(
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class AdaptiveFocalModel(FocalBinsModel):
+class AdaptiveFocalModel(_FocalBinsModel):
     """AdaFocal: focal gammas that follow the calibration of validation data.
 
     Use it when no single gamma of focal loss fits, and you can give `fit`
