@@ -137,7 +137,7 @@ REPEATS: dict[str, dict[str, list[str]]] = {
             "keras_calib.calibrators.local.LocalTemperatureScaling",
             "keras_calib.exporting.file_model.FileModel",
             "keras_calib.functional.comparison.compare",
-            "keras_calib.plots.planning.PlanDisplay",
+            "keras_calib.plots.choices.PlanDisplay",
         ],
     },
     "selection/test_adaptive_walks.py": {

@@ -8,8 +8,7 @@ import numpy as np
 from bounded_server import as_json
 
 import keras_calib
-from keras_calib.backend.files import replacing
-from keras_calib.backend.npz import reading_npz
+from keras_calib.backend.files import reading_npz, replacing
 
 __all__ = ["WatchedLog"]
 

@@ -1,4 +1,4 @@
-"""Tensors of traced graphs, which have operations in place of values."""
+"""Where tensors have their values: in a graph, not at all, or on the host."""
 
 import gc
 import weakref
@@ -14,6 +14,7 @@ from keras_calib.backend.keras_internals import (
 
 __all__ = [
     "forget_constants",
+    "host_array",
     "is_in_live_graph",
     "is_traced",
     "made_by",
@@ -151,3 +152,29 @@ def _is_mixed(tensor: Any) -> bool:
             seen.add(operation.name)
             left.extend(operation.inputs)
     return False
+
+
+def host_array(x: Any) -> np.ndarray | None:
+    """The NumPy array of data in host memory, not copied; None for others."""
+    if isinstance(x, np.ndarray):
+        return x
+    if not ops.is_tensor(x) or is_traced(x):
+        return None
+    name = backend.backend()
+    if name == "jax":
+        local = [device.platform for device in x.devices()] == ["cpu"]
+    elif name == "torch":
+        local, x = x.device.type == "cpu", x.detach()
+        if local and "bfloat16" in str(x.dtype):
+            # NumPy has none for torch.
+            x = x.float()
+    else:
+        import tensorflow as tf
+
+        # A variable is no tensor.
+        x = x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x)
+        local = "CPU" in x.device
+    try:
+        return np.asarray(x) if local else None
+    except (NotImplementedError, RuntimeError, TypeError):
+        return None

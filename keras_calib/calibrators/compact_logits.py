@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.files import replacing
-from keras_calib.backend.npz import Stored, reading_npz
+from keras_calib.backend.files import Stored, reading_npz, replacing
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.inputs.batch import Batch, standardize_logits

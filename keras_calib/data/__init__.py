@@ -1,50 +1,50 @@
 """tf.data pipelines for images whose objects are marked by boxes or masks.
 
-`sources` make examples, dicts that `random_resized_crop` describes;
-`transforms` change them; `batches` make the batches that `fit` takes. Not
+`folders`, `tfds` and `tfrecords` make examples, dicts that
+`random_resized_crop` describes; `validity`, `classes`, `painting` and `crops`
+change them; `pipelines` and `epochs` make the batches that `fit` takes. Not
 here: predictions of a model on a data set (`predictions`).
 Floor: beside `losses`, `metrics` and `calibrators`.
 """
 
-from keras_calib.data.batches.epoch_batches import EpochBatches, array_pipeline
-from keras_calib.data.batches.mixing import color_jitter, cutmix, mixup, ricap
-from keras_calib.data.batches.order import shuffled_epochs, with_index
-from keras_calib.data.batches.pipelines import (
-    training_pipeline,
-    validation_pipeline,
-)
-from keras_calib.data.batches.summary import DatasetSummary, describe
-from keras_calib.data.sources.folders import from_folder
-from keras_calib.data.sources.tfds import from_tfds
-from keras_calib.data.sources.tfrecords import from_tfrecords
-from keras_calib.data.transforms.boxes import (
+from keras_calib.data.boxes import (
     boxes_to_mask,
     clip_boxes,
     crop_boxes,
     flip_boxes,
     mask_area,
+    objectness,
+    objectness_from_mask,
     resize_boxes,
     union_area,
 )
-from keras_calib.data.transforms.classes import (
+from keras_calib.data.classes import (
     ClassMap,
     cap_classes,
     class_map,
     label_by_largest,
     map_classes,
 )
-from keras_calib.data.transforms.covered_share import (
-    objectness,
-    objectness_from_mask,
+from keras_calib.data.crops import center_crop, random_resized_crop
+from keras_calib.data.epochs import (
+    EpochBatches,
+    array_pipeline,
+    shuffled_epochs,
+    with_index,
 )
-from keras_calib.data.transforms.crops import center_crop, random_resized_crop
-from keras_calib.data.transforms.keras_layers import apply_layers
-from keras_calib.data.transforms.painting import (
+from keras_calib.data.folders import from_folder
+from keras_calib.data.layers import apply_layers
+from keras_calib.data.mixing import color_jitter, cutmix, mixup, ricap
+from keras_calib.data.painting import (
     context_examples,
     object_examples,
     pixel_mean,
 )
-from keras_calib.data.transforms.validity import Tally, valid_examples
+from keras_calib.data.pipelines import training_pipeline, validation_pipeline
+from keras_calib.data.summary import DatasetSummary, describe
+from keras_calib.data.tfds import from_tfds
+from keras_calib.data.tfrecords import from_tfrecords
+from keras_calib.data.validity import Tally, valid_examples
 
 __all__ = [
     "ClassMap",

@@ -8,7 +8,4 @@ Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 from keras_calib.ensembles.deep_ensemble import DeepEnsemble
 from keras_calib.ensembles.dropout import MonteCarloDropout
 
-__all__ = [
-    "DeepEnsemble",
-    "MonteCarloDropout",
-]
+__all__ = ["DeepEnsemble", "MonteCarloDropout"]

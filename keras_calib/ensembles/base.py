@@ -19,7 +19,6 @@ __all__ = [
     "input_structure",
     "log_probs_of",
     "serialized",
-    "stacked",
 ]
 
 
@@ -61,13 +60,6 @@ def log_probs_of(model: keras.Model, inputs: Any, from_logits: bool) -> Any:
     return found
 
 
-def stacked(answers: list) -> Any:
-    """Log p of the members on the axis after the batch, with their mask."""
-    found = ops.stack(answers, axis=1)
-    set_keras_mask(found, keras_mask(answers[0], len(found.shape) - 2))
-    return found
-
-
 def serialized(model: keras.Model) -> dict:
     """A model's configuration without its compile configuration.
 
@@ -96,6 +88,16 @@ class Member(keras.layers.Layer):
         self.supports_masking = True
         self.layers = [_uncompiled(model) for model in models]
         self.num_members = num_members
+
+    def answer(self, member: int, inputs: Any) -> Any:
+        """log p `(batch, ..., num_classes)` of one member."""
+        raise NotImplementedError
+
+    def call(self, inputs):
+        answers = [self.answer(i, inputs) for i in range(self.num_members)]
+        found = ops.stack(answers, axis=1)
+        set_keras_mask(found, keras_mask(answers[0], len(found.shape) - 2))
+        return found
 
     @property
     def metrics(self) -> list:

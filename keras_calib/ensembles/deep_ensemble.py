@@ -14,7 +14,6 @@ from keras_calib.ensembles.base import (
     input_structure,
     log_probs_of,
     serialized,
-    stacked,
 )
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.numerics.arrays import fits, shape_of
@@ -135,16 +134,15 @@ class DeepEnsemble(Predictor):
 
 
 class _Members(Member):
-    """log p by each member, `(batch, num_members, ..., num_classes)`."""
+    """Members that are networks."""
 
     def __init__(self, models: list, from_logits: list[bool]):
         super().__init__(models, len(models), name="members")
         self.from_logits = from_logits
 
-    def call(self, inputs):
-        members = zip(self.layers, self.from_logits, strict=True)
-        answers = [log_probs_of(m, inputs, logits) for m, logits in members]
-        return stacked(answers)
+    def answer(self, member, inputs):
+        model, from_logits = self.layers[member], self.from_logits[member]
+        return log_probs_of(model, inputs, from_logits)
 
 
 def _read_models(models: Any) -> list[keras.Model]:

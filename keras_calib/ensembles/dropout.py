@@ -19,7 +19,6 @@ from keras_calib.ensembles.base import (
     input_structure,
     log_probs_of,
     serialized,
-    stacked,
 )
 from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.numerics.arrays import array_namespace
@@ -186,21 +185,17 @@ class MonteCarloDropout(Predictor):
 
 
 class _Passes(Member):
-    """log p by each pass, `(batch, num_passes, ..., num_classes)`."""
+    """Members that are passes through one network."""
 
     def __init__(self, model: keras.Model, num_passes: int, **settings: Any):
         super().__init__([model], num_passes, name="passes")
         self.settings = settings
 
-    def call(self, inputs):
+    def answer(self, member, inputs):
         (model,) = self.layers
-        layers = dropout_layers(model)
         seed, per_sample, from_logits = self.settings.values()
-        passes = []
-        for i in range(self.num_members):
-            with masked(layers, (seed, i), per_sample):
-                passes.append(log_probs_of(model, inputs, from_logits))
-        return stacked(passes)
+        with masked(dropout_layers(model), (seed, member), per_sample):
+            return log_probs_of(model, inputs, from_logits)
 
 
 def dropout_layers(model: keras.Model) -> list[keras.layers.Layer]:

@@ -7,10 +7,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calib.backend.compiled import without_autograph
+from keras_calib.backend.compiled import compiled_by_xla, without_autograph
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.replicas import num_replicas, sum_over_replicas
-from keras_calib.backend.xla import compiled_by_xla
 from keras_calib.inputs import config
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.checks import check_flag

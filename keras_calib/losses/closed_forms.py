@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 from keras import backend, ops
 
 from keras_calib.backend.compiled import subtract_at
-from keras_calib.backend.gradients import with_gradient
-from keras_calib.backend.row_gradients import is_wide, with_gradient_by_rows
+from keras_calib.backend.gradients import (
+    is_wide,
+    with_gradient,
+    with_gradient_by_rows,
+)
 from keras_calib.inputs.readers import soft_labels
 from keras_calib.inputs.values import SUM_TOLERANCE, Rules, is_integer
 from keras_calib.inputs.weights import broadcast_weight

@@ -11,7 +11,11 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.arguments import KeepsArguments
-from keras_calib.backend.compiled import read_later, without_autograph
+from keras_calib.backend.compiled import (
+    read_later,
+    run_by_xla,
+    without_autograph,
+)
 from keras_calib.backend.errors import type_error, warn
 from keras_calib.backend.keras_internals import (
     is_at_batch_end,
@@ -21,7 +25,6 @@ from keras_calib.backend.keras_internals import (
 from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum, num_replicas
 from keras_calib.backend.traced import is_traced
-from keras_calib.backend.xla import run_by_xla
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.inputs.options import ReadOptions, check_reading

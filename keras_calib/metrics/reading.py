@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from keras import backend, ops
 
+from keras_calib.backend.compiled import run_by_xla
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.host import host_array
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum, num_replicas
-from keras_calib.backend.xla import run_by_xla
+from keras_calib.backend.traced import host_array
 from keras_calib.inputs import config
 from keras_calib.inputs.batch import Batch, read_arrays, standardize
 from keras_calib.inputs.checks import located

@@ -7,9 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.compiled import without_autograph
+from keras_calib.backend.compiled import run_by_xla, without_autograph
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.xla import run_by_xla
 from keras_calib.formulas.intervals import mean_interval
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_integer, check_rank

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error, warn
-from keras_calib.backend.files import replacing
-from keras_calib.backend.npz import Stored, reading_npz
+from keras_calib.backend.files import Stored, reading_npz, replacing
 from keras_calib.inputs.checks import (
     check_above,
     check_at_least,

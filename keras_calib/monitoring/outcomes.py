@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.npz import Stored
+from keras_calib.backend.files import Stored
 from keras_calib.inputs.checks import located
 from keras_calib.numerics.arrays import as_array
 

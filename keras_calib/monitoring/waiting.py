@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.npz import Stored
+from keras_calib.backend.files import Stored
 from keras_calib.inputs.groups import as_groups, names_of
 
 __all__ = ["Waiting"]

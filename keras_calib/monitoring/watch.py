@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import logit
 
-from keras_calib.backend.npz import Stored
+from keras_calib.backend.files import Stored
 from keras_calib.formulas.evidence import (
     CLOSEST,
     log_evidence,

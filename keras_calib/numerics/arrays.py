@@ -128,7 +128,7 @@ def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
 
 def on_host(x: Any) -> np.ndarray:
     """The values of an array or tensor, not copied if they are on the host."""
-    from keras_calib.backend.host import host_array
+    from keras_calib.backend.traced import host_array
 
     array = host_array(x)
     return to_numpy(x) if array is None else array

@@ -7,12 +7,14 @@ drawn. Not here: the numbers (`functional`), and the figures of papers
 Floor: above `selection`, below `exporting`.
 """
 
-from keras_calib.plots.calibrator_choice import CalibratorChoiceDisplay
-from keras_calib.plots.classwise import ClasswiseReliabilityDisplay
+from keras_calib.plots.choices import CalibratorChoiceDisplay, PlanDisplay
 from keras_calib.plots.cumulative import CumulativeDisplay
 from keras_calib.plots.monitor import MonitorDisplay
-from keras_calib.plots.planning import PlanDisplay
-from keras_calib.plots.reliability import ConfidenceDisplay, ReliabilityDisplay
+from keras_calib.plots.reliability import (
+    ClasswiseReliabilityDisplay,
+    ConfidenceDisplay,
+    ReliabilityDisplay,
+)
 from keras_calib.plots.risk_coverage import RiskCoverageDisplay
 from keras_calib.plots.segmentation import SegmentationDisplay
 

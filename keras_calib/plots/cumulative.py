@@ -22,9 +22,9 @@ from keras_calib.plots.display import (
     ModelDisplay,
     draw_band,
     legend,
+    streamed,
     titled,
 )
-from keras_calib.plots.reliability import streamed
 
 __all__ = ["CumulativeDisplay"]
 
@@ -89,42 +89,6 @@ class CumulativeDisplay(ModelDisplay):
         self.band = BAND * float(found.deviation)
 
     @classmethod
-    def from_predictions(
-        cls,
-        labels: Any,
-        probs: Any,
-        *,
-        from_logits: bool = False,
-        sample_weight: Any = None,
-        ignore_class: int | None = None,
-        votes: bool = False,
-        name: str | None = None,
-        mode: str = "top_label",
-    ) -> Self:
-        """Makes the display from a whole data set.
-
-        Args:
-            labels: Class ids `(n, ...)` or one-hot or soft labels.
-            probs: Probabilities `(n, ..., num_classes)`.
-            from_logits: Whether `probs` are logits.
-            sample_weight: Weights of the shape of the class ids, or `(n,)`.
-            ignore_class: Class id to leave out.
-            votes: Whether labels are rows of annotators' votes, as in `ece`.
-            name: Name of the model, for the title.
-            mode: `"top_label"` or `"binary"`, as in `ecce`.
-        """
-        found = cumulative_differences(
-            labels,
-            probs,
-            from_logits=from_logits,
-            sample_weight=sample_weight,
-            ignore_class=ignore_class,
-            votes=votes,
-            mode=mode,
-        )
-        return cls(found, name=name, mode=mode)
-
-    @classmethod
     def from_metric(cls, metric: Any, *, name: str | None = None) -> Self:
         """Makes the display from an updated metric, by the cells it fills.
 
@@ -143,6 +107,11 @@ class CumulativeDisplay(ModelDisplay):
         is_binary = getattr(metric.summary, "is_binary", False)
         mode = "binary" if is_binary else "top_label"
         return cls(metric.differences(), name=name, mode=mode)
+
+    @classmethod
+    def _of_arrays(cls, labels, probs, reading, mode="top_label", **options):
+        found = cumulative_differences(labels, probs, mode=mode, **reading)
+        return cls(found, mode=mode, **options)
 
     @classmethod
     def _of_model(cls, *how, votes=False, mode="top_label", **options):

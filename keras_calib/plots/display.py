@@ -10,8 +10,10 @@ from typing import Any, Self
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.predictions.collect import seen
+from keras_calib.predictions.outputs import read_as
 
 __all__ = [
     "BLUE",
@@ -28,6 +30,7 @@ __all__ = [
     "plain",
     "printable",
     "show",
+    "streamed",
     "titled",
 ]
 
@@ -136,7 +139,43 @@ class Display:
 class ModelDisplay(Display):
     """A display that can be made from a model and a data set."""
 
+    # Of labels, predictions and how to read these, and of a model.
+    _of_arrays: Callable[..., Any]
     _of_model: Callable[..., Any]
+
+    @classmethod
+    def from_predictions(
+        cls,
+        labels: Any,
+        probs: Any,
+        *,
+        from_logits: bool = False,
+        sample_weight: Any = None,
+        ignore_class: int | None = None,
+        votes: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Makes the display from a whole data set.
+
+        Args:
+            labels: Class ids `(n, ...)` or one-hot or soft labels.
+            probs: Probabilities `(n, ..., num_classes)`.
+            from_logits: Whether `probs` are logits.
+            sample_weight: Weights of the shape of the class ids, or `(n,)`.
+            ignore_class: Class id to leave out.
+            votes: Whether labels are rows of annotators' votes, as in `ece`.
+            **options: Arguments of the class, such as `name` or `mode`. For
+                displays of bins also `num_bins`, the number of bins of equal
+                width. None takes 15, or 10 of each class in
+                `ClasswiseReliabilityDisplay`.
+        """
+        reading = {
+            "from_logits": from_logits,
+            "sample_weight": sample_weight,
+            "ignore_class": ignore_class,
+            "votes": votes,
+        }
+        return cls._of_arrays(labels, probs, reading, **options)
 
     @classmethod
     def from_model(
@@ -172,6 +211,25 @@ class ModelDisplay(Display):
         reading = from_logits, ignore_class, output
         source = data, batch_size, steps
         return cls._of_model(model, source, reading, **options)
+
+
+def streamed(
+    make: Callable,
+    model: Any,
+    source: tuple[Any, int, Any],
+    reading: tuple,
+    *,
+    votes: bool = False,
+) -> Any:
+    """The metric, updated with a model's predictions in fixed memory."""
+    check_flag("votes", votes)
+    options = read_as(model, *reading)
+    metric = make(
+        from_logits=options.from_logits,
+        ignore_class=options.ignore_class,
+        labels="votes" if votes else "classes",
+    )
+    return seen(metric, model, *source, options.output)
 
 
 def matplotlib_module(name: str = "") -> Any:

@@ -1,10 +1,10 @@
-"""Displays of the bins of the confidence: accuracy, gaps and counts."""
+"""Displays of bins, of the confidence or of each class: rates, gaps, counts."""
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
@@ -13,7 +13,12 @@ from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.binned_intervals import accuracy_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.functional.calibration_errors import equal_width_bins
-from keras_calib.inputs.checks import MODES, check_flag, check_in
+from keras_calib.functional.classwise import ClasswiseBins, classwise_bins
+from keras_calib.inputs.checks import (
+    MODES,
+    check_in,
+    check_integer,
+)
 from keras_calib.metrics.calibration_errors import ECE, BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide
@@ -23,36 +28,31 @@ from keras_calib.plots.display import (
     ORANGE,
     ModelDisplay,
     legend,
+    plain,
+    streamed,
     titled,
 )
-from keras_calib.predictions.collect import seen
+from keras_calib.predictions.collect import predicted
 from keras_calib.predictions.outputs import read_as
 
 __all__ = [
-    "BinnedDisplay",
-    "BinsDisplay",
+    "ClasswiseReliabilityDisplay",
     "ConfidenceDisplay",
     "ReliabilityDisplay",
-    "streamed",
 ]
 
 # An interval that says little: its bin is faint.
 _WIDE = 0.3
 
 
-class _Event(NamedTuple):
-    """How a diagram names the forecast of an event, and how often it is."""
-
-    forecast: str
-    rate: str
-    gap: str
-
-
+# How a diagram names the forecast of an event, how often it is, and the gap.
 _EVENTS = {
-    "top_label": _Event(
-        "confidence of the predicted class", "accuracy", "gap to confidence"
+    "top_label": (
+        "confidence of the predicted class",
+        "accuracy",
+        "gap to confidence",
     ),
-    "binary": _Event(
+    "binary": (
         "probability of the second class",
         "share of the second class",
         "gap to probability",
@@ -60,54 +60,22 @@ _EVENTS = {
 }
 
 
-class BinsDisplay(ModelDisplay):
+class _BinsDisplay(ModelDisplay):
     """Base of displays of bins."""
 
     _bins_of: Callable
     _num_bins = 15
 
     @classmethod
-    def from_predictions(
-        cls,
-        labels: Any,
-        probs: Any,
-        *,
-        num_bins: int | None = None,
-        from_logits: bool = False,
-        sample_weight: Any = None,
-        ignore_class: int | None = None,
-        votes: bool = False,
-        **options: Any,
-    ) -> Self:
-        """Makes the display from a whole data set.
-
-        Args:
-            labels: Class ids `(n, ...)` or one-hot or soft labels.
-            probs: Probabilities `(n, ..., num_classes)`.
-            num_bins: Number of bins of equal width; None for 15, or for 10 of
-                each class in `ClasswiseReliabilityDisplay`.
-            from_logits: Whether `probs` are logits.
-            sample_weight: Weights of the shape of the class ids, or `(n,)`.
-            ignore_class: Class id to leave out.
-            votes: Whether labels are rows of annotators' votes, as in `ece`.
-            **options: Arguments of the class, such as `name`.
-        """
-        how = {"mode": options["mode"]} if "mode" in options else {}
-        bins = cls._bins_of(
-            labels,
-            probs,
-            num_bins=cls._num_bins if num_bins is None else num_bins,
-            from_logits=from_logits,
-            sample_weight=sample_weight,
-            ignore_class=ignore_class,
-            votes=votes,
-            **how,
-        )
+    def _of_arrays(cls, labels, probs, reading, num_bins=None, **options):
+        how = {k: options[k] for k in ("mode",) if k in options}
+        num_bins = cls._num_bins if num_bins is None else num_bins
+        bins = cls._bins_of(labels, probs, num_bins=num_bins, **reading, **how)
         return cls(bins, **options)  # type: ignore[call-arg]  # dataclasses
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class BinnedDisplay(BinsDisplay):
+class _BinnedDisplay(_BinsDisplay):
     """Base of displays that keep bins of the confidence as `sums`."""
 
     _bins_of = staticmethod(equal_width_bins)
@@ -161,7 +129,7 @@ class BinnedDisplay(BinsDisplay):
 
 
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)
-class ReliabilityDisplay(BinnedDisplay):
+class ReliabilityDisplay(_BinnedDisplay):
     """Reliability diagram: accuracy against confidence, with counts.
 
     Use it to see where a model is over- or underconfident.
@@ -203,7 +171,7 @@ class ReliabilityDisplay(BinnedDisplay):
 
     def __post_init__(self):
         check_in("mode", self.mode, MODES)
-        self._event = _EVENTS[self.mode]
+        self._forecast, self._rate, self._gap = _EVENTS[self.mode]
         if self.zoom is not None and not 0.0 < self.zoom < 1.0:
             raise value_error("`zoom` must be in (0, 1)", zoom=self.zoom)
         self.ece = float(calibration_error(self.sums))
@@ -221,10 +189,10 @@ class ReliabilityDisplay(BinnedDisplay):
         ax.set(
             xlim=(-0.02, 1.02),
             ylim=(-0.02, 1.02),
-            ylabel=self._event.rate,
+            ylabel=self._rate,
             title=titled(
                 self.name,
-                f"ECE {self.ece:.4f}, {self._event.rate} {self.accuracy:.4f}",
+                f"ECE {self.ece:.4f}, {self._rate} {self.accuracy:.4f}",
             ),
         )
         # Leave the inset the corner that is emptiest.
@@ -233,7 +201,7 @@ class ReliabilityDisplay(BinnedDisplay):
         if self.zoom:
             self._inset(ax, self.zoom)
         bottom = ax if counts_ax is None else counts_ax
-        bottom.set_xlabel(self._event.forecast)
+        bottom.set_xlabel(self._forecast)
         if counts_ax is not None:
             num_bins = len(self.sums.weight)
             centers = (np.arange(num_bins) + 0.5) / num_bins
@@ -264,7 +232,7 @@ class ReliabilityDisplay(BinnedDisplay):
                 width=0.6 / len(sums.weight),
                 color=ORANGE,
                 alpha=0.35 * alpha,
-                label=self._event.gap if alpha == 1.0 else None,
+                label=self._gap if alpha == 1.0 else None,
             )
             ax.errorbar(
                 x[some],
@@ -276,9 +244,7 @@ class ReliabilityDisplay(BinnedDisplay):
                 alpha=alpha,
                 capsize=2,
                 linewidth=1,
-                label=f"{self._event.rate}, 95 % interval"
-                if alpha == 1.0
-                else None,
+                label=f"{self._rate}, 95 % interval" if alpha == 1.0 else None,
             )
 
     def _inset(self, ax: Any, zoom: float) -> None:
@@ -290,15 +256,14 @@ class ReliabilityDisplay(BinnedDisplay):
         low = min([zoom, *self.sums.accuracy[inside]])
         edge = 0.03 * (1.0 - zoom)
         self.zoom_ax_.set(
-            xlim=(zoom - edge, 1.0 + edge),
-            ylim=(low - edge, 1.0 + edge),
+            xlim=(zoom - edge, 1.0 + edge), ylim=(low - edge, 1.0 + edge)
         )
         self.zoom_ax_.tick_params(labelsize="x-small")
         ax.indicate_inset_zoom(self.zoom_ax_, edgecolor=GREY)
 
 
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)
-class ConfidenceDisplay(BinnedDisplay):
+class ConfidenceDisplay(_BinnedDisplay):
     """Histograms of the confidence of correct and of wrong predictions.
 
     Use it to see how well the confidence separates errors. Vertical lines
@@ -376,20 +341,135 @@ class ConfidenceDisplay(BinnedDisplay):
         legend(ax, loc="upper left")
 
 
-def streamed(
-    make: Callable,
-    model: Any,
-    source: tuple[Any, int, Any],
-    reading: tuple,
-    *,
-    votes: bool = False,
-) -> Any:
-    """The metric, updated with a model's predictions in fixed memory."""
-    check_flag("votes", votes)
-    options = read_as(model, *reading)
-    metric = make(
-        from_logits=options.from_logits,
-        ignore_class=options.ignore_class,
-        labels="votes" if votes else "classes",
-    )
-    return seen(metric, model, *source, options.output)
+@dataclasses.dataclass(eq=False, repr=False)
+class ClasswiseReliabilityDisplay(_BinsDisplay):
+    """Reliability diagrams of the worst classes, a panel per class.
+
+    Use it to find classes with wrong probabilities: a model with a calibrated
+    confidence can still be wrong about rare classes. A panel shows the share
+    of the class against its probability, over all samples.
+
+    Args:
+        bins: Sums of the bins of each class, arrays
+            `(num_classes, num_bins)`.
+        classes: Ids of the classes to draw; None for the worst.
+        max_panels: Number of worst classes to draw, at most.
+        class_names: Names of the classes, or None for their ids.
+        name: Name of the model, for the title.
+
+    Raises:
+        ValueError: If a class does not exist, or names do not fit.
+
+    Example:
+
+    >>> display = ClasswiseReliabilityDisplay.from_predictions(
+    ...     [0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=10)
+    >>> [round(float(x), 4) for x in display.errors]
+    [0.4, 0.4]
+
+    Reference:
+        Nixon et al., Measuring Calibration in Deep Learning, CVPR Workshops
+        2019, https://arxiv.org/abs/1904.01685
+    """
+
+    _bins_of = staticmethod(classwise_bins)
+    _num_bins = 10
+
+    bins: ClasswiseBins
+    _: dataclasses.KW_ONLY
+    classes: Sequence[int] | None = None
+    max_panels: int = 12
+    class_names: Sequence[str] | None = None
+    name: str | None = None
+
+    def __post_init__(self):
+        check_integer("max_panels", self.max_panels, 1)
+        # Calibration error of each class, whose mean is the classwise ECE.
+        self.errors = np.abs(self.bins.residual).sum(-1) / self.bins.total
+        self.classwise_ece = float(self.errors.mean())
+        classes, num_classes = self.classes, len(self.errors)
+        if classes is None:
+            order = np.argsort(-self.errors, kind="stable")
+            classes = order[: self.max_panels]
+        for k in classes:
+            check_integer("classes", k)
+        self.classes = [int(k) for k in classes]
+        if not self.classes or not {*self.classes} <= {*range(num_classes)}:
+            raise value_error(
+                "`classes` must be ids of classes of the model",
+                classes=self.classes,
+                num_classes=num_classes,
+            )
+        names = self.class_names
+        if names is not None and len(names) != num_classes:
+            raise value_error(
+                "`class_names` must have a name for each class",
+                names=len(names),
+                num_classes=num_classes,
+            )
+        self._panels = (len(self.classes),)
+        columns = min(4, len(self.classes))
+        self._grid = -(-len(self.classes) // columns), columns
+        self._size = (max(2.2 * columns + 0.4, 3.6), 2.2 * self._grid[0] + 0.8)
+
+    @classmethod
+    def _of_model(
+        cls,
+        model: Any,
+        source: tuple[Any, int, Any],
+        reading: tuple,
+        **options: Any,
+    ) -> Self:
+        read = read_as(model, *reading)
+        found = predicted(model, *source, read.output)
+        return cls.from_predictions(
+            found.labels,
+            found.outputs,
+            from_logits=read.from_logits,
+            sample_weight=found.sample_weight,
+            ignore_class=read.ignore_class,
+            **options,
+        )
+
+    def _axes(self, figure: Any) -> list:
+        axes = figure.subplots(
+            *self._grid, sharex=True, sharey=True, squeeze=False
+        )
+        for ax in axes[:, 0]:
+            ax.set_ylabel("share of the class")
+        drawn, empty = np.split(axes.reshape(-1), self._panels)
+        for ax in empty:
+            ax.remove()
+        for ax in drawn[-self._grid[1] :]:
+            ax.set_xlabel("probability")
+            ax.tick_params(labelbottom=True)
+        figure.suptitle(
+            titled(self.name, f"classwise ECE {self.classwise_ece:.4f}"),
+            fontsize="medium",
+        )
+        return list(drawn)
+
+    def _draw(self, *axes: Any) -> None:
+        width = 0.8 / self.bins.weight.shape[-1]
+        for ax, k in zip(axes, self.classes or (), strict=True):
+            weight = self.bins.weight[k]
+            filled = weight > 0
+            p = safe_divide(self.bins.probability[k], weight)[filled]
+            share = safe_divide(self.bins.positive[k], weight)[filled]
+            ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
+            ax.bar(
+                p, p - share, bottom=share, width=width, color=ORANGE, alpha=0.4
+            )
+            # Points grow with the share of the samples.
+            ax.scatter(
+                p,
+                share,
+                s=8.0 + 60.0 * np.sqrt(weight[filled] / self.bins.total),
+                color=BLUE,
+                zorder=3,
+            )
+            text = str(k if self.class_names is None else self.class_names[k])
+            ax.set_title(
+                f"{plain(text)}: {self.errors[k]:.4f}", fontsize="small"
+            )
+            ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))

@@ -19,8 +19,8 @@ from keras_calib.plots.display import (
     legend,
     line_style,
     plain,
+    streamed,
 )
-from keras_calib.plots.reliability import streamed
 from keras_calib.predictions.batches import check_reread
 from keras_calib.selection import Choice
 

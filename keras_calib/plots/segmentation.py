@@ -172,11 +172,8 @@ class SegmentationDisplay(Display):
             model: A Keras model with one output
                 `(batch, h, w, num_classes)`.
             image: Image as the model takes it, `(h, w, channels)`.
-            labels: Class ids `(h, w)` or `(h, w, 1)`, or one-hot or soft
-                labels `(h, w, num_classes)`.
-            from_logits: Whether the model returns logits; None takes it from
-                the loss that the model was compiled with.
-            ignore_class: Class id to leave out; None takes it from that loss.
+            labels: As for `from_predictions`.
+            from_logits, ignore_class: As for `ReliabilityDisplay.from_model`.
             **options: `num_bins` and `name` of `from_predictions`.
         """
         reading = read_as(model, from_logits, ignore_class)

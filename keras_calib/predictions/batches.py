@@ -9,8 +9,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import keras_mask
-from keras_calib.backend.output_masks import mask_of_output
-from keras_calib.backend.raw_inputs import preparation
+from keras_calib.backend.predict import mask_of_output, preparation
 from keras_calib.backend.replicas import shared_by_replicas, warn_of_differences
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.weights import masked_weight

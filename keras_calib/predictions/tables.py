@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import each_once, path_of
-from keras_calib.backend.npz import NpzFile, reading_npz
+from keras_calib.backend.files import NpzFile, each_once, path_of, reading_npz
 
 __all__ = ["Table", "plain"]
 

@@ -6,19 +6,18 @@ only predict (`ensembles`).
 Floor: above `losses`, `metrics` and `data`, beside `selection`.
 """
 
-from keras_calib.training.adafocal import AdaptiveFocalModel
-from keras_calib.training.cape import CaPEModel
-from keras_calib.training.checkpoint import (
+from keras_calib.training.backup import (
+    ResumableBackup,
     finished_epochs,
     load_training_state,
     save_training_state,
 )
+from keras_calib.training.cape import CaPEModel
 from keras_calib.training.crl import CorrectnessRankingModel
 from keras_calib.training.epoch_model import EpochModel
+from keras_calib.training.focal import AdaptiveFocalModel, ScheduledFocalModel
 from keras_calib.training.pruning import ConfidencePruningModel
 from keras_calib.training.recording_model import RecordingModel
-from keras_calib.training.resumable_backup import ResumableBackup
-from keras_calib.training.scheduled_focal import ScheduledFocalModel
 from keras_calib.training.sharpness_aware import SharpnessAwareModel
 
 __all__ = [

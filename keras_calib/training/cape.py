@@ -20,11 +20,11 @@ from keras_calib.predictions.batches import (
 )
 from keras_calib.predictions.outputs import reads_logits
 from keras_calib.training.epoch_model import no_data
-from keras_calib.training.recording_model import RecordingModel
-from keras_calib.training.sample_record import (
+from keras_calib.training.recording_model import (
+    RecordingModel,
+    check_one_row_each,
     checked_index,
     read_at,
-    unless_unknown,
 )
 
 __all__ = ["CaPEModel"]
@@ -237,11 +237,7 @@ class CaPEModel(RecordingModel):
         self.calibrates.assign(float(calibrates))
 
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
-        if len(y_pred.shape) != 2:
-            raise value_error(
-                "outputs must have shape (batch, num_classes)",
-                **{"y_pred.shape": shape_of(y_pred)},
-            )
+        check_one_row_each(y_pred)
         if self.classes is None and y_pred.shape[-1] > 2:
             raise value_error(
                 "outputs must have two classes, (batch, 2) or (batch, 1); "
@@ -249,7 +245,6 @@ class CaPEModel(RecordingModel):
                 **{"y_pred.shape": shape_of(y_pred)},
             )
         plain = self.plain_loss(x, labels, y_pred, sample_weight)
-        index, known = checked_index(index, self.num_samples)
         targets = read_at(self.targets, index)
         classes = None if self.classes is None else read_at(self.classes, index)
 
@@ -265,5 +260,4 @@ class CaPEModel(RecordingModel):
             of_targets, from_logits=reads_logits(self), name="cape"
         )(labels, y_pred, sample_weight)
         calibrates = ops.convert_to_tensor(self.calibrates) > 0
-        loss = ops.where(calibrates, calibrated + self.added_losses(), plain)
-        return unless_unknown(known, loss)
+        return ops.where(calibrates, calibrated + self.added_losses(), plain)

@@ -12,21 +12,19 @@ from keras_calib.backend.replicas import all_rows, num_replicas, own_rows
 from keras_calib.inputs.checks import check_at_least, check_in
 from keras_calib.inputs.readers import standardize_labels
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.losses import correctness_ranking
 from keras_calib.losses.margin import with_penalty_mask
-from keras_calib.numerics.arrays import safe_divide, shape_of, to_numpy
+from keras_calib.numerics.arrays import safe_divide, to_numpy
 from keras_calib.numerics.softmax import is_wrong
-from keras_calib.predictions.outputs import reads_logits, to_model_logits
-from keras_calib.training.recording_model import RecordingModel
-from keras_calib.training.sample_record import (
+from keras_calib.training.recording_model import (
+    RecordingModel,
     add_at,
-    checked_index,
+    classified,
     read_at,
-    unless_unknown,
+    weight_of_samples,
 )
 
-__all__ = ["CorrectnessRankingModel", "classified", "weight_of_rows"]
+__all__ = ["CorrectnessRankingModel"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -155,33 +153,26 @@ class CorrectnessRankingModel(RecordingModel):
 
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
         logits = classified(self, y_pred)
-        index, known = checked_index(index, self.num_samples)
         record = self._correctness(lambda counts: read_at(counts, index))
         record = all_rows(record)
-        weight = all_rows(weight_of_rows(sample_weight, logits))
+        weight = all_rows(weight_of_samples(sample_weight, logits))
         hinge = correctness_ranking(
-            all_rows(logits),
-            record,
-            score=self.score,
-            condition=self.condition,
+            all_rows(logits), record, score=self.score, condition=self.condition
         )
         pair = ops.minimum(weight, ops.roll(weight, -1, axis=0))
         if self.role == "condition":
             active = ops.logical_and(hinge > 0, pair > 0)
-            loss = self._conditioned(x, labels, y_pred, sample_weight, active)
-            return unless_unknown(known, loss)
+            return self._conditioned(x, labels, y_pred, sample_weight, active)
         loss = self.plain_loss(x, labels, y_pred, sample_weight)
         ranking = ops.mean(pair * hinge)
         # Keras adds up the losses of the replicas.
-        loss = loss + self.strength * ranking / num_replicas()
-        return unless_unknown(known, loss)
+        return loss + self.strength * ranking / num_replicas()
 
     def remember(self, labels, index, y_pred, sample_weight):
         labels, _ = standardize_labels(labels, y_pred)
         logits = classified(self, y_pred)
         wrong = is_wrong(logits, ops.cast(hard_labels(labels), "int32"))
-        index, known = checked_index(index, self.num_samples)
-        seen = ops.logical_and(weight_of_rows(sample_weight, logits) > 0, known)
+        index, seen = self._seen(index, logits, sample_weight)
         index, seen, wrong = map(all_rows, (index, seen, wrong))
         right = ops.logical_and(seen, ops.logical_not(wrong))
         add_at(self.right_counts, index, right)
@@ -214,21 +205,3 @@ class CorrectnessRankingModel(RecordingModel):
             zeros = ops.zeros_like(y_pred[..., 0])
             labels = with_penalty_mask(labels, y_pred, zeros)
         return super().evaluated_loss(x, labels, y_pred, sample_weight)
-
-
-def classified(model: keras.Model, y_pred: Any) -> Any:
-    """Logits `(batch, num_classes)` from the outputs of a compiled model."""
-    if len(y_pred.shape) != 2:
-        raise value_error(
-            "outputs must have shape (batch, num_classes): the record is of "
-            "samples, not of pixels",
-            **{"y_pred.shape": shape_of(y_pred)},
-        )
-    return to_model_logits(y_pred, reads_logits(model))
-
-
-def weight_of_rows(sample_weight: Any, logits: Any) -> Any:
-    """Weights `(batch,)`, 1 where none are given."""
-    if sample_weight is None:
-        return ops.ones_like(logits[:, 0])
-    return ops.cast(broadcast_weight(sample_weight, logits), "float32")

@@ -12,13 +12,12 @@ from keras_calib.backend.replicas import all_rows, sum_over_replicas
 from keras_calib.formulas.scores import msp
 from keras_calib.inputs.checks import check_at_least, check_integer, check_share
 from keras_calib.numerics.arrays import safe_divide, to_numpy
-from keras_calib.training.crl import classified, weight_of_rows
-from keras_calib.training.recording_model import RecordingModel
-from keras_calib.training.sample_record import (
-    checked_index,
+from keras_calib.training.recording_model import (
+    RecordingModel,
+    classified,
     read_at,
     set_at,
-    unless_unknown,
+    weight_of_samples,
 )
 
 __all__ = ["ConfidencePruningModel"]
@@ -165,8 +164,7 @@ class ConfidencePruningModel(RecordingModel):
             self.prune()
 
     def recorded_loss(self, x, labels, index, y_pred, sample_weight):
-        index, known = checked_index(index, self.num_samples)
-        weight = weight_of_rows(sample_weight, classified(self, y_pred))
+        weight = weight_of_samples(sample_weight, classified(self, y_pred))
         kept = read_at(self.keeps, index)
         # A mean over the whole batch would include pruned samples.
         count, total = sum_over_replicas(
@@ -174,13 +172,11 @@ class ConfidencePruningModel(RecordingModel):
         )
         if getattr(self.loss, "reduction", "mean") in _MEANS:
             kept = kept * safe_divide(total, count)
-        weight = weight * kept
-        return unless_unknown(known, self.plain_loss(x, labels, y_pred, weight))
+        return self.plain_loss(x, labels, y_pred, weight * kept)
 
     def remember(self, labels, index, y_pred, sample_weight):
         logits = classified(self, y_pred)
-        index, known = checked_index(index, self.num_samples)
-        seen = ops.logical_and(weight_of_rows(sample_weight, logits) > 0, known)
+        index, seen = self._seen(index, logits, sample_weight)
         index, seen, confidence = map(all_rows, (index, seen, msp(logits)))
         before = read_at(self.confidence, index)
         moved = before + self.smoothing * (confidence - before)

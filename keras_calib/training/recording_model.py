@@ -3,23 +3,39 @@
 from typing import Any
 
 import keras
-from keras import ops
+from keras import backend, ops
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.keras_internals import in_stateless_scope
+from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.replicas import num_replicas
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.readers import narrowed_ids
+from keras_calib.inputs.weights import broadcast_weight
+from keras_calib.numerics.arrays import as_numbers, shape_of, value_if_eager
 from keras_calib.predictions.batches import split_index
-from keras_calib.training.epoch_model import ConfiguredModel, without_index
-from keras_calib.training.sample_record import checked_index
-from keras_calib.training.unsupported import (
+from keras_calib.predictions.outputs import reads_logits, to_model_logits
+from keras_calib.training.epoch_model import (
+    EpochModel,
     refuse_class_weight,
     refuse_several_outputs,
+    without_index,
 )
 
-__all__ = ["RecordingModel"]
+__all__ = [
+    "RecordingModel",
+    "add_at",
+    "check_one_row_each",
+    "checked_index",
+    "classified",
+    "read_at",
+    "set_at",
+    "weight_of_samples",
+]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class RecordingModel(ConfiguredModel):
+class RecordingModel(EpochModel):
     """Abstract: a model that records a value of each training sample.
 
     Derive from it when your loss depends on how a sample did in earlier
@@ -84,10 +100,11 @@ class RecordingModel(ConfiguredModel):
             )
         if not training:
             return self.evaluated_loss(x, labels, y_pred, sample_weight)
+        index, known = checked_index(index, self.num_samples)
         loss = self.recorded_loss(x, labels, index, y_pred, sample_weight)
         if not self.postpones:
             self.remember_batch(y, y_pred, sample_weight)
-        return loss
+        return ops.where(ops.all(known), loss, float("nan"))
 
     def remember_batch(self, y: Any, y_pred: Any, sample_weight: Any) -> None:
         super().remember_batch(y, y_pred, sample_weight)
@@ -102,6 +119,12 @@ class RecordingModel(ConfiguredModel):
     def remember(self, labels, index, y_pred, sample_weight):
         """Updates the record, the same on each replica."""
 
+    def _seen(self, index, logits, sample_weight):
+        """int32 numbers `(batch,)`, and which of them are to be recorded."""
+        index, known = checked_index(index, self.num_samples)
+        weight = weight_of_samples(sample_weight, logits)
+        return index, ops.logical_and(weight > 0, known)
+
     def plain_loss(self, x, labels, y_pred, sample_weight):
         """The compiled loss of a training batch."""
         return super().compute_loss(
@@ -113,6 +136,29 @@ class RecordingModel(ConfiguredModel):
         return super().compute_loss(
             x, labels, y_pred, sample_weight, training=False
         )
+
+
+def check_one_row_each(y_pred: Any) -> None:
+    """Raises ValueError unless outputs are a row of classes per sample."""
+    if len(y_pred.shape) != 2:
+        raise value_error(
+            "outputs must have shape (batch, num_classes): the record is of "
+            "samples, not of pixels",
+            **{"y_pred.shape": shape_of(y_pred)},
+        )
+
+
+def classified(model: keras.Model, y_pred: Any) -> Any:
+    """Logits `(batch, num_classes)` from the outputs of a compiled model."""
+    check_one_row_each(y_pred)
+    return to_model_logits(y_pred, reads_logits(model))
+
+
+def weight_of_samples(sample_weight: Any, logits: Any) -> Any:
+    """Weights `(batch,)`, 1 where none are given."""
+    if sample_weight is None:
+        return ops.ones_like(logits[:, 0])
+    return ops.cast(broadcast_weight(sample_weight, logits), "float32")
 
 
 def _check_one_method(cls: type) -> None:
@@ -134,3 +180,73 @@ def _index_of(arguments: dict) -> Any:
     if hasattr(data, "set_epoch"):
         return getattr(data, "index", None)
     return split_index(y)[1] if isinstance(y, dict) else None
+
+
+def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
+    """int32 numbers `(batch,)`, 0 if out of range, and which are in range.
+
+    Raises ValueError in eager mode if one is out of range.
+    """
+    given = as_numbers(index, "index")
+    index = ops.reshape(narrowed_ids(given, num_samples), (-1,))
+    known = index >= 0
+    # In a graph a constant has values, and what is computed of it has none.
+    values, right = value_if_eager(given), value_if_eager(known)
+    if values is not None and right is not None and not right.all():
+        raise value_error(
+            "`index` must hold numbers in [0, num_samples)",
+            minimum=int(values.min()),
+            maximum=int(values.max()),
+            num_samples=num_samples,
+        )
+    return ops.where(known, index, ops.zeros_like(index)), known
+
+
+def read_at(record: Any, index: Any) -> Any:
+    """The values `(batch,)` of a variable at an int32 index in range."""
+    if _changes_in_place(record):
+        # Reading a whole variable that changes in place would copy it.
+        return record.value.sparse_read(index)
+    return ops.take(ops.convert_to_tensor(record), index)
+
+
+def add_at(record: Any, index: Any, values: Any) -> None:
+    """Adds values `(batch,)` at an index, in which numbers may repeat."""
+    values = ops.cast(values, record.dtype)
+    if _changes_in_place(record):
+        record.value.scatter_add(tf.IndexedSlices(values, index))
+    else:
+        record.assign(_added(ops.convert_to_tensor(record), index, values))
+
+
+def set_at(record: Any, index: Any, values: Any, chosen: Any) -> None:
+    """Sets values where `chosen`; repeated samples get their mean."""
+    chosen = ops.cast(chosen, record.dtype)
+    change = ops.cast(values, record.dtype) - read_at(record, index)
+    times = _sums_of_equals(index, chosen)
+    add_at(record, index, chosen * change / ops.maximum(times, 1.0))
+
+
+def _sums_of_equals(index: Any, values: Any) -> Any:
+    """For each of a batch, the sum over all with the same number."""
+    group = ops.searchsorted(ops.sort(index), index)
+    return ops.take(_added(ops.zeros_like(values), group, values), group)
+
+
+def _added(x: Any, index: Any, values: Any) -> Any:
+    if backend.backend() == "tensorflow":
+        return tf.tensor_scatter_nd_add(x, ops.expand_dims(index, -1), values)
+    if backend.backend() == "jax":
+        return x.at[index].add(values)
+    return x.index_add(0, index, values)
+
+
+def _changes_in_place(record: Any) -> bool:
+    """Whether a few values change in place, as JAX does by itself."""
+    if backend.backend() != "tensorflow" or num_replicas() > 1:
+        return False
+    value = record.value
+    # A strategy of one replica mirrors the variable too.
+    mirrored = isinstance(value, tf.distribute.DistributedValues)
+    plain = isinstance(value, tf.Variable) and not mirrored
+    return plain and not in_stateless_scope()

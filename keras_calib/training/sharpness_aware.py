@@ -14,7 +14,7 @@ from keras_calib.backend.keras_internals import (
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.inputs.checks import check_above
-from keras_calib.training.epoch_model import ConfiguredModel
+from keras_calib.training.epoch_model import EpochModel
 
 __all__ = ["SharpnessAwareModel", "perturbations"]
 
@@ -50,7 +50,7 @@ def perturbations(
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class SharpnessAwareModel(ConfiguredModel):
+class SharpnessAwareModel(EpochModel):
     """Sharpness-aware minimisation (SAM), or its adaptive form (ASAM).
 
     Use it to look for flat minima, which often generalise better, if you can

@@ -9,7 +9,7 @@ import pytest
 from kinds_of_files import KINDS, writers
 
 import keras_calib as kc
-from keras_calib.backend.npz import Stored, reading_npz
+from keras_calib.backend.files import Stored, reading_npz
 from keras_calib.predictions.tables import Table
 
 

@@ -7,7 +7,7 @@ from examples_with_boxes import make_examples
 from examples_with_boxes import rows_of_labels as rows
 
 import keras_calib as kc
-from keras_calib.data.transforms.validity import clean
+from keras_calib.data.validity import clean
 
 NAMES = ["animal", "cat", "kitten", "dog", "puppy", "car"]
 

@@ -21,7 +21,7 @@ from examples_with_boxes import (
 from paths import TESTS
 
 import keras_calib as kc
-from keras_calib.data.batches import order
+from keras_calib.data import epochs
 
 
 def ids_of(dataset=None, **options):
@@ -117,7 +117,7 @@ def test_epochs_without_a_batch_do_not_go_on_for_ever():
     few = tf.data.Dataset.range(16).filter(lambda number: number < 5)
     nothing = few.filter(lambda number: number < 0)
     options = {"seed": 0, "buffer_size": 2}
-    batches = order.each_epoch(
+    batches = epochs.each_epoch(
         few,
         lambda epoch, shuffled: shuffled.batch(8, drop_remainder=True),
         epochs=None,

@@ -6,7 +6,7 @@ import tensorflow as tf
 from examples_with_boxes import make_examples, smooth_image
 
 import keras_calib as kc
-from keras_calib.data.transforms.painting import IMAGENET_MEAN, without_objects
+from keras_calib.data.painting import IMAGENET_MEAN, without_objects
 
 # Corners on pixels of an image of 60 x 80.
 BOXES = np.array([[12, 24, 36, 64], [30, 40, 54, 80]]) / [60, 80, 60, 80]

@@ -17,8 +17,8 @@ from examples_with_boxes import (
 )
 
 import keras_calib as kc
-from keras_calib.data.batches import labelling, pipelines
-from keras_calib.data.transforms.crops import Cropping
+from keras_calib.data import pipelines
+from keras_calib.data.crops import Cropping
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +30,10 @@ def pairs_of_squares():
 
 def soft_targets(batch, num_classes=CLASSES, **options):
     """What a pipeline makes of the parts of one batch."""
-    how = labelling.Labelling("soft", num_classes, None, None, 100, **options)
+    how = pipelines.Labelling("soft", num_classes, None, None, 100, **options)
     named = {"name": np.full(len(batch["label"]), "a"), **batch}
     rows = tf.data.Dataset.from_tensors(named)
-    return rows.map(lambda batch: labelling.labels_of(batch, how))
+    return rows.map(lambda batch: pipelines.labels_of(batch, how))
 
 
 @pytest.mark.slow
@@ -69,17 +69,17 @@ def test_batches_hold_the_share_that_one_crop_by_itself_has():
                 "name": str(k),
             }
         )
-    how = labelling.Labelling("pairs", CLASSES, "boxes", (0, 2), 100)
+    how = pipelines.Labelling("pairs", CLASSES, "boxes", (0, 2), 100)
     cropping = Cropping.random(16, (0.08, 1.0), (3 / 4, 4 / 3), flip=True)
 
     def crop(place, example):
         arguments = cropping, example, tf.stack([place, 1]), how
         # Through `augment`, shares are found one by one.
-        alone = labelling.to_batch(*arguments, augment=lambda example: example)
-        return labelling.to_batch(*arguments), alone
+        alone = pipelines.to_batch(*arguments, augment=lambda example: example)
+        return pipelines.to_batch(*arguments), alone
 
     (batches,) = make_examples(rows).repeat(2).enumerate().map(crop).batch(12)
-    pairs, alone = (labelling.labels_of(batch, how) for batch in batches)
+    pairs, alone = (pipelines.labels_of(batch, how) for batch in batches)
     np.testing.assert_allclose(pairs, alone, atol=1e-6)
     assert len(np.unique(pairs[:, 1])) > 8
 
@@ -153,7 +153,7 @@ def test_targets_are_the_same_where_keras_computes_with_something_else(
     }
     options = {"beta": 0.25, "floor": "uniform"}
     (expected,) = soft_targets(batch, **options)
-    monkeypatch.setattr(labelling.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(pipelines.backend, "backend", lambda: "jax")
     made = soft_targets(batch, **options)
     assert made.element_spec == tf.TensorSpec((4, CLASSES), "float32")
     np.testing.assert_allclose(next(iter(made)), expected, atol=1e-6)

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.backend import row_gradients
+from keras_calib.backend import gradients
 from keras_calib.backend.gradients import value_and_grad
 from keras_calib.backend.keras_internals import set_keras_mask
 
@@ -16,9 +16,9 @@ def narrow(monkeypatch):
     """A function after which 50 classes and 1000 logits are many."""
 
     def lower():
-        monkeypatch.setattr(row_gradients, "_WIDE", 50)
-        monkeypatch.setattr(row_gradients, "_MANY", 1000)
-        monkeypatch.setattr(row_gradients, "_OF_BLOCK", 300)
+        monkeypatch.setattr(gradients, "_WIDE", 50)
+        monkeypatch.setattr(gradients, "_MANY", 1000)
+        monkeypatch.setattr(gradients, "_OF_BLOCK", 300)
         if keras.backend.backend() == "jax":
             monkeypatch.setattr("jax.device_count", lambda: 1)
 
@@ -45,7 +45,7 @@ def test_blocks_change_neither_value_nor_gradient(name, narrow):
     logits = ops.convert_to_tensor(logits.astype("float32"))
     whole = value_and_grad(lambda z: loss(labels, z), logits)
     narrow()
-    assert row_gradients.is_wide(logits)
+    assert gradients.is_wide(logits)
     assert_same(value_and_grad(lambda z: loss(labels, z), logits), whole)
 
 
@@ -64,7 +64,7 @@ def test_masked_tokens_of_blocks_may_hold_anything(narrow):
     narrow()
     loss = kc.LabelSmoothing(from_logits=True, ignore_class=-1)
     ignored = np.where(masked, -1, labels)
-    assert row_gradients.is_wide(tokens)
+    assert gradients.is_wide(tokens)
     assert_same(
         value_and_grad(lambda z: loss(ignored, z), tokens), (value, expected)
     )
@@ -83,5 +83,5 @@ def test_spatial_shares_are_read_in_blocks_too(narrow):
     loss = kc.NACL(from_logits=True)
     whole = value_and_grad(lambda z: loss(labels, z), logits)
     narrow()
-    assert row_gradients.is_wide(logits)
+    assert gradients.is_wide(logits)
     assert_same(value_and_grad(lambda z: loss(labels, z), logits), whole)

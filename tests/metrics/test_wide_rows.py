@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.backend import row_gradients
+from keras_calib.backend import gradients
 from keras_calib.metrics.reading import read_batch
 
 
@@ -26,11 +26,11 @@ def test_blocks_of_rows_have_the_values_of_all(weighted, monkeypatch):
         metric.options,
     )
     whole = ops.convert_to_numpy(metric._limbs(batch))
-    monkeypatch.setattr(row_gradients, "_WIDE", 50)
-    monkeypatch.setattr(row_gradients, "_MANY", 1000)
+    monkeypatch.setattr(gradients, "_WIDE", 50)
+    monkeypatch.setattr(gradients, "_MANY", 1000)
     if keras.backend.backend() == "jax":
         monkeypatch.setattr("jax.device_count", lambda: 1)
-    assert row_gradients.is_wide(batch.outputs)
+    assert gradients.is_wide(batch.outputs)
     found = [metric._limbs(batch)]
     if keras.backend.backend() == "tensorflow" and weighted:
         import tensorflow as tf

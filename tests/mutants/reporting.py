@@ -69,7 +69,7 @@ MUTANTS = {
         "reporting/test_report.py::test_verdict_names_the_side",
     ),
     "sizes_of_arrays_are_believed": Mutant(
-        "backend/npz.py",
+        "backend/files.py",
         "size != entry.file_size - file.tell():",
         "size < 0:",
         "backend/test_npz.py::test_a_damaged_file_is_one_error_that_names_it",

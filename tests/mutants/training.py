@@ -4,13 +4,13 @@ from mutants.mutant import Mutant
 
 MUTANTS = {
     "schedule_starts_late": Mutant(
-        "training/scheduled_focal.py",
+        "training/focal.py",
         "for first, gamma in self.schedule if first <= epoch",
         "for first, gamma in self.schedule if first < max(epoch, 1)",
         "training/test_epochs.py::test_a_schedule_sets_the_gamma_of_each_epoch",
     ),
     "gammas_follow_one_way": Mutant(
-        "training/adafocal.py",
+        "training/focal.py",
         "np.where(positive, rate, -rate)",
         "np.where(positive, rate, rate)",
         "training/test_reference_values.py::"
@@ -37,21 +37,21 @@ MUTANTS = {
         "test_samples_of_weight_0_are_not_recorded_and_rank_nobody",
     ),
     "record_of_weight_0": Mutant(
-        "training/crl.py",
-        "weight_of_rows(sample_weight, logits) > 0, known)",
-        "weight_of_rows(sample_weight, logits) >= 0, known)",
+        "training/recording_model.py",
+        "ops.logical_and(weight > 0, known)",
+        "ops.logical_and(weight >= 0, known)",
         "training/test_records.py::"
         "test_samples_of_weight_0_are_not_recorded_and_rank_nobody",
     ),
     "index_of_the_count": Mutant(
-        "training/sample_record.py",
+        "training/recording_model.py",
         "narrowed_ids(given, num_samples)",
         "narrowed_ids(given, num_samples + 1)",
         "training/test_records.py::"
         "test_an_unknown_sample_is_refused_or_makes_the_loss_nan",
     ),
     "equal_numbers_add_up": Mutant(
-        "training/sample_record.py",
+        "training/recording_model.py",
         "chosen * change / ops.maximum(times, 1.0)",
         "chosen * change",
         "training/test_records.py::test_samples_that_come_twice_get_the_mean",
@@ -98,27 +98,27 @@ MUTANTS = {
         "training/test_fit.py::test_the_gradient_of_a_part_weighs_as_its_rows",
     ),
     "random_numbers_are_not_set": Mutant(
-        "training/checkpoint.py",
+        "training/backup.py",
         "    _set_random(state)\n",
         "",
         "training/test_backup_files.py::test_random_numbers_go_on",
     ),
     "backup_of_half_an_epoch": Mutant(
-        "training/resumable_backup.py",
+        "training/backup.py",
         "self._broken_off = callback_model(self).stop_training",
         "self._broken_off = False",
         "training/test_resume.py::"
         "test_an_epoch_that_was_broken_off_is_trained_again",
     ),
     "last_epoch_is_not_saved": Mutant(
-        "training/resumable_backup.py",
+        "training/backup.py",
         "% self.every == 0 or last or",
         "% self.every == 0 or",
         "training/test_resume.py::"
         "test_the_last_epoch_is_saved_whatever_the_interval",
     ),
     "renamed_variables_are_taken": Mutant(
-        "training/checkpoint.py",
+        "training/backup.py",
         "return name, array.shape, array.dtype.name",
         "return array.shape, array.dtype.name",
         "training/test_backup_files.py::test_a_forged_backup_changes_nothing",
@@ -138,8 +138,8 @@ MUTANTS = {
     ),
     "passes_share_a_mask": Mutant(
         "ensembles/dropout.py",
-        "masked(layers, (seed, i), per_sample)",
-        "masked(layers, (seed, 0), per_sample)",
+        "(seed, member), per_sample",
+        "(seed, 0), per_sample",
         "ensembles/test_dropout.py::"
         "test_masks_of_passes_layers_and_units_are_independent",
     ),
@@ -163,7 +163,7 @@ MUTANTS = {
         "backend/test_files.py::test_a_name_is_safe_before_what_it_names",
     ),
     "an_array_is_read_many_times": Mutant(
-        "backend/npz.py",
+        "backend/files.py",
         "        self._unread.remove(name)\n",
         "",
         "training/test_backup_files.py::test_a_forged_backup_changes_nothing",

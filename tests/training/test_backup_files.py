@@ -11,7 +11,7 @@ from cases import BACKEND, array
 from small_trainings import eager
 
 import keras_calib as kc
-from keras_calib.training.callback_state import state_names
+from keras_calib.training.backup import state_names
 
 
 def test_a_backup_of_another_optimizer_is_refused(tmp_path):

@@ -9,7 +9,7 @@ from small_trainings import EAGER, identity, loss_and_gradient
 
 import keras_calib as kc
 from keras_calib.formulas.bins import interpolated_bins
-from keras_calib.training.adafocal import next_gammas
+from keras_calib.training.focal import next_gammas
 
 pytestmark = pytest.mark.portable
 

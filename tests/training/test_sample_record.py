@@ -7,7 +7,7 @@ from cases import array
 from keras import backend, ops
 
 import keras_calib as kc
-from keras_calib.training.sample_record import add_at, read_at, set_at
+from keras_calib.training.recording_model import add_at, read_at, set_at
 
 on_tensorflow = pytest.mark.skipif(
     backend.backend() != "tensorflow", reason="tests tf.Variable"

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_calib.backend.row_gradients import add_by_rows, is_wide
+from keras_calib.backend.gradients import add_by_rows, is_wide
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.top_label import check_two_classes, hard_labels
 from keras_calib.numerics import exact_sums

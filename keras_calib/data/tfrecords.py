@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.examples import require, required
-from keras_calib.data.transforms.validity import Tally, check_policies, clean
+from keras_calib.data.boxes import selected
+from keras_calib.data.examples import require, required
+from keras_calib.data.validity import Tally, check_policies, clean
 from keras_calib.inputs.checks import check_integer
 
 __all__ = ["from_tfrecords"]
@@ -52,16 +52,10 @@ def from_tfrecords(
             is missing.
         first_label: Class id of the first class: 1 in ImageNet's files, where
             0 is the background.
-        mask_classes: Values of the mask that are objects; they are read as 1
-            and all others as 0. None takes all values but 0.
-        without_boxes: `"drop"` to leave out examples without a box, or
-            `"keep"` to give them objectness 1.
-        on_error: `"raise"` to stop at an error, or `"skip"` to leave out
-            examples with bad boxes, masks or labels or an unreadable image.
-            A record that cannot be parsed always raises.
-        tally: A `Tally` that counts these examples, or None.
-        input_context: A `tf.distribute.InputContext`; each worker reads its
-            share of the files.
+        mask_classes: As for `from_tfds`.
+        without_boxes, on_error, tally: As for `from_folder`. A record that
+            cannot be parsed always raises.
+        input_context: As for `from_tfds`.
         num_parallel_reads: Number of files read in turn. The order of the
             examples depends on it.
 

@@ -4,20 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import boxes_to_mask, selected
-from keras_calib.data.transforms.decoding import cut, decode
-from keras_calib.data.transforms.examples import (
+from keras_calib.data.boxes import boxes_to_mask, selected
+from keras_calib.data.examples import (
     check_parts,
+    cut,
+    decode,
     name_of,
     named_like,
     require,
     without,
 )
-from keras_calib.data.transforms.validity import (
-    has_objects,
-    read_parts,
-    required_boxes,
-)
+from keras_calib.data.validity import has_objects, read_parts, required_boxes
 
 __all__ = [
     "IMAGENET_MEAN",
@@ -112,8 +109,7 @@ def context_examples(
 
     Args:
         dataset: Examples with `boxes`, or else with `mask`.
-        fill: The pixel mean, per channel, in the unit of the images, as
-            `pixel_mean` computes it. Defaults to that of ImageNet.
+        fill: As for `object_examples`.
         classes: Values of the mask that are objects; None takes all but 0. All
             boxes are painted over, whatever their class.
 

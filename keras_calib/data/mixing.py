@@ -3,8 +3,8 @@
 from typing import Any
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.crops import check_seed, random_bits
-from keras_calib.data.transforms.examples import require
+from keras_calib.data.crops import check_seed, random_bits
+from keras_calib.data.examples import require
 from keras_calib.inputs.checks import check_above, check_at_least, check_share
 
 __all__ = ["color_jitter", "cutmix", "mixup", "ricap"]
@@ -130,20 +130,17 @@ def cutmix(
 ) -> tuple[Any, Any]:
     """Replaces a rectangle of each image by that of another image.
 
-    Use it as augmentation, as `mix` of `training_pipeline` or in `augment` of
-    `array_pipeline`. The rectangle has the share 1 - lam of the area, with lam
-    from Beta(alpha, alpha), and is clipped at the border. Place and size are
-    drawn once per batch. Targets are mixed by the replaced area.
+    Use it as `mixup`. The rectangle has the share 1 - lam of the area, with
+    lam from Beta(alpha, alpha), and is clipped at the border. Place and size
+    are drawn once per batch. Targets are mixed by the replaced area.
 
     Args:
-        images: Shape `(batch, height, width, channels)`.
-        targets: Soft or one-hot labels `(batch, num_classes)`.
-        seed: Two integers, or an integer tensor `(2,)`.
+        images, targets, seed: As for `mixup`.
         alpha: Both parameters of the Beta distribution, > 0.
         probability: Probability of mixing a batch at all, in [0, 1].
 
     Returns:
-        `(images, targets)`: images float32, targets lam t_a + (1 - lam) t_b.
+        `(images, targets)`, as `mixup` returns them.
 
     Raises:
         ValueError: If a number is out of range, or targets are class ids.
@@ -188,14 +185,11 @@ def ricap(
 ) -> tuple[Any, Any]:
     """Patches crops of four images together into one.
 
-    Use it as augmentation, as `mix` of `training_pipeline` or in `augment` of
-    `array_pipeline`. The point where the crops meet is drawn from
-    Beta(beta, beta) for height and width, once per batch.
+    Use it as `mixup`. The point where the crops meet is drawn from Beta(beta,
+    beta) for height and width, once per batch.
 
     Args:
-        images: Shape `(batch, height, width, channels)`.
-        targets: Soft or one-hot labels `(batch, num_classes)`.
-        seed: Two integers, or an integer tensor `(2,)`.
+        images, targets, seed: As for `mixup`.
         beta: Both parameters of the Beta distribution, > 0.
 
     Returns:

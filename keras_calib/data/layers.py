@@ -6,18 +6,16 @@ from typing import Any
 import keras
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import (
+from keras_calib.data.boxes import (
     boxes_to_mask,
-    resize_boxes,
-    selected,
-)
-from keras_calib.data.transforms.covered_share import (
     check_mask_classes,
     known_boxes,
     object_source,
     objectness_from_mask,
+    resize_boxes,
+    selected,
 )
-from keras_calib.data.transforms.examples import require, without
+from keras_calib.data.examples import require, without
 
 __all__ = ["apply_layers"]
 
@@ -50,9 +48,7 @@ def apply_layers(
         moves: Whether the layers move objects. If not (colours, noise,
             rescaling), only the image goes through them, and any layer will
             do.
-        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
-            boxes, or without boxes the mask.
-        classes: Ids of the classes that count as objects; None for all.
+        objects, classes: As for `random_resized_crop`.
 
     Returns:
         The example with `image`, `mask` (where an object is, 1 or the largest

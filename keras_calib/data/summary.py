@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import NO_BOX
-from keras_calib.data.transforms.covered_share import (
+from keras_calib.data.boxes import (
+    NO_BOX,
     covered_share,
     known_boxes,
     object_source,
     objectness_from_mask,
 )
-from keras_calib.data.transforms.examples import read_spec, require
-from keras_calib.data.transforms.validity import bad_boxes, read_parts
+from keras_calib.data.examples import read_spec, require
+from keras_calib.data.validity import bad_boxes, read_parts
 
 __all__ = ["DatasetSummary", "describe"]
 
@@ -81,9 +81,7 @@ def describe(
         dataset: Examples as `random_resized_crop` takes them.
         class_names: Names of the classes. None takes the `class_names` of the
             data set, and ids if it has none.
-        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
-            boxes, or without boxes the mask.
-        classes: Ids of the classes that count as objects; None for all.
+        objects, classes: As for `random_resized_crop`.
 
     Returns:
         The printed numbers, a `DatasetSummary`.

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import NO_BOX, as_boxes, selected
-from keras_calib.data.transforms.decoding import decoded
-from keras_calib.data.transforms.examples import (
+from keras_calib.data.boxes import NO_BOX, as_boxes, selected
+from keras_calib.data.examples import (
     as_text,
+    decoded,
     name_of,
     named_like,
     require,

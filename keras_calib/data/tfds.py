@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.optional import tensorflow_datasets as tfds
-from keras_calib.data.sources.voc_xml import NO_FILE, read_annotations
-from keras_calib.data.transforms.boxes import selected
-from keras_calib.data.transforms.examples import require, without
-from keras_calib.data.transforms.validity import Tally, check_policies, clean
+from keras_calib.data.boxes import selected
+from keras_calib.data.examples import require, without
+from keras_calib.data.folders import NO_FILE, read_annotations
+from keras_calib.data.validity import Tally, check_policies, clean
 from keras_calib.inputs.checks import check_in
 
 __all__ = ["from_tfds"]
@@ -73,11 +73,7 @@ def from_tfds(
         annotations: Folder of one Pascal VOC file per image with its boxes,
             as ImageNet's are: `n01440764/n01440764_18.xml`. Images are
             matched by the name of their file, classes by their names.
-        without_boxes: `"drop"` to leave out examples without a box, or
-            `"keep"` to give them objectness 1.
-        on_error: `"raise"` to stop at an error, or `"skip"` to leave out
-            examples with bad boxes, masks or labels or an unreadable image.
-        tally: A `Tally` that counts these examples, or None.
+        without_boxes, on_error, tally: As for `from_folder`.
         input_context: A `tf.distribute.InputContext`; each worker reads its
             share of the files.
 
@@ -268,10 +264,12 @@ def _annotated(
         annotations=str(folder),
         twice=twice[:9],
     )
-    read = read_annotations(paths, names, on_error=on_error, tally=tally)
+    rows, names, at = read_annotations(
+        paths, names, on_error=on_error, tally=tally
+    )
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(
-            [path.stem for path in read.rows], [*read.rows.values()]
+            [path.stem for path in rows], [*rows.values()]
         ),
         default_value=NO_FILE,
     )
@@ -282,5 +280,5 @@ def _annotated(
 
     # Invalid files have a negative row and are counted already.
     found = dataset.map(find).filter(lambda e: e["row"] >= 0)
-    boxed = found.map(lambda e: {**without(e, "row"), **read.at(e["row"])})
-    return boxed, read.class_names
+    boxed = found.map(lambda e: {**without(e, "row"), **at(e["row"])})
+    return boxed, names

@@ -7,21 +7,16 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import clip_boxes
-from keras_calib.data.transforms.examples import (
+from keras_calib.data.boxes import clip_boxes
+from keras_calib.data.examples import (
     check_parts,
     name_of,
     named_like,
     require,
     required,
 )
-from keras_calib.data.transforms.painting import with_objects
-from keras_calib.data.transforms.validity import (
-    Tally,
-    clean,
-    read_parts,
-    required_boxes,
-)
+from keras_calib.data.painting import with_objects
+from keras_calib.data.validity import Tally, clean, read_parts, required_boxes
 from keras_calib.inputs.checks import check_in, check_integer
 
 __all__ = [

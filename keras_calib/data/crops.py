@@ -1,14 +1,4 @@
-"""One crop, resize and flip for image, boxes and mask alike.
-
-An example is a dict:
-
-- `image`: the bytes of a JPEG (any other image file works, slower), a string
-  scalar, or pixels `(height, width, channels)` in [0, 255];
-- `boxes`: `(n, 4)`, `[ymin, xmin, ymax, xmax]` as shares of the image, with
-  `box_labels` `(n,)` where objects of several classes are marked;
-- `mask`: `(height, width, 1)` of integers, instead of boxes or beside them;
-- `label`: the class id; `name`: a string, for errors; anything else is kept.
-"""
+"""One crop, resize and flip for image, boxes and mask alike."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,30 +7,25 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.data.transforms.boxes import (
+from keras_calib.data.boxes import (
+    covered_share,
     crop_boxes,
     flip_boxes,
-    resize_boxes,
-)
-from keras_calib.data.transforms.covered_share import (
-    covered_share,
     known_boxes,
     object_source,
     objectness_from_mask,
+    resize_boxes,
 )
-from keras_calib.data.transforms.decoding import cut, read_window
-from keras_calib.data.transforms.examples import (
+from keras_calib.data.examples import (
+    cut,
     name_of,
+    read_window,
     require,
     required,
     without,
 )
-from keras_calib.data.transforms.painting import paint
-from keras_calib.data.transforms.validity import (
-    read_parts,
-    required_boxes,
-    same_shape,
-)
+from keras_calib.data.painting import paint
+from keras_calib.data.validity import read_parts, required_boxes, same_shape
 from keras_calib.inputs.checks import (
     check_above,
     check_at_least,
@@ -101,8 +86,8 @@ def random_resized_crop(
             in the mask; None for all boxes, and all values but 0.
         objects: `"boxes"` or `"mask"`, the source of objectness; None takes
             boxes, or without boxes the mask.
-        interpolation: A method of `tf.image.resize`; masks take the nearest
-            pixel.
+        interpolation: A method of `tf.image.resize`; `"bicubic"` can overshoot
+            the range of the pixels. Masks take the nearest pixel.
         antialias: Whether to filter before an image is shrunk.
 
     Returns:
@@ -133,8 +118,8 @@ def random_resized_crop(
         Deeper with Convolutions, CVPR 2015, section 6,
         https://arxiv.org/abs/1409.4842
     """
-    options = {"interpolation": interpolation, "antialias": antialias}
-    cropping = Cropping.random(size, scale, ratio, flip=flip, **options)
+    resizing = {"interpolation": interpolation, "antialias": antialias}
+    cropping = Cropping.random(size, scale, ratio, flip=flip, **resizing)
     return cropping.complete(example, check_seed(seed), classes, objects)
 
 
@@ -154,22 +139,16 @@ def center_crop(
     calls it.
 
     Args:
-        example: A dict as `random_resized_crop` takes it.
-        size: Height and width of the result, or one number for both.
+        example, size: As for `random_resized_crop`.
         fraction: Share of the shorter side of the image to keep.
-        classes: Ids of the classes that count as objects; None for all.
-        objects: `"boxes"` or `"mask"`, the source of objectness; None takes
-            boxes, or without boxes the mask.
-        interpolation: A method of `tf.image.resize`; masks take the nearest
-            pixel.
-        antialias: Whether to filter before an image is shrunk.
+        classes, objects, interpolation, antialias: As for
+            `random_resized_crop`.
 
     Returns:
         The example with the parts that `random_resized_crop` returns.
 
     Raises:
-        ValueError: If an argument or the example is invalid, as for
-            `random_resized_crop`.
+        ValueError: As for `random_resized_crop`.
 
     Example:
 
@@ -183,8 +162,8 @@ def center_crop(
         He et al., Deep Residual Learning for Image Recognition, CVPR 2016,
         section 4.1, https://arxiv.org/abs/1512.03385
     """
-    options = {"interpolation": interpolation, "antialias": antialias}
-    cropping = Cropping.center(size, fraction, **options)
+    resizing = {"interpolation": interpolation, "antialias": antialias}
+    cropping = Cropping.center(size, fraction, **resizing)
     return cropping.complete(example, None, classes, objects)
 
 
