@@ -156,9 +156,7 @@ REPEATS: dict[str, dict[str, list[str]]] = {
         "test_layers_take_probabilities_and_warn_of_them_as_logits": ["1"],
     },
     "selection/test_group_thresholds.py": {
-        "test_the_guarantee_holds_for_all_groups_at_once": [
-            "11-1-ltt",
-        ],
+        "test_the_guarantee_holds_for_all_groups_at_once": ["11-1"],
     },
     "selection/test_planning.py": {
         "test_the_power_is_the_frequency_of_certificates": ["0"],
