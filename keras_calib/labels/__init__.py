@@ -9,8 +9,7 @@ Floor: above `selection`; nothing for classes imports it.
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.loss import MultiLabelLoss
 from keras_calib.labels.metric import MultiLabelMetric
-from keras_calib.labels.selector import MultiLabelSelector
-from keras_calib.labels.wrapping import MultiLabel
+from keras_calib.labels.selector import MultiLabel, MultiLabelSelector
 
 __all__ = [
     "MultiLabel",

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.traced import note_graph
+from keras_calib.calibrators import Calibrator
 from keras_calib.inputs.checks import check_flag, check_in
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.values import in_unit_interval
@@ -22,6 +23,8 @@ from keras_calib.labels.columns import (
     label_logits,
     read_columns,
 )
+from keras_calib.labels.loss import MultiLabelLoss
+from keras_calib.labels.metric import MultiLabelMetric
 from keras_calib.labels.thresholds import (
     ShareTarget,
     ladders_of_labels,
@@ -29,6 +32,8 @@ from keras_calib.labels.thresholds import (
     split_rows,
     weighted,
 )
+from keras_calib.losses import PerSampleLoss
+from keras_calib.metrics import StreamingMetric
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.classifier import SelectiveClassifier
 from keras_calib.selection.ladder import (
@@ -41,7 +46,7 @@ from keras_calib.selection.selector import Selector
 from keras_calib.selection.thresholds import ErrorTarget
 from keras_calib.selection.tuning import check_nothing_to_tune
 
-__all__ = ["MultiLabelSelector", "selector_of"]
+__all__ = ["MultiLabel", "MultiLabelSelector", "selector_of"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -365,3 +370,62 @@ def _check_usable(columns: LabelColumns) -> None:
             "`labels` must be 0 or 1, as an answer is right or wrong",
             soft=int(soft.sum()),
         )
+
+
+# Kinds, their wrappers, and what makes them; the first that fits is taken.
+_WRAPPERS: tuple[tuple[type, type, Any], ...] = (
+    (PerSampleLoss, MultiLabelLoss, MultiLabelLoss),
+    (StreamingMetric, MultiLabelMetric, MultiLabelMetric),
+    (Calibrator, MultiLabelCalibrator, MultiLabelCalibrator),
+    (SelectiveClassifier, MultiLabelSelector, selector_of),
+)
+
+
+def MultiLabel(part: Any, **options: Any) -> Any:  # noqa: N802  # a class to users
+    """A part of keras_calib for two classes, wrapped for several labels.
+
+    Use it for models with several yes-or-no outputs `(batch, labels)`: pass a
+    metric, a loss, a calibrator or a selector made for one such output.
+
+    Label k is the two-class problem of column k: targets `(batch, labels)` are
+    0 or 1, and outputs are probabilities or logits of 1. Class ids of one
+    label among many need no wrapper.
+
+    Args:
+        part: A metric, a loss, a calibrator or an unfitted
+            `SelectiveClassifier` of keras_calib.
+        **options: Arguments of the wrapper.
+
+    Returns:
+        A `MultiLabelMetric` of a metric, a `MultiLabelLoss` of a loss, a
+        `MultiLabelCalibrator` of a calibrator, or a `MultiLabelSelector` of a
+        `SelectiveClassifier`, whose calibrator is then one of several labels.
+
+    Raises:
+        TypeError: If there is no wrapper for this part, or if an option is not
+            an argument of the wrapper.
+        ValueError: If a `SelectiveClassifier` is fitted, or has costs or
+            another score than the default.
+
+    Example:
+
+    >>> from keras_calib import ECE
+    >>> metric = MultiLabel(ECE(num_bins=10), num_labels=2)
+    >>> metric.update_state([[1, 0], [1, 1]], [[0.8, 0.4], [0.9, 0.7]])
+    >>> round(float(metric.result()), 4)
+    0.25
+
+    Reference:
+        Read et al., Classifier Chains for Multi-label Classification, Machine
+        Learning 2011, https://doi.org/10.1007/s10994-011-5256-5, who
+        call this the binary relevance method
+    """
+    for kind, _, make in _WRAPPERS:
+        if isinstance(part, kind):
+            return make(part, **options)
+    names = [wrapper.__name__ for _, wrapper, _ in _WRAPPERS]
+    raise type_error(
+        "`part` must be a part of keras_calib that has a wrapper for several "
+        f"labels ({', '.join(names)})",
+        type=type(part).__name__,
+    )

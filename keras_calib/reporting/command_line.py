@@ -22,7 +22,7 @@ __all__ = ["COMMANDS", "command_of", "main"]
 # Commands, and what the help says of each.
 COMMANDS = {
     "monitor": "alarms for a model in use, from its log",
-    "plan": "how many labels a guarantee or an interval takes",
+    "plan": "how many labels a guarantee takes",
     "report": "an HTML report from files of predictions",
     "threshold": "a threshold for answers, from a log with labels",
     "verify": "check the certificate of an exported model",

@@ -1,6 +1,6 @@
 """Make a report of models or of predictions: from data to the page."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from keras_calib.functional.groups import groupings
 from keras_calib.inputs.checks import check_flag, check_rank
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.weights import read_masked
-from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.predictions.batches import (
     Examples,
     Predictor,
@@ -22,7 +22,6 @@ from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
 from keras_calib.predictions.row_order import Told, told_by_batches
 from keras_calib.reporting.attributes import with_groups
-from keras_calib.reporting.blocks import merged
 from keras_calib.reporting.evaluation import ModelEvaluation
 from keras_calib.reporting.html import Report, page_of, template
 from keras_calib.reporting.label_report import (
@@ -38,6 +37,7 @@ from keras_calib.reporting.model_parts import (
 
 __all__ = [
     "BLOCK",
+    "merged",
     "report",
     "report_of_batches",
     "report_of_predictions",
@@ -392,3 +392,56 @@ def _of_labels(options: ReadOptions, votes: Any) -> ReadOptions:
     options = options._replace(labels="votes" if votes else "classes")
     check_reading(-1, options.ignore_class, options.from_logits, options.labels)
     return options
+
+
+# A block is full with so many outputs, or bytes of inputs to show: beyond,
+# the work of a block is much more than what each costs.
+_OUTPUTS = 2**16
+_BYTES = 2**24
+
+
+def merged(batches: Iterable[tuple]) -> Iterator[tuple]:
+    """Batches of `report_of_batches`, small ones of equal form joined."""
+    waiting: list[tuple] = []
+    for labels, outputs, weight, inputs in batches:
+        batch = (
+            to_numpy(labels),
+            [to_numpy(each) for each in outputs],
+            None if weight is None else to_numpy(weight),
+            None if inputs is None else to_numpy(inputs),
+        )
+        if waiting and _form(batch) != _form(waiting[0]):
+            yield _joined(waiting)
+            waiting = []
+        waiting.append(batch)
+        if sum(map(_fullness, waiting)) >= 1.0:
+            yield _joined(waiting)
+            waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _form(batch: tuple) -> list[Any]:
+    """Shape of a sample and type of each part; None of a part that lacks."""
+    labels, outputs, weight, inputs = batch
+    return [
+        None if part is None else (part.shape[1:], part.dtype)
+        for part in (labels, *outputs, weight, inputs)
+    ]
+
+
+def _fullness(batch: tuple) -> float:
+    _, outputs, _, inputs = batch
+    num_outputs = max(each.size for each in outputs)
+    num_bytes = 0 if inputs is None else inputs.nbytes
+    return max(num_outputs / _OUTPUTS, num_bytes / _BYTES)
+
+
+def _joined(batches: list[tuple]) -> tuple:
+    labels, outputs, weight, inputs = zip(*batches, strict=True)
+    return (
+        np.concatenate(labels),
+        [np.concatenate(each) for each in zip(*outputs, strict=True)],
+        None if weight[0] is None else np.concatenate(weight),
+        None if inputs[0] is None else np.concatenate(inputs),
+    )

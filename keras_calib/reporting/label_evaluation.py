@@ -6,31 +6,170 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_calib.formulas.binned_errors import calibration_error
+from keras_calib.formulas.binned_intervals import error_interval
+from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import clopper_pearson
+from keras_calib.formulas.risk_coverage import failure_auroc_of_groups
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.readers import nothing_counts
 from keras_calib.labels.columns import LabelColumns, label_logits, read_columns
-from keras_calib.labels.metric import MultiLabelMetric
+from keras_calib.labels.metric import MultiLabelMetric, pooled
 from keras_calib.metrics import CalibrationMetrics
+from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.mean_gap import MeanGap, mean_gap
+from keras_calib.metrics.proper import brier_of_records, nll_of_records
+from keras_calib.metrics.states.composite import CompositeSummary, Readings
+from keras_calib.metrics.states.histogram import HistogramSummary
+from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics.arrays import safe_divide, to_numpy
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.reporting.evaluation import with_intervals
-from keras_calib.reporting.label_sums import (
-    LabelFacts,
-    LabelSums,
-    base_rate_scores,
-)
 from keras_calib.reporting.label_verdict import (
     about_label_selection,
     label_verdict,
     side_of,
 )
 
-__all__ = ["LabelEvaluation", "LabelMistake"]
+__all__ = [
+    "LabelEvaluation",
+    "LabelFacts",
+    "LabelMistake",
+    "LabelSums",
+    "base_rate_scores",
+]
 
+# Bins of the fine histogram of each label. 200 labels take 20 MB.
+_RESOLUTION = 2048
 # The values of a stage, over labels and over entries.
 _VALUES = ("probability", "prevalence", "ece", "nll", "brier", "auroc")
 _EXAMPLE_METRICS = ("accuracy", "mean_confidence", "ece")
+
+
+class LabelFacts(NamedTuple):
+    """What is known of a label, or of all together.
+
+    Attributes:
+        mass: Weight of the examples where the label is known.
+        positives: Weight of those that have it.
+        probability: Mean probability of the label.
+        prevalence: Share of the examples that have it.
+        ece: Error over bins of equal width of the probability.
+        nll: Log loss, in nats.
+        brier: Squared error, summed over yes and no.
+        auroc: P(an example with the label has the higher probability), NaN
+            without both outcomes.
+        bins: Sums of the bins.
+    """
+
+    mass: float
+    positives: float
+    probability: float
+    prevalence: float
+    ece: float
+    nll: float
+    brier: float
+    auroc: float
+    bins: BinSums
+
+
+class LabelSums:
+    """Sums of each label of one stage, in memory that does not grow.
+
+    Args:
+        num_bins: Number of bins of the calibration errors.
+        from_logits: Whether outputs are logits.
+    """
+
+    def __init__(self, num_bins: int, from_logits: bool):
+        self._metric = MultiLabelMetric(
+            _LabelTable(num_bins, from_logits=from_logits)
+        )
+        self._limbs: Any = None
+
+    def add(self, labels: Any, outputs: Any, weight: Any) -> None:
+        """Adds labels, outputs and weights `(n, labels)`, or None of them."""
+        self._metric.update_state(labels, outputs, weight)
+        self._limbs = None
+
+    def facts(self, label: int | None = None) -> LabelFacts:
+        """The facts of a label, or of all entries together."""
+        readings = self._readings(label)
+        cells, bins = readings.cells, readings.bins
+        mass, wrong = float(cells.mass.sum()), float(cells.wrong.sum())
+        probability = safe_divide(float(cells.confidence.sum()), mass)
+        positives = mass - wrong
+        auroc = np.nan
+        if wrong > 0 and positives > 0:
+            auroc = float(failure_auroc_of_groups(readings.groups))
+        return LabelFacts(
+            mass=mass,
+            positives=positives,
+            probability=float(probability),
+            prevalence=float(safe_divide(positives, mass)),
+            ece=float(calibration_error(bins)),
+            nll=float(readings.moments(0).mean),
+            brier=float(readings.moments(1).mean),
+            auroc=auroc,
+            bins=bins,
+        )
+
+    def gap(self, label: int, level: float) -> MeanGap:
+        """Mean probability less prevalence, with its interval."""
+        readings = self._readings(label)
+        cells = readings.cells
+        return mean_gap(
+            cells.mass,
+            cells.wrong,
+            1.0 - safe_divide(cells.confidence, cells.mass),
+            weight_ratio=float(readings.weight_ratio) or 1.0,
+            level=level,
+        )
+
+    def ece_interval(self, label: int, level: float) -> tuple[float, float]:
+        """Interval of the calibration error of a label."""
+        low, high = error_interval(self._readings(label).bins, level=level)
+        return float(low), float(high)
+
+    def _readings(self, label: int | None) -> Readings:
+        if self._limbs is None:
+            sums = self._metric.state_dict()["sums"]
+            limbs, _, _, self._odd = self._metric.summary.split(sums)
+            self._limbs = limbs
+        summary = self._metric.metric.summary
+        if label is None:
+            whole = not self._odd.any()
+            return Readings(summary, pooled(self._limbs), whole)
+        return Readings(
+            summary, self._limbs[:, label], bool(self._odd[label] == 0)
+        )
+
+
+def base_rate_scores(prevalence: Any) -> tuple[Any, Any]:
+    """NLL and Brier score of who always states the prevalence."""
+    p = np.asarray(prevalence, "float64")
+    inside = np.clip(p, 1e-300, 1.0 - 1e-16)
+    entropy = -p * np.log(inside) - (1.0 - p) * np.log1p(-inside)
+    return np.maximum(entropy, 0.0), 2.0 * p * (1.0 - p)
+
+
+class _LabelTable(StreamingMetric):
+    """The state of one label: a histogram of its probability, and losses."""
+
+    def __init__(
+        self, num_bins: int = 15, *, name: str = "label", **kwargs: Any
+    ):
+        losses = nll_of_records(None), brier_of_records
+        summary = CompositeSummary(
+            histogram=HistogramSummary(_RESOLUTION, num_bins, mode="binary"),
+            losses=MomentSummary(*losses, needs_rows=True),
+        )
+        summary.needs_rows = True
+        super().__init__(summary, name=name, **kwargs)
+        self._keep(num_bins=num_bins)
+
+    def _value(self, readings):
+        return calibration_error(readings.bins)
 
 
 class LabelMistake(NamedTuple):

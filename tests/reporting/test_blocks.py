@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_calib.reporting.blocks import merged
+from keras_calib.reporting.entry_points import merged
 
 
 def batch(count, shape=(3,), weight=True, inputs=(2,)):

@@ -65,7 +65,6 @@ OUTSIDE_OF_WINGS = {
     "reporting/label_evaluation.py",
     "reporting/label_page.py",
     "reporting/label_report.py",
-    "reporting/label_sums.py",
     "reporting/label_verdict.py",
 }
 # What users import from.
