@@ -69,10 +69,10 @@ class Choice:
             nothing, for a group where no threshold reaches the target. The
             default score of `SelectiveClassifier` is in log-odds,
             log(p / (1 - p)) of the confidence p.
-        coverage: Accepted share of the data; of those that are tested for the
-            target prior, by weight.
-        risk: Share of errors among the accepted data, by the same weight; for
-            shares of labels and for boxes, the mean loss.
+        coverage: Accepted share of the data. With a target prior samples weigh
+            as their class does there.
+        risk: Share of errors among the accepted data, with the same weights.
+            For boxes it is 1 - precision.
         num_samples: Number of samples, of examples or of images.
         limit: With probability 1 - `delta`, what the true risks do not
             exceed, or with costs the mean cost. None without a guarantee.

@@ -23,8 +23,9 @@ VAGUE_NAMES = {"common", "helpers", "misc", "tools", "util", "utils"}
 WORKING_PAPERS = re.compile(
     "|".join(
         (
-            r"\b(HOUSE|LAYOUT|METHODS|OPERATIONS|PEERS|PERFORMANCE|PLATFORM"
-            r"|POSTHOC|PROSE|REVIEW|SCORE_HISTOGRAM|STYLE)" + r"\.md",
+            r"\b(API|EVIDENCE|HOUSE|LAYOUT|METHODS|OPERATIONS|PEERS|PERFORMANCE"
+            r"|PLATFORM|POSTHOC|PROSE|REBUILD|REVIEW|SCORE_HISTOGRAM|STYLE)"
+            + r"\.md",
             r"\." + r"library\b",
             r"(?<!\w)/wo" + r"rk/[\w.]",
         )
