@@ -90,7 +90,9 @@ def loss_table(text, rounds):
     shape = sizes(text)
     float32, one_hot, _ = inputs(shape, "one-hot")
     chosen = {
-        k: v for k, v in losses("one-hot").items() if k in (_BASE, *_FLAGS.only)
+        k: v
+        for k, v in losses("one-hot", shape).items()
+        if k in (_BASE, *_FLAGS.only)
     }
     titles, rows = ["loss"], {}
     for dtype in _DTYPES:
@@ -162,10 +164,13 @@ def train_step(model, loss, used, data):
     """A compiled step on images that stay on the device."""
     optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
     model.compile(optimizer, loss, metrics=used)
-    # As `fit` does before its first step: metrics have no public `build`.
-    model._symbolic_build(data_batch=data)
+    # Metrics have no public `build`: one row makes their variables.
+    model.test_on_batch(*(part[:1] for part in data))
+    model.reset_metrics()
+    optimizer.build(model.trainable_variables)
+    # Copies: the next step's one row donates what the model holds.
     state = tuple(
-        [v.value for v in variables]
+        [ops.copy(v.value) for v in variables]
         for variables in (
             model.trainable_variables,
             model.non_trainable_variables,

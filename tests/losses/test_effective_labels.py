@@ -4,34 +4,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from cases import HAS_FLOAT64, LOSSES, array, one_hot, sample, softmax
+from cases import HAS_FLOAT64, LOSSES, one_hot, sample, softmax
+from effective import close, cross_entropy, effective, total
 from loss_batches import CASES
 
 import keras_calib as kc
-
-# JAX computes in 32 bits.
-DTYPE, TOLERANCE = ("float64", 1e-10) if HAS_FLOAT64 else ("float32", 2e-5)
-cross_entropy = partial(kc.label_smoothing, alpha=0.0)
-
-
-def close(got, expected, tolerance=TOLERANCE):
-    np.testing.assert_allclose(array(got), expected, rtol=0, atol=tolerance)
-
-
-def effective(loss, labels, logits):
-    """As NumPy; float64 wherever the backend has it."""
-    logits = np.asarray(logits, DTYPE)
-    return [array(x) for x in kc.effective_labels(loss, labels, logits)]
-
-
-def same(got, expected, tolerance=TOLERANCE):
-    for one, other in zip(got, expected, strict=True):
-        close(one, other, tolerance)
-
-
-def total(x):
-    return np.sum(x, axis=-1, keepdims=True)
-
 
 # Closed forms of q: one-hot labels y, logits z, probabilities p, 5 classes.
 

@@ -5,36 +5,13 @@ from functools import partial
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND, HAS_FLOAT64, array, one_hot, sample, softmax
+from cases import BACKEND, array, one_hot, sample, softmax
+from effective import DTYPE, TOLERANCE, close, cross_entropy, effective, same
 from keras import ops
 from loss_batches import CASES, HERE, REPRESENTATIVES, compiled
 
 import keras_calib as kc
 from keras_calib.backend.keras_internals import set_keras_mask
-
-# JAX computes in 32 bits.
-DTYPE, TOLERANCE = ("float64", 1e-10) if HAS_FLOAT64 else ("float32", 2e-5)
-cross_entropy = partial(kc.label_smoothing, alpha=0.0)
-
-
-def close(got, expected, tolerance=TOLERANCE):
-    np.testing.assert_allclose(array(got), expected, rtol=0, atol=tolerance)
-
-
-def effective(loss, labels, logits):
-    """As NumPy; float64 wherever the backend has it."""
-    logits = np.asarray(logits, DTYPE)
-    return [array(x) for x in kc.effective_labels(loss, labels, logits)]
-
-
-def same(got, expected, tolerance=TOLERANCE):
-    for one, other in zip(got, expected, strict=True):
-        close(one, other, tolerance)
-
-
-def total(x):
-    return np.sum(x, axis=-1, keepdims=True)
-
 
 # Forms of losses, labels and logits.
 
