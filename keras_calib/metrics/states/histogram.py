@@ -19,6 +19,7 @@ from scipy.special import expit
 from keras_calib.formulas.bins import CLOSED, BinSums, VoteBinSums, bin_index
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.checks import MODES, check_in, check_integer
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.metrics.states.records import (
     by_column,
     second_class,
@@ -36,7 +37,7 @@ from keras_calib.numerics.arrays import (
     safe_divide,
     sum_slices,
 )
-from keras_calib.numerics.softmax import Top1, log_odds_of, sigmoid
+from keras_calib.numerics.softmax import log_odds_of, sigmoid
 
 __all__ = ["Cells", "HistogramSummary", "LOG_ODDS", "ScoreMap", "UNBOUNDED"]
 
@@ -178,7 +179,7 @@ class HistogramSummary:
 
     takes_columns = True
 
-    def update(self, records: Top1, columns: int | None = None) -> Any:
+    def update(self, records: Outcomes, columns: int | None = None) -> Any:
         """Limbs of one batch, by cell, for correct and wrong predictions.
 
         Entries of columns give limbs `(3, columns, ...)`.
@@ -221,7 +222,7 @@ class HistogramSummary:
             sums = self._sums_of_votes(records, offset, cell, columns)
             return xp.concatenate([*sums[:-1], squares, sums[-1]], axis=-1)
         num_keys = 2 * self.num_cells
-        keys = cell + self.num_cells * (1 - records.correct)
+        keys = cell + self.num_cells * records.loss
         keys = xp.where(records.mask, keys, xp.full_like(keys, num_keys))
         keys, offset = by_column(keys, columns), by_column(offset, columns)
         mass, offsets = sums_by_key(
@@ -230,7 +231,7 @@ class HistogramSummary:
         return xp.concatenate([mass, offsets, squares], axis=-1)
 
     def _sums_of_votes(
-        self, records: Top1, offset: Any, cell: Any, columns: int | None
+        self, records: Outcomes, offset: Any, cell: Any, columns: int | None
     ) -> list:
         """Limbs in the order of `shape`, but for the squared weights."""
         xp, size = array_namespace(offset), self.num_cells
