@@ -115,9 +115,11 @@ class ColumnSummary(_Wrapped):
         labels = on_host(labels) if xp is np else labels
         if len(labels.shape) > 1:
             labels = labels[..., 1] > labels[..., 0]
-        mask, labels, weight = (
-            by_column(x, self.num_labels)
-            for x in (records.mask, cast(labels, "int32"), records.weight)
+        mask, labels, weight = by_column(
+            self.num_labels,
+            records.mask,
+            cast(labels, "int32"),
+            records.weight,
         )
         present = cast(mask, "int32")
         odd = xp.zeros_like(xp.sum(present, axis=-1))

@@ -29,10 +29,10 @@ from keras_calib.metrics.states.records import (
 )
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import (
-    HostMath,
     array_namespace,
     at_least,
     cast,
+    host_math,
     on_host,
     safe_divide,
     sum_slices,
@@ -185,13 +185,14 @@ class HistogramSummary:
         Entries of columns give limbs `(3, columns, ...)`.
         """
         xp = array_namespace(records.mask)
-        math = HostMath() if xp is np else ops
+        math = host_math() if xp is np else ops
         if self.is_binary:
             records = second_class(records)
-        score = records.score if self.score is None else self.score(records)
-        if score is None:
+        if self.score is not None:
+            score = self.score(records)
+            score = on_host(score) if xp is np else score
+        elif (score := records.score) is None:
             score = log_odds_of(records.confidence, math)
-        score = on_host(score) if xp is np else score
         score = xp.where(records.mask, score, xp.zeros_like(score))
         position = self._map.position(score, self.resolution, math)
         floor = xp.floor(position)
@@ -215,8 +216,9 @@ class HistogramSummary:
                 cell = xp.maximum(cell, first)
         outside = xp.full_like(cell, self.num_bins)
         calibration_bin = xp.where(records.mask, calibration_bin, outside)
-        weight = by_column(records.weight, columns)
-        calibration_bin = by_column(calibration_bin, columns)
+        weight, calibration_bin = by_column(
+            columns, records.weight, calibration_bin
+        )
         squares = squares_by_key(weight, calibration_bin, self.num_bins)
         if self.votes:
             sums = self._sums_of_votes(records, offset, cell, columns)
@@ -224,7 +226,7 @@ class HistogramSummary:
         num_keys = 2 * self.num_cells
         keys = cell + self.num_cells * records.loss
         keys = xp.where(records.mask, keys, xp.full_like(keys, num_keys))
-        keys, offset = by_column(keys, columns), by_column(offset, columns)
+        keys, offset = by_column(columns, keys, offset)
         mass, offsets = sums_by_key(
             weight, offset, keys, num_keys, num_digits=_OFFSET_DIGITS
         )

@@ -116,15 +116,20 @@ def second_class(records: Outcomes) -> Outcomes:
     return records._replace(confidence=forecast, score=score, correct=correct)
 
 
-def by_column(x: Any, columns: int | None) -> Any:
-    """Values `(n columns,)` of entries as rows `(columns, n)`.
+def by_column(columns: int | None, *values: Any) -> list[Any]:
+    """Values `(n columns,)` of entries as rows `(columns, n)`, or None.
 
-    Without columns, or of None, they stay as they are.
+    Without columns they stay as they are.
     """
-    if x is None or columns is None:
-        return x
-    xp = array_namespace(x)
-    return xp.moveaxis(xp.reshape(x, (-1, columns)), -1, 0)
+    if columns is None:
+        return [*values]
+    found = []
+    for x in values:
+        if x is not None:
+            xp = array_namespace(x)
+            x = xp.moveaxis(xp.reshape(x, (-1, columns)), -1, 0)
+        found.append(x)
+    return found
 
 
 def sums_by_key(
@@ -175,9 +180,8 @@ def vote_sums_by_key(
 
     Derivation: docs/derivations.md, 'Votes'.
     """
-    share, weight, values, center, keys = (
-        by_column(x, columns)
-        for x in (records.correct, records.weight, values, center, keys)
+    share, weight, values, center, keys = by_column(
+        columns, records.correct, records.weight, values, center, keys
     )
     xp = array_namespace(share)
     distance = xp.square(center - share)

@@ -105,7 +105,7 @@ def _stacked(rows: list[Any], columns: int | None) -> Any:
         return np.stack([x.reshape(-1, columns) for x in rows]).transpose(
             2, 0, 1
         )
-    return xp.stack([by_column(row, columns) for row in rows], axis=-2)
+    return xp.stack(by_column(columns, *rows), axis=-2)
 
 
 class BinSummary:
@@ -150,9 +150,7 @@ class BinSummary:
         keys = 2 * bin_index(confidence, self.num_bins, self.closed)
         keys = keys + records.loss
         keys = xp.where(records.mask, keys, xp.full_like(keys, num_keys))
-        weight, confidence, keys = (
-            by_column(x, columns) for x in (weight, confidence, keys)
-        )
+        weight, confidence, keys = by_column(columns, weight, confidence, keys)
         mass, total = sums_by_key(weight, confidence, keys, num_keys)
         squares = mass
         if weight is not None:
@@ -169,7 +167,7 @@ class BinSummary:
         )
         squares = mass
         if weight is not None:
-            weight, keys = by_column(weight, columns), by_column(keys, columns)
+            weight, keys = by_column(columns, weight, keys)
             squares = squares_by_key(weight, keys, num_bins)
             squares = xp.stack([squares, xp.zeros_like(squares)], axis=-1)
         parts = [
