@@ -32,14 +32,15 @@ from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
 from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.shifted_risk import class_weights
 from keras_calib.selection import claims, families
-from keras_calib.selection.ladder import by_group, counts_at
-from keras_calib.selection.shift import (
-    MixtureTarget,
-    PriorTarget,
+from keras_calib.selection.claims import starts_at
+from keras_calib.selection.ladder import (
+    by_group,
+    counts_at,
     fixed_thresholds,
-    starts_at,
     tenth_of,
 )
+from keras_calib.selection.mixtures import MixtureTarget
+from keras_calib.selection.prior import PriorTarget
 
 _LOGITS = flags.DEFINE_string("logits", None, "Folder of predictions.")
 _NUM_FITS = flags.DEFINE_integer("num_fits", 1000, "Per row.")
@@ -173,10 +174,7 @@ def by_hoeffding_bentkus(target, scores, wrong, labels) -> float | None:
     weight = class_weights(rest, target.prior)
     first = np.bincount(labels[tenth], minlength=number)
     each = class_weights(first, target.prior)[labels[tenth]]
-    threshold = fixed_thresholds(scores[tenth], each)
-    one = np.zeros(len(each), int)
-    coverage = counts_at(scores[tenth], one, 1, threshold, each)[:, 0]
-    coverage = coverage / coverage[-1]
+    threshold, coverage = fixed_thresholds(scores[tenth], each)
     w = weight[labels[~tenth]]
     one = np.zeros(len(w), int)
     sums = [

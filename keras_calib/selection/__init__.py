@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from keras_calib.selection.choice import Choice, ThresholdTable
     from keras_calib.selection.classifier import SelectiveClassifier
     from keras_calib.selection.costs import choose_threshold_by_cost
+    from keras_calib.selection.mixtures import choose_threshold_for_mixtures
     from keras_calib.selection.normalization import LogitNormalization
     from keras_calib.selection.planning import (
         LabelTable,
@@ -20,12 +21,9 @@ if TYPE_CHECKING:
         SizeTable,
         plan,
     )
+    from keras_calib.selection.prior import choose_threshold_for_prior
     from keras_calib.selection.risks import control_risks
     from keras_calib.selection.served_groups import combined_groups
-    from keras_calib.selection.shift import (
-        choose_threshold_for_mixtures,
-        choose_threshold_for_prior,
-    )
     from keras_calib.selection.targets import Target
     from keras_calib.selection.thresholds import (
         choose_group_thresholds,
@@ -57,11 +55,12 @@ __getattr__ = late_names(
         "choice": "Choice ThresholdTable",
         "classifier": "SelectiveClassifier",
         "costs": "choose_threshold_by_cost",
+        "mixtures": "choose_threshold_for_mixtures",
         "normalization": "LogitNormalization",
         "planning": "LabelTable Plan SizeTable plan",
+        "prior": "choose_threshold_for_prior",
         "risks": "control_risks",
         "served_groups": "combined_groups",
-        "shift": "choose_threshold_for_mixtures choose_threshold_for_prior",
         "targets": "Target",
         "thresholds": "choose_group_thresholds choose_threshold",
     },

@@ -25,6 +25,7 @@ from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.data_hash import with_hashes
 from keras_calib.selection.ladder import check_units, counted, read_outcomes
+from keras_calib.selection.prior import PriorTarget, read_classes
 from keras_calib.selection.rules import (
     CostRule,
     ScoreRule,
@@ -33,7 +34,6 @@ from keras_calib.selection.rules import (
 )
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.served_groups import read_groups
-from keras_calib.selection.shift import PriorTarget, read_classes
 from keras_calib.selection.targets import Target, target_of
 from keras_calib.selection.tuning import (
     HeldOut,

@@ -230,9 +230,9 @@ class CostTarget(NamedTuple):
             loss = np.where(allowed, ladder.loss, np.inf)
             some = ladder._replace(loss=loss)
             return out_of_reach([some], "mean_cost", limit, None, **facts)
-        advice = within_reach(
+        instead = within_reach(
             lambda x: self._within(ladder, ranked, x) & allowed,
-            ladder.coverage,
+            ladder,
             limit,
             "mean_cost",
             self.largest,
@@ -242,10 +242,7 @@ class CostTarget(NamedTuple):
             "mean_cost",
             limit,
             self.delta,
-            advice=(
-                "take more data; or "
-                f"{advice or 'a larger `mean_cost` or `delta`'}"
-            ),
+            advice=f"take more data; or {instead}",
             method=self._method(),
             samples=ladder.size,
             **facts,

@@ -36,6 +36,7 @@ __all__ = [
     "holm",
     "level_shares",
     "num_adaptive",
+    "separate",
     "shared_level",
     "walk",
 ]
@@ -197,6 +198,15 @@ def dependent(
         claim = errors(ladders[i], risk, level)
         found.masks[i] = alone(claim, len(ladders[i].threshold))
     return found
+
+
+def separate(ladders: Sequence[Ladder], risk: float, delta: float) -> Certified:
+    """The risk of each group at all of `delta`, with no promise for all."""
+    masks = [
+        alone(errors(one, risk, delta), len(one.threshold)) for one in ladders
+    ]
+    every = np.ones(len(ladders), bool)
+    return Certified(masks, every, first_rank(risk, delta))
 
 
 def every_mixture(

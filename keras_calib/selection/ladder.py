@@ -1,5 +1,7 @@
 """Ladders: thresholds of a score, strictest first, and what each accepts.
 
+Samples that are not draws of one population must not choose the thresholds
+that they test: a random tenth fixes them.
 Derivation: docs/derivations.md, 'Families of claims'.
 """
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.outcomes import Outcomes
-from keras_calib.inputs.checks import check_not_empty, located
+from keras_calib.inputs.checks import check_not_empty, generator, located
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 
 __all__ = [
@@ -19,10 +21,16 @@ __all__ = [
     "check_units",
     "counted",
     "counts_at",
+    "fixed_thresholds",
     "of_grid",
     "of_scores",
     "read_outcomes",
+    "tenth_of",
+    "tenth_sizes",
 ]
+
+# Share of the samples that fixes thresholds, and most thresholds.
+_SHARE, _MOST = 0.1, 256
 
 
 class Ladder(NamedTuple):
@@ -257,3 +265,37 @@ def counts_at(
     cells = (len(threshold) + 1) * num_kinds
     counts = np.bincount(place * num_kinds + kind, weight, cells)
     return np.cumsum(counts.reshape(-1, num_kinds)[:-1], axis=0)
+
+
+def fixed_thresholds(
+    scores: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Thresholds between scores, at most 256, and the coverage of each.
+
+    They are even in coverage, strictest first; the last accepts all.
+    """
+    found = of_scores(Outcomes(scores, np.zeros(len(scores)), weight))
+    wanted = np.arange(1, _MOST + 1) / _MOST - 1e-9
+    places = np.searchsorted(found.coverage, wanted)
+    places = np.unique(np.minimum(places, len(found.threshold) - 1))
+    accepted = found.accepted[places]
+    return found.threshold[places], safe_divide(accepted, accepted[-1])
+
+
+def tenth_of(kind: np.ndarray, seed: int) -> np.ndarray:
+    """Mask of a random tenth of each kind (class or group) `(n,)`, >= 1 row."""
+    count = len(kind)
+    order = generator(seed).permutation(count)
+    order = order[np.argsort(kind[order], kind="stable")]
+    sizes = np.bincount(kind)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    mask = np.zeros(count, bool)
+    mask[order] = np.arange(count) - first < tenth_sizes(sizes)[kind[order]]
+    if not mask.any():
+        mask[order[0]] = True
+    return mask
+
+
+def tenth_sizes(sizes: Any) -> np.ndarray:
+    """How many of so many samples fix the thresholds."""
+    return np.rint(_SHARE * np.asarray(sizes)).astype(int)

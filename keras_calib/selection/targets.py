@@ -5,8 +5,9 @@ from typing import Any, TypedDict
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_flag
 from keras_calib.selection.costs import CostTarget
+from keras_calib.selection.mixtures import MixtureTarget
+from keras_calib.selection.prior import PriorTarget
 from keras_calib.selection.rules import CostRule
-from keras_calib.selection.shift import MixtureTarget, PriorTarget
 from keras_calib.selection.thresholds import ErrorTarget
 
 __all__ = ["Target", "target_of"]
