@@ -156,7 +156,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
     @property
     def costs(self) -> Any:
         """The cost matrix in use, float64; None without costs."""
-        return getattr(self._rules[0], "costs", None)
+        return self._rules[0].costs
 
     def parts(self) -> list[Any]:
         """Calibrator and scores."""
@@ -249,27 +249,15 @@ class SelectiveClassifier(Selector, FitsOnModel):
         ):
             if isinstance(asked, PriorTarget):
                 _check_prior(asked.prior, num_classes, self.calibrator)
-            self._take(found._replace(names=names or ()), rules[place], asked)
+            found = counted(found._replace(names=names or ()), asked.delta)
+            self._take(found, rules[place], asked)
         return self
 
     def _take(self, outcomes: Outcomes, rule: Any, asked: Any) -> None:
         """Takes the best threshold; raises ValueError if none is in reach."""
-        if isinstance(rule, CostRule):
-            chosen = asked.choose(counted(outcomes))
-            chosen = with_hashes(chosen, rule.costs)
-        else:
-            outcomes = read_outcomes(
-                outcomes.score,
-                1.0 - outcomes.loss,
-                outcomes.weight,
-                asked.delta,
-                outcomes.group,
-                outcomes.names,
-            )
-            chosen = asked.choose(outcomes, rule.name == "msp")
-            chosen = with_hashes(chosen)
+        chosen = asked.choose(outcomes, rule.name == "msp")
         self._use(rule)
-        self.keep(chosen)
+        self.keep(with_hashes(chosen, rule.costs))
 
     def fit_scores(
         self,
@@ -323,12 +311,8 @@ class SelectiveClassifier(Selector, FitsOnModel):
             )
         if isinstance(asked, PriorTarget):
             places = read_classes(labels, scores.shape, len(asked.prior))
-        outcomes = Outcomes(
-            scores,
-            1.0 - as_array(correct, "correct", "float64"),
-            sample_weight,
-            group=places,
-            names=names or (),
+        outcomes = read_outcomes(
+            scores, correct, sample_weight, asked.delta, places, names or ()
         )
         self._take(outcomes, rule, asked)
         return self

@@ -15,13 +15,12 @@ from keras_calib.inputs.checks import (
     check_in,
     check_share,
 )
-from keras_calib.numerics.arrays import as_array, safe_divide
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, out_of_reach, within_reach
 from keras_calib.selection.claims import errors, means
 from keras_calib.selection.families import alone
 from keras_calib.selection.ladder import (
     Ladder,
-    check_equal_weights,
     of_scores,
     read_outcomes,
 )
@@ -122,13 +121,13 @@ class CostTarget(NamedTuple):
             return None
         return self.method if self.method in known else known[0]
 
-    def choose(self, outcomes: Outcomes) -> Choice:
+    def choose(self, outcomes: Outcomes, log_odds: bool = False) -> Choice:
         """The best threshold, of losses that are costs.
 
-        Raises ValueError if no threshold reaches the target.
+        Scores are minus expected costs, never log-odds. Raises ValueError if
+        no threshold reaches the target.
         """
         score, cost, weight = outcomes.score, outcomes.loss, outcomes.weight
-        check_equal_weights(weight, self.delta)
         ladder = of_scores(outcomes)
         # Sorted among ties, so that the order of the data does not matter.
         finite = np.isfinite(score)
@@ -300,10 +299,6 @@ def choose_threshold_by_cost(
         Transactions on Information Theory 1970,
         https://doi.org/10.1109/TIT.1970.1054406
     """
-    # Here, as these need Keras, which verification does without.
-    from keras_calib.inputs.checks import located
-    from keras_calib.inputs.weights import weight_of_rows
-
     check_above("largest_cost", largest_cost, 0.0)
     if method is None and delta is None and mean_cost is None:
         method = "empirical" if coverage is None else None
@@ -316,19 +311,8 @@ def choose_threshold_by_cost(
         delta,
         method,
     ).check()
-    # The scores and weights are checked as those of errors are.
-    given = as_array(cost, "cost", "float64")
-    kept = read_outcomes(scores, np.ones(given.shape), sample_weight, delta)
-    counts = np.ones(given.shape, bool)
-    if sample_weight is not None:
-        counts = weight_of_rows(sample_weight, given.shape) > 0
-        counts = counts.reshape(given.shape)
-    bad = ~((given >= 0.0) & (given <= largest_cost)) & counts
-    if bad.any():
-        raise value_error(
-            "`cost` must lie between 0 and `largest_cost`",
-            **located(bad.reshape(-1)),
-            largest_cost=largest_cost,
+    return target.choose(
+        read_outcomes(
+            scores, cost, sample_weight, delta, largest_cost=largest_cost
         )
-    cost = given[counts]
-    return target.choose(kept._replace(loss=cost, wrong=cost > 0))
+    )

@@ -120,13 +120,16 @@ def read_outcomes(
     delta: float | None = None,
     group: Any = None,
     names: tuple = (),
+    largest_cost: float | None = None,
 ) -> Outcomes:
     """Scores and correctness of one shape as rows that count, checked.
 
-    `group` are places in `names`, of the shape of the scores.
+    `group` are places in `names`, of the shape of the scores. With
+    `largest_cost`, costs up to it take the place of correctness.
     """
+    name = "correct" if largest_cost is None else "cost"
     scores = as_array(scores, "scores")
-    correct = as_array(correct, "correct", "float64")
+    correct = as_array(correct, name, "float64")
     check_units(delta, scores.shape)
     check_not_empty("scores", scores)
     if scores.dtype not in (np.float32, np.float64):
@@ -148,35 +151,50 @@ def read_outcomes(
             raise value_error(
                 "`sample_weight` must not be 0 everywhere", sum=0.0
             )
-        check_equal_weights(weight, delta)
-    counted = weight > 0
-    bad = np.isnan(scores) & counted
+    loss, wrong = 1.0 - correct, None
+    good = (correct == 0.0) | (correct == 1.0)
+    rule, told = "be 0 or 1", {}
+    if largest_cost is not None:
+        loss, wrong = correct, correct > 0
+        good = (correct >= 0.0) & (correct <= largest_cost)
+        rule = "lie between 0 and `largest_cost`"
+        told = {"largest_cost": largest_cost}
+    bad = ~good & (weight > 0)
+    if bad.any():
+        raise value_error(f"`{name}` must {rule}", **located(bad), **told)
+    if group is not None:
+        group = np.reshape(group, scores.shape)
+    return counted(
+        Outcomes(
+            score=scores,
+            loss=loss,
+            weight=weight,
+            group=group,
+            names=names,
+            wrong=wrong,
+        ),
+        delta,
+    )
+
+
+def counted(outcomes: Outcomes, delta: float | None = None) -> Outcomes:
+    """The rows `(n,)` that count, with a weight each, checked.
+
+    Raises ValueError for scores that are NaN or all infinite, and with `delta`
+    for weights that differ.
+    """
+    scores, weight = outcomes.score, outcomes.weight
+    if weight is None:
+        weight = np.ones(scores.shape)
+    check_equal_weights(weight, delta)
+    counts = weight > 0
+    bad = np.isnan(scores) & counts
     if bad.any():
         raise value_error("`scores` must not be NaN", **located(bad))
-    bad = (correct != 0.0) & (correct != 1.0) & counted
-    if bad.any():
-        raise value_error("`correct` must be 0 or 1", **located(bad))
-    if not (np.isfinite(scores) & counted).any():
+    if not (np.isfinite(scores) & counts).any():
         rule = "`scores` must not all be infinite: these are not accepted"
-        raise value_error(rule, scores=scores[counted][:4].tolist())
-    rows = Outcomes(
-        scores[counted],
-        1.0 - correct[counted],
-        weight[counted],
-        group=None if group is None else np.reshape(group, counted.shape),
-        names=names,
-    )
-    if group is not None:
-        rows = rows._replace(group=rows.group[counted])
-    return rows
-
-
-def counted(outcomes: Outcomes) -> Outcomes:
-    """The rows that count, with a weight each."""
-    weight = outcomes.weight
-    if weight is None:
-        return outcomes._replace(weight=np.ones(len(outcomes.score)))
-    return outcomes.rows(weight > 0)
+        raise value_error(rule, scores=scores[counts][:4].tolist())
+    return outcomes._replace(weight=weight).rows(counts)
 
 
 def of_scores(outcomes: Outcomes) -> Ladder:

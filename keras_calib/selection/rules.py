@@ -41,6 +41,8 @@ class ScoreRule:
         function: The function; `"msp"` for log-odds of the confidence.
     """
 
+    costs = None
+
     def __init__(self, score: Any):
         self.name = score
         self.function = score if score == "msp" else scores.get(score)
