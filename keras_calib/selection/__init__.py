@@ -11,7 +11,7 @@ from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
     from keras_calib.selection.choice import Choice, ThresholdTable
-    from keras_calib.selection.classifier import SelectiveClassifier
+    from keras_calib.selection.classifier import SelectiveClassifier, Target
     from keras_calib.selection.costs import choose_threshold_by_cost
     from keras_calib.selection.mixtures import choose_threshold_for_mixtures
     from keras_calib.selection.normalization import LogitNormalization
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from keras_calib.selection.prior import choose_threshold_for_prior
     from keras_calib.selection.risks import control_risks
     from keras_calib.selection.served_groups import combined_groups
-    from keras_calib.selection.targets import Target
     from keras_calib.selection.thresholds import (
         choose_group_thresholds,
         choose_threshold,
@@ -53,7 +52,7 @@ __getattr__ = late_names(
     __name__,
     {
         "choice": "Choice ThresholdTable",
-        "classifier": "SelectiveClassifier",
+        "classifier": "SelectiveClassifier Target",
         "costs": "choose_threshold_by_cost",
         "mixtures": "choose_threshold_for_mixtures",
         "normalization": "LogitNormalization",
@@ -61,7 +60,6 @@ __getattr__ = late_names(
         "prior": "choose_threshold_for_prior",
         "risks": "control_risks",
         "served_groups": "combined_groups",
-        "targets": "Target",
         "thresholds": "choose_group_thresholds choose_threshold",
     },
 )

@@ -47,11 +47,6 @@ class ScoreRule:
         self.name = score
         self.function = score if score == "msp" else scores.get(score)
 
-    @property
-    def parts(self) -> list[Any]:
-        """Layers and functions that it is of."""
-        return [self.function]
-
     def score(self, logits: Any) -> Any:
         """Scores `(...)` of logits `(..., num_classes)`."""
         return apply_score(self.function, logits)
@@ -93,16 +88,12 @@ class CostRule:
         costs: The matrix `(num_classes, num_classes)`, float64.
     """
 
-    # Stands for minus that cost.
+    # Stands for minus that cost, which no layer computes.
     name = "expected_cost"
+    function = None
 
     def __init__(self, costs: Any):
         self.costs = check_costs(costs)
-
-    @property
-    def parts(self) -> list[Any]:
-        """Layers and functions that it is of."""
-        return [self]
 
     def score(self, logits: Any) -> Any:
         """Scores `(...)` of logits: minus the expected cost."""
