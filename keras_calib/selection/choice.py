@@ -20,9 +20,8 @@ __all__ = [
     "choose",
     "chosen_alone",
     "chosen_each",
-    "count_to_take",
     "out_of_reach",
-    "table_of",
+    "rounded_up",
     "within_reach",
 ]
 
@@ -149,7 +148,20 @@ class Choice:
                 "`group` must be a group of the fit with data", group=group
             )
         ladder, certified, largest_cost = self.tables[place]
-        return table_of(ladder, certified, self.delta, largest_cost)
+        bounds = np.full(len(ladder.threshold), np.nan)
+        level = 1.0 - (_USUAL_DELTA if self.delta is None else self.delta)
+        if ladder.counts and largest_cost is not None:
+            totals = ladder.loss / largest_cost
+            bounds = largest_cost * upper_bounds_of_means(
+                totals, ladder.accepted, level=level
+            )
+        elif ladder.counts:
+            bounds = binomial_upper_bound(
+                ladder.loss, ladder.accepted, level=level
+            )
+        return ThresholdTable(
+            ladder.threshold, ladder.coverage, ladder.risk, bounds, certified
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The facts as JSON has them; `from_dict` reads them."""
@@ -369,27 +381,6 @@ def chosen_each(
     )
 
 
-def table_of(
-    ladder: Ladder,
-    certified: np.ndarray,
-    delta: float | None,
-    largest_cost: float | None = None,
-) -> ThresholdTable:
-    """The table of all thresholds, by errors or by costs up to the largest."""
-    bounds = np.full(len(ladder.threshold), np.nan)
-    level = 1.0 - (_USUAL_DELTA if delta is None else delta)
-    if ladder.counts and largest_cost is not None:
-        totals = ladder.loss / largest_cost
-        bounds = largest_cost * upper_bounds_of_means(
-            totals, ladder.accepted, level=level
-        )
-    elif ladder.counts:
-        bounds = binomial_upper_bound(ladder.loss, ladder.accepted, level=level)
-    return ThresholdTable(
-        ladder.threshold, ladder.coverage, ladder.risk, bounds, certified
-    )
-
-
 def out_of_reach(
     ladders: Sequence[Ladder],
     argument: str,
@@ -481,7 +472,8 @@ def _two_digits(least: float, below: float) -> list[float]:
     ]
 
 
-def count_to_take(count: float) -> int:
-    """At most two digits, not below the number."""
-    unit = 10 ** max(0, math.floor(math.log10(count)) - 1)
-    return math.ceil(count / unit) * unit
+def rounded_up(value: float) -> float:
+    """At most two digits, not below the value."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    # A number of two digits stays.
+    return round(math.ceil(round(value / unit, 9)) * unit, 12)

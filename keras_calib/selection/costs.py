@@ -128,11 +128,18 @@ class CostTarget(NamedTuple):
         no threshold reaches the target.
         """
         score, cost, weight = outcomes.score, outcomes.loss, outcomes.weight
-        ladder = of_scores(outcomes)
-        # Sorted among ties, so that the order of the data does not matter.
-        finite = np.isfinite(score)
-        ranked = cost[finite][np.lexsort((cost[finite], -score[finite]))]
-        threshold, certified = self._threshold(ladder, ranked)
+        ladder, finite = of_scores(outcomes), np.isfinite(score)
+        certified = np.zeros(len(ladder.threshold), bool)
+        if self.mean_cost is None:
+            threshold = self._free_threshold(ladder)
+        else:
+            # Sorted among ties, so that the order of the data does not matter.
+            order = np.lexsort((cost[finite], -score[finite]))
+            ranked = cost[finite][order]
+            within = self._within(ladder, ranked, self.mean_cost)
+            if self.delta is not None:
+                certified = within
+            threshold = self._limited_threshold(ladder, ranked, within)
         # A layer compares in float32.
         accepted = finite & (score >= score.dtype.type(threshold))
         kept = weight * accepted
@@ -156,42 +163,68 @@ class CostTarget(NamedTuple):
             cost_rows=(score, cost, ~outcomes.wrong),
         )
 
-    def _threshold(
-        self, ladder: Ladder, ranked: np.ndarray
-    ) -> tuple[float, np.ndarray]:
-        """The threshold, and which are certified."""
-        none = np.zeros(len(ladder.threshold), bool)
-        if self.mean_cost is not None:
-            reached = certified = self._within(ladder, ranked, self.mean_cost)
-            if self.reject_cost is not None:
-                # No answer that costs more than a rejection.
-                reached = reached & self._affordable(ladder)
-            if not reached.any():
-                raise self._not_reached(ladder, ranked)
-            place = np.flatnonzero(reached)[-1]
-            if self.delta is None:
-                certified = none
-            threshold = float(ladder.threshold[place])
-            if self.reject_cost is not None:
-                threshold = max(threshold, -float(self.reject_cost))
-            return threshold, certified
+    def _free_threshold(self, ladder: Ladder) -> float:
+        """The threshold of a coverage, or of the least cost at a price."""
         if self.coverage is not None:
             reached = ladder.covering(self.coverage)
-            return float(ladder.threshold[np.flatnonzero(reached)[0]]), none
+            return float(ladder.threshold[np.flatnonzero(reached)[0]])
         price = float(self.reject_cost or 0.0)
         if self._method() == "chow":
-            return 0.0 - price, none
+            return 0.0 - price
         paid = ladder.loss + price * (ladder.accepted[-1] - ladder.accepted)
         # Of equally cheap thresholds the most lenient.
         place = len(paid) - 1 - int(np.argmin(paid[::-1]))
         if price * ladder.accepted[-1] < paid[place]:
-            return math.inf, none
-        return float(ladder.threshold[place]), none
+            return math.inf
+        return float(ladder.threshold[place])
 
-    def _affordable(self, ladder: Ladder) -> np.ndarray:
-        """Whether no answer that a threshold accepts costs over the price."""
-        score = np.asarray(ladder.score)
-        return score >= -score.dtype.type(self.reject_cost)
+    def _limited_threshold(
+        self, ladder: Ladder, ranked: np.ndarray, within: np.ndarray
+    ) -> float:
+        """The most lenient threshold within the limit of the mean cost.
+
+        Raises ValueError if there is none, which names a limit within reach.
+        """
+        limit, price = float(self.mean_cost or 0.0), self.reject_cost
+        allowed = np.ones(len(within), bool)
+        facts: dict[str, Any] = {}
+        if price is not None:
+            # No answer that costs more than a rejection.
+            score = np.asarray(ladder.score)
+            allowed = score >= -score.dtype.type(price)
+            facts = {"reject_cost": price}
+        if (reached := np.flatnonzero(within & allowed)).size:
+            threshold = float(ladder.threshold[reached[-1]])
+            return threshold if price is None else max(threshold, -float(price))
+        if not allowed.any():
+            raise value_error(
+                "`reject_cost` must not be below the expected cost of every "
+                "answer",
+                mean_cost=limit,
+                **facts,
+                lowest_expected_cost=float(-np.asarray(ladder.score)[0]),
+            )
+        if self.delta is None:
+            loss = np.where(allowed, ladder.loss, np.inf)
+            some = ladder._replace(loss=loss)
+            raise out_of_reach([some], "mean_cost", limit, None, **facts)
+        instead = within_reach(
+            lambda x: self._within(ladder, ranked, x) & allowed,
+            ladder,
+            limit,
+            "mean_cost",
+            self.largest,
+        )
+        raise out_of_reach(
+            [ladder],
+            "mean_cost",
+            limit,
+            self.delta,
+            advice=f"take more data; or {instead}",
+            method=self._method(),
+            samples=ladder.size,
+            **facts,
+        )
 
     def _within(
         self, ladder: Ladder, ranked: np.ndarray, limit: float
@@ -208,44 +241,6 @@ class CostTarget(NamedTuple):
                 ladder, ranked / unit, limit / unit, self.delta, method
             )
         return alone(claim, len(ladder.threshold))
-
-    def _not_reached(self, ladder: Ladder, ranked: np.ndarray) -> ValueError:
-        """The error for a limit out of reach, which names one within reach."""
-        limit = float(self.mean_cost or 0.0)
-        facts: dict[str, Any] = {}
-        allowed = np.ones(len(ladder.threshold), bool)
-        if self.reject_cost is not None:
-            allowed = self._affordable(ladder)
-            facts["reject_cost"] = self.reject_cost
-        if not allowed.any():
-            return value_error(
-                "`reject_cost` must not be below the expected cost of every "
-                "answer",
-                mean_cost=limit,
-                **facts,
-                lowest_expected_cost=float(-np.asarray(ladder.score)[0]),
-            )
-        if self.delta is None:
-            loss = np.where(allowed, ladder.loss, np.inf)
-            some = ladder._replace(loss=loss)
-            return out_of_reach([some], "mean_cost", limit, None, **facts)
-        instead = within_reach(
-            lambda x: self._within(ladder, ranked, x) & allowed,
-            ladder,
-            limit,
-            "mean_cost",
-            self.largest,
-        )
-        return out_of_reach(
-            [ladder],
-            "mean_cost",
-            limit,
-            self.delta,
-            advice=f"take more data; or {instead}",
-            method=self._method(),
-            samples=ladder.size,
-            **facts,
-        )
 
 
 def choose_threshold_by_cost(

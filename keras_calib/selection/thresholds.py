@@ -17,8 +17,8 @@ from keras_calib.selection.choice import (
     choose,
     chosen_alone,
     chosen_each,
-    count_to_take,
     out_of_reach,
+    rounded_up,
 )
 from keras_calib.selection.claims import errors, first_rank
 from keras_calib.selection.families import (
@@ -362,4 +362,5 @@ def _enough_samples(ladder: Ladder, risk: float, delta: float) -> int | None:
     needed = math.log(2.0 / delta)
     if needed > per_sample * _FURTHER * ladder.size:
         return None
-    return count_to_take(max(needed / per_sample, ladder.size + 1.0))
+    count = rounded_up(max(needed / per_sample, ladder.size + 1.0))
+    return math.ceil(count)
