@@ -251,13 +251,15 @@ def _midpoints(scores: np.ndarray) -> np.ndarray:
 
 def of_grid(outcomes: Outcomes, threshold: np.ndarray) -> Ladder:
     """Given thresholds, descending, with what each accepts."""
-    scores, loss = outcomes.score, outcomes.loss
-    given = outcomes.weight is not None
-    weight = outcomes.weight if given else np.ones(len(scores))
+    scores, weight = outcomes.score, outcomes.weight
+    given = weight is not None
+    weight = weight if given else np.ones(len(scores))
     one = np.zeros(len(scores), int)
-    accepted = counts_at(scores, one, 1, threshold, weight)[:, 0]
-    lost = counts_at(scores, one, 1, threshold, weight * loss)[:, 0]
-    never = (float(weight @ ~np.isfinite(scores)), 0.0)
+    accepted, lost = (
+        counts_at(scores, one, 1, threshold, x)[:, 0]
+        for x in (weight, weight * outcomes.loss)
+    )
+    never = float(weight[~np.isfinite(scores)].sum()), 0.0
     lost = np.minimum(lost, accepted)
     return Ladder(
         threshold, accepted, lost, len(scores), not given, None, never
