@@ -31,7 +31,7 @@ from scipy.stats import norm
 from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
 from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.shifted_risk import class_weights
-from keras_calib.selection import claims, families
+from keras_calib.selection import families
 from keras_calib.selection.claims import starts_at
 from keras_calib.selection.ladder import (
     by_group,
@@ -197,8 +197,8 @@ def by_hoeffding_bentkus(target, scores, wrong, labels) -> float | None:
 
 def plain(scores: np.ndarray, wrong: np.ndarray) -> float | None:
     found = ranked(scores, 1.0 - wrong)
-    claim = claims.errors(found, RISK, DELTA)
-    return last(found.threshold, families.alone(claim, len(found.threshold)))
+    certified = families.errors_alone(found, RISK, DELTA)
+    return last(found.threshold, certified)
 
 
 def by_method(method: str, target: PriorTarget, data: tuple):

@@ -17,8 +17,8 @@ from keras_calib.inputs.checks import (
 )
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, out_of_reach, within_reach
-from keras_calib.selection.claims import errors, means
-from keras_calib.selection.families import alone
+from keras_calib.selection.claims import means
+from keras_calib.selection.families import alone, errors_alone
 from keras_calib.selection.ladder import (
     Ladder,
     of_scores,
@@ -233,13 +233,11 @@ class CostTarget(NamedTuple):
         if self.delta is None:
             return within_risk(ladder.loss, ladder.accepted, limit)
         unit, method = self.largest, self._method() or COST_TESTS[0]
+        limit = limit / unit
         if method == "binomial":
             ladder = ladder._replace(loss=np.round(ladder.loss / unit))
-            claim = errors(ladder, limit / unit, self.delta)
-        else:
-            claim = means(
-                ladder, ranked / unit, limit / unit, self.delta, method
-            )
+            return errors_alone(ladder, limit, self.delta)
+        claim = means(ladder, ranked / unit, limit, self.delta, method)
         return alone(claim, len(ladder.threshold))
 
 

@@ -25,11 +25,10 @@ from keras_calib.selection.choice import Choice, choose
 from keras_calib.selection.claims import (
     Claim,
     check_risk_and_delta,
-    errors,
     first_rank,
     starts_at,
 )
-from keras_calib.selection.families import alone
+from keras_calib.selection.families import alone, errors_alone
 from keras_calib.selection.ladder import (
     counts_at,
     fixed_thresholds,
@@ -197,11 +196,12 @@ class PriorTarget(NamedTuple):
         rows = order[place < np.repeat(wanted, count)]
         ladder = of_scores(Outcomes(scores[rows], wrong[rows]))
         level = self.delta * drawn.chance
-
-        def certified(risk: float) -> np.ndarray:
-            return alone(errors(ladder, risk, level), len(ladder.threshold))
-
-        return PriorTest(ladder.threshold, certified, len(rows), "subsampling")
+        return PriorTest(
+            ladder.threshold,
+            lambda risk: errors_alone(ladder, risk, level),
+            len(rows),
+            "subsampling",
+        )
 
     def _bet(
         self,

@@ -20,12 +20,12 @@ from keras_calib.selection.choice import (
     out_of_reach,
     rounded_up,
 )
-from keras_calib.selection.claims import errors, first_rank
+from keras_calib.selection.claims import first_rank
 from keras_calib.selection.families import (
     Certified,
-    alone,
     dependent,
     each,
+    errors_alone,
     separate,
 )
 from keras_calib.selection.ladder import (
@@ -107,7 +107,7 @@ class ErrorTarget(NamedTuple):
         limit, delta = promise
         return choose(
             ladder,
-            lambda risk: _certified(ladder, risk, delta),
+            lambda risk: errors_alone(ladder, risk, delta),
             limit,
             delta,
             log_odds=log_odds,
@@ -328,10 +328,6 @@ def choose_group_thresholds(
     return target.choose(
         read_outcomes(scores, correct, sample_weight, delta, places, names)
     )
-
-
-def _certified(ladder: Ladder, risk: float, delta: float) -> np.ndarray:
-    return alone(errors(ladder, risk, delta), len(ladder.threshold))
 
 
 def _refusal(ladder: Ladder, limit: float, delta: float) -> dict[str, Any]:
