@@ -174,7 +174,9 @@ def by_hoeffding_bentkus(target, scores, wrong, labels) -> float | None:
     weight = class_weights(rest, target.prior)
     first = np.bincount(labels[tenth], minlength=number)
     each = class_weights(first, target.prior)[labels[tenth]]
-    threshold, coverage = fixed_thresholds(scores[tenth], each)
+    threshold, coverage = fixed_thresholds(
+        Outcomes(score=scores[tenth], loss=wrong[tenth], weight=each)
+    )
     w = weight[labels[~tenth]]
     one = np.zeros(len(w), int)
     sums = [
@@ -204,7 +206,8 @@ def plain(scores: np.ndarray, wrong: np.ndarray) -> float | None:
 def by_method(method: str, target: PriorTarget, data: tuple):
     asked = target._replace(method=method)
     try:
-        test = asked.test(*data)
+        score, loss, labels = data
+        test = asked.test(Outcomes(score=score, loss=loss, group=labels))
     except ValueError:
         return None
     return last(test.threshold, test.certified(RISK))
@@ -364,7 +367,10 @@ def mixture_rows(num_fits: int, seed: int) -> list[list]:
         for fit in range(fits):
             scores, wrong = population.draw(places, rng)
             outcomes = Outcomes(
-                scores, wrong, group=places, names=tuple(range(number))
+                score=scores,
+                loss=wrong,
+                group=places,
+                names=tuple(range(number)),
             )
             found = {"plain": plain(scores, wrong)}
             for method, part in ((MIXTURES[1], 1), (MIXTURES[2], number)):

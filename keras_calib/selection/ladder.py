@@ -287,14 +287,12 @@ def counts_at(
     return np.cumsum(counts.reshape(-1, num_kinds)[:-1], axis=0)
 
 
-def fixed_thresholds(
-    scores: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def fixed_thresholds(outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
     """Thresholds between scores, at most 256, and the coverage of each.
 
     They are even in coverage, strictest first; the last accepts all.
     """
-    found = of_scores(Outcomes(scores, np.zeros(len(scores)), weight))
+    found = of_scores(outcomes)
     wanted = np.arange(1, _MOST + 1) / _MOST - 1e-9
     places = np.searchsorted(found.coverage, wanted)
     places = np.unique(np.minimum(places, len(found.threshold) - 1))

@@ -119,25 +119,24 @@ class MixtureTarget(NamedTuple):
 
     def counts(self, outcomes: Outcomes) -> MixtureCounts:
         """Counts of each group at thresholds of a random tenth."""
-        scores, places, wrong = outcomes.score, outcomes.group, outcomes.loss
         number = len(outcomes.names)
-        self._check_sizes(np.bincount(places, minlength=number), outcomes.names)
-        tenth = tenth_of(places, self.seed)
-        threshold, coverage = fixed_thresholds(
-            scores[tenth], np.ones(tenth.sum())
-        )
-        guess = counts_at(scores[tenth], places[tenth], number, threshold)
+        sizes = np.bincount(outcomes.group, minlength=number)
+        self._check_sizes(sizes, outcomes.names)
+        tenth = tenth_of(outcomes.group, self.seed)
+        first, rest = outcomes.rows(tenth), outcomes.rows(~tenth)
+        threshold, coverage = fixed_thresholds(first)
+        guess = counts_at(first.score, first.group, number, threshold)
         share = np.where(
             guess[-1] > 0, safe_divide(guess, guess[-1]), coverage[:, None]
         )
-        rest = scores[~tenth], places[~tenth], number, threshold
-        accepted = counts_at(*rest)
+        cells = rest.score, rest.group, number, threshold
+        accepted = counts_at(*cells)
         return MixtureCounts(
             threshold,
             coverage,
             share * accepted[-1],
             accepted,
-            counts_at(*rest, wrong[~tenth]),
+            counts_at(*cells, rest.loss),
         )
 
     def certified(self, counts: MixtureCounts, risk: float) -> np.ndarray:

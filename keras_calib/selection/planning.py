@@ -404,10 +404,9 @@ class _Aim(NamedTuple):
                 share = self.power - power[k - 1]
                 share /= power[k] - power[k - 1]
                 count = sizes[k - 1] * (sizes[k] / sizes[k - 1]) ** share
-            samples[i] = max(rounded_up(count), self.fewest)
-        return np.minimum(
-            samples, np.where(np.isinf(samples), np.inf, self.max_samples)
-        )
+            count = max(rounded_up(count), self.fewest)
+            samples[i] = min(count, self.max_samples)
+        return samples
 
     def _never(self) -> ValueError:
         """The error of a risk that no threshold has."""

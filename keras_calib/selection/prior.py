@@ -93,7 +93,7 @@ class PriorTarget(NamedTuple):
         """
         outcomes = outcomes.rows(self.prior[outcomes.group] > 0)
         labels = outcomes.group
-        test = self.test(outcomes.score, outcomes.loss, labels)
+        test = self.test(outcomes)
         count = np.bincount(labels, minlength=len(self.prior))
         weight = class_weights(count, self.prior)
         each = weight[labels]
@@ -119,11 +119,9 @@ class PriorTarget(NamedTuple):
             },
         )
 
-    def test(
-        self, scores: np.ndarray, wrong: np.ndarray, labels: np.ndarray
-    ) -> PriorTest:
-        """The test of samples `(n,)` of classes that the target has."""
-        count = np.bincount(labels, minlength=len(self.prior))
+    def test(self, outcomes: Outcomes) -> PriorTest:
+        """The test of samples of classes that the target has."""
+        count = np.bincount(outcomes.group, minlength=len(self.prior))
         missing = np.flatnonzero((self.prior > 0) & (count == 0))
         if len(missing):
             raise value_error(
@@ -135,7 +133,7 @@ class PriorTarget(NamedTuple):
         made = self._bet
         if self.method_for(count) == "subsampling":
             made = self._subsampled
-        return made(scores, wrong, labels, count)
+        return made(outcomes, count)
 
     def method_for(self, count: np.ndarray) -> str:
         """The method, of which labels and prior alone decide.
@@ -170,13 +168,7 @@ class PriorTarget(NamedTuple):
         none = np.zeros((1, len(rest)))
         return float(log_evidence(rest[None], none, weight, bet, self.risk)[0])
 
-    def _subsampled(
-        self,
-        scores: np.ndarray,
-        wrong: np.ndarray,
-        labels: np.ndarray,
-        count: np.ndarray,
-    ) -> PriorTest:
+    def _subsampled(self, outcomes: Outcomes, count: np.ndarray) -> PriorTest:
         """The exact test on rows drawn so that their classes follow the prior.
 
         The labels of the sample are drawn first. A draw that lacks rows is
@@ -188,13 +180,13 @@ class PriorTarget(NamedTuple):
             wanted = rng.multinomial(drawn.size, self.prior)
             if (wanted <= count).all():
                 break
-        order = rng.permutation(len(labels))
-        order = order[np.argsort(labels[order], kind="stable")]
+        order = rng.permutation(len(outcomes.group))
+        order = order[np.argsort(outcomes.group[order], kind="stable")]
         place = np.arange(len(order)) - np.repeat(
             np.cumsum(count) - count, count
         )
         rows = order[place < np.repeat(wanted, count)]
-        ladder = of_scores(Outcomes(scores[rows], wrong[rows]))
+        ladder = of_scores(outcomes.rows(rows))
         level = self.delta * drawn.chance
         return PriorTest(
             ladder.threshold,
@@ -203,21 +195,16 @@ class PriorTarget(NamedTuple):
             "subsampling",
         )
 
-    def _bet(
-        self,
-        scores: np.ndarray,
-        wrong: np.ndarray,
-        labels: np.ndarray,
-        count: np.ndarray,
-    ) -> PriorTest:
+    def _bet(self, outcomes: Outcomes, count: np.ndarray) -> PriorTest:
         """Tests by betting on all rows but the tenth that fixes thresholds."""
-        tenth = tenth_of(labels, self.seed)
-        rest = count - np.bincount(labels[tenth], minlength=len(count))
+        tenth = tenth_of(outcomes.group, self.seed)
+        first, others = outcomes.rows(tenth), outcomes.rows(~tenth)
+        rest = np.bincount(others.group, minlength=len(count))
         weight = class_weights(rest, self.prior)
-        each = class_weights(count - rest, self.prior)[labels[tenth]]
-        threshold, coverage = fixed_thresholds(scores[tenth], each)
-        kind = 2 * labels[~tenth] + wrong[~tenth].astype(int)
-        cells = counts_at(scores[~tenth], kind, 2 * len(count), threshold)
+        each = class_weights(count - rest, self.prior)[first.group]
+        threshold, coverage = fixed_thresholds(first._replace(weight=each))
+        kind = 2 * others.group + others.loss.astype(int)
+        cells = counts_at(others.score, kind, 2 * len(count), threshold)
         right, errors = cells[:, ::2], cells[:, 1::2]
         spread = float(self.prior @ weight) * rest.sum() * coverage
 

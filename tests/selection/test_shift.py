@@ -95,7 +95,9 @@ def test_counts_starts_and_tenth_are_those_of_loops():
     np.testing.assert_array_equal(
         np.bincount(labels[tenth]), np.rint(sizes / 10)
     )
-    thresholds, coverage = fixed_thresholds(scores[tenth], np.ones(tenth.sum()))
+    thresholds, coverage = fixed_thresholds(
+        Outcomes(score=scores[tenth], loss=np.zeros(tenth.sum()))
+    )
     shares = [(scores[tenth] >= one).mean() for one in thresholds]
     np.testing.assert_allclose(coverage, shares)
     assert thresholds[-1] == -np.inf and (np.diff(thresholds) < 0).all()
@@ -128,7 +130,9 @@ def test_a_risk_above_the_limit_at_the_prior_is_rarely_certified(method):
         correct = rng.random(800) >= rates[labels]
         scores = rng.normal(size=800)
         target = PriorTarget(prior, RISK, DELTA, method, seed)
-        test = target.test(scores, 1.0 - correct, labels)
+        test = target.test(
+            Outcomes(score=scores, loss=1.0 - correct, group=labels)
+        )
         false += test.certified(RISK).any()
         order = np.argsort(-scores)
         wrong = np.cumsum(~correct[order])
@@ -148,8 +152,8 @@ def test_one_bad_group_is_rarely_certified():
         target = MixtureTarget(RISK, DELTA, seed)
         counts = target.counts(
             Outcomes(
-                rng.normal(size=1200),
-                1.0 - correct,
+                score=rng.normal(size=1200),
+                loss=1.0 - correct,
                 group=groups,
                 names=(0, 1, 2),
             )
