@@ -173,13 +173,8 @@ class Choice:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
         """The choice of stored facts, whose tuples are lists."""
-        given: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()
-        }
-        given["facts"] = {
-            k: tuple(v) if isinstance(v, list) else v
-            for k, v in stored.get("facts", {}).items()
-        }
+        given = _with_tuples(stored)
+        given["facts"] = _with_tuples(stored.get("facts", {}))
         if given.get("cost") is not None:
             given["cost"] = MeanCost(*given["cost"])
         return cls(**given)
@@ -268,6 +263,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return value
+
+
+def _with_tuples(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()
+    }
 
 
 def _table_lines(columns: Mapping[str, Sequence]) -> list[str]:

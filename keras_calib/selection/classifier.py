@@ -32,7 +32,7 @@ from keras_calib.selection.rules import (
     CostRule,
     ScoreRule,
     has_confidence,
-    interval_of_label,
+    of_label,
 )
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.served_groups import read_groups
@@ -398,7 +398,10 @@ class SelectiveClassifier(Selector, FitsOnModel):
             answers["accept"] = ops.logical_and(answers["accept"], sound)
         interval = getattr(self.calibrator, "interval", None)
         if interval is not None:
-            answers |= interval_of_label(answers["label"], interval(given))
+            low, high = interval(given)
+            label = answers["label"]
+            answers["probability_low"] = of_label(low, label)
+            answers["probability_high"] = of_label(high, label)
         return answers
 
     def get_config(self):

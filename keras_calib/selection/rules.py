@@ -26,7 +26,7 @@ __all__ = [
     "apply_score",
     "by_blocks",
     "has_confidence",
-    "interval_of_label",
+    "of_label",
 ]
 
 # Numbers in a block.
@@ -110,13 +110,10 @@ class CostRule:
         """What `SelectiveClassifier.call` answers to calibrated logits."""
         probabilities = ops.softmax(logits, axis=-1)
         label, expected = self.decide(logits)
-        classes = ops.arange(logits.shape[-1], dtype="int32")
-        chosen = ops.equal(ops.expand_dims(label, -1), classes)
-        shown = ops.where(chosen, probabilities, ops.zeros_like(probabilities))
         return {
             "logits": logits,
             "probabilities": probabilities,
-            "confidence": ops.sum(shown, axis=-1),
+            "confidence": of_label(probabilities, label),
             "score": -expected,
             "accept": accepted(-expected, threshold, logits),
             "label": label,
@@ -159,18 +156,11 @@ def has_confidence(logits: Any) -> Any:
     return found
 
 
-def interval_of_label(label: Any, ends: tuple[Any, Any]) -> dict[str, Any]:
-    """Both ends of the interval of the predicted class `(...)`.
-
-    `label` is int32 `(...)`, and `ends` are those of all classes
-    `(..., num_classes)`.
-    """
-    classes = ops.arange(ends[0].shape[-1], dtype="int32")
+def of_label(values: Any, label: Any) -> Any:
+    """Values `(..., num_classes)` at the class `label`, int32 `(...)`."""
+    classes = ops.arange(values.shape[-1], dtype="int32")
     chosen = ops.equal(ops.expand_dims(label, -1), classes)
-    low, high = (
-        ops.sum(ops.where(chosen, x, ops.zeros_like(x)), axis=-1) for x in ends
-    )
-    return {"probability_low": low, "probability_high": high}
+    return ops.sum(ops.where(chosen, values, ops.zeros_like(values)), axis=-1)
 
 
 def apply_score(function: Any, logits: Any) -> Any:
