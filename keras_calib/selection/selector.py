@@ -125,8 +125,9 @@ class Selector(FittedLayer):
         self.set_arrays(threshold=threshold, group_ids=ids)
         if chosen is None:
             return
-        self._fits = _fits_of(self.parts())
-        for part in self.parts():
+        parts = self.parts()
+        self._fits = _fits_of(parts)
+        for part in parts:
             if isinstance(part, FittedLayer):
                 DEPENDENTS.setdefault(part, weakref.WeakSet()).add(self)
 

@@ -95,8 +95,8 @@ MUTANTS = {
     ),
     "rows_of_weight_0_choose": Mutant(
         "selection/ladder.py",
-        "counted = weight > 0",
-        "counted = weight >= 0",
+        "counts = weight > 0",
+        "counts = weight >= 0",
         "laws/test_what_counts.py::"
         "test_batches_of_sequences_of_several_lengths_are_one_data_set",
     ),
