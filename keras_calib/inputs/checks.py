@@ -160,13 +160,14 @@ def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
     A batch may be empty, but not the other axes.
     """
     rank = len(y_pred.shape)
-    meaning = "(batch, ..., num_classes)"
-    if rank == 1:
-        meaning += (
-            f"; scores of the second of two classes need an axis more: "
-            f"`{name}[:, None]`"
-        )
-    check_rank(name, y_pred, 2, meaning)
+    if rank < 2:
+        meaning = "(batch, ..., num_classes)"
+        if rank == 1:
+            meaning += (
+                f"; scores of the second of two classes need an axis more: "
+                f"`{name}[:, None]`"
+            )
+        check_rank(name, y_pred, 2, meaning)
     if not -rank <= axis < rank:
         raise value_error(
             f"`axis` must be an axis of `{name}`",

@@ -15,7 +15,7 @@ from keras_calib.backend.gradients import (
     with_gradient,
     with_gradient_by_rows,
 )
-from keras_calib.inputs.readers import soft_labels
+from keras_calib.inputs.labels import soft_labels
 from keras_calib.inputs.values import SUM_TOLERANCE, Rules, is_integer
 from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.numerics.arrays import at_least_float32, labels_like, take_at

@@ -1,7 +1,7 @@
-"""Readers of labels and predictions in every form that users have.
+"""Labels of every form that users have, and the rules of their values.
 
-Losses, metrics, calibrators and exact functions all use them. Votes of
-annotators are rows of counts or of shares, read as shares.
+They are class ids, one-hot or soft rows, rows of votes, or pairs of class id
+and objectness. Votes of annotators are counts or shares, read as shares.
 """
 
 from typing import Any
@@ -10,22 +10,18 @@ import numpy as np
 from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import class_axis, located
+from keras_calib.inputs.checks import located
 from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import (
     SUM_TOLERANCE,
     Rule,
     Rules,
-    are_ids,
     as_check,
     both,
-    check_ids,
-    check_objectness,
-    check_second_class,
-    check_soft_labels,
+    in_unit_interval,
     is_integer,
     is_made_up,
-    pairs_hint,
+    told_by_extremes,
 )
 from keras_calib.numerics.arrays import (
     array_namespace,
@@ -35,12 +31,19 @@ from keras_calib.numerics.arrays import (
     cast,
     fits,
     shape_of,
+    take_at,
     to_numpy,
 )
+from keras_calib.numerics.softmax import allowed, is_ruled_out
 
 __all__ = [
     "CONTEXT",
-    "check_votes",
+    "are_allowed",
+    "check_allowed",
+    "check_ids",
+    "check_objectness",
+    "check_one_hot",
+    "check_soft_labels",
     "flat_votes",
     "is_ignored",
     "narrowed_ids",
@@ -54,6 +57,321 @@ __all__ = [
 
 # Stands for the objectness of an image with all objects painted out.
 CONTEXT = -1
+
+
+def standardize_labels(
+    y_true: Any,
+    y_pred: Any,
+    *,
+    axis: int = -1,
+    ignore_class: int | None = None,
+    votes: bool = False,
+    names: tuple[str, str] = ("y_true", "y_pred"),
+    mask: Any = None,
+    rules: Rules | None = None,
+) -> tuple[Any, Any]:
+    """Read labels of any form, and mask those of the ignored class.
+
+    Class ids become int32, -1 for what is no id of a class. Votes become
+    shares, 0 in a row that is neither counts nor shares.
+
+    Args:
+        y_true: Class ids `(batch, ...)` or with a 1 on the class axis, or
+            one-hot or soft labels of the shape of `y_pred`. With binary
+            outputs, the probability of the second class.
+        y_pred: Outputs of the model, as given by the user.
+        axis: Axis of the classes in `y_pred`, which it has.
+        ignore_class: Class id of the labels to leave out.
+        votes: Whether labels are rows of votes, counts or shares of the shape
+            of `y_pred`. With binary outputs, those for both classes, or the
+            share of the second.
+        names: Names of labels and outputs in errors.
+        mask: Bool `(batch, ...)`, False for samples to leave out, whose ids
+            become 0. None for no such samples.
+        rules: Rules to which those of the values are added, for the caller
+            to `enforce` with others. None to check the values here.
+
+    Returns:
+        Labels, and a mask that is False for the ignored class, or None. They
+        are tensors, or NumPy arrays if `y_pred` is one. The values of soft
+        labels in arrays are left to `read_arrays`.
+    """
+    xp = array_namespace(y_pred)
+    read = as_array if xp is np else as_numbers
+    y_true = read(y_true, names[0])
+    labels = _fitted(y_true, y_pred, axis, votes, names)
+    soft = len(labels.shape) == len(y_pred.shape)
+    counts, valid = mask, None
+    if ignore_class is not None:
+        if soft:
+            kind = "one-hot or soft labels"
+            if votes:
+                kind = "votes: give the samples to leave out a weight of 0"
+            raise value_error(
+                f"`ignore_class` needs class ids as labels, not {kind}",
+                ignore_class=ignore_class,
+                **{f"{names[0]}.shape": shape_of(y_true)},
+            )
+        valid = xp.logical_not(is_ignored(labels, ignore_class))
+        counts = both(mask, valid)
+    if not soft and (num_classes := y_pred.shape[axis]) != 1:
+        ids = _class_ids(labels, num_classes, xp, names[0], counts, rules)
+        return ids, valid
+    if votes and xp is np:
+        labels = labels.astype("float64", copy=False)
+    labels = at_least_float32(labels, names[0], xp)
+    if votes:
+        labels = both_classes(labels, False)
+        shares, right = shares_of_rows(labels)
+        _check_votes(labels, right, names[0], mask, rules=rules)
+        right = xp.expand_dims(right, -1)
+        return xp.where(right, shares, xp.zeros_like(shares)), None
+    if soft:
+        if xp is not np:
+            check_soft_labels(labels, names[0], mask, rules=rules)
+        return labels, None
+    if counts is not None:
+        labels = xp.where(counts, labels, xp.zeros_like(labels))
+    _check_second_class(labels, names[0], rules=rules)
+    return both_classes(xp.expand_dims(labels, -1), False), valid
+
+
+def _fitted(
+    y_true: Any, y_pred: Any, axis: int, votes: bool, names: tuple[str, str]
+) -> Any:
+    """Ids `(batch, ...)`, or rows with the classes last."""
+    labels, xp, rank = y_true, array_namespace(y_true), len(y_pred.shape)
+    lead = list(y_pred.shape)
+    num_classes = lead.pop(axis)
+    has_classes, widths = len(labels.shape) == rank, (num_classes,)
+    if has_classes and axis % rank != rank - 1:
+        labels = xp.moveaxis(labels, axis, -1)
+    if votes and num_classes == 1:
+        widths = (1, 2)
+        labels = labels if has_classes else xp.expand_dims(labels, -1)
+    elif not votes and has_classes and labels.shape[-1] == 1:
+        labels, has_classes = xp.squeeze(labels, axis=-1), False
+    ends = [(width,) for width in widths] if votes or has_classes else [()]
+    if any(fits(tuple(labels.shape), (*lead, *end)) for end in ends):
+        return labels
+    rule = (
+        f"be class ids or one-hot or soft labels that fit `{names[1]}`"
+        f"{_pairs_hint(y_true)}"
+    )
+    if votes:
+        rule = (
+            f"be rows of votes that fit `{names[1]}`, one number per class; "
+            "class ids need no option"
+        )
+    raise value_error(
+        f"`{names[0]}` must {rule}",
+        **{
+            f"{names[0]}.shape": shape_of(y_true),
+            f"{names[1]}.shape": shape_of(y_pred),
+        },
+    )
+
+
+def _class_ids(
+    labels: Any,
+    num_classes: int | None,
+    xp: Any,
+    name: str,
+    counts: Any,
+    rules: Rules | None,
+) -> Any:
+    """Ids; 0 where a sample does not count, else -1 if impossible."""
+    on_host = xp is np or counts is None and num_classes is not None
+    if on_host and isinstance(labels, np.ndarray) and is_integer(labels):
+        ids = labels if counts is None else np.where(counts, labels, 0)
+        # Most arrays need no closer look.
+        if ids.size and ids.min() >= 0 and ids.max() < num_classes:
+            if xp is np:
+                return ids.astype("int64", copy=False)
+            return ops.convert_to_tensor(ids.astype("int32", copy=False))
+    ids = _narrowed(labels, num_classes, name, counts, rules)
+    if xp is not np:
+        ids = ops.convert_to_tensor(ids)
+    return ids if counts is None else xp.where(counts, ids, xp.zeros_like(ids))
+
+
+def narrowed_ids(ids: Any, num_classes: int | None) -> Any:
+    """Ids as an int32 tensor, -1 for what is no id of a class."""
+    return ops.convert_to_tensor(_narrowed(ids, num_classes))
+
+
+def _narrowed(
+    ids: Any,
+    num_classes: int | None,
+    name: str | None = None,
+    counts: Any = None,
+    rules: Rules | None = None,
+) -> Any:
+    """Ids as int32, and -1 where they are no ids (array-agnostic).
+
+    Compiled code cannot raise, and a cast would make another id of one that
+    int32 cannot hold, or of a fraction. Those that have a name are checked.
+    """
+    ids = _signed(ids)
+    right = _are_ids(ids, num_classes)
+    if name is not None and num_classes is not None:
+        check_ids(ids, num_classes, name, counts, right, rules=rules)
+    xp = array_namespace(right)
+    ids = cast(xp.where(right, ids, xp.zeros_like(ids)), "int32")
+    return xp.where(right, ids, -xp.ones_like(ids))
+
+
+def _signed(ids: Any) -> Any:
+    """Integer tensors as int32, or int64 if int32 cannot hold them."""
+    if isinstance(ids, np.ndarray) or not is_integer(ids):
+        return ids
+    dtype = backend.standardize_dtype(ids.dtype)
+    wide = dtype in ("uint32", "int64", "uint64")
+    # JAX has no int64; its uint32 becomes negative, which no id is.
+    return ops.cast(ids, "int64" if wide else "int32")
+
+
+def _are_ids(ids: Any, num_classes: int | None) -> Any:
+    """Mask of whole numbers in `[0, num_classes)` (array-agnostic)."""
+    xp = array_namespace(ids)
+    limit = 2**31 if num_classes is None else num_classes
+    right = xp.logical_and(ids >= 0, ids < limit)
+    if is_integer(ids):
+        return right
+    return xp.logical_and(right, xp.equal(ids, xp.round(ids)))
+
+
+@as_check
+def check_ids(
+    ids: Any, num_classes: int, name: str, mask: Any = None, right: Any = None
+) -> Rule:
+    """Class ids in the mask must be whole and in `[0, num_classes)`.
+
+    `right` is their mask, if it is known.
+    """
+    right = _are_ids(ids, num_classes) if right is None else right
+    rule = f"`{name}` must hold class ids in [0, {num_classes})"
+    if not is_integer(ids):
+        rule += ", and ids must hold whole numbers"
+    return told_by_extremes(rule, right, ids, mask)
+
+
+def is_ignored(ids: Any, ignore_class: int) -> Any:
+    """Mask of ids of the ignored class (array-agnostic).
+
+    No id is of a class that its dtype cannot hold: 2049 would be 2048 in half
+    precision, and -1 the largest of unsigned integers.
+    """
+    dtype = np.dtype(backend.standardize_dtype(ids.dtype))
+    try:
+        with np.errstate(over="ignore"):
+            held = int(np.array(ignore_class).astype(dtype)) == ignore_class
+    except OverflowError:
+        held = False
+    if not held:
+        return array_namespace(ids).zeros_like(ids, dtype="bool")
+    return _signed(ids) == ignore_class
+
+
+def nothing_counts(
+    labels: Any, sample_weight: Any, ignore_class: int | None
+) -> bool:
+    """Whether every label of a batch has weight 0 or the ignored class."""
+    if sample_weight is not None and not to_numpy(sample_weight).any():
+        return True
+    return ignore_class is not None and bool(
+        is_ignored(to_numpy(labels), ignore_class).all()
+    )
+
+
+@as_check
+def _check_second_class(labels: Any, name: str) -> Rule:
+    """Labels of binary outputs must lie in [0, 1]."""
+    right = array_namespace(labels).logical_and(labels >= 0, labels <= 1)
+    rule = (
+        f"`{name}` must lie in [0, 1] for binary outputs; a class of missing "
+        "labels must be named in `ignore_class`"
+    )
+    return told_by_extremes(rule, right, labels)
+
+
+def soft_labels(labels: Any, num_classes: int, dtype: Any) -> Any:
+    """Turn ids into one-hot rows `(..., num_classes)`; keep soft labels."""
+    if is_integer(labels):
+        if backend.backend() == "torch":
+            # torch raises for impossible ids; other backends return zeros.
+            labels = ops.clip(labels, 0, num_classes - 1)
+        return ops.one_hot(labels, num_classes, dtype=dtype)
+    return ops.cast(labels, dtype)
+
+
+@as_check
+def check_soft_labels(labels: Any, name: str, mask: Any = None) -> Rule:
+    """Rows of labels in the mask must lie in [0, 1] and sum to 1."""
+    xp = array_namespace(labels)
+    near = xp.abs(xp.sum(labels, axis=-1) - 1.0) <= SUM_TOLERANCE
+    right = xp.logical_and(near, xp.all(in_unit_interval(labels), axis=-1))
+    rule = told_by_extremes(
+        f"`{name}` must sum to 1 over the classes and must lie in [0, 1]; "
+        "multi-label targets need `MultiLabel`; rows of votes must be divided "
+        'by their sum, or given with `labels="votes"` to metrics and '
+        f"`votes=True` to functions{_pairs_hint(labels)}",
+        right,
+        labels,
+        mask,
+    )
+
+    def fail():
+        if not is_made_up(labels):
+            rule.fail()
+
+    return Rule(rule.holds, fail)
+
+
+@as_check
+def check_one_hot(distance: Any) -> Rule:
+    """Rows of labels must be one-hot, at a `distance` of almost 0."""
+
+    def fail():
+        raise value_error(
+            "`y_true` must be class ids or one-hot; this loss has no "
+            "meaning for soft labels",
+            **{"largest difference": to_numpy(distance).max().item()},
+        )
+
+    return Rule(ops.all(distance <= SUM_TOLERANCE), fail)
+
+
+def are_allowed(labels: Any, logits: Any) -> Any:
+    """Mask of rows whose labels no logit rules out (array-agnostic).
+
+    Labels are ids, or soft rows, which may have a small share there.
+    """
+    xp = array_namespace(logits)
+    if len(labels.shape) < len(logits.shape):
+        places = xp.clip(labels, 0, logits.shape[-1] - 1)
+        return xp.logical_not(is_ruled_out(take_at(logits, places)))
+    kept = labels * cast(allowed(logits), labels.dtype)
+    share = xp.sum(labels, axis=-1) - xp.sum(kept, axis=-1)
+    return share <= SUM_TOLERANCE
+
+
+@as_check
+def check_allowed(allowed: Any, name: str, counts: Any = None) -> Rule:
+    """Labels in the mask must be `allowed` by the logits."""
+    xp = array_namespace(allowed)
+    if counts is not None:
+        allowed = xp.logical_or(allowed, xp.logical_not(counts))
+
+    def fail():
+        raise value_error(
+            f"`{name}` must not rule out the class of a label, nor all "
+            "classes, by logits of -inf; leave such samples out, as by "
+            "`ignore_class`",
+            **located(to_numpy(xp.logical_not(allowed)).reshape(-1)),
+        )
+
+    return Rule(xp.all(allowed), fail)
 
 
 def split_objectness(
@@ -82,215 +400,37 @@ def split_objectness(
     return ids, objectness, context
 
 
-def standardize_labels(
-    y_true: Any,
-    y_pred: Any,
-    *,
-    axis: int = -1,
-    ignore_class: int | None = None,
-    votes: bool = False,
-    names: tuple[str, str] = ("y_true", "y_pred"),
-    mask: Any = None,
-    rules: Rules | None = None,
-) -> tuple[Any, Any]:
-    """Read labels of any form, and mask those of the ignored class.
-
-    Class ids become int32, -1 for what is no id of a class. Votes become
-    shares, 0 in a row that is neither counts nor shares.
-
-    Args:
-        y_true: Class ids `(batch, ...)` or with a 1 on the class axis, or
-            one-hot or soft labels of the shape of `y_pred`. With binary
-            outputs, the probability of the second class.
-        y_pred: Outputs of the model, as given by the user.
-        axis: Axis of the classes in `y_pred`.
-        ignore_class: Class id of the labels to leave out.
-        votes: Whether labels are rows of votes, counts or shares of the shape
-            of `y_pred`. With binary outputs, those for both classes, or the
-            share of the second.
-        names: Names of labels and outputs in errors.
-        mask: Bool `(batch, ...)`, False for samples to leave out, whose ids
-            become 0. None for no such samples.
-        rules: Rules to which those of the values are added, for the caller
-            to `enforce` with others. None to check the values here.
-
-    Returns:
-        Labels, and a mask that is False for the ignored class, or None. They
-        are tensors, or NumPy arrays if `y_pred` is one. The values of soft
-        labels in arrays are left to `read_arrays`.
-    """
-    xp = array_namespace(y_pred)
-    read = as_array if xp is np else as_numbers
-    y_true = read(y_true, names[0])
-    labels, num_classes = _fitted(y_true, y_pred, axis, votes, names)
-    soft = len(labels.shape) == len(y_pred.shape)
-    valid = None
-    if ignore_class is not None:
-        if soft:
-            kind = "one-hot or soft labels"
-            if votes:
-                kind = "votes: give the samples to leave out a weight of 0"
-            raise value_error(
-                f"`ignore_class` needs class ids as labels, not {kind}",
-                ignore_class=ignore_class,
-                **{f"{names[0]}.shape": shape_of(y_true)},
-            )
-        valid = xp.logical_not(is_ignored(labels, ignore_class))
-    counts = both(mask, valid)
-    if not soft and num_classes != 1:
-        ids = _class_ids(labels, num_classes, xp, names[0], counts, rules)
-        return ids, valid
-    if votes and xp is np:
-        labels = labels.astype("float64", copy=False)
-    labels = at_least_float32(labels, names[0], xp)
-    if votes:
-        labels = both_classes(labels, False)
-        check_votes(labels, names[0], mask, rules=rules)
-        shares, right = shares_of_rows(labels)
-        right = xp.expand_dims(right, -1)
-        return xp.where(right, shares, xp.zeros_like(shares)), None
-    if soft and xp is not np:
-        check_soft_labels(labels, names[0], mask, rules=rules)
-    if soft:
-        return labels, None
-    if counts is not None:
-        labels = xp.where(counts, labels, xp.zeros_like(labels))
-    check_second_class(labels, names[0], rules=rules)
-    return both_classes(xp.expand_dims(labels, -1), False), valid
+@as_check
+def check_objectness(
+    objectness: Any,
+    rule: str = "`y_true` must hold an objectness in [0, 1] beside each "
+    "class id",
+) -> Rule:
+    """Shares of an image must lie in [0, 1]."""
+    return told_by_extremes(rule, in_unit_interval(objectness), objectness)
 
 
-def _fitted(
-    y_true: Any, y_pred: Any, axis: int, votes: bool, names: tuple[str, str]
-) -> tuple[Any, int | None]:
-    """Ids `(batch, ...)`, or rows with the classes last, and their number."""
-    axis = class_axis(y_pred, axis, names[1])
-    labels, xp, rank = y_true, array_namespace(y_true), len(y_pred.shape)
-    lead = list(y_pred.shape)
-    num_classes = lead.pop(axis)
-    has_classes, widths = len(labels.shape) == rank, (num_classes,)
-    if has_classes and axis != rank - 1:
-        labels = xp.moveaxis(labels, axis, -1)
-    if votes and num_classes == 1:
-        widths = (1, 2)
-        labels = labels if has_classes else xp.expand_dims(labels, -1)
-    elif not votes and has_classes and labels.shape[-1] == 1:
-        labels, has_classes = xp.squeeze(labels, axis=-1), False
-    ends = [(width,) for width in widths] if votes or has_classes else [()]
-    if any(fits(shape_of(labels), (*lead, *end)) for end in ends):
-        return labels, num_classes
-    rule = (
-        f"be class ids or one-hot or soft labels that fit `{names[1]}`"
-        f"{pairs_hint(shape_of(y_true))}"
+def _pairs_hint(labels: Any) -> str:
+    """Hint for labels whose shape is that of pairs with objectness, or ""."""
+    if len(labels.shape) < 2 or labels.shape[-1] != 2:
+        return ""
+    return (
+        "; pairs (class id, objectness) need the loss "
+        "`AdaptiveLabelSmoothing` and metrics with `objectness=True`"
     )
-    if votes:
-        rule = (
-            f"be rows of votes that fit `{names[1]}`, one number per class; "
-            "class ids need no option"
-        )
-    raise value_error(
-        f"`{names[0]}` must {rule}",
-        **{
-            f"{names[0]}.shape": shape_of(y_true),
-            f"{names[1]}.shape": shape_of(y_pred),
-        },
-    )
-
-
-def _class_ids(
-    labels: Any,
-    num_classes: int | None,
-    xp: Any,
-    name: str,
-    counts: Any,
-    rules: Rules | None,
-) -> Any:
-    """Ids; 0 where a sample does not count, else -1 if impossible."""
-    if xp is np and is_integer(labels):
-        ids = labels if counts is None else np.where(counts, labels, 0)
-        # Most arrays need no closer look.
-        if ids.size and ids.min() >= 0 and ids.max() < num_classes:
-            return ids.astype("int64", copy=False)
-    labels = _signed(labels)
-    right = are_ids(labels, num_classes)
-    if num_classes is not None:
-        check_ids(labels, num_classes, name, counts, right, rules=rules)
-    ids = _narrowed(labels, right)
-    if xp is not np:
-        ids = ops.convert_to_tensor(ids)
-    return ids if counts is None else xp.where(counts, ids, xp.zeros_like(ids))
-
-
-def is_ignored(ids: Any, ignore_class: int) -> Any:
-    """Mask of ids of the ignored class (array-agnostic).
-
-    No id is of a class that its dtype cannot hold: 2049 would be 2048 in half
-    precision, and -1 the largest of unsigned integers.
-    """
-    xp = array_namespace(ids)
-    dtype = np.dtype(backend.standardize_dtype(ids.dtype))
-    try:
-        with np.errstate(over="ignore"):
-            held = int(np.array(ignore_class).astype(dtype)) == ignore_class
-    except OverflowError:
-        held = False
-    if not held:
-        return xp.zeros_like(ids, dtype="bool")
-    return _signed(ids) == ignore_class
-
-
-def nothing_counts(
-    labels: Any, sample_weight: Any, ignore_class: int | None
-) -> bool:
-    """Whether every label of a batch has weight 0 or the ignored class."""
-    if sample_weight is not None and not to_numpy(sample_weight).any():
-        return True
-    return ignore_class is not None and bool(
-        is_ignored(to_numpy(labels), ignore_class).all()
-    )
-
-
-def _signed(ids: Any) -> Any:
-    """Integer tensors as int32, or int64 if int32 cannot hold them."""
-    if array_namespace(ids) is np or not is_integer(ids):
-        return ids
-    dtype = backend.standardize_dtype(ids.dtype)
-    wide = dtype in ("uint32", "int64", "uint64")
-    # JAX has no int64; its uint32 becomes negative, which no id is.
-    return ops.cast(ids, "int64" if wide else "int32")
-
-
-def narrowed_ids(ids: Any, num_classes: int | None) -> Any:
-    """Ids as an int32 tensor, -1 for what is no id of a class."""
-    ids = _signed(ids)
-    return ops.convert_to_tensor(_narrowed(ids, are_ids(ids, num_classes)))
-
-
-def _narrowed(ids: Any, right: Any) -> Any:
-    """Ids as int32, and -1 where they are not `right` (array-agnostic).
-
-    Compiled code cannot raise, and a cast would make another id of one that
-    int32 cannot hold, or of a fraction.
-    """
-    xp = array_namespace(ids)
-    ids = cast(xp.where(right, ids, xp.zeros_like(ids)), "int32")
-    return xp.where(right, ids, -xp.ones_like(ids))
-
-
-def soft_labels(labels: Any, num_classes: int, dtype: Any) -> Any:
-    """Turn ids into one-hot rows `(..., num_classes)`; keep soft labels."""
-    if is_integer(labels):
-        if backend.backend() == "torch":
-            # torch raises for impossible ids; other backends return zeros.
-            labels = ops.clip(labels, 0, num_classes - 1)
-        return ops.one_hot(labels, num_classes, dtype=dtype)
-    return ops.cast(labels, dtype)
 
 
 def shares_of_rows(votes: Any) -> tuple[Any, Any]:
     """Rows divided by their sums, and which are votes (array-agnostic)."""
     xp = array_namespace(votes)
     total = xp.sum(votes, axis=-1)
-    valid = _are_votes(votes, total)
+    with np.errstate(invalid="ignore"):
+        whole = xp.all(xp.equal(votes, xp.floor(votes)), axis=-1)
+        positive = xp.all(votes >= 0, axis=-1)
+        is_share = xp.abs(total - 1.0) <= SUM_TOLERANCE
+        inside = xp.logical_and(total > 0, total < float("inf"))
+        inside = xp.logical_and(inside, positive)
+    valid = xp.logical_and(inside, xp.logical_or(whole, is_share))
     total = xp.where(valid, total, xp.ones_like(total))
     return votes / xp.expand_dims(total, -1), valid
 
@@ -314,10 +454,7 @@ def flat_votes(votes: np.ndarray, outputs: np.ndarray) -> np.ndarray:
             label=votes.shape,
             outputs=outputs.shape,
         )
-    votes = votes.reshape(count, width)
-    if width == 1:
-        votes = np.concatenate([1.0 - votes, votes], axis=-1)
-    return votes
+    return both_classes(votes.reshape(count, width), False)
 
 
 def numbers_of_votes(
@@ -343,10 +480,9 @@ def numbers_of_votes(
 
 
 @as_check
-def check_votes(votes: Any, name: str, mask: Any = None) -> Rule:
+def _check_votes(votes: Any, right: Any, name: str, mask: Any = None) -> Rule:
     """Rows in the mask must be whole numbers, or shares that sum to 1."""
     xp = array_namespace(votes)
-    right = _are_votes(votes, xp.sum(votes, axis=-1))
     if mask is not None:
         right = xp.logical_or(right, xp.logical_not(mask))
 
@@ -370,15 +506,3 @@ def check_votes(votes: Any, name: str, mask: Any = None) -> Rule:
         )
 
     return Rule(xp.all(right), fail)
-
-
-def _are_votes(votes: Any, total: Any) -> Any:
-    """Mask of rows of counts or of shares (array-agnostic)."""
-    xp = array_namespace(votes)
-    with np.errstate(invalid="ignore"):
-        whole = xp.all(xp.equal(votes, xp.floor(votes)), axis=-1)
-        positive = xp.all(votes >= 0, axis=-1)
-        is_share = xp.abs(total - 1.0) <= SUM_TOLERANCE
-        inside = xp.logical_and(total > 0, total < float("inf"))
-        inside = xp.logical_and(inside, positive)
-    return xp.logical_and(inside, xp.logical_or(whole, is_share))
