@@ -25,8 +25,8 @@ MUTANTS = {
     ),
     "rules_not_looked_at": Mutant(
         "inputs/values.py",
-        "    if kept is None or kept.all():\n",
-        "    if kept is None or kept.any():\n",
+        "    if known is None or np.all(known):\n",
+        "    if known is None or np.any(known):\n",
         _DATA,
     ),
     "a_transfer_for_each_rule": Mutant(
