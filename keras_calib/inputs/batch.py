@@ -1,5 +1,6 @@
 """Labels, predictions and weights of a batch or a data set, in one form."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -259,10 +260,10 @@ def read_arrays(
 def standardize_arrays(
     labels: Any,
     outputs: Any,
-    *,
-    from_logits: bool = False,
     sample_weight: Any = None,
     ignore_class: int | None = None,
+    *,
+    from_logits: bool = False,
     name: str = "probs",
     drop: bool = True,
     refuse_probabilities: bool | None = False,
@@ -277,9 +278,9 @@ def standardize_arrays(
             `(n, ..., num_classes)`.
         outputs: Predictions `(n, ..., num_classes)`. Rows that Keras' mask
             leaves out weigh 0.
-        from_logits: Whether `outputs` are logits.
         sample_weight: Weights `(n, ...)` or `(n,)`, or None.
         ignore_class: Class id of the rows to leave out, or None.
+        from_logits: Whether `outputs` are logits.
         name: Name of `outputs` in errors.
         drop: Whether to remove rows of the ignored class, which copies the
             others. If not, `mask` marks them.
@@ -303,9 +304,6 @@ def standardize_arrays(
         names=("labels", name),
         log_odds=False,
     )
-    if batch.labels.ndim == 1:
-        labels = batch.labels.astype("int64", copy=False)
-        batch = batch._replace(labels=labels)
     if from_logits and refuse_probabilities:
         rows.check_no_probabilities(batch.outputs, name)
     elif from_logits and refuse_probabilities is not None:
@@ -324,23 +322,10 @@ def standardize_arrays(
     return batch
 
 
-def standardize_logits(
-    labels: Any,
-    logits: Any,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
-    *,
-    drop: bool = True,
-    refuse_probabilities: bool | None = True,
-) -> Batch:
-    """`standardize_arrays` for logits, which must not be probabilities."""
-    return standardize_arrays(
-        labels,
-        logits,
-        from_logits=True,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-        name="logits",
-        drop=drop,
-        refuse_probabilities=refuse_probabilities,
-    )
+# For logits, which must not be probabilities.
+standardize_logits = functools.partial(
+    standardize_arrays,
+    from_logits=True,
+    name="logits",
+    refuse_probabilities=True,
+)

@@ -181,17 +181,19 @@ def _class_ids(
     rules: Rules | None,
 ) -> Any:
     """Ids; 0 where a sample does not count, else -1 if impossible."""
-    on_host = xp is np or counts is None and num_classes is not None
-    if on_host and isinstance(labels, np.ndarray) and is_integer(labels):
-        ids = labels if counts is None else np.where(counts, labels, 0)
+    ids, is_sure = labels, False
+    if isinstance(labels, np.ndarray) and labels.size and is_integer(labels):
+        if xp is np and counts is not None:
+            ids = np.where(counts, labels, 0)
         # Most arrays need no closer look.
-        if ids.size and ids.min() >= 0 and ids.max() < num_classes:
-            if xp is np:
-                return ids.astype("int64", copy=False)
-            return ops.convert_to_tensor(ids.astype("int32", copy=False))
-    ids = _narrowed(labels, num_classes, name, counts, rules)
-    if xp is not np:
-        ids = ops.convert_to_tensor(ids)
+        limit = 2**31 if num_classes is None else num_classes
+        is_sure = ids.min() >= 0 and ids.max() < limit
+    if not is_sure:
+        ids = _narrowed(labels, num_classes, name, counts, rules)
+    if xp is np:
+        ids = ids.astype("int64", copy=False)
+    else:
+        ids = ops.convert_to_tensor(ids, dtype="int32")
     return ids if counts is None else xp.where(counts, ids, xp.zeros_like(ids))
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from keras_calib.backend.compiled import subtract_at
+from keras_calib.backend.compiled import subtract_at, take_at
 from keras_calib.backend.gradients import (
     is_wide,
     with_gradient,
@@ -18,7 +18,7 @@ from keras_calib.backend.gradients import (
 from keras_calib.inputs.labels import soft_labels
 from keras_calib.inputs.values import SUM_TOLERANCE, Rules
 from keras_calib.inputs.weights import broadcast_weight
-from keras_calib.numerics.arrays import at_least_float32, labels_like, take_at
+from keras_calib.numerics.arrays import at_least_float32, labels_like
 from keras_calib.numerics.softmax import SoftmaxParts, allowed, softmax_parts
 
 __all__ = [

@@ -272,7 +272,7 @@ def take_at(x: Any, ids: Any) -> Any:
 
 def safe_divide(numerator: Any, denominator: Any) -> Any:
     """Quotient, 0 where the denominator is 0 (array-agnostic)."""
-    xp = array_namespace(denominator)
+    xp = np if isinstance(denominator, np.ndarray | np.generic) else ops
     zero = denominator == 0
     quotient = numerator / xp.where(
         zero, xp.ones_like(denominator), denominator
