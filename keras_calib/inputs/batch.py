@@ -166,7 +166,7 @@ def standardize(
     mask = objectness = weight = None
     if xp is np:
         check_not_empty(names[1], outputs)
-    else:
+    elif not isinstance(given, np.ndarray):
         mask = keras_mask(given, len(lead))
     counts = mask
     if options.objectness:
