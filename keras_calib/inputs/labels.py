@@ -10,6 +10,7 @@ import numpy as np
 from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.traced import host_array
 from keras_calib.inputs.checks import located
 from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import (
@@ -181,13 +182,17 @@ def _class_ids(
     rules: Rules | None,
 ) -> Any:
     """Ids; 0 where a sample does not count, else -1 if impossible."""
-    ids, is_sure = labels, False
-    if isinstance(labels, np.ndarray) and labels.size and is_integer(labels):
+    ids = known = labels
+    if rules is None or rules.active:
+        # None where it is traced, or on another device.
+        known = host_array(labels)
+    is_sure = False
+    if isinstance(known, np.ndarray) and known.size and is_integer(known):
         if xp is np and counts is not None:
-            ids = np.where(counts, labels, 0)
+            ids = known = np.where(counts, known, 0)
         # Most arrays need no closer look.
         limit = 2**31 if num_classes is None else num_classes
-        is_sure = ids.min() >= 0 and ids.max() < limit
+        is_sure = known.min() >= 0 and known.max() < limit
     if not is_sure:
         ids = _narrowed(labels, num_classes, name, counts, rules)
     if xp is np:

@@ -124,10 +124,7 @@ def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
     """Convert anything array-like to a NumPy array of real numbers."""
     if type(x) in (bool, float) or isinstance(x, np.generic):
         x = np.asarray(x)
-    x = as_numbers(x, name)
-    if not isinstance(x, np.ndarray):
-        x = to_numpy(x)
-    return x if dtype is None else x.astype(dtype, copy=False)
+    return to_numpy(as_numbers(x, name), dtype)
 
 
 def on_host(x: Any) -> np.ndarray:
