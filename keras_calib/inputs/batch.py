@@ -144,8 +144,10 @@ def standardize(
     Samples of weight 0 may hold anything.
 
     Args:
-        labels: Class ids `(batch, ...)`, or one-hot or soft labels or votes
-            `(batch, ..., num_classes)`, or pairs with objectness.
+        labels: Class ids `(batch, ...)` or with a 1 on the class axis, or
+            one-hot or soft labels or votes `(batch, ..., num_classes)`, or
+            pairs with objectness. With binary outputs also the probability,
+            or the share of the votes, of the second class.
         outputs: Predictions `(batch, ..., num_classes)`.
         sample_weight: Weights `(batch, ...)` or `(batch,)`, or None.
         options: How they are read.

@@ -136,7 +136,7 @@ def check_rank(name: str, x: Any, minimum: int, meaning: str) -> None:
 
 def check_not_empty(name: str, x: Any) -> None:
     """Raise ValueError if an array has no elements."""
-    if 0 in shape_of(x):
+    if 0 in x.shape:
         raise value_error(
             f"`{name}` must not be empty", **{f"{name}.shape": shape_of(x)}
         )

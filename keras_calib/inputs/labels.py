@@ -73,29 +73,15 @@ def standardize_labels(
 ) -> tuple[Any, Any]:
     """Read labels of any form, and mask those of the ignored class.
 
-    Class ids become int32, -1 for what is no id of a class. Votes become
-    shares, 0 in a row that is neither counts nor shares.
-
-    Args:
-        y_true: Class ids `(batch, ...)` or with a 1 on the class axis, or
-            one-hot or soft labels of the shape of `y_pred`. With binary
-            outputs, the probability of the second class.
-        y_pred: Outputs of the model, as given by the user.
-        axis: Axis of the classes in `y_pred`, which it has.
-        ignore_class: Class id of the labels to leave out.
-        votes: Whether labels are rows of votes, counts or shares of the shape
-            of `y_pred`. With binary outputs, those for both classes, or the
-            share of the second.
-        names: Names of labels and outputs in errors.
-        mask: Bool `(batch, ...)`, False for samples to leave out, whose ids
-            become 0. None for no such samples.
-        rules: Rules to which those of the values are added, for the caller
-            to `enforce` with others. None to check the values here.
+    Arguments are those of `standardize`. `y_pred` has the classes on `axis`,
+    and `mask` is False for samples to leave out, whose ids become 0.
 
     Returns:
         Labels, and a mask that is False for the ignored class, or None. They
-        are tensors, or NumPy arrays if `y_pred` is one. The values of soft
-        labels in arrays are left to `read_arrays`.
+        are tensors, or NumPy arrays if `y_pred` is one. Ids are integers, -1
+        for what is no id of a class. With binary outputs, labels are rows for
+        both classes. Votes are shares, 0 in a row that is neither counts nor
+        shares. The values of soft labels in arrays are left to `read_arrays`.
     """
     xp = array_namespace(y_pred)
     read = as_array if xp is np else as_numbers
@@ -183,7 +169,7 @@ def _class_ids(
 ) -> Any:
     """Ids; 0 where a sample does not count, else -1 if impossible."""
     ids = known = labels
-    if rules is None or rules.active:
+    if xp is not np and (rules is None or rules.active):
         # None where it is traced, or on another device.
         known = host_array(labels)
     is_sure = False

@@ -26,9 +26,6 @@ __all__ = [
     "weight_of_rows",
 ]
 
-# Smallest and largest value that the largest weight may have.
-_SCALE = (1e-3, 1e4)
-
 
 def standardize_weights(
     sample_weight: Any,
@@ -104,7 +101,7 @@ def _check_weights(weight: Any) -> Rule:
 @as_check
 def check_weight_scale(weight: Any) -> Rule:
     """The largest weight must fit into exact sums."""
-    xp, (low, high) = array_namespace(weight), _SCALE
+    xp, low, high = array_namespace(weight), 1e-3, 1e4
     largest = xp.max(weight)
     right = xp.logical_and(largest >= low, largest <= high)
     right = xp.logical_or(right, xp.logical_not(largest > 0))

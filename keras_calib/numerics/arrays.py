@@ -46,13 +46,14 @@ ops = keras_module("keras.ops")
 _BLOCK = 512
 # Codes of the dtypes of real numbers that every backend has a tensor of.
 _PLAIN = frozenset("?bBhHiIlLqQefd")
+_ARRAYS = np.ndarray | np.generic
 # What is no tensor, and needs no Keras.
-_OF_NUMPY = np.ndarray | np.generic | list | tuple | float | int
+_OF_NUMPY = _ARRAYS | list | tuple | float | int
 
 
 def array_namespace(x: Any) -> Any:
     """Module to compute with: NumPy for its arrays, else keras.ops."""
-    return np if isinstance(x, np.ndarray | np.generic) else _keras_ops()
+    return np if isinstance(x, _ARRAYS) else _keras_ops()
 
 
 @functools.cache
@@ -124,7 +125,9 @@ def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
     """Convert anything array-like to a NumPy array of real numbers."""
     if type(x) in (bool, float) or isinstance(x, np.generic):
         x = np.asarray(x)
-    return to_numpy(as_numbers(x, name), dtype)
+    x = as_numbers(x, name)
+    is_done = isinstance(x, np.ndarray) and dtype is None
+    return x if is_done else to_numpy(x, dtype)
 
 
 def on_host(x: Any) -> np.ndarray:
@@ -183,7 +186,7 @@ def labels_like(labels: Any, logits: Any) -> Any:
 
 def at_least(x: Any, bound: float) -> Any:
     """max(x, bound) in the dtype of `x` (array-agnostic)."""
-    if isinstance(x, np.ndarray | np.generic):
+    if isinstance(x, _ARRAYS):
         return np.maximum(x, x.dtype.type(bound))
     if backend.backend() == "torch":
         # ops.maximum rounds float64 to float32 on torch.
@@ -193,7 +196,7 @@ def at_least(x: Any, bound: float) -> Any:
 
 def cast(x: Any, dtype: str) -> Any:
     """Values in another dtype (array-agnostic)."""
-    if isinstance(x, np.ndarray | np.generic):
+    if isinstance(x, _ARRAYS):
         return x.astype(dtype, copy=False)
     return ops.cast(x, dtype)
 
@@ -269,7 +272,7 @@ def take_at(x: Any, ids: Any) -> Any:
 
 def safe_divide(numerator: Any, denominator: Any) -> Any:
     """Quotient, 0 where the denominator is 0 (array-agnostic)."""
-    xp = np if isinstance(denominator, np.ndarray | np.generic) else ops
+    xp = np if isinstance(denominator, _ARRAYS) else ops
     zero = denominator == 0
     quotient = numerator / xp.where(
         zero, xp.ones_like(denominator), denominator
