@@ -18,10 +18,9 @@ from keras_calib.formulas.proper import (
     summable_losses,
 )
 from keras_calib.inputs.checks import check_in, check_keys
+from keras_calib.inputs.labels import are_allowed, flat_votes, shares_of_rows
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.readers import flat_votes, shares_of_rows
 from keras_calib.inputs.rows import resembles_probabilities, usable_outputs
-from keras_calib.inputs.values import are_allowed
 from keras_calib.metrics import table
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.sums import MomentSummary

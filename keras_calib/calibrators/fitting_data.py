@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.batch import standardize_logits
-from keras_calib.inputs.readers import nothing_counts
+from keras_calib.inputs.labels import nothing_counts
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.softmax import FAR_BELOW, is_ruled_out

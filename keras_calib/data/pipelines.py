@@ -45,7 +45,7 @@ from keras_calib.inputs.checks import (
     check_integer,
     check_share,
 )
-from keras_calib.inputs.readers import CONTEXT
+from keras_calib.inputs.labels import CONTEXT
 
 __all__ = [
     "Labelling",

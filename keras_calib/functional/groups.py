@@ -41,9 +41,9 @@ from keras_calib.inputs.checks import (
     located,
 )
 from keras_calib.inputs.groups import joined_names, read_groups
+from keras_calib.inputs.labels import numbers_of_votes
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.readers import numbers_of_votes
 from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.values import both, in_unit_interval
 from keras_calib.inputs.weights import weight_of_rows

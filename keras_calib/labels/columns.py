@@ -18,8 +18,8 @@ from keras_calib.inputs.checks import (
     check_not_empty,
     check_rank,
 )
+from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.values import Rule, Rules, as_check, is_integer
 from keras_calib.inputs.weights import (
     read_masked,

@@ -31,13 +31,12 @@ from keras_calib.inputs.values import (
     Rule,
     Rules,
     both,
-    check_weight_scale,
     enforce,
     has_values,
     in_unit_interval,
     is_made_up,
 )
-from keras_calib.inputs.weights import standardize_weights
+from keras_calib.inputs.weights import check_weight_scale, standardize_weights
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import (

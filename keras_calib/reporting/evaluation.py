@@ -11,8 +11,8 @@ from keras_calib.exporting.answer_threshold import bounded_log_odds
 from keras_calib.formulas.cumulative import cumulative_p_value
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.labels import nothing_counts
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.readers import nothing_counts
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.numerics.arrays import at_least_float32, safe_divide, to_numpy

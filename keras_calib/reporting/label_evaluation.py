@@ -11,8 +11,8 @@ from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.risk_coverage import failure_auroc_of_groups
+from keras_calib.inputs.labels import nothing_counts
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.readers import nothing_counts
 from keras_calib.labels.columns import LabelColumns, label_logits, read_columns
 from keras_calib.labels.metric import MultiLabelMetric, pooled
 from keras_calib.metrics import CalibrationMetrics

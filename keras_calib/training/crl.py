@@ -10,7 +10,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import all_rows, num_replicas, own_rows
 from keras_calib.inputs.checks import check_at_least, check_in
-from keras_calib.inputs.readers import standardize_labels
+from keras_calib.inputs.labels import standardize_labels
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.losses import correctness_ranking
 from keras_calib.losses.margin import with_penalty_mask

@@ -10,7 +10,7 @@ from keras_calib.backend.keras_internals import in_stateless_scope
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.readers import narrowed_ids
+from keras_calib.inputs.labels import narrowed_ids
 from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.numerics.arrays import as_numbers, shape_of, value_if_eager
 from keras_calib.predictions.batches import split_index
