@@ -14,6 +14,7 @@ from scipy.stats import norm as normal
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import CLOSED, VoteBinSums, bin_index
+from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.numerics.arrays import safe_divide
 
@@ -27,7 +28,6 @@ __all__ = [
     "bins_of",
     "cells_of",
     "check_records",
-    "columns_of",
     "detection_ece",
     "error_of",
     "errors_by_class",
@@ -42,15 +42,15 @@ UNITS = 2.0**30
 
 
 class DetectionRecords(NamedTuple):
-    """Detections and what became of them, arrays `(n,)`.
+    """Detections that were matched with true boxes, and what became of them.
 
     Attributes:
-        confidence: Confidence in [0, 1].
-        correct: Whether the detection found a true box of its class.
+        outcomes: What became of each of n detections, as `Outcomes`. Its score
+            and its confidence are that of the detection, and its loss is 0 if
+            the detection found a true box of its class, else 1. Its unit is
+            the index of its image, and its group the predicted class id.
         overlap: Intersection over union with the box that it found, 0 if it
-            found none.
-        label: Predicted class id.
-        image: Index of the image.
+            found none, `(n,)`.
         features: Center x, center y, width and height `(n, 4)`, relative to
             the image. None without the sizes of the images.
         num_images: Number of images, with those without a detection.
@@ -58,15 +58,32 @@ class DetectionRecords(NamedTuple):
         max_detections: Most detections that an image can have, or None.
     """
 
-    confidence: np.ndarray
-    correct: np.ndarray
+    outcomes: Outcomes
     overlap: np.ndarray
-    label: np.ndarray
-    image: np.ndarray
     features: np.ndarray | None
     num_images: int
     num_true: int
     max_detections: int | None
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """Confidence in [0, 1], `(n,)`."""
+        return self.outcomes.confidence
+
+    @property
+    def correct(self) -> np.ndarray:
+        """Whether each found a true box of its class, `(n,)`."""
+        return self.outcomes.loss == 0.0
+
+    @property
+    def label(self) -> np.ndarray:
+        """Predicted class id `(n,)`."""
+        return self.outcomes.group
+
+    @property
+    def image(self) -> np.ndarray:
+        """Index of the image `(n,)`."""
+        return self.outcomes.unit
 
 
 class DetectionSums(NamedTuple):
@@ -99,18 +116,30 @@ class DetectionSums(NamedTuple):
     whole: Any
 
 
-def check_records(records: Any) -> None:
-    """Raise unless there are records of detections."""
+def check_records(
+    records: Any, num_classes: int | None = None, *, empty: bool = False
+) -> None:
+    """Raise unless there are records of detections, or with `empty` none.
+
+    Class ids must be below `num_classes`, if it is given.
+    """
     if not isinstance(records, DetectionRecords):
         raise type_error(
             "`records` must be what `match_detections` returns",
             type=type(records).__name__,
         )
-    if not len(records.confidence):
+    if not empty and not len(records.label):
         raise value_error(
             "`records` must have a detection: lower the threshold of the "
             "detector",
             images=records.num_images,
+        )
+    largest = int(records.label.max(initial=-1))
+    if num_classes is not None and largest >= num_classes:
+        raise value_error(
+            "`labels` of detections must be < `num_classes`",
+            largest=largest,
+            num_classes=num_classes,
         )
 
 
@@ -141,10 +170,16 @@ def bins_of(
     return counts
 
 
-def columns_of(
-    records: DetectionRecords, features: Sequence[str]
-) -> list[np.ndarray]:
-    """Confidence and features, which are binned."""
+def cells_of(
+    records: DetectionRecords,
+    num_bins: tuple[int, ...],
+    features: Sequence[str],
+    closed: str,
+) -> np.ndarray:
+    """Index of the cell of each detection.
+
+    Values outside of [0, 1] go to the nearest bin.
+    """
     columns = [records.confidence]
     for name in features:
         if records.features is None:
@@ -154,17 +189,7 @@ def columns_of(
                 features=tuple(features),
             )
         columns.append(records.features[:, FEATURES.index(name)])
-    return columns
-
-
-def cells_of(
-    columns: list[np.ndarray], num_bins: tuple[int, ...], closed: str
-) -> np.ndarray:
-    """Index of the cell of each detection, from columns in [0, 1].
-
-    The first column is the confidence. Values outside go to the nearest bin.
-    """
-    cells = np.zeros(len(columns[0]), "int64")
+    cells = np.zeros(len(records.confidence), "int64")
     for column, count in zip(columns, num_bins, strict=True):
         inside = np.clip(column, 0.0, 1.0)
         cells = cells * count + bin_index(inside, count, closed)
@@ -172,23 +197,21 @@ def cells_of(
 
 
 def sums_of_cells(
-    confidence: np.ndarray,
+    outcomes: Outcomes,
     target: np.ndarray,
-    image: np.ndarray,
-    group: np.ndarray,
     cell: np.ndarray,
     shape: tuple[int, int],
 ) -> DetectionSums:
     """Sums of detections `(n,)`, of groups (classes) and cells, in float64."""
-    keys, size = group * shape[1] + cell, shape[0] * shape[1]
+    confidence, image = outcomes.confidence, outcomes.unit
+    keys, size = outcomes.group * shape[1] + cell, shape[0] * shape[1]
 
     def total(values: np.ndarray | None, keys: np.ndarray = keys) -> np.ndarray:
         return np.bincount(keys, values, size).astype("float64").reshape(shape)
 
-    parts = _of_images(confidence, target, image * size + keys)
-    at = parts[0] % size
-    whole = _of_images(confidence, target, image)
-    n, c, t, square = (total(x, at) for x in _products(*parts[1:]))
+    cells, *parts = _of_images(confidence, target, image * size + keys)
+    n, c, t, square = (total(x, cells % size) for x in _products(*parts))
+    _, *whole = _of_images(confidence, target, image)
     return DetectionSums(
         total(None),
         total(confidence),
@@ -198,7 +221,7 @@ def sums_of_cells(
         c,
         t,
         square,
-        np.array([x.sum() for x in _products(*whole[1:])]),
+        np.array([x.sum() for x in _products(*whole)]),
     )
 
 
@@ -401,10 +424,9 @@ def detection_ece(
         Detection, CVPR Workshops 2020, https://arxiv.org/abs/2004.13546
     """
     check_records(records)
-    counts = bins_of(num_bins, features)
-    columns = columns_of(records, features)
-    target = records.correct.astype("float64")
-    return _error(records, target, columns, counts, average, min_count, closed)
+    target = records.outcomes.correct
+    options = average, min_count, closed
+    return _error(records, target, num_bins, features, *options)
 
 
 def localization_aware_ece(
@@ -463,8 +485,8 @@ def localization_aware_ece(
         mean over classes with detections, true boxes or not, of all of them.
     """
     check_records(records)
-    counts, columns = bins_of(num_bins, ()), columns_of(records, ())
-    return _error(records, records.overlap, columns, counts, average, 1, closed)
+    options = average, 1, closed
+    return _error(records, records.overlap, num_bins, (), *options)
 
 
 def adaptive_localization_error(
@@ -535,26 +557,26 @@ def _enough(sums: DetectionSums, min_count: int) -> DetectionSums:
 def _error(
     records: DetectionRecords,
     target: np.ndarray,
-    columns: list[np.ndarray],
-    counts: tuple[int, ...],
+    num_bins: int | Sequence[int],
+    features: Sequence[str],
     average: str,
     min_count: int,
     closed: str,
 ) -> DetectionCalibrationError:
+    counts = bins_of(num_bins, features)
     check_in("average", average, _AVERAGES)
     check_in("closed", closed, CLOSED)
     check_integer("min_count", min_count, 1)
+    cell = cells_of(records, counts, features, closed)
     # Few of the cells of several features have detections.
-    cells, cell = np.unique(
-        cells_of(columns, counts, closed), return_inverse=True
-    )
+    cells, cell = np.unique(cell, return_inverse=True)
     classes, group = np.unique(records.label, return_inverse=True)
-    given = records.confidence, target, records.image
-    shape = len(classes), len(cells)
-    sums = sums_of_cells(*given, group, cell, shape)
+    outcomes = records.outcomes._replace(group=group)
+    sums = sums_of_cells(outcomes, target, cell, (len(classes), len(cells)))
     values = errors_by_class(_enough(sums, min_count)).tolist()
     if average == "pooled":
-        sums = sums_of_cells(*given, 0 * group, cell, (1, shape[1]))
+        outcomes = outcomes._replace(group=0 * group)
+        sums = sums_of_cells(outcomes, target, cell, (1, len(cells)))
     low, high = interval_of(sums, average)
     value = error_of(_enough(sums, min_count), average)
     return DetectionCalibrationError(

@@ -11,6 +11,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.detection.boxes import read_boxes, relative_sizes
 from keras_calib.detection.errors import DetectionRecords
+from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import safe_divide
 
@@ -128,12 +129,17 @@ def match_detections(
         low, high = np.split(found.corners / sizes[:, None, :], 2, axis=-1)
         features = np.concatenate([0.5 * (low + high), high - low], axis=-1)
         features = features[kept]
+    confidence = found.confidence[kept]
+    outcomes = Outcomes(
+        score=confidence,
+        loss=1.0 - matches.matched[kept],
+        confidence=confidence,
+        unit=np.nonzero(kept)[0],
+        group=found.labels[kept].astype("int64"),
+    )
     return DetectionRecords(
-        found.confidence[kept],
-        matches.matched[kept],
+        outcomes,
         matches.overlap[kept],
-        found.labels[kept].astype("int64"),
-        np.nonzero(kept)[0],
         features,
         num_images,
         int((truth.valid & ~truth.crowd).sum()),

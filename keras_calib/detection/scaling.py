@@ -131,17 +131,10 @@ class DetectionScaling(FittedLayer):
             ValueError: If there is no detection, a class is not below
                 `num_classes`, or all detections are right or all wrong.
         """
-        check_records(records)
-        label = records.label
-        if label.max() >= self.num_classes:
-            raise value_error(
-                "`labels` of detections must be < `num_classes`",
-                largest=int(label.max()),
-                num_classes=self.num_classes,
-            )
-        target = records.overlap
+        check_records(records, self.num_classes)
+        label, target = records.label, records.overlap
         if self.target == "correct":
-            target = records.correct.astype("float64")
+            target = records.outcomes.correct
         if not 0.0 < target.sum() < len(target):
             raise value_error(
                 "`records` must have right detections and wrong ones",

@@ -21,6 +21,9 @@ class Outcomes(NamedTuple):
         group: Class, label or site of a row, as places in `names`, or None.
         names: Names of the groups, or of the classes.
         wrong: Whether an answer was wrong, where losses are costs.
+        confidence: What is claimed, in [0, 1]; None for bare scores.
+        rows: The `Batch` of labels and outputs of all classes, for those who
+            ask.
     """
 
     score: Any
@@ -30,12 +33,19 @@ class Outcomes(NamedTuple):
     group: Any = None
     names: tuple = ()
     wrong: Any = None
+    confidence: Any = None
+    rows: Any = None
 
-    def rows(self, part: Any) -> "Outcomes":
-        """Some of the rows."""
+    @property
+    def correct(self) -> Any:
+        """1 for right and 0 for wrong, or the share of votes for an answer."""
+        return 1 - self.loss
+
+    def part(self, rows: Any) -> "Outcomes":
+        """Some of the rows, without what is known of all classes."""
         columns = {
-            name: value[part]
+            name: value[rows]
             for name, value in self._asdict().items()
-            if value is not None and name != "names"
+            if value is not None and name not in ("names", "rows")
         }
-        return self._replace(**columns)
+        return self._replace(**{**columns, "rows": None})

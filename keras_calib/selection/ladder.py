@@ -168,7 +168,7 @@ def counted(outcomes: Outcomes) -> Outcomes:
     weight = outcomes.weight
     if weight is None:
         return outcomes._replace(weight=np.ones(len(outcomes.score)))
-    return outcomes.rows(weight > 0)
+    return outcomes.part(weight > 0)
 
 
 def of_scores(outcomes: Outcomes) -> Ladder:
@@ -208,7 +208,7 @@ def by_group(outcomes: Outcomes) -> list[Ladder | None]:
     places = np.arange(len(outcomes.names) + 1)
     ends = np.searchsorted(outcomes.group[order], places)
     return [
-        of_scores(outcomes.rows(order[a:b])) if b > a else None
+        of_scores(outcomes.part(order[a:b])) if b > a else None
         for a, b in zip(ends, ends[1:], strict=False)
     ]
 
@@ -256,4 +256,5 @@ def counts_at(
     place = np.where(np.isfinite(scores), place, len(threshold))
     cells = (len(threshold) + 1) * num_kinds
     counts = np.bincount(place * num_kinds + kind, weight, cells)
-    return np.cumsum(counts.reshape(-1, num_kinds)[:-1], axis=0)
+    counts = counts.reshape(len(threshold) + 1, num_kinds)
+    return np.cumsum(counts[:-1], axis=0)

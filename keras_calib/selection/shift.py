@@ -108,7 +108,7 @@ class PriorTarget(NamedTuple):
 
         The groups of the outcomes are their true classes.
         """
-        outcomes = outcomes.rows(self.prior[outcomes.group] > 0)
+        outcomes = outcomes.part(self.prior[outcomes.group] > 0)
         labels = outcomes.group
         test = self.test(outcomes.score, outcomes.loss, labels)
         certified = test.certified(self.risk)
