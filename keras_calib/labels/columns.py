@@ -13,7 +13,6 @@ from keras import backend, ops
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import keras_mask, set_keras_mask
 from keras_calib.inputs.checks import (
-    check_in,
     check_integer,
     check_not_empty,
     check_rank,
@@ -50,13 +49,12 @@ __all__ = [
     "FitsLabelsOnModel",
     "LabelColumns",
     "as_entries",
-    "check_example",
     "check_label_names",
     "check_label_weights",
-    "check_num_labels",
     "joined_batches",
     "label_logits",
     "over_labels",
+    "place_of_label",
     "read_columns",
 ]
 
@@ -240,11 +238,6 @@ def over_labels(x: Any, counted: Any, example: str) -> Any:
     return xp.where(some, least, xp.zeros_like(least))
 
 
-def check_num_labels(num_labels: Any) -> None:
-    """Raise unless `num_labels` is a whole number of at least 1."""
-    check_integer("num_labels", num_labels, 1)
-
-
 def check_label_names(
     names: Sequence[str] | None, num_labels: int | None
 ) -> tuple[str, ...] | None:
@@ -329,9 +322,17 @@ def _fitting(
     return labels
 
 
-def check_example(example: Any) -> None:
-    """Raise unless `example` says how labels become one confidence."""
-    check_in("example", example, EXAMPLES)
+def place_of_label(label: Any, names: Sequence[str]) -> int:
+    """The column of a label, of its name or number."""
+    if label in names:
+        return list(names).index(label)
+    if isinstance(label, bool) or label not in range(len(names)):
+        raise value_error(
+            "`label` must be the number or the name of a label",
+            label=label,
+            labels=list(names[:10]),
+        )
+    return int(label)
 
 
 def label_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
