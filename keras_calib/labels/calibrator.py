@@ -37,6 +37,7 @@ from keras_calib.labels.columns import (
     check_label_names,
     joined_batches,
     label_logits,
+    place_of_label,
     read_columns,
 )
 from keras_calib.numerics.arrays import shape_of, to_numpy
@@ -241,8 +242,11 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
             ValueError: If there is no such label, or it is not calibrated.
         """
         self.check_fitted()
-        index = 0 if self.shared else self._place(label)
-        if not self._applied()[index]:
+        applied, index = self._applied(), 0
+        if not self.shared:
+            names = self.label_names or [*map(str, range(len(applied)))]
+            index = place_of_label(label, names)
+        if not applied[index]:
             raise value_error(
                 "`label` must be one that is calibrated: its fit lacked "
                 "examples of both outcomes",
@@ -348,19 +352,6 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         if self.shared:
             return np.ones(1, bool)
         return to_numpy(self._applies) > 0.5
-
-    def _place(self, label: int | str) -> int:
-        """The column of a label."""
-        count, names = len(self._applied()), self.label_names or ()
-        if isinstance(label, str) and label in names:
-            return names.index(label)
-        if isinstance(label, bool) or label not in range(count):
-            raise value_error(
-                "`label` must be the number or name of a label",
-                label=label,
-                labels=count,
-            )
-        return int(label)
 
     def _read(self, logits: Any, from_logits: bool) -> Any:
         """Logits of as many labels as fitted, float32."""

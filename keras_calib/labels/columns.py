@@ -4,7 +4,7 @@ Each label is a two-class problem of its own, of the one output `(..., 1)` that
 every reader knows. Losses, metrics, calibrators and selectors read them here.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,11 +101,9 @@ class LabelColumns(NamedTuple):
             weight = weight[kept]
         return labels[kept], outputs[kept], weight
 
-    def columns(
-        self,
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-        """All columns in turn, as `column` returns them."""
-        return map(self.column, range(self.num_labels))
+    def part(self, rows: Any) -> "LabelColumns":
+        """Some of the examples."""
+        return LabelColumns._make(None if x is None else x[rows] for x in self)
 
     def pooled(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """The entries of all columns as one, in the form of `column`."""
@@ -328,7 +326,7 @@ def place_of_label(label: Any, names: Sequence[str]) -> int:
         return list(names).index(label)
     if isinstance(label, bool) or label not in range(len(names)):
         raise value_error(
-            "`label` must be the number or the name of a label",
+            "`label` must be the number or name of a label",
             label=label,
             labels=list(names[:10]),
         )

@@ -319,7 +319,9 @@ class MultiLabelMetric(StreamingMetric):
                     num_labels=num_labels,
                     other=labels,
                 )
-            if None not in (listed, names) and list(listed) != list(names):
+            if None not in (listed, names) and list(listed) != list(
+                names or ()
+            ):
                 raise value_error(
                     "`metrics` must have the labels of this metric, in this "
                     "order",

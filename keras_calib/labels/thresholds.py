@@ -1,9 +1,10 @@
-"""Examples of several labels as outcomes, and their targets.
+"""Several labels as outcomes, and a target for whole examples.
 
 Derivation: docs/derivations.md, 'Families of claims'.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,21 +17,17 @@ from keras_calib.selection.choice import Choice, chosen_alone, out_of_reach
 from keras_calib.selection.claims import means
 from keras_calib.selection.families import alone
 from keras_calib.selection.ladder import (
-    Ladder,
     check_equal_weights,
     counted,
     of_scores,
     read_outcomes,
 )
 from keras_calib.selection.thresholds import ErrorTarget
-from keras_calib.selection.tuning import drawn_parts
 
 __all__ = [
     "ShareTarget",
-    "ladders_of_labels",
     "outcomes_of_examples",
-    "split_rows",
-    "weighted",
+    "outcomes_of_labels",
 ]
 
 
@@ -79,24 +76,22 @@ class ShareTarget(NamedTuple):
         return chosen_alone(ladder, certified, place, **facts)
 
 
-def ladders_of_labels(
+def outcomes_of_labels(
     columns: LabelColumns,
     score: np.ndarray,
     right: np.ndarray,
+    names: Sequence,
     delta: float | None,
-) -> list[Ladder | None]:
-    """The thresholds of each label; None for one that no example has."""
-    found: list[Ladder | None] = []
-    for k in range(columns.num_labels):
-        kept: Any = slice(None)
-        if columns.present is not None:
-            kept = columns.present[:, k]
-        weight = columns.weight
-        weight = None if weight is None else weight[kept, k]
-        one = score[kept, k], right[kept, k], weight
-        some = len(one[0]) > 0
-        found.append(of_scores(read_outcomes(*one, delta)) if some else None)
-    return found
+) -> Outcomes:
+    """The labels that are there, each of its column as the group."""
+    kept: np.ndarray = np.ones(score.shape, bool)
+    if columns.present is not None:
+        kept = columns.present
+    weight = None if columns.weight is None else columns.weight[kept]
+    group = np.nonzero(kept)[1]
+    return read_outcomes(
+        score[kept], right[kept], weight, delta, group, tuple(names)
+    )
 
 
 def outcomes_of_examples(
@@ -130,22 +125,4 @@ def outcomes_of_examples(
                 shape=weight.shape,
             )
         weight = weight[:, 0]
-    return Outcomes(score[kept], 1.0 - found, weight)
-
-
-def split_rows(
-    columns: LabelColumns, fraction: float, seed: int
-) -> list[LabelColumns]:
-    """A random share of the examples for tuning, and the rest."""
-    return [
-        LabelColumns._make(None if x is None else x[part] for x in columns)
-        for part in drawn_parts(len(columns.labels), fraction, seed)
-    ]
-
-
-def weighted(columns: LabelColumns) -> tuple:
-    """Labels, logits and weights, 0 for missing labels, or None."""
-    weight = columns.weight
-    if weight is None and columns.present is not None:
-        weight = columns.present.astype("float32")
-    return columns.labels, columns.outputs, weight
+    return Outcomes(score=score[kept], loss=1.0 - found, weight=weight)
