@@ -39,7 +39,7 @@ class Boxes(NamedTuple):
     Attributes:
         corners: Left, top, right and bottom `(images, boxes, 4)`.
         labels: Class ids `(images, boxes)`.
-        confidence: Confidence `(images, boxes)` in [0, 1]; 1 of true boxes.
+        score: Confidence `(images, boxes)` in [0, 1]; 1 of true boxes.
         crowd: Bool `(images, boxes)`, True for regions of many objects.
         valid: Bool `(images, boxes)`, False for padding.
         most: Most boxes that an image can have; None if nothing says so.
@@ -47,7 +47,7 @@ class Boxes(NamedTuple):
 
     corners: np.ndarray
     labels: np.ndarray
-    confidence: np.ndarray
+    score: np.ndarray
     crowd: np.ndarray
     valid: np.ndarray
     most: int | None

@@ -87,32 +87,21 @@ class DetectionRecords(NamedTuple):
 
 
 class DetectionSums(NamedTuple):
-    """Sums over the detections of each cell, arrays `(classes, cells)`.
+    """Sums over the detections of each cell.
 
     The target of a detection is 1 or 0, or its overlap. The detections of one
     image in a cell have the number n, the sum of confidences c and that of
     targets t.
 
     Attributes:
-        count: Number of detections.
-        confidence: Sum of the confidences.
-        target: Sum of the targets.
-        square: Sum of (confidence - target)^2.
-        image_count: Sum over images of n^2.
-        image_confidence: Sum over images of n c.
-        image_target: Sum over images of n t.
-        image_square: Sum over images of (c - t)^2.
-        whole: The last four `(4,)` where n, c and t are of whole images.
+        own: Number of detections, and sums of confidences, of targets and of
+            (confidence - target)^2, `(4, classes, cells)`.
+        images: Sums over images of n^2, n c, n t and (c - t)^2, of that shape.
+        whole: The same `(4,)` where n, c and t are of whole images.
     """
 
-    count: Any
-    confidence: Any
-    target: Any
-    square: Any
-    image_count: Any
-    image_confidence: Any
-    image_target: Any
-    image_square: Any
+    own: Any
+    images: Any
     whole: Any
 
 
@@ -205,42 +194,25 @@ def sums_of_cells(
     """Sums of detections `(n,)`, of groups (classes) and cells, in float64."""
     confidence, image = outcomes.confidence, outcomes.unit
     keys, size = outcomes.group * shape[1] + cell, shape[0] * shape[1]
+    square = _rounded((confidence - target) ** 2)
+    columns = np.ones_like(confidence), confidence, target, square
 
-    def total(values: np.ndarray | None, keys: np.ndarray = keys) -> np.ndarray:
-        return np.bincount(keys, values, size).astype("float64").reshape(shape)
+    def by_key(keys: np.ndarray, size: int, columns: Any) -> list[np.ndarray]:
+        return [np.bincount(keys, x, size) for x in columns]
 
-    cells, *parts = _of_images(confidence, target, image * size + keys)
-    n, c, t, square = (total(x, cells % size) for x in _products(*parts))
-    _, *whole = _of_images(confidence, target, image)
+    def by_image(keys: np.ndarray) -> tuple[np.ndarray, tuple]:
+        """Distinct keys of images, and n^2, n c, n t and (c - t)^2 of each."""
+        found, inverse = np.unique(keys, return_inverse=True)
+        n, c, t = by_key(inverse.reshape(-1), len(found), columns[:3])
+        return found, (n * n, n * c, n * t, _rounded((c - t) ** 2))
+
+    found, products = by_image(image * size + keys)
+    _, whole = by_image(image)
     return DetectionSums(
-        total(None),
-        total(confidence),
-        total(target),
-        total(_rounded((confidence - target) ** 2)),
-        n,
-        c,
-        t,
-        square,
-        np.array([x.sum() for x in _products(*whole)]),
+        np.reshape(by_key(keys, size, columns), (4, *shape)),
+        np.reshape(by_key(found % size, size, products), (4, *shape)),
+        np.array([x.sum() for x in whole]),
     )
-
-
-def _of_images(
-    confidence: np.ndarray, target: np.ndarray, keys: np.ndarray
-) -> tuple[np.ndarray, ...]:
-    """Distinct keys, and number, confidence and targets of each."""
-    found, inverse = np.unique(keys, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    return (
-        found,
-        np.bincount(inverse, minlength=len(found)).astype("float64"),
-        np.bincount(inverse, confidence, len(found)),
-        np.bincount(inverse, target, len(found)),
-    )
-
-
-def _products(n: Any, c: Any, t: Any) -> tuple[Any, ...]:
-    return n * n, n * c, n * t, _rounded((c - t) ** 2)
 
 
 def _rounded(squares: np.ndarray) -> np.ndarray:
@@ -250,8 +222,9 @@ def _rounded(squares: np.ndarray) -> np.ndarray:
 
 def errors_by_class(sums: DetectionSums) -> np.ndarray:
     """Error of each class `(classes,)`; NaN without detections."""
-    gaps = np.abs(sums.confidence - sums.target).sum(axis=-1)
-    total = sums.count.sum(axis=-1)
+    count, confidence, target, _ = sums.own
+    gaps = np.abs(confidence - target).sum(axis=-1)
+    total = count.sum(axis=-1)
     empty = total == 0
     return np.where(empty, np.nan, gaps / np.where(empty, 1.0, total))
 
@@ -265,8 +238,9 @@ def error_of(sums: DetectionSums, average: str) -> float:
         values = errors_by_class(sums)
         values = values[~np.isnan(values)]
         return float(values.mean()) if len(values) else 0.0
-    gaps = np.abs((sums.confidence - sums.target).sum(axis=0)).sum()
-    return float(safe_divide(gaps, sums.count.sum()))
+    count, confidence, target, _ = sums.own
+    gaps = np.abs((confidence - target).sum(axis=0)).sum()
+    return float(safe_divide(gaps, count.sum()))
 
 
 def interval_of(
@@ -282,18 +256,34 @@ def interval_of(
 
     Derivation: docs/derivations.md, 'Detections'.
     """
-    effect = _design_effect(sums)
-    largest = max(effect)
+    count, confidence, target, square = sums.own
+    residual = confidence - target
+    gap = safe_divide(residual, count)
+    # Variance of the sum of independent detections with the gap of their cell.
+    alone = max(float((square - gap * residual).sum()), 0.0)
+    of_cells = of_images = 1.0
+    if alone > 0.0:
+        variance = _image_variance(sums.images, gap).sum()
+        of_cells = max(1.0, float(variance) / alone)
+        mean = float(residual.sum() / count.sum())
+        variance = _image_variance(sums.whole, mean)
+        # Gaps that differ between cells spread the residuals too.
+        spread = float(square.sum() - mean * residual.sum())
+        of_images = max(1.0, float(variance) / max(spread, alone))
+    largest = max(of_cells, of_images)
     low, _ = error_interval(_weighted(sums, average, largest), level=level)
-    bins = _weighted(sums, average, effect[0])
+    bins = _weighted(sums, average, of_cells)
     _, high = error_interval(bins, level=level)
-    gap = safe_divide(sums.confidence - sums.target, sums.count)
-    alone = sums.square - gap * (sums.confidence - sums.target)
-    deviation = np.sqrt(max(float(alone.sum()), 0.0))
-    deviation = safe_divide(deviation, np.float64(sums.count.sum()))
-    more = np.sqrt(largest) - np.sqrt(effect[0])
+    deviation = safe_divide(np.sqrt(alone), np.float64(count.sum()))
+    more = np.sqrt(largest) - np.sqrt(of_cells)
     z = normal.isf((1.0 - level) / 2.0)
     return low, min(float(high + z * more * deviation), 1.0)
+
+
+def _image_variance(products: Any, gap: Any) -> Any:
+    """Sum over images of (c - t - n gap)^2, from sums of products."""
+    count, confidence, target, square = products
+    return square - 2.0 * gap * (confidence - target) + gap * gap * count
 
 
 def _weighted(sums: DetectionSums, average: str, effect: float) -> VoteBinSums:
@@ -303,50 +293,16 @@ def _weighted(sums: DetectionSums, average: str, effect: float) -> VoteBinSums:
     same weight: the error of the bins is then the mean over classes. Squared
     weights grow by `effect`, as do those of fewer samples.
     """
-    total = sums.count.sum(axis=-1, keepdims=True)
+    total = sums.own[0].sum(axis=-1, keepdims=True)
     weight = np.ones_like(total)
     if average == "macro":
         weight = safe_divide(total.sum() / max((total > 0).sum(), 1), total)
-    count, confidence, target, square = (
-        weight * x
-        for x in (sums.count, sums.confidence, sums.target, sums.square)
-    )
-    columns = (count, confidence, target, confidence - target)
+    count, confidence, target, square = weight * sums.own
     squared = weight * count * effect
+    columns = count, confidence, target, confidence - target, squared
     return VoteBinSums(
-        *(np.ravel(x) for x in (*columns, squared)),
-        squared_residual=np.ravel(square),
+        *map(np.ravel, columns), squared_residual=np.ravel(square)
     )
-
-
-def _design_effect(sums: DetectionSums) -> tuple[float, float]:
-    """Variance of sums over images, of that of independent detections.
-
-    It is that of the sums of cells, and that of whole images; at least 1.
-    """
-    residual = sums.confidence - sums.target
-    gap = safe_divide(residual, sums.count)
-    alone = float((sums.square - gap * residual).sum())
-    if alone <= 0.0:
-        return 1.0, 1.0
-    products = (
-        sums.image_count,
-        sums.image_confidence,
-        sums.image_target,
-        sums.image_square,
-    )
-    cells = float(_image_variance(products, gap).sum())
-    mean = float(residual.sum() / sums.count.sum())
-    whole = float(_image_variance(sums.whole, mean))
-    # Gaps that differ between cells spread the residuals too.
-    spread = float(sums.square.sum() - mean * residual.sum())
-    return max(1.0, cells / alone), max(1.0, whole / max(spread, alone))
-
-
-def _image_variance(products: Any, gap: Any) -> Any:
-    """Sum over images of (c - t - n gap)^2, from sums of products."""
-    count, confidence, target, square = products
-    return square - 2.0 * gap * (confidence - target) + gap * gap * count
 
 
 _AVERAGES = ("pooled", "macro")
@@ -548,10 +504,9 @@ def adaptive_localization_error(
 
 def _enough(sums: DetectionSums, min_count: int) -> DetectionSums:
     """Sums in which cells of few detections have no gap."""
-    kept = sums.count >= min_count
-    return sums._replace(
-        confidence=kept * sums.confidence, target=kept * sums.target
-    )
+    own = sums.own.copy()
+    own[1:3] *= own[0] >= min_count
+    return sums._replace(own=own)
 
 
 def _error(

@@ -111,8 +111,8 @@ def match_detections(
             y_pred=num_images,
         )
     sizes = relative_sizes(box_format, image_shape, num_images)
-    valid = found.valid & (found.confidence >= min_confidence)
-    sure = np.where(valid, found.confidence, -1.0)
+    valid = found.valid & (found.score >= min_confidence)
+    sure = np.where(valid, found.score, -1.0)
     rank = np.argsort(-sure, axis=1, kind="stable")
     matches = _match_boxes(
         found.corners,
@@ -129,7 +129,7 @@ def match_detections(
         low, high = np.split(found.corners / sizes[:, None, :], 2, axis=-1)
         features = np.concatenate([0.5 * (low + high), high - low], axis=-1)
         features = features[kept]
-    confidence = found.confidence[kept]
+    confidence = found.score[kept]
     outcomes = Outcomes(
         score=confidence,
         loss=1.0 - matches.matched[kept],

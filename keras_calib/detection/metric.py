@@ -35,7 +35,6 @@ from keras_calib.numerics import exact_sums
 
 __all__ = ["DetectionECE", "LocalizationAwareECE"]
 
-_ROWS = 8
 # Images whose sums are taken at once.
 _BLOCK = 512
 
@@ -67,7 +66,7 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
         check_in("box_format", self.box_format, BOX_FORMATS)
         check_in("closed", self.closed, CLOSED)
         self._shape = self.num_classes or 1, int(np.prod(num_bins))
-        size = _ROWS * int(np.prod(self._shape)) + 4
+        size = 8 * int(np.prod(self._shape)) + 4
         shapes = {"sums": (exact_sums.NUM_LIMBS, size), "flags": (4,)}
         self.sums, self.flags = (
             self.add_variable(
@@ -146,8 +145,8 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
         """The sums so far, on the host."""
         limbs = ops.convert_to_numpy(self.sums)
         values = exact_sums.to_float(limbs)
-        rows = list(values[:-4].reshape(_ROWS, *self._shape))
-        return DetectionSums._make([*rows, values[-4:]])
+        own, images = values[:-4].reshape(2, 4, *self._shape)
+        return DetectionSums(own, images, values[-4:])
 
     @without_autograph
     def result(self):
