@@ -67,13 +67,7 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
         check_in("closed", self.closed, CLOSED)
         self._shape = self.num_classes or 1, int(np.prod(num_bins))
         size = 8 * int(np.prod(self._shape)) + 4
-        shapes = {"sums": (exact_sums.NUM_LIMBS, size), "flags": (4,)}
-        self.sums, self.flags = (
-            self.add_variable(
-                shape, "zeros", dtype="int32", aggregation="sum", name=key
-            )
-            for key, shape in shapes.items()
-        )
+        self._add_sums((exact_sums.NUM_LIMBS, size))
 
     @without_autograph
     def update_state(self, y_true, y_pred, sample_weight=None):

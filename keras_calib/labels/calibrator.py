@@ -1,7 +1,7 @@
 """Calibration of several labels at once, each a problem of two classes."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import keras
@@ -35,13 +35,13 @@ from keras_calib.labels.columns import (
     FitsLabelsOnModel,
     LabelColumns,
     check_label_names,
-    joined_batches,
     label_logits,
     place_of_label,
     read_columns,
 )
 from keras_calib.numerics.arrays import shape_of, to_numpy
 from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.predictions.collect import joined
 
 __all__ = ["MultiLabelCalibrator"]
 
@@ -172,8 +172,12 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         self.check_labels(labels)
         check_folds(num_folds)
         if logits is None:
-            batches = checked_batches(labels, sample_weight)
-            labels, logits, sample_weight = joined_batches(batches)
+            batches = [*checked_batches(labels, sample_weight)]
+            if not batches:
+                raise value_error("`labels` must hold a batch", batches=0)
+            labels, logits, sample_weight = joined(
+                [(*batch, None)[:3] for batch in batches]
+            )
         names = self.label_names
         logits, sample_weight = read_masked(
             logits, "logits", sample_weight, by_label=True
@@ -377,27 +381,26 @@ def _parts_of(
     """The samples of each label, None if it has none; with `shared` all."""
     # All entries are judged at once, as losses and metrics do.
     check_no_probabilities(columns.pooled()[1], "logits")
-    every = range(columns.num_labels)
-    given = [columns.pooled()] if shared else map(columns.column, every)
-    parts = [
-        read_samples(*x, refuse_probabilities=None) if len(x[0]) else None
-        for x in given
-    ]
+
+    def split(table: LabelColumns) -> Iterable[tuple]:
+        every = range(columns.num_labels)
+        return [table.pooled()] if shared else map(table.column, every)
+
     # Labels of an example, and of the places of an image, are alike.
-    each = int(np.prod(logits.shape[1:-1]))
-    size = each * columns.num_labels if shared else each
-    if size == 1:
-        return parts
-    present = columns.present
-    entries = np.arange(columns.labels.size if shared else len(columns.labels))
-    group = (entries // size).astype("int32")
-    for k, part in enumerate(parts):
-        if part is None:
-            continue
-        kept: Any = slice(None)
-        if present is not None:
-            kept = present.reshape(-1) if shared else present[:, k]
-        parts[k] = part._replace(group=group[kept])
+    places = int(np.prod(logits.shape[1:-1]))
+    example = (np.arange(len(columns.labels)) // places).astype("int32")
+    example = np.broadcast_to(example[:, None], columns.labels.shape)
+    alone = places * (columns.num_labels if shared else 1) == 1
+    parts: list[FittingData | None] = []
+    groups = split(columns._replace(labels=example))
+    for (own, outputs, weight), (group, *_) in zip(
+        split(columns), groups, strict=True
+    ):
+        part = None
+        if len(own):
+            part = read_samples(own, outputs, weight, refuse_probabilities=None)
+            part = part._replace(group=None if alone else group)
+        parts.append(part)
     return parts
 
 

@@ -4,7 +4,7 @@ Each label is a two-class problem of its own, of the one output `(..., 1)` that
 every reader knows. Losses, metrics, calibrators and selectors read them here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +38,6 @@ from keras_calib.numerics.arrays import (
 from keras_calib.predictions.batches import Examples
 from keras_calib.predictions.collect import (
     FitsOnModel,
-    Predicted,
-    joined,
     labels_of,
 )
 from keras_calib.predictions.outputs import to_model_logits
@@ -51,7 +49,6 @@ __all__ = [
     "as_entries",
     "check_label_names",
     "check_label_weights",
-    "joined_batches",
     "label_logits",
     "over_labels",
     "place_of_label",
@@ -364,11 +361,3 @@ class FitsLabelsOnModel(FitsOnModel):
             counts = counts.reshape(outputs.shape)
         logits = label_logits(outputs, bool(reading.from_logits), counts)
         return labels_of(batch), logits, weight
-
-
-def joined_batches(batches: Iterable[tuple]) -> Predicted:
-    """Labels, logits and weights of batches `(labels, logits[, weights])`."""
-    rows = [(*batch, None)[:3] for batch in batches]
-    if not rows:
-        raise value_error("`labels` must hold a batch", batches=0)
-    return joined(rows)
