@@ -30,7 +30,6 @@ from keras_calib.calibrators.temperature import TemperatureScaling
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.rows import check_no_probabilities
-from keras_calib.inputs.weights import read_masked
 from keras_calib.labels.columns import (
     FitsLabelsOnModel,
     LabelColumns,
@@ -179,9 +178,6 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
                 [(*batch, None)[:3] for batch in batches]
             )
         names = self.label_names
-        logits, sample_weight = read_masked(
-            logits, "logits", sample_weight, by_label=True
-        )
         columns = read_columns(
             labels,
             logits,
@@ -193,7 +189,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         shown: Sequence[Any] = ["all labels"]
         if not self.shared:
             shown = names or range(columns.num_labels)
-        parts = _parts_of(columns, logits, self.shared)
+        parts = _parts_of(columns, self.shared)
         usable = _usable_labels(self.calibrator, parts, shown, force)
         self._set(self._fit_each(parts, shown, usable, num_folds), usable)
         return self
@@ -375,9 +371,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         return self.calibrator.features(pairs)[..., 1]
 
 
-def _parts_of(
-    columns: LabelColumns, logits: np.ndarray, shared: bool
-) -> list[FittingData | None]:
+def _parts_of(columns: LabelColumns, shared: bool) -> list[FittingData | None]:
     """The samples of each label, None if it has none; with `shared` all."""
     # All entries are judged at once, as losses and metrics do.
     check_no_probabilities(columns.pooled()[1], "logits")
@@ -387,7 +381,7 @@ def _parts_of(
         return [table.pooled()] if shared else map(table.column, every)
 
     # Labels of an example, and of the places of an image, are alike.
-    places = int(np.prod(logits.shape[1:-1]))
+    places = int(np.prod(columns.lead[1:]))
     example = (np.arange(len(columns.labels)) // places).astype("int32")
     example = np.broadcast_to(example[:, None], columns.labels.shape)
     alone = places * (columns.num_labels if shared else 1) == 1

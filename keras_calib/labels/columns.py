@@ -4,7 +4,7 @@ Each label is a two-class problem of its own, of the one output `(..., 1)` that
 every reader knows. Losses, metrics, calibrators and selectors read them here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,12 +73,14 @@ class LabelColumns(NamedTuple):
         weight: Weights `(n, labels)`, 0 where labels are missing; None for
             weights of 1 and no missing labels.
         present: False for missing labels, `(n, labels)`; None for none.
+        lead: The axes before that of the labels, which rows are made of.
     """
 
     labels: np.ndarray
     outputs: np.ndarray
     weight: np.ndarray | None = None
     present: np.ndarray | None = None
+    lead: tuple[int, ...] = ()
 
     @property
     def num_labels(self) -> int:
@@ -99,13 +101,17 @@ class LabelColumns(NamedTuple):
         return labels[kept], outputs[kept], weight
 
     def part(self, rows: Any) -> "LabelColumns":
-        """Some of the examples."""
-        return LabelColumns._make(None if x is None else x[rows] for x in self)
+        """Some of the rows."""
+        return self._mapped(lambda table: table[rows])
 
     def pooled(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """The entries of all columns as one, in the form of `column`."""
-        flat = [None if x is None else x.reshape(-1, 1) for x in self]
-        return LabelColumns(*flat).column(0)  # type: ignore[arg-type]  # above
+        return self._mapped(lambda table: table.reshape(-1, 1)).column(0)
+
+    def _mapped(self, function: Callable) -> "LabelColumns":
+        *tables, _ = self
+        given: list[Any] = [None if x is None else function(x) for x in tables]
+        return LabelColumns(*given)
 
 
 def as_entries(
@@ -177,7 +183,7 @@ def read_columns(
     check_not_empty(name, outputs)
     if ignore_class is not None:
         check_integer("ignore_class", ignore_class)
-    size = outputs.shape[-1]
+    *lead, size = outputs.shape
     weight = present = None
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, outputs.shape)
@@ -207,7 +213,7 @@ def read_columns(
             )
         if weight is not None:
             weight = np.where(present, weight, 0.0)
-    return LabelColumns(labels, outputs, weight, present)
+    return LabelColumns(labels, outputs, weight, present, tuple(lead))
 
 
 def over_labels(x: Any, counted: Any, example: str) -> Any:

@@ -12,7 +12,6 @@ from keras_calib.calibrators import Calibrator
 from keras_calib.inputs.checks import check_flag, check_in
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.values import in_unit_interval
-from keras_calib.inputs.weights import read_masked
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.columns import (
     EXAMPLES,
@@ -194,10 +193,6 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
                 method=method,
             )
         target.check()
-        logits, sample_weight = read_masked(
-            logits, "logits", sample_weight, by_label=True
-        )
-        check_units(delta, logits.shape[:-1])
         names = self.label_names
         columns = read_columns(
             labels,
@@ -207,6 +202,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             num_labels=None if names is None else len(names),
             name="logits",
         )
+        check_units(delta, columns.lead)
         _check_usable(columns)
         if tune_fraction is None:
             check_nothing_to_tune([self.calibrator], delta)
