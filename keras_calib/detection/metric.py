@@ -46,6 +46,8 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
     # Arguments that one of them has.
     features: tuple[str, ...] = ()
     image_shape: tuple | None = None
+    # Whether the confidence should be the overlap, not the precision.
+    _of_overlap = False
 
     def __init__(
         self, num_bins: tuple[int, ...], name: str, dtype: Any, **arguments: Any
@@ -110,9 +112,11 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
         group = records.label
         if self.num_classes is None:
             group = np.zeros_like(group)
+        target = records.outcomes.correct
+        if self._of_overlap:
+            target = records.overlap
         confidence, target = (
-            np.round(x * UNITS) / UNITS
-            for x in (records.confidence, self._target(records))
+            np.round(x * UNITS) / UNITS for x in (records.confidence, target)
         )
         outcomes = records.outcomes._replace(confidence=confidence, group=group)
         # A block of images has sums that float64 holds without rounding.
@@ -130,10 +134,6 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
         with STATES:
             state = ops.convert_to_numpy(self.sums).astype("int64")
             assign_sum(self.sums, exact_sums.normalize_limbs(state + limbs))
-
-    def _target(self, records: DetectionRecords) -> np.ndarray:
-        """What the confidence should be on average."""
-        raise NotImplementedError
 
     def _read(self) -> DetectionSums:
         """The sums so far, on the host."""
@@ -259,9 +259,6 @@ class DetectionECE(_DetectionMetric):
         shape = None if image_shape is None else tuple(image_shape)
         self._keep(image_shape=shape, features=tuple(features))
 
-    def _target(self, records: DetectionRecords) -> np.ndarray:
-        return records.outcomes.correct
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class LocalizationAwareECE(_DetectionMetric):
@@ -316,6 +313,8 @@ class LocalizationAwareECE(_DetectionMetric):
         As `localization_aware_ece` does.
     """
 
+    _of_overlap = True
+
     def __init__(
         self,
         num_classes: int | None,
@@ -340,9 +339,6 @@ class LocalizationAwareECE(_DetectionMetric):
             name=name,
             dtype=dtype,
         )
-
-    def _target(self, records: DetectionRecords) -> np.ndarray:
-        return records.overlap
 
     def get_config(self):
         return super().get_config() | {"num_bins": self.num_bins[0]}
