@@ -19,6 +19,7 @@ from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
+    "AVERAGES",
     "DetectionCalibrationError",
     "DetectionRecords",
     "DetectionSums",
@@ -36,6 +37,7 @@ __all__ = [
     "sums_of_cells",
 ]
 
+AVERAGES = ("pooled", "macro")
 FEATURES = ("center_x", "center_y", "width", "height")
 # Units of the sums of a streaming metric, in 1.
 UNITS = 2.0**30
@@ -305,9 +307,6 @@ def _weighted(sums: DetectionSums, average: str, effect: float) -> VoteBinSums:
     )
 
 
-_AVERAGES = ("pooled", "macro")
-
-
 class DetectionCalibrationError(NamedTuple):
     """A calibration error of detections.
 
@@ -488,7 +487,7 @@ def adaptive_localization_error(
         function leaves them out.
     """
     check_records(records)
-    check_in("average", average, _AVERAGES)
+    check_in("average", average, AVERAGES)
     classes, group = np.unique(records.label, return_inverse=True)
     error = np.abs(records.confidence - records.overlap)
     of_class = np.bincount(group, error) / np.bincount(group)
@@ -519,7 +518,7 @@ def _error(
     closed: str,
 ) -> DetectionCalibrationError:
     counts = bins_of(num_bins, features)
-    check_in("average", average, _AVERAGES)
+    check_in("average", average, AVERAGES)
     check_in("closed", closed, CLOSED)
     check_integer("min_count", min_count, 1)
     cell = cells_of(records, counts, features, closed)

@@ -16,6 +16,7 @@ from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.traced import is_traced
 from keras_calib.detection.boxes import BOX_FORMATS
 from keras_calib.detection.errors import (
+    AVERAGES,
     UNITS,
     DetectionRecords,
     DetectionSums,
@@ -57,7 +58,7 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
         self._keep(num_bins=num_bins, **arguments)
         if self.num_classes is not None:
             check_integer("num_classes", self.num_classes, 1)
-        check_in("average", self.average, ("pooled", "macro"))
+        check_in("average", self.average, AVERAGES)
         if self.average == "macro" and self.num_classes is None:
             raise value_error(
                 '`num_classes` must be given for `average="macro"`',
