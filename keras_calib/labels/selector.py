@@ -25,18 +25,14 @@ from keras_calib.labels.loss import MultiLabelLoss
 from keras_calib.labels.metric import MultiLabelMetric
 from keras_calib.labels.thresholds import (
     ShareTarget,
+    ladders_of_labels,
     outcomes_of_examples,
-    outcomes_of_labels,
 )
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import StreamingMetric
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.classifier import SelectiveClassifier
-from keras_calib.selection.ladder import (
-    by_group,
-    check_units,
-    read_outcomes,
-)
+from keras_calib.selection.ladder import check_units, read_outcomes
 from keras_calib.selection.rules import by_blocks
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.thresholds import ErrorTarget
@@ -278,10 +274,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         score = by_blocks(self._score, columns.outputs)
         if self.by == "label":
             names = self.label_names or range(columns.num_labels)
-            found = outcomes_of_labels(
-                columns, score, right, names, target.delta
-            )
-            ladders = by_group(found)
+            ladders = ladders_of_labels(columns, score, right, target.delta)
             chosen = target.choose_each(names, ladders, "labels", at_once)
         else:
             found = outcomes_of_examples(columns, score, right, self.example)

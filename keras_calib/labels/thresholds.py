@@ -3,8 +3,7 @@
 Derivation: docs/derivations.md, 'Families of claims'.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from keras_calib.selection.choice import Choice, chosen_alone, out_of_reach
 from keras_calib.selection.claims import means
 from keras_calib.selection.families import alone
 from keras_calib.selection.ladder import (
+    Ladder,
     check_equal_weights,
     counted,
     of_scores,
@@ -26,8 +26,8 @@ from keras_calib.selection.thresholds import ErrorTarget
 
 __all__ = [
     "ShareTarget",
+    "ladders_of_labels",
     "outcomes_of_examples",
-    "outcomes_of_labels",
 ]
 
 
@@ -76,22 +76,25 @@ class ShareTarget(NamedTuple):
         return chosen_alone(ladder, certified, place, **facts)
 
 
-def outcomes_of_labels(
+def ladders_of_labels(
     columns: LabelColumns,
     score: np.ndarray,
     right: np.ndarray,
-    names: Sequence,
     delta: float | None,
-) -> Outcomes:
-    """The labels that are there, each of its column as the group."""
-    kept: np.ndarray = np.ones(score.shape, bool)
-    if columns.present is not None:
-        kept = columns.present
-    weight = None if columns.weight is None else columns.weight[kept]
-    group = np.nonzero(kept)[1]
-    return read_outcomes(
-        score[kept], right[kept], weight, delta, group, tuple(names)
-    )
+) -> list[Ladder | None]:
+    """The thresholds of each label; None for one that no example has."""
+    found: list[Ladder | None] = []
+    # One by one, as copies of all columns at once take long.
+    for k in range(columns.num_labels):
+        kept: Any = slice(None)
+        if columns.present is not None:
+            kept = columns.present[:, k]
+        weight = columns.weight
+        weight = None if weight is None else weight[kept, k]
+        one = score[kept, k], right[kept, k], weight
+        some = len(one[0]) > 0
+        found.append(of_scores(read_outcomes(*one, delta)) if some else None)
+    return found
 
 
 def outcomes_of_examples(
