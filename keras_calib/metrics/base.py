@@ -395,11 +395,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         return is_traced(ops.convert_to_tensor(self.flags))
 
     def _add_state(self):
-        how: Any = {"dtype": "int32", "aggregation": "sum"}
-        self.sums, self.flags = (
-            self.add_variable(shape, "zeros", name=name, **how)
-            for name, shape in (("sums", self.summary.shape), ("flags", (4,)))
-        )
+        self._add_sums(self.summary.shape)
 
 
 class Display:

@@ -18,7 +18,6 @@ MORE = {
     "MultiLabelSelector.fit": 11,
     "ParametrizedTemperatureScaling.__init__": 13,
     "StreamingMetric.__init__": 12,
-    "_DetectionMetric.__init__": 9,
     "acls": 9,
     "array_pipeline": 10,
     "by_group": 13,
