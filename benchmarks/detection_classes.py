@@ -48,7 +48,7 @@ def drawn(
     confidence = rng.uniform(size=len(image))
     outcomes = Outcomes(
         score=confidence,
-        loss=1.0 - right,
+        correct=1.0 * right,
         confidence=confidence,
         unit=image,
         group=label,

@@ -172,7 +172,7 @@ def _seconds(step: Callable[[], Any]) -> float:
 def _records(image, confidence, right, overlap, label, images, most):
     outcomes = Outcomes(
         score=confidence,
-        loss=1.0 - right,
+        correct=1.0 * right,
         confidence=confidence,
         unit=image,
         group=label,
