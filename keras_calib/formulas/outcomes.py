@@ -21,6 +21,7 @@ class Outcomes(NamedTuple):
         group: Class, label or site of a row, as places in `names`, or None.
         names: Names of the groups, or of the classes.
         wrong: Whether an answer was wrong, where losses are costs.
+        confidence: What is claimed of each answer; None for bare scores.
     """
 
     score: Any
@@ -30,6 +31,12 @@ class Outcomes(NamedTuple):
     group: Any = None
     names: tuple = ()
     wrong: Any = None
+    confidence: Any = None
+
+    @property
+    def correct(self) -> Any:
+        """1 for right and 0 for wrong answers, of losses that are errors."""
+        return 1.0 - self.loss
 
     def rows(self, part: Any) -> "Outcomes":
         """Some of the rows."""

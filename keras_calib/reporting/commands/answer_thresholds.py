@@ -1,7 +1,7 @@
 """What `keras-calib threshold` does: from labelled answers to a threshold."""
 
 from argparse import Namespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -10,112 +10,81 @@ from keras_calib.exporting.answer_threshold import (
     answer_statement,
     bounded_log_odds,
     calibrated_confidence,
-    rows_sha256,
 )
 from keras_calib.exporting.statement import write_statement
+from keras_calib.formulas.outcomes import Outcomes
+from keras_calib.inputs.groups import read_groups
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.reporting.commands.terminal import Progress, blamed
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.reporting.prediction_files.repeated_samples import (
     check_ids_apart,
 )
-from keras_calib.selection import (
-    Choice,
-    choose_group_thresholds,
-    choose_threshold,
-)
+from keras_calib.selection.choice import Choice
+from keras_calib.selection.ladder import read_outcomes
+from keras_calib.selection.thresholds import ErrorTarget
 
 __all__ = [
-    "LabelledAnswers",
     "calibrator_facts",
-    "chosen_for",
-    "data_facts",
     "labelled_answers",
     "threshold_of_logs",
     "told_calibrator",
 ]
 
 
-class LabelledAnswers(NamedTuple):
-    """Answers with a label: their values `(n,)`, and how many have none."""
-
-    score: np.ndarray
-    correct: np.ndarray
-    ids: np.ndarray | None
-    group: np.ndarray | None
-    column: str
-    unlabelled: int
-
-
 def threshold_of_logs(given: Namespace, progress: Progress) -> str:
     """What to print of the threshold; writes it where --out says."""
     with blamed(f"--log={given.log}"):
-        rows = labelled_answers(
+        log, unlabelled = labelled_answers(
             given.log, given, progress, bool(given.calibration)
         )
-    lines, score = [], rows.score
+    lines, score = [], log.score
     facts: dict[str, Any] | None = None
     if given.calibration:
         with blamed(f"--calibration={given.calibration}"):
             names = Namespace(**{**vars(given), "groups": None})
-            other = labelled_answers(given.calibration, names, progress, True)
-            if rows.ids is not None and other.ids is not None:
-                check_ids_apart({"--log": rows.ids, "--calibration": other.ids})
+            other, _ = labelled_answers(given.calibration, names, progress)
+            if log.unit is not None and other.unit is not None:
+                ids = {"--log": log.unit, "--calibration": other.unit}
+                check_ids_apart(ids)
             progress.say("Fitting the calibrator ...")
-            facts = calibrator_facts(
-                other.score, other.correct, given.calibrator or "affine"
-            )
+            kind = given.calibrator or "affine"
+            facts = calibrator_facts(other.score, other.correct, kind)
             score = calibrated_confidence(facts, score)
         lines.append(told_calibrator(facts))
     progress.say("Choosing the threshold ...")
-    target = _target(given)
+    delta = None if given.risk is None else given.delta
     with blamed(f"--log={given.log}"):
-        chosen = chosen_for(score, rows, target)
+        target = ErrorTarget(given.risk, given.coverage, delta).check()
+        groups = {"group": log.group, "names": log.names}
+        chosen = target.choose(read_outcomes(score, log.correct, **groups))
     if given.out:
         told = answer_statement(
             chosen,
-            column=rows.column,
+            log,
             calibrator=facts,
             coverage=given.coverage,
-            data=data_facts(rows, given.groups),
+            group=given.groups,
         )
         write_statement(given.out, told)
-    lines += _told(chosen, rows, bool(facts))
+    if unlabelled:
+        lines.append(f"{unlabelled:,} answers without a label left out.")
+    what = "score" if log.confidence is None else "confidence"
+    lines += _told(chosen, f"calibrated {what}" if facts else what)
     return "\n".join(lines)
 
 
-def _target(given: Namespace) -> dict[str, Any]:
-    """What the threshold is chosen for."""
-    delta = None if given.risk is None else given.delta
-    return {
-        "risk": given.risk,
-        "coverage": given.coverage,
-        "delta": delta,
-    }
-
-
-def _told(
-    chosen: Choice,
-    rows: LabelledAnswers,
-    calibrated: bool,
-) -> list[str]:
-    lines = []
-    if rows.unlabelled:
-        lines.append(f"{rows.unlabelled:,} answers without a label left out.")
-    what = "calibrated confidence" if calibrated else rows.column
+def _told(chosen: Choice, what: str) -> list[str]:
     if isinstance(chosen.threshold, tuple):
-        return [
-            *lines,
-            f"Thresholds for the {what}:",
-            str(chosen).removeprefix("Choice: "),
-        ]
+        text = str(chosen).removeprefix("Choice: ")
+        return [f"Thresholds for the {what}:", text]
     least = f"a {what} of at least {chosen.threshold:.9g}"
     if chosen.threshold == -np.inf:
         least = "every answer"
-    lines.append(
+    lines = [
         f"Accept {least}: {chosen.coverage:.2%} of {chosen.num_samples:,} "
         f"answers, of which {chosen.risk:.2%} are wrong."
-    )
+    ]
     if chosen.delta is not None:
         lines.append(
             f"With probability {1.0 - chosen.delta:g} at most "
@@ -126,9 +95,16 @@ def _told(
 
 
 def labelled_answers(
-    path: str, given: Namespace, progress: Progress, of_confidence: bool
-) -> LabelledAnswers:
-    """The answers of a log that have a label."""
+    path: str,
+    given: Namespace,
+    progress: Progress,
+    of_confidence: bool = True,
+) -> tuple[Outcomes, int]:
+    """The answers of a log that have a label, and how many have none.
+
+    The score is what the log has: a score or, with `of_confidence` or where
+    it has no score, the confidence.
+    """
     log = AnswerLog(path, vars(given))
     empty = value_error("the log must have answers", rows=0)
     if log.is_empty:
@@ -145,28 +121,29 @@ def labelled_answers(
     start = 0
     what = f"Reading {log.path.name}"
     for part in progress.rows(log.parts(), what, log.num_rows):
-        values = np.asarray(getattr(part, column))
+        values = np.asarray(getattr(part.outcomes, column))
         _check_values(column, values, start)
-        start += len(part.labels)
-        ids = np.asarray(part.ids or [], object)
-        group = [] if part.group is None else part.group
-        kept.append((values.astype("float64"), part.labels, ids, group))
+        start += len(values)
+        others = part.outcomes.loss, part.outcomes.unit, part.group
+        columns = values.astype("float64"), *others
+        kept.append(tuple(() if x is None else x for x in columns))
     if not start:
         raise empty
-    scores, right, ids, groups = map(np.concatenate, zip(*kept, strict=True))
-    here = right == right
+    score, loss, ids, groups = map(np.concatenate, zip(*kept, strict=True))
+    here = loss == loss
     if not here.any():
-        raise value_error("the log must have labels", rows=len(right))
+        raise value_error("the log must have labels", rows=start)
+    rows = Outcomes(score=score[here], loss=loss[here])
+    if column == "confidence":
+        rows = rows._replace(confidence=rows.score)
     if "ids" in log.has:
         _check_once(ids)
-    return LabelledAnswers(
-        scores[here],
-        right[here],
-        ids[here] if "ids" in log.has else None,
-        groups.astype(str)[here] if given.groups else None,
-        column,
-        int((~here).sum()),
-    )
+        rows = rows._replace(unit=ids[here])
+    if given.groups:
+        own = groups[here].astype(str)
+        names, places = read_groups(own, own.shape)
+        rows = rows._replace(group=places, names=names)
+    return rows, int((~here).sum())
 
 
 def _check_once(ids: np.ndarray) -> None:
@@ -198,28 +175,6 @@ def _check_values(column: str, values: np.ndarray, start: int) -> None:
         raise value_error(
             f"`{column}` {rule}", row=start + row + 1, value=float(values[row])
         )
-
-
-def chosen_for(
-    score: np.ndarray, rows: LabelledAnswers, target: dict[str, Any]
-) -> Choice:
-    """The threshold of these scores for a target, or that of each group."""
-    known = "risk", "coverage", "delta"
-    target = {x: target[x] for x in known if target.get(x) is not None}
-    if rows.group is not None:
-        return choose_group_thresholds(
-            score, rows.correct, rows.group, **target
-        )
-    return choose_threshold(score, rows.correct, **target)
-
-
-def data_facts(rows: LabelledAnswers, group: str | None) -> dict[str, Any]:
-    """What a file of a threshold says of its log."""
-    return {
-        "group": group,
-        "wrong": int((rows.correct == 0.0).sum()),
-        "rows_sha256": rows_sha256(rows.score, rows.correct, rows.group),
-    }
 
 
 def calibrator_facts(

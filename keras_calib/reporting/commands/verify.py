@@ -149,6 +149,8 @@ def _answers(
     facts: dict[str, Any], given: argparse.Namespace, progress: Progress
 ) -> dict[str, Any]:
     """The answers of a log, as they were when their threshold was chosen."""
+    import numpy as np
+
     from keras_calib.reporting.commands.answer_thresholds import (
         labelled_answers,
     )
@@ -163,10 +165,11 @@ def _answers(
     if column == "confidence":
         names[column] = given.confidence or column
     asked = argparse.Namespace(**names)
-    rows = labelled_answers(given.data, asked, progress, column == "confidence")
-    values = {"score": "scores"}.get(column, column)
-    found = {values: rows.score, "correct": rows.correct}
-    return found if group is None else {**found, "groups": rows.group}
+    log, _ = labelled_answers(given.data, asked, progress, column != "score")
+    found = {"scores" if column == "score" else column: log.score}
+    if log.names:
+        found["groups"] = np.array(log.names)[log.group]
+    return {**found, "correct": log.correct}
 
 
 COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, {"": _OPTIONS}, _check, _run)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.predictions.tables import Table, plain
 from keras_calib.reporting.prediction_files.roles import (
     ROLES,
@@ -36,21 +37,20 @@ class Answers(NamedTuple):
     """Answers of a log, in its order; None for columns that it has not.
 
     Attributes:
-        labels: 1 for a right and 0 for a wrong answer `(n,)`, NaN without a
-            label.
+        outcomes: Scores and confidences, with ids as units; the loss is NaN
+            without a label.
         accepted: Whether each answer was accepted, or None.
-        confidence: Confidence `(n,)`, or None.
-        ids: Ids as texts `(n,)`, or None.
-        score: Scores `(n,)`, or None.
         group: Names of groups `(n,)`, or None.
     """
 
-    labels: np.ndarray
+    outcomes: Outcomes
     accepted: np.ndarray | None
-    confidence: np.ndarray | None
-    ids: list[str] | None
-    score: np.ndarray | None = None
-    group: np.ndarray | None = None
+    group: np.ndarray | None
+
+    @property
+    def labels(self) -> np.ndarray:
+        """1 for a right and 0 for a wrong answer `(n,)`, NaN if unknown."""
+        return self.outcomes.correct
 
 
 class AnswerLog:
@@ -156,14 +156,13 @@ class AnswerLog:
         if "time" in read:
             self._check_times(read["time"], start)
         accepted, changed = self._accepted(read, start)
-        return Answers(
-            self._correct(read, start),
-            accepted,
-            changed.get("confidence"),
-            self._ids(read["ids"], start) if "ids" in read else None,
-            changed.get("score"),
-            read.get("groups"),
+        outcomes = Outcomes(
+            score=changed.get("score"),
+            loss=1.0 - self._correct(read, start),
+            confidence=changed.get("confidence"),
+            unit=self._ids(read["ids"], start) if "ids" in read else None,
         )
+        return Answers(outcomes, accepted, read.get("groups"))
 
     def _correct(self, read: dict[str, np.ndarray], start: int) -> np.ndarray:
         if "correct" in read:
@@ -192,9 +191,9 @@ class AnswerLog:
             accepted = read[column] >= self._threshold
         return accepted, read
 
-    def _ids(self, values: np.ndarray, start: int) -> list[str]:
-        ids = [*map(plain, values)]
-        if (empty := np.array([not x for x in ids], bool)).any():
+    def _ids(self, values: np.ndarray, start: int) -> np.ndarray:
+        ids = np.array([*map(plain, values)], object)
+        if (empty := ids == "").any():
             rule = "must have a value in every row"
             raise self._bad("ids", rule, start, empty, value="")
         return ids

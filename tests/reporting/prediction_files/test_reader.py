@@ -347,8 +347,9 @@ def test_an_answer_is_not_right_because_it_is_itself(records, kind):
     # A confidence is a score, and a group may be anything.
     columns = {"score": "confidence", "groups": "predicted", "ids": "predicted"}
     (part,) = AnswerLog(path, {**columns, "correct": "predicted"}).parts()
-    assert part.score.tolist() == part.confidence.tolist() == [0.9, 0.75, 1.0]
-    assert [*map(str, part.group)] == part.ids == ["0", "1", "0"]
+    rows = part.outcomes
+    assert rows.score.tolist() == rows.confidence.tolist() == [0.9, 0.75, 1.0]
+    assert part.group.tolist() == rows.unit.tolist() == ["0", "1", "0"]
     # An option takes a column away from the name that it would be found by.
     log = AnswerLog(path, {"labels": "correct", "predicted": "label"})
     (part,) = log.parts()
