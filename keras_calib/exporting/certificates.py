@@ -12,6 +12,7 @@ from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
 from keras_calib.exporting.statement import artefact_files, canonical, stated
 from keras_calib.exporting.statement_facts import (
+    METHODS,
     facts_of,
     facts_of_chow,
     facts_of_given,
@@ -20,7 +21,6 @@ from keras_calib.exporting.statement_facts import (
 from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection import SelectiveClassifier
-from keras_calib.selection.costs import COST_TESTS
 from keras_calib.selection.data_hash import cost_rows, rows_of
 
 __all__ = ["certificate_of", "check_certifiable", "plain", "save_records"]
@@ -45,39 +45,30 @@ def check_certifiable(selector: Any, what: str = "`certificate=True`") -> str:
     _check_like_fit(selector, what)
     chosen = getattr(selector, "chosen", None)
     with_costs = getattr(selector, "costs", None) is not None
+    kind = "costs" if with_costs else "errors"
+    if getattr(chosen, "kind", None) == "groups":
+        kind = "groups"
     if with_costs and (chosen is None or chosen.method == "chow"):
-        price = -selector.threshold
+        kind, price = "chow", -selector.threshold
         if not 0.0 <= price < np.inf:
             raise value_error(
                 f"{what} needs a `selector` whose threshold is "
                 "minus the price of a rejection, with costs",
                 threshold=-price,
             )
-        _check_threshold(selector, chosen)
-        return "chow"
-    kind, methods = "errors", ("ltt",)
-    if with_costs:
-        kind, methods = "costs", COST_TESTS
-    elif chosen is not None and chosen.kind == "groups":
-        kind = "groups"
-    if chosen is None or chosen.delta is None or chosen.data_sha256 is None:
+    elif chosen is None or None in (chosen.delta, chosen.data_sha256):
         limit = "mean_cost" if with_costs else "risk"
         raise value_error(
             f"{what} needs a `selector` that was fitted with "
             f"`{limit}` and `delta`, which guarantee something",
             chosen=chosen,
         )
-    if chosen.method not in methods:
+    elif chosen.method not in METHODS[kind]:
         raise value_error(
             f"{what} needs a threshold that can be chosen again "
-            f"from its data alone, by one of {sorted(methods)}",
+            f"from its data alone, by one of {sorted(METHODS[kind])}",
             method=chosen.method,
         )
-    _check_threshold(selector, chosen)
-    return kind
-
-
-def _check_threshold(selector: Any, chosen: Any) -> None:
     if chosen is not None and not np.array_equal(
         np.float32(chosen.threshold), np.float32(selector.threshold)
     ):
@@ -88,6 +79,7 @@ def _check_threshold(selector: Any, chosen: Any) -> None:
                 chosen=chosen.threshold,
             )
         )
+    return kind
 
 
 def certificate_of(

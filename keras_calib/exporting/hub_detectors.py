@@ -169,7 +169,7 @@ class _ServedDetector:
         self.size = (*image_size, taken[-1])
         self.inputs = {"images": keras.Input(shape, name="images")}
         self.reader = ImageReader(
-            self,  # type: ignore[arg-type]
+            self.inputs,
             keras.layers.Identity(),
             image_size,
             resize,

@@ -115,7 +115,15 @@ def image_reader(
     `preprocessing` and `size` are the user's arguments, `made` the format.
     """
     if whole.image_converter is not None:
-        return _converted_images(served, model, size)
+        converter, resize = whole.image_converter, None
+        if size is None and converter.image_size is not None:
+            # Images may differ in size: the converter resizes them one by one,
+            # and the network then finds them as large as it wants them.
+            size, resize = converter.image_size, converter.resizing
+        if size is None:
+            size = tuple(model.inputs[0].shape[1:3])
+        identity = keras.layers.Identity()
+        return ImageReader(served.inputs, identity, size, resize)
     if preprocessing is None:
         if size is not None:
             raise value_error(
@@ -127,24 +135,7 @@ def image_reader(
             "`image_preprocessing` needs a SavedModel, which can decode images",
             format=made,
         )
-    return ImageReader(served, preprocessing, size)
-
-
-def _converted_images(
-    served: ServedModel, task: keras.Model, size: tuple[int, int] | None
-) -> ImageReader:
-    """The reader of encoded images for a task behind its preprocessing.
-
-    Images are resized one by one as the converter does it, as they may
-    differ in size; the network then finds them as large as it wants them.
-    """
-    converter: Any = task.preprocessor.image_converter
-    resize = None
-    if size is None and converter.image_size is not None:
-        size, resize = converter.image_size, converter.resizing
-    if size is None:
-        size = tuple(task.inputs[0].shape[1:3])
-    return ImageReader(served, keras.layers.Identity(), size, resize)
+    return ImageReader(served.inputs, preprocessing, size)
 
 
 def _preprocessor_of(model: Any) -> Any:

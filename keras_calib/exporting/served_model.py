@@ -220,7 +220,7 @@ class ImageReader:
 
     def __init__(
         self,
-        served: ServedModel,
+        inputs: dict[str, Any],
         preprocessing: Callable[[Any], Any],
         size: tuple[int, int] | None,
         resize: Callable[[Any], Any] | None = None,
@@ -231,7 +231,7 @@ class ImageReader:
                 "images, such as keras.layers.Rescaling(1 / 255)",
                 image_preprocessing=preprocessing,
             )
-        shapes = [shape_of(tensor) for tensor in served.inputs.values()]
+        shapes = [shape_of(tensor) for tensor in inputs.values()]
         images = len(shapes) == 1 and len(shapes[0]) == 4
         if not images or shapes[0][-1] not in (1, 3, 4):
             raise value_error(
@@ -239,7 +239,7 @@ class ImageReader:
                 "(batch, height, width, channels), of 1, 3 or 4 channels",
                 shapes=shapes,
             )
-        ((name, tensor),) = served.inputs.items()
+        ((name, tensor),) = inputs.items()
         size = shapes[0][1:3] if size is None else size
         if np.shape(size) != (2,) or None in size:
             raise value_error(

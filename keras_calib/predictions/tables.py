@@ -125,6 +125,29 @@ class Table:
             received = {"type": self._type(name), **received}
         return value_error(f"`{name}` {rule}", **received)
 
+    def check(
+        self,
+        name: str,
+        good: np.ndarray,
+        rule: str,
+        start: int,
+        values: np.ndarray,
+    ) -> None:
+        """Raises ValueError for the first value that is not good.
+
+        `start` is the place of the first row, and `good` may lack last axes.
+        """
+        if good.all():
+            return
+        index = tuple(np.argwhere(~good)[0])
+        value = values[index]
+        if np.ndim(value):
+            told = {"values": np.round(value[:10].astype("float64"), 4)}
+        else:
+            told = {"value": np.asarray(value)}
+        told = {k: x.tolist() for k, x in told.items()}
+        raise self.bad_value(name, rule, start + int(index[0]), **told)
+
     @contextlib.contextmanager
     def _readable(self, numbers: Sequence[str] = ()) -> Iterator[None]:
         """Says what is wrong with a file, and in a table with which cell."""

@@ -11,12 +11,34 @@ from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.prediction_files.roles import ROLES
 
-__all__ = ["Command", "Options", "check_shares", "columns", "flags"]
+__all__ = [
+    "DECIMAL",
+    "DELTA",
+    "Command",
+    "Options",
+    "check_shares",
+    "columns",
+    "flags",
+]
 
 # What follows a flag, by its name in the help; others are texts.
 _TYPES = {"SHARE": float, "N": int, "ID": int}
 # Flags, with the name of what follows, and their help or what argparse takes.
 Options = dict[str, str | dict[str, Any]]
+
+DELTA: Options = {
+    "--delta SHARE": {
+        "default": 0.05,
+        "help": "probability that the guarantee fails (%(default)s)",
+    }
+}
+DECIMAL: Options = {
+    "--decimal": {
+        "default": ".",
+        "choices": (".", ","),
+        "help": "decimal point of a .csv file (%(default)s)",
+    }
+}
 
 
 class Command(NamedTuple):

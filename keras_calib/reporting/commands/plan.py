@@ -18,6 +18,7 @@ from keras_calib.reporting.commands.arguments import (
 )
 from keras_calib.reporting.commands.terminal import (
     Progress,
+    blamed,
     load_keras,
     of_arguments,
     picture_of,
@@ -70,8 +71,9 @@ _OPTIONS: Options = {
         "file to write too: a picture .png or .svg, or .json or .csv"
     ),
 }
+_ROLES = "labels", "logits", "probs", "confidence", "correct", "predicted"
 _COLUMNS = columns(
-    *("labels", "logits", "probs", "confidence", "correct", "predicted"),
+    *_ROLES,
     logits="columns of logits, as in `report`",
     probs="columns of probabilities, as in `report`",
 )
@@ -102,10 +104,13 @@ def _check(given: argparse.Namespace) -> None:
 def _run(given: argparse.Namespace, progress: Progress) -> None:
     """Prints the plan, and writes it where --out says."""
     load_keras(progress)
-    from keras_calib.reporting.commands.pilot_files import pilot_of_file
     from keras_calib.selection import plan
 
-    pilot = pilot_of_file(given, progress) if given.pilot else None
+    pilot = None
+    if given.pilot:
+        progress.say(f"Reading {given.pilot} ...")
+        with blamed(f"--pilot={given.pilot}"):
+            pilot = _pilot(given)
     progress.say("Simulating selections ...")
     names = [x.removeprefix("--") for x in _SHARES]
     options = {x: getattr(given, x) for x in (*names, "max_samples")}
@@ -115,6 +120,34 @@ def _run(given: argparse.Namespace, progress: Progress) -> None:
     if given.out is not None:
         _write(found, Path(given.out))
     print(found)
+
+
+def _pilot(given: argparse.Namespace) -> tuple[Any, Any]:
+    """Scores and correctness of a file."""
+    from keras_calib.functional.ranking import top_scored
+    from keras_calib.reporting.prediction_files.reader import PredictionFile
+    from keras_calib.reporting.prediction_files.roles import Columns
+
+    file = PredictionFile(
+        given.pilot, Columns(**{x: getattr(given, x) for x in _ROLES})
+    )
+    if file.pixels:
+        raise value_error(
+            "`pilot` must have one prediction for each sample",
+            file=given.pilot,
+        )
+    rows = file.read()
+    if rows.sample_weight is not None and (rows.sample_weight != 1.0).any():
+        raise ValueError(
+            "a plan counts samples, so weights must be 1 everywhere: "
+            "leave the column `sample_weight` out"
+        )
+    if file.top1:
+        return rows.outputs, rows.labels
+    top = top_scored(
+        rows.labels, rows.outputs, "msp", from_logits=file.from_logits
+    )
+    return top.score, top.correct
 
 
 def _write(found: Any, path: Path) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.arguments import (
+    DECIMAL,
+    DELTA,
     Command,
     Options,
     check_shares,
@@ -136,20 +138,13 @@ _COLUMNS: Options = {
         "sign between the columns of a .csv file; by default the one of , ; | "
         "and tab that is most frequent in its first line"
     ),
-    "--decimal": {
-        "default": ".",
-        "choices": (".", ","),
-        "help": "decimal point of a .csv file (%(default)s)",
-    },
+    **DECIMAL,
 }
 _CONTENT: Options = {
     "--risk SHARE": (
         "largest share of wrong predictions among the accepted, between 0 and 1"
     ),
-    "--delta SHARE": {
-        "default": 0.05,
-        "help": "probability that the guarantee fails (%(default)s)",
-    },
+    **DELTA,
     "--bins N": {
         "default": 15,
         "help": "number of bins of the ECE, at most 1000 (%(default)s)",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.arguments import (
+    DELTA,
     Command,
     Options,
     check_shares,
@@ -65,10 +66,7 @@ _TARGET: Options = {
     "--coverage SHARE": (
         "least share to accept, instead of --risk; no guarantee"
     ),
-    "--delta SHARE": {
-        "default": 0.05,
-        "help": "probability that the guarantee fails (%(default)s)",
-    },
+    **DELTA,
 }
 _COLUMNS = columns(
     *("confidence", "score", "correct", "labels", "predicted", "ids", "groups"),

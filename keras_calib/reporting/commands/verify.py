@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from keras_calib.reporting.commands.arguments import (
+    DECIMAL,
     Command,
     Options,
     columns,
@@ -55,11 +56,7 @@ _OPTIONS: Options = {
         cost="column of costs of answers, with costs (cost)",
     ),
     "--separator NAME": "sign between the columns of a .csv file",
-    "--decimal": {
-        "default": ".",
-        "choices": (".", ","),
-        "help": "decimal point of a .csv file (%(default)s)",
-    },
+    **DECIMAL,
 }
 
 
@@ -135,14 +132,15 @@ def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
             f"{' and '.join(wanted.values())}. "
             f"Received: {', '.join(file.names[:20])}"
         )
-    found = {}
-    for argument, column in wanted.items():
-        asked = ([column], []) if argument == "groups" else ([], [column])
-        parts = [np.atleast_1d(x[column]) for x in file.parts(*asked, [])]
-        if not parts:
-            raise ValueError(f"{given.data} must have records, not names alone")
-        found[argument] = np.concatenate(parts)
-    return found
+    numbers = [x for argument, x in wanted.items() if argument != "groups"]
+    texts = [x for x in wanted.values() if x not in numbers]
+    parts = [*file.parts(texts, numbers)]
+    if not parts:
+        raise ValueError(f"{given.data} must have records, not names alone")
+    return {
+        argument: np.concatenate([np.atleast_1d(x[column]) for x in parts])
+        for argument, column in wanted.items()
+    }
 
 
 def _answers(

@@ -17,7 +17,7 @@ from keras_calib.reporting.prediction_files.roles import (
     check_present,
 )
 
-__all__ = ["AnswerLog", "Answers", "correctness_of", "same_labels"]
+__all__ = ["AnswerLog", "Answers", "flags_of", "same_labels"]
 
 _VERDICTS = "accepted", "correct", "labels", "predicted"
 _READ = "ids", "confidence", "score", *_VERDICTS, "time", "groups"
@@ -168,8 +168,7 @@ class AnswerLog:
         if "correct" in read:
             return self._flags("correct", read["correct"], start, gaps=True)
         if {"labels", "predicted"} <= read.keys():
-            pairs = zip(read["labels"], read["predicted"], strict=True)
-            return np.array([_same(*pair) for pair in pairs])
+            return same_labels(read["labels"], read["predicted"], gaps=True)
         return np.full(len(next(iter(read.values()))), np.nan)
 
     def _accepted(
@@ -186,47 +185,26 @@ class AnswerLog:
             accepted = self._flags("accepted", read["accepted"], start)
         elif accepted is None and self._threshold is not None:
             column = "score" if "score" in read else "confidence"
-            if (wrong := np.isnan(read[column])).any():
-                raise self._bad(column, "must not be NaN", start, wrong)
-            accepted = read[column] >= self._threshold
+            values = read[column]
+            rule = "must not be NaN"
+            self._check(column, ~np.isnan(values), rule, start, values)
+            accepted = values >= self._threshold
         return accepted, read
 
     def _ids(self, values: np.ndarray, start: int) -> np.ndarray:
         ids = np.array([*map(plain, values)], object)
-        if (empty := ids == "").any():
-            rule = "must have a value in every row"
-            raise self._bad("ids", rule, start, empty, value="")
+        rule = "must have a value in every row"
+        self._check("ids", ids != "", rule, start, ids)
         return ids
 
-    def _bad(
-        self, what: str, rule: str, start: int, wrong: Any, **received: Any
-    ) -> ValueError:
-        """The error of a column, in the first row that is wrong."""
-        row = start + int(np.argmax(wrong))
-        return self._file.bad_value(self._columns[what], rule, row, **received)
+    def _check(self, what: str, *told: Any) -> None:
+        self._file.check(self._columns[what], *told)
 
     def _flags(
         self, what: str, values: np.ndarray, start: int, gaps: bool = False
     ) -> np.ndarray:
-        """Numbers 0 and 1, NaN for what is missing."""
-        found = np.empty(len(values))
-        for i, value in enumerate(values):
-            text = plain(value).lower()
-            if gaps and text in _WITHOUT:
-                found[i] = np.nan
-            elif text in _FLAGS:
-                found[i] = _FLAGS[text]
-            else:
-                rule = ", or nothing without a label" if gaps else ""
-                rule += _GRADES if _is_grade(text) else ""
-                raise self._bad(
-                    what,
-                    f"must be 1 or 0, or true or false{rule}",
-                    start + i,
-                    True,
-                    value=str(value),
-                )
-        return found
+        name = self._columns[what]
+        return flags_of(self._file, name, values, start, gaps)
 
     def _check_times(self, texts: np.ndarray, start: int) -> None:
         for i, text in enumerate(texts):
@@ -239,49 +217,52 @@ class AnswerLog:
                     "answers in their order"
                 )
             if rule:
-                raise self._bad("time", rule, row, True, value=str(text))
+                name = self._columns["time"]
+                raise self._file.bad_value(name, rule, row, value=str(text))
             self.last = row, now
 
 
-def correctness_of(
-    file: Table, name: str, values: np.ndarray, start: int
+def flags_of(
+    file: Table, name: str, values: np.ndarray, start: int, gaps: bool = False
 ) -> np.ndarray:
-    """1 for right and 0 for wrong of a column with a value in every row."""
-    if values.dtype.kind in "OU":
-        found = [_FLAGS.get(plain(x).lower(), np.nan) for x in values]
-        values = np.where(np.isnan(found), values, np.array(found, object))
-    (wrong,) = np.nonzero(~np.isin(values, (0, 1)))
-    if len(wrong):
-        value = values[wrong[0]]
-        raise file.bad_value(
-            name,
-            "must be 0, 1, true or false in every row"
-            + _GRADES * _is_grade(str(value)),
-            start + int(wrong[0]),
-            value=value if isinstance(value, str) else value.item(),
-        )
-    return values.astype("int64")
+    """Numbers 0 and 1; with `gaps` NaN for what is missing."""
+    known, places = np.unique(values.astype(str), return_inverse=True)
+    texts = [plain(x).lower() for x in known]
+    found = np.array([_FLAGS.get(x, np.nan) for x in texts])
+    bad = np.isnan(found)
+    if gaps:
+        bad &= ~np.isin(texts, _WITHOUT)
+    if not bad[places].any():
+        return found[places]
+    row = int(np.argmax(bad[places]))
+    rule = "must be 0, 1, true or false"
+    rule += ", or nothing without a label" if gaps else " in every row"
+    rule += _GRADES * _is_grade(texts[places[row]])
+    value = values[row : row + 1].tolist()[0]
+    raise file.bad_value(name, rule, start + row, value=value)
 
 
-def same_labels(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """1 where two texts are spelt alike, where 1.0 is 1, else 0 `(n,)`."""
-    same = labels == predicted
-    pairs = zip(labels[~same], predicted[~same], strict=True)
-    same[~same] = [plain(one) == plain(two) for one, two in pairs]
-    return same.astype("int64")
+def same_labels(
+    labels: np.ndarray, predicted: np.ndarray, gaps: bool = False
+) -> np.ndarray:
+    """1 where two texts are spelt alike, where 1.0 is 1, else 0 `(n,)`.
+
+    With `gaps` NaN where there is no label.
+    """
+    found = np.array((labels == predicted) & (labels != ""), "float64")
+    for k in np.flatnonzero(found == 0.0):
+        label, answer = plain(labels[k]), plain(predicted[k])
+        # A class may be called None. Beside numbers `nan` is no class.
+        is_number = label.lower() == "nan" and _time(answer) is not None
+        is_gap = gaps and (not label or is_number)
+        found[k] = np.nan if is_gap else label == answer
+    return found
 
 
 def _is_grade(text: str) -> bool:
     with contextlib.suppress(ValueError):
         return 0.0 < float(text) < 1.0
     return False
-
-
-def _same(label: Any, predicted: Any) -> float:
-    label, predicted = plain(label), plain(predicted)
-    # A class may be called None. Beside numbers `nan` is no class.
-    is_gap = label.lower() == "nan" and _time(predicted) is not None
-    return float(label == predicted) if label and not is_gap else np.nan
 
 
 def _time(text: str) -> float | None:

@@ -10,7 +10,7 @@ from keras_calib.inputs.readers import shares_of_rows
 from keras_calib.inputs.rows import check_no_probabilities, usable_outputs
 from keras_calib.predictions.tables import Table
 from keras_calib.reporting.prediction_files.answer_log import (
-    correctness_of,
+    flags_of,
     same_labels,
 )
 from keras_calib.reporting.prediction_files.roles import Columns, find_roles
@@ -225,17 +225,18 @@ class PredictionFile:
         weight = part[roles.weights] if roles.weights else None
         if roles.predicted is None:
             labels = part[roles.labels]
-            correct = correctness_of(self._file, roles.labels, labels, start)
+            correct = flags_of(self._file, roles.labels, labels, start)
         else:
-            pair = [
+            labels, predicted = (
                 self._names_of(part[x], x, start)
                 for x in (roles.labels, roles.predicted)
-            ]
-            correct = same_labels(*pair)
+            )
+            correct = same_labels(labels, predicted)
             if self._ignored is not None:
-                counts = pair[0] != str(self._ignored)
+                counts = labels != str(self._ignored)
                 weight = counts * (1.0 if weight is None else weight)
         ids = part[roles.ids] if roles.ids else None
+        correct = correct.astype("int64")
         rows = Rows(correct, confidence, weight, ids, self._groups(part))
         if any(x.shape[:1] != confidence.shape for x in rows if x is not None):
             raise value_error(
@@ -244,7 +245,14 @@ class PredictionFile:
                 shapes=[x.shape for x in rows if x is not None],
             )
         self._check_weights(weight, start)
-        self._check_confidences(confidence, name, start)
+        self._file.check(
+            name,
+            (confidence >= 0.0) & (confidence <= 1.0),
+            "must be the probability of the predicted class, from 0 to 1, in "
+            "every row",
+            start,
+            confidence,
+        )
         return rows
 
     def _names_of(
@@ -256,14 +264,8 @@ class PredictionFile:
         below = np.char.startswith(values, "-")
         if self._ignored is not None:
             below &= values != str(self._ignored)
-        if (wrong := np.flatnonzero(below)).size:
-            row = int(wrong[0])
-            raise self._file.bad_value(
-                name,
-                "must hold class ids >= 0, or names, in every row",
-                start + row,
-                value=str(values[row]),
-            )
+        rule = "must hold class ids >= 0, or names, in every row"
+        self._file.check(name, ~below, rule, start, values)
         return values
 
     def _check_shapes(self, rows: Rows) -> None:
@@ -288,17 +290,9 @@ class PredictionFile:
         counts = np.ones(ids.shape, bool)
         if self._ignored is not None:
             counts = ids != self._ignored
-        wrong = counts & ~(
-            (ids >= 0) & (ids < num_classes) & (ids == np.rint(ids))
-        )
-        if wrong.any():
-            index = tuple(np.argwhere(wrong)[0])
-            raise self._file.bad_value(
-                name,
-                f"must hold class ids in [0, {num_classes}) in every row",
-                start + int(index[0]),
-                value=ids[index].item(),
-            )
+        is_id = (ids >= 0) & (ids < num_classes) & (ids == np.rint(ids))
+        rule = f"must hold class ids in [0, {num_classes}) in every row"
+        self._file.check(name, is_id | ~counts, rule, start, ids)
         return counts
 
     def _check_values(self, rows: Rows, start: int) -> None:
@@ -325,28 +319,9 @@ class PredictionFile:
     def _check_weights(self, weight: np.ndarray | None, start: int) -> None:
         if weight is None or self._roles.weights is None:
             return
-        (wrong, *_) = np.nonzero(~((weight >= 0) & np.isfinite(weight)))
-        if len(wrong):
-            raise self._file.bad_value(
-                self._roles.weights,
-                "must be finite and >= 0 in every row",
-                start + int(wrong[0]),
-                value=weight[wrong[0]].tolist(),
-            )
-
-    def _check_confidences(
-        self, confidence: np.ndarray, name: str, start: int
-    ) -> None:
-        wrong = ~((confidence >= 0.0) & (confidence <= 1.0))
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise self._file.bad_value(
-                name,
-                "must be the probability of the predicted class, from 0 to 1, "
-                "in every row",
-                start + row,
-                value=float(confidence[row]),
-            )
+        good = (weight >= 0) & np.isfinite(weight)
+        rule = "must be finite and >= 0 in every row"
+        self._file.check(self._roles.weights, good, rule, start, weight)
 
     def _check_votes(self, rows: Rows, counts: np.ndarray, start: int) -> None:
         """Raises unless labels are votes where, and only where, they must be.
@@ -359,7 +334,7 @@ class PredictionFile:
             if labels.shape != shape or num_classes < 2:
                 return
             one: Any = labels.max(axis=-1) == 1
-            wrong = counts & ~(one & (np.abs(labels).sum(axis=-1) == 1))
+            good = one & (np.abs(labels).sum(axis=-1) == 1)
             rule = (
                 "must be class ids, or rows with one 1: these look like votes "
                 "of several annotators, which --votes reads"
@@ -384,22 +359,13 @@ class PredictionFile:
             if votes.shape[-1] == 1:
                 votes = np.concatenate([1.0 - votes, votes], axis=-1)
             labels = votes
-            wrong = counts & ~shares_of_rows(votes)[1]
+            good = shares_of_rows(votes)[1]
             rule = (
                 "must be counts of votes, which are whole numbers, or shares "
                 "that sum to 1, with a vote in every row; give a row without "
                 "votes a weight of 0"
             )
-        if wrong.any():
-            index = tuple(np.argwhere(wrong)[0])
-            raise self._file.bad_value(
-                name,
-                rule,
-                start + int(index[0]),
-                values=np.round(
-                    labels[index][:10].astype("float64"), 4
-                ).tolist(),
-            )
+        self._file.check(name, good | ~counts, rule, start, labels)
 
     def _unusable(self, values: np.ndarray, row: int) -> ValueError:
         """The error of outputs that are no logits or no probabilities."""
