@@ -126,11 +126,9 @@ def _pilot(given: argparse.Namespace) -> tuple[Any, Any]:
     """Scores and correctness of a file."""
     from keras_calib.functional.ranking import top_scored
     from keras_calib.reporting.prediction_files.reader import PredictionFile
-    from keras_calib.reporting.prediction_files.roles import Columns
 
-    file = PredictionFile(
-        given.pilot, Columns(**{x: getattr(given, x) for x in _ROLES})
-    )
+    options = {x: getattr(given, x) for x in _ROLES}
+    file = PredictionFile(given.pilot, **options)
     if file.pixels:
         raise value_error(
             "`pilot` must have one prediction for each sample",

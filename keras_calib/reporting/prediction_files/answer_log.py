@@ -15,6 +15,7 @@ from keras_calib.reporting.prediction_files.roles import (
     ROLES,
     check_one_role,
     check_present,
+    column_of,
 )
 
 __all__ = ["AnswerLog", "Answers", "flags_of", "same_labels"]
@@ -99,11 +100,7 @@ class AnswerLog:
         # What an option gives is not found by its own name too.
         given = {columns[x] for x in _VERDICTS}
         free = [x for x in self._file.names if x not in given]
-        found = {
-            what: columns[what]
-            or next((x for x in ROLES[what].names if x in free), None)
-            for what in _READ
-        }
+        found = {x: column_of(x, columns[x], free) for x in _READ}
         if columns["labels"] or columns["predicted"]:
             # As asked for, whatever a column of another name says.
             if columns["correct"]:

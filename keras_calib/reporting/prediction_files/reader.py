@@ -13,7 +13,7 @@ from keras_calib.reporting.prediction_files.answer_log import (
     flags_of,
     same_labels,
 )
-from keras_calib.reporting.prediction_files.roles import Columns, find_roles
+from keras_calib.reporting.prediction_files.roles import find_roles
 
 __all__ = ["PredictionFile", "Rows", "join_rows"]
 
@@ -41,13 +41,25 @@ class PredictionFile:
     have `sample_weight` and `class_names`. A table has a column `label` and
     columns `logit_0`, `logit_1`, ... or `prob_0`, `prob_1`, ..., in any
     order. Names of classes may take the place of numbers. Parquet and JSON
-    may have lists in one column `logits` or `probs`. `Columns` gives other
-    names.
+    may have lists in one column `logits` or `probs`.
 
     Top-1 records have a `confidence`, and `correct` or `predicted` and `label`.
 
-    Raises ImportError if a table needs pyarrow, ValueError if the file has
-    another form, or its first values are not what they are called.
+    Args:
+        path: The file.
+        **options: Names of columns by their role, None for those of `ROLES`.
+            `logits` and `probs` are a column of lists or an array; or the
+            start of the names of columns, a pattern with one `*`, or names
+            with commas; so are `labels` with `votes`. `groups` are names of
+            columns. Further `votes`, whether labels are rows of annotators'
+            votes; `class_names`, in the order of the class ids;
+            `ignore_class`, the id of rows that do not count; `separator` and
+            `decimal` of a `.csv` file. Others are left alone.
+
+    Raises:
+        ImportError: If a table needs pyarrow.
+        ValueError: If the file has another form, or its first values are not
+            what they are called.
 
     Attributes:
         from_logits: Whether outputs are logits.
@@ -58,24 +70,25 @@ class PredictionFile:
         top1: Whether only the predicted class is known.
     """
 
-    def __init__(self, path: Any, columns: Columns | None = None):
-        columns = columns or Columns()
-        self._file = Table(path, columns.separator, columns.decimal)
+    def __init__(self, path: Any, **options: Any):
+        self._file = Table(
+            path, options.get("separator"), options.get("decimal", ".")
+        )
         self.num_rows = self._file.num_rows
-        self._ignored = columns.ignore_class
-        self.group_names = columns.groups
+        self._ignored = options.get("ignore_class")
+        self.group_names = options.get("groups", ())
         named = self._file.array("class_names")
         if named is not None:
             own = [str(x) for x in named.reshape(-1)]
-            if columns.class_names not in (None, own):
+            if options.get("class_names") not in (None, own):
                 raise value_error(
                     f"`class_names` of {self._file.path.name} must be those "
                     "of the other files, or of --classes, in the same order",
                     class_names=own[:20],
                 )
-            columns = columns._replace(class_names=own)
+            options["class_names"] = own
         name, names = self._file.path.name, self._file.names
-        self._roles = roles = find_roles(name, names, columns)
+        self._roles = roles = find_roles(name, names, options)
         self.from_logits, self.top1 = roles.from_logits, roles.top1
         self.class_names = roles.class_names
         # Top-1 records may say what was right in place of labels.
