@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
+from keras_calib.backend.optional import imported
 from keras_calib.exporting.statement import artefact_files, canonical, stated
 from keras_calib.exporting.statement_facts import (
     METHODS,
@@ -25,6 +26,8 @@ from keras_calib.selection.data_hash import cost_rows, rows_of
 
 __all__ = ["certificate_of", "check_certifiable", "plain", "save_records"]
 
+# What needs pyarrow, and the extra that installs it.
+_PARQUET = "Writing parquet", "report"
 # Nine digits give each float32 back, and 17 each float64.
 _FORMATS = {"score": "%.9g", "cost": "%.17g", "correct": "%d"}
 # Larger configurations of calibrators are told by their hash alone.
@@ -248,7 +251,8 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
         elif kind == ".csv":
             _write_csv(file, columns)
         else:
-            _write_parquet(file, columns)
+            table = imported("pyarrow", *_PARQUET).table(columns)
+            imported("pyarrow.parquet", *_PARQUET).write_table(table, file)
     return path
 
 
@@ -313,14 +317,3 @@ def _write_csv(file: Any, columns: dict[str, np.ndarray]) -> None:
 def _isplain(name: str) -> bool:
     """Whether CSV keeps a name as it is."""
     return not {"\n", "\r"} & {*name} and safe_cell(name) == name
-
-
-def _write_parquet(file: Any, columns: dict[str, np.ndarray]) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            "Writing parquet needs pyarrow: pip install 'keras-calib[report]'"
-        ) from error
-    pyarrow.parquet.write_table(pyarrow.table(columns), file)

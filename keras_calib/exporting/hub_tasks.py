@@ -1,6 +1,5 @@
 """Tasks of KerasHub with their preprocessing, as one network to export."""
 
-import importlib
 import sys
 from typing import Any, NamedTuple
 
@@ -9,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.optional import imported
 from keras_calib.backend.predict import preparation
 from keras_calib.ensembles.base import input_structure
 from keras_calib.exporting.served_model import ImageReader, ServedModel
@@ -81,13 +81,8 @@ def whole_model(
         channels = model.inputs[0].shape[-1]
         raw = keras.Input((None, None, channels), name="images")
         return WholeModel(_behind(model, raw), sample_inputs, converter)
-    try:
-        importlib.import_module("tensorflow_text")
-    except ImportError as error:
-        raise ImportError(
-            "`export` of a KerasHub task of texts needs tensorflow_text: "
-            "pip install 'keras-calib[hub]'"
-        ) from error
+    what = "`export` of a KerasHub task of texts"
+    imported("tensorflow_text", what, "hub")
     samples = _texts(tokenizer) if sample_inputs is None else sample_inputs
     if isinstance(samples, dict):
         samples = _by_place(samples)

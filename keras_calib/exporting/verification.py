@@ -20,6 +20,7 @@ __all__ = [
     "check_answers",
     "encoded_images",
     "given_answers",
+    "near",
     "probes",
     "wrong_file",
 ]
@@ -153,7 +154,7 @@ def _wrong_answers(
             for output in ("score", "expected_cost"):
                 answers[output] = answers[output] / unit
 
-    close = partial(_close, probe.tolerance)
+    close = partial(near, probe.tolerance)
 
     wrong = {
         output: ~close(wanted[output], given[output])
@@ -191,7 +192,7 @@ def _wrong_labels(
     costs: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """As `_wrong_answers`, of several labels."""
-    wanted, close = probe.expected, partial(_close, probe.tolerance)
+    wanted, close = probe.expected, partial(near, probe.tolerance)
     wrong = {
         output: ~close(wanted[output], given[output])
         for output in ("logits", "probabilities", "confidence", "score")
@@ -210,8 +211,8 @@ def _wrong_labels(
     return {k: v[kept[v.shape == same]] for k, v in wrong.items()}
 
 
-def _close(tolerance: float, a: np.ndarray, b: Any) -> np.ndarray:
-    """Whether answers b are those that are wanted, a."""
+def near(tolerance: float, a: np.ndarray, b: Any) -> np.ndarray:
+    """Which answers b are those that are wanted, a, within a tolerance."""
     # The median ignores a few classes that are masked by -1e9.
     sizes = np.abs(a[np.isfinite(a)])
     scale = max(1.0, np.median(sizes)) if sizes.size else 1.0

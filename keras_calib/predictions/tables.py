@@ -6,7 +6,6 @@ breaks a rule where it stands. Nothing here needs Keras.
 
 import contextlib
 import csv
-import importlib
 import itertools
 import json
 import math
@@ -18,6 +17,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import NpzFile, each_once, path_of, reading_npz
+from keras_calib.backend.optional import imported
 
 __all__ = ["Table", "plain"]
 
@@ -408,10 +408,4 @@ def _listed(values: Iterable[Any]) -> np.ndarray:
 
 
 def _pyarrow(module: str) -> Any:
-    try:
-        return importlib.import_module(f"pyarrow.{module}")
-    except ImportError as error:
-        raise ImportError(
-            "Reading CSV and parquet needs pyarrow: "
-            "pip install 'keras-calib[report]'"
-        ) from error
+    return imported(f"pyarrow.{module}", "Reading CSV and parquet", "report")

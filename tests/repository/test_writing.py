@@ -45,7 +45,7 @@ EXCEPTIONS = {
         "os.rename(earlier, path)": "back, after a failure",
     },
     "exporting/certificates.py": {
-        "pyarrow.parquet.write_table(pyarrow.table(columns), file)": (
+        "imported('pyarrow.parquet', *_PARQUET).write_table(table, file)": (
             "gets the file of `replacing`"
         ),
     },

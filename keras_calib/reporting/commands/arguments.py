@@ -12,9 +12,9 @@ from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.prediction_files.roles import ROLES
 
 __all__ = [
+    "Command",
     "DECIMAL",
     "DELTA",
-    "Command",
     "Options",
     "check_shares",
     "columns",
