@@ -15,7 +15,7 @@ from keras_calib.exporting.statement import (
 )
 from keras_calib.exporting.statement_facts import facts_of
 from keras_calib.formulas.outcomes import Outcomes
-from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.numerics.softmax import log_odds_of, sigmoid
 from keras_calib.selection.choice import Choice
 
@@ -24,8 +24,10 @@ __all__ = [
     "answer_statement",
     "bounded_log_odds",
     "calibrated_confidence",
+    "calibrator_facts",
     "load_threshold",
     "rows_sha256",
+    "told_calibrator",
 ]
 
 # Of a confidence of 0 or 1, whose log-odds are infinite.
@@ -270,3 +272,60 @@ def calibrated_confidence(
             "`calibrator` must be affine or beta", name=calibrator["name"]
         )
     return sigmoid(odds)
+
+
+def calibrator_facts(
+    confidence: np.ndarray, correct: np.ndarray, name: str
+) -> dict[str, Any]:
+    """What is told of a calibrator that is fitted to labelled answers.
+
+    A temperature is told as the affine map with its slope.
+    """
+    # Fits are those of layers, which alone need Keras here.
+    from keras_calib.calibrators import (
+        AffineScaling,
+        BetaCalibration,
+        TemperatureScaling,
+    )
+
+    log_odds = bounded_log_odds(confidence)[:, None].astype("float32")
+    labels = correct.astype(int)
+    if name == "temperature":
+        layer = TemperatureScaling().fit(labels, log_odds)
+        facts = {"name": "affine", "slope": 1.0 / layer.temperature}
+        facts["intercept"] = 0.0
+        return {**facts, "num_samples": len(labels)}
+    beta = name == "beta"
+    layer = BetaCalibration() if beta else AffineScaling()
+    layer.fit(labels, log_odds)
+    (fitted,) = to_numpy(layer.coefficients).astype("float64").tolist()
+    if max(fitted[:-1]) <= 0.0:
+        raise value_error(
+            "the confidence must rise with the share of right answers, for a "
+            "calibrator to keep its order: take another confidence",
+            coefficients=fitted,
+        )
+    names = ("a", "b", "c0") if beta else ("slope", "intercept")
+    return {
+        "name": "beta" if beta else "affine",
+        **dict(zip(names, fitted, strict=True)),
+        "num_samples": len(labels),
+    }
+
+
+def told_calibrator(facts: dict[str, Any]) -> str:
+    """A sentence with the formula of a calibrator."""
+    count = facts["num_samples"]
+    if facts["name"] == "affine":
+        formula = (
+            f"{facts['slope']:.6g} * log(c / (1 - c)) {facts['intercept']:+.6g}"
+        )
+    else:
+        formula = (
+            f"{facts['a']:.6g} * log(c) - {facts['b']:.6g} * log(1 - c) "
+            f"{facts['c0']:+.6g}"
+        )
+    return (
+        f"Calibrated on {count:,} answers: log(q / (1 - q)) = {formula}, of "
+        "the confidence c."
+    )

@@ -8,7 +8,7 @@ Read in this order: `arguments` has the form of a command and the flags that
 all share, `terminal` what is shown. A module of a command has its `COMMAND`,
 whose arguments are read and checked without Keras, so that help comes at once.
 What needs Keras or NumPy is imported by the functions that do the work:
-`file_reports`, `answer_thresholds` and `watched_logs`.
+`file_reports` and `watched_logs`.
 """
 
 __all__ = []

@@ -20,16 +20,14 @@ from keras_calib.calibrators import (
 from keras_calib.exporting.answer_threshold import (
     bounded_log_odds,
     calibrated_confidence,
+    calibrator_facts,
+    told_calibrator,
 )
 from keras_calib.functional.groups import grouping
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
-from keras_calib.reporting.commands.answer_thresholds import (
-    calibrator_facts,
-    told_calibrator,
-)
 from keras_calib.reporting.commands.terminal import Progress, blamed
 from keras_calib.reporting.entry_points import BLOCK, report_of_batches
 from keras_calib.reporting.html import Report

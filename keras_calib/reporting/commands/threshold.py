@@ -1,7 +1,9 @@
 """The arguments of `keras-calib threshold`, read and checked without Keras."""
 
 import argparse
+import math
 from pathlib import Path
+from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.arguments import (
@@ -12,7 +14,7 @@ from keras_calib.reporting.commands.arguments import (
     columns,
     flags,
 )
-from keras_calib.reporting.commands.terminal import Progress, load_keras
+from keras_calib.reporting.commands.terminal import Progress, blamed, load_keras
 
 __all__ = ["COMMAND"]
 
@@ -110,13 +112,81 @@ def _run(given: argparse.Namespace, progress: Progress) -> None:
     if given.calibration is not None:
         # A calibrator is fitted, as a layer.
         load_keras(progress)
-    from keras_calib.reporting.commands.answer_thresholds import (
-        threshold_of_logs,
+    from keras_calib.exporting.answer_threshold import (
+        answer_statement,
+        calibrated_confidence,
+        calibrator_facts,
+        told_calibrator,
     )
+    from keras_calib.exporting.statement import write_statement
+    from keras_calib.reporting.prediction_files.answer_log import (
+        labelled_answers,
+    )
+    from keras_calib.reporting.prediction_files.repeated_samples import (
+        check_ids_apart,
+    )
+    from keras_calib.selection.ladder import read_outcomes
+    from keras_calib.selection.thresholds import ErrorTarget
 
-    text = threshold_of_logs(given, progress)
+    with blamed(f"--log={given.log}"):
+        log, unlabelled = labelled_answers(
+            given.log, vars(given), progress, bool(given.calibration)
+        )
+    lines, score = [], log.score
+    facts: dict[str, Any] | None = None
+    if given.calibration:
+        with blamed(f"--calibration={given.calibration}"):
+            columns = {**vars(given), "groups": None}
+            other, _ = labelled_answers(given.calibration, columns, progress)
+            if log.unit is not None and other.unit is not None:
+                ids = {"--log": log.unit, "--calibration": other.unit}
+                check_ids_apart(ids)
+            progress.say("Fitting the calibrator ...")
+            kind = given.calibrator or "affine"
+            facts = calibrator_facts(other.score, other.correct, kind)
+            score = calibrated_confidence(facts, score)
+        lines.append(told_calibrator(facts))
+    progress.say("Choosing the threshold ...")
+    delta = None if given.risk is None else given.delta
+    with blamed(f"--log={given.log}"):
+        target = ErrorTarget(given.risk, given.coverage, delta).check()
+        groups = {"group": log.group, "names": log.names}
+        chosen = target.choose(read_outcomes(score, log.correct, **groups))
+    if given.out:
+        told = answer_statement(
+            chosen,
+            log,
+            calibrator=facts,
+            coverage=given.coverage,
+            group=given.groups,
+        )
+        write_statement(given.out, told)
+    if unlabelled:
+        lines.append(f"{unlabelled:,} answers without a label left out.")
+    what = "score" if log.confidence is None else "confidence"
+    lines += _told(chosen, f"calibrated {what}" if facts else what)
     progress.clear()
-    print(text)
+    print("\n".join(lines))
+
+
+def _told(chosen: Any, what: str) -> list[str]:
+    if isinstance(chosen.threshold, tuple):
+        text = str(chosen).removeprefix("Choice: ")
+        return [f"Thresholds for the {what}:", text]
+    least = f"a {what} of at least {chosen.threshold:.9g}"
+    if chosen.threshold == -math.inf:
+        least = "every answer"
+    lines = [
+        f"Accept {least}: {chosen.coverage:.2%} of {chosen.num_samples:,} "
+        f"answers, of which {chosen.risk:.2%} are wrong."
+    ]
+    if chosen.delta is not None:
+        lines.append(
+            f"With probability {1.0 - chosen.delta:g} at most "
+            f"{chosen.limit:g} of the accepted in use are wrong "
+            f"({chosen.method})."
+        )
+    return lines
 
 
 COMMAND = Command(

@@ -149,7 +149,7 @@ def _answers(
     """The answers of a log, as they were when their threshold was chosen."""
     import numpy as np
 
-    from keras_calib.reporting.commands.answer_thresholds import (
+    from keras_calib.reporting.prediction_files.answer_log import (
         labelled_answers,
     )
 
@@ -162,8 +162,7 @@ def _answers(
     names[column] = getattr(given, column)
     if column == "confidence":
         names[column] = given.confidence or column
-    asked = argparse.Namespace(**names)
-    log, _ = labelled_answers(given.data, asked, progress, column != "score")
+    log, _ = labelled_answers(given.data, names, progress, column != "score")
     found = {"scores" if column == "score" else column: log.score}
     if log.names:
         found["groups"] = np.array(log.names)[log.group]

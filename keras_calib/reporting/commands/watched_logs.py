@@ -224,8 +224,7 @@ def _check_new(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
 
     Before any is added, as new ids take the place of those remembered.
     """
-    what = f"Looking for known ids in {log.path.name}"
-    for part in progress.rows(log.parts(), what, log.num_rows):
+    for part in log.watched(progress, "Looking for known ids in"):
         try:
             monitor._waiting.check_new(part.outcomes.unit, len(part.labels))
         except ValueError as error:
@@ -236,8 +235,7 @@ def _check_new(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
 
 
 def _add(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
-    what = f"Reading {log.path.name}"
-    for part in progress.rows(log.parts(), what, log.num_rows):
+    for part in log.watched(progress):
         rows = part.outcomes
         confidence = None if monitor.tolerance is None else rows.confidence
         monitor.update(confidence, part.accepted, part.labels, ids=rows.unit)
@@ -249,12 +247,10 @@ def _add_labels(
     """Adds labels; returns how many were left out."""
     if log.is_empty:
         return 0
-    log.require(("ids",), ("correct", "labels"))
-    if "correct" not in log.has:
-        log.require(("predicted",))
+    log.require(("ids",))
+    log.require_labels()
     left = 0
-    what = f"Reading {log.path.name}"
-    for part in progress.rows(log.parts(), what, log.num_rows):
+    for part in log.watched(progress):
         here = part.labels == part.labels
         ids, labels = part.outcomes.unit[here], part.labels[here]
         left += monitor.update_labels(ids, labels, unknown=unknown)

@@ -10,7 +10,9 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.outcomes import Outcomes
+from keras_calib.inputs.groups import read_groups
 from keras_calib.predictions.tables import Table, plain
+from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.prediction_files.roles import (
     ROLES,
     check_one_role,
@@ -18,7 +20,13 @@ from keras_calib.reporting.prediction_files.roles import (
     column_of,
 )
 
-__all__ = ["AnswerLog", "Answers", "flags_of", "same_labels"]
+__all__ = [
+    "AnswerLog",
+    "Answers",
+    "flags_of",
+    "labelled_answers",
+    "same_labels",
+]
 
 _VERDICTS = "accepted", "correct", "labels", "predicted"
 _READ = "ids", "confidence", "score", *_VERDICTS, "time", "groups"
@@ -126,6 +134,19 @@ class AnswerLog:
                     columns=self.names,
                 )
 
+    def require_labels(self) -> None:
+        """Raises ValueError unless the file says what was right."""
+        self.require(("correct", "labels"))
+        if "correct" not in self.has:
+            self.require(("predicted",))
+
+    def watched(
+        self, progress: Progress, what: str = "Reading"
+    ) -> Iterator[Answers]:
+        """The answers, piece by piece, with a line of progress."""
+        told = f"{what} {self.path.name}"
+        return progress.rows(self.parts(), told, self.num_rows)
+
     def parts(self) -> Iterator[Answers]:
         """The answers, piece by piece."""
         wanted = {**self._columns}
@@ -163,7 +184,8 @@ class AnswerLog:
 
     def _correct(self, read: dict[str, np.ndarray], start: int) -> np.ndarray:
         if "correct" in read:
-            return self._flags("correct", read["correct"], start, gaps=True)
+            name = self._columns["correct"]
+            return flags_of(self._file, name, read["correct"], start, gaps=True)
         if {"labels", "predicted"} <= read.keys():
             return same_labels(read["labels"], read["predicted"], gaps=True)
         return np.full(len(next(iter(read.values()))), np.nan)
@@ -179,29 +201,21 @@ class AnswerLog:
             read = {**read, **self._threshold(read[column])}
             accepted = read["accept"]
         if "accepted" in read:
-            accepted = self._flags("accepted", read["accepted"], start)
+            name = self._columns["accepted"]
+            accepted = flags_of(self._file, name, read["accepted"], start)
         elif accepted is None and self._threshold is not None:
             column = "score" if "score" in read else "confidence"
-            values = read[column]
-            rule = "must not be NaN"
-            self._check(column, ~np.isnan(values), rule, start, values)
+            values, name = read[column], self._columns[column]
+            good = ~np.isnan(values)
+            self._file.check(name, good, "must not be NaN", start, values)
             accepted = values >= self._threshold
         return accepted, read
 
     def _ids(self, values: np.ndarray, start: int) -> np.ndarray:
         ids = np.array([*map(plain, values)], object)
-        rule = "must have a value in every row"
-        self._check("ids", ids != "", rule, start, ids)
+        name, rule = self._columns["ids"], "must have a value in every row"
+        self._file.check(name, ids != "", rule, start, ids)
         return ids
-
-    def _check(self, what: str, *told: Any) -> None:
-        self._file.check(self._columns[what], *told)
-
-    def _flags(
-        self, what: str, values: np.ndarray, start: int, gaps: bool = False
-    ) -> np.ndarray:
-        name = self._columns[what]
-        return flags_of(self._file, name, values, start, gaps)
 
     def _check_times(self, texts: np.ndarray, start: int) -> None:
         for i, text in enumerate(texts):
@@ -217,6 +231,86 @@ class AnswerLog:
                 name = self._columns["time"]
                 raise self._file.bad_value(name, rule, row, value=str(text))
             self.last = row, now
+
+
+def labelled_answers(
+    path: str,
+    columns: dict[str, str | None],
+    progress: Progress,
+    of_confidence: bool = True,
+) -> tuple[Outcomes, int]:
+    """The answers of a log that have a label, and how many have none.
+
+    The score is what the log has: a score or, with `of_confidence` or where
+    it has no score, the confidence.
+    """
+    log = AnswerLog(path, columns)
+    empty = value_error("the log must have answers", rows=0)
+    if log.is_empty:
+        raise empty
+    needed: tuple[str, ...] = ("score", "confidence")
+    if of_confidence or (columns["confidence"] and not columns["score"]):
+        needed = ("confidence",)
+    log.require(needed)
+    log.require_labels()
+    column = next(name for name in needed if name in log.has)
+    kept: list[tuple] = []
+    start = 0
+    for part in log.watched(progress):
+        values = np.asarray(getattr(part.outcomes, column))
+        _check_values(column, values, start)
+        start += len(values)
+        others = part.outcomes.loss, part.outcomes.unit, part.group
+        read = values.astype("float64"), *others
+        kept.append(tuple(() if x is None else x for x in read))
+    if not start:
+        raise empty
+    score, loss, ids, groups = map(np.concatenate, zip(*kept, strict=True))
+    here = loss == loss
+    if not here.any():
+        raise value_error("the log must have labels", rows=start)
+    rows = Outcomes(score=score[here], loss=loss[here])
+    if column == "confidence":
+        rows = rows._replace(confidence=rows.score)
+    if "ids" in log.has:
+        _check_once(ids)
+        rows = rows._replace(unit=ids[here])
+    if columns["groups"]:
+        own = groups[here].astype(str)
+        names, places = read_groups(own, own.shape)
+        rows = rows._replace(group=places, names=names)
+    return rows, int((~here).sum())
+
+
+def _check_once(ids: np.ndarray) -> None:
+    """Raises ValueError for an id that two rows have."""
+    names, first, counts = np.unique(ids, return_index=True, return_counts=True)
+    if len(names) < len(ids):
+        place = np.argmax(counts > 1)
+        raise value_error(
+            "every `id` must be there once, as the guarantee is for answers "
+            "that are independent; --ids gives another column",
+            row=int(first[place]) + 1,
+            id=str(names[place]),
+            times=int(counts[place]),
+        )
+
+
+def _check_values(column: str, values: np.ndarray, start: int) -> None:
+    """Raises ValueError for the first value that is no confidence or score."""
+    if column == "score":
+        wrong, rule = np.isnan(values), "must not be NaN"
+    else:
+        wrong = ~((values >= 0.0) & (values <= 1.0))
+        rule = (
+            "must be in [0, 1] in every row; give a log-probability or "
+            "another number by --score"
+        )
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise value_error(
+            f"`{column}` {rule}", row=start + row + 1, value=float(values[row])
+        )
 
 
 def flags_of(
