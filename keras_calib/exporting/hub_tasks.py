@@ -1,7 +1,7 @@
 """Tasks of KerasHub with their preprocessing, as one network to export."""
 
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,29 +13,15 @@ from keras_calib.backend.predict import preparation
 from keras_calib.ensembles.base import input_structure
 from keras_calib.exporting.served_model import ImageReader, ServedModel
 
-__all__ = ["WholeModel", "image_reader", "whole_model"]
+__all__ = ["image_reader", "whole_model"]
 
 # Words in the made-up texts for the comparison of answers.
 _LENGTHS = (0, 1, 3, 8, 40)
 
 
-class WholeModel(NamedTuple):
-    """What is exported of a model.
-
-    Attributes:
-        network: The model, or a task behind its preprocessing.
-        sample_inputs: Inputs for the comparison of answers, or None.
-        image_converter: The converter of images, None for another model.
-    """
-
-    network: keras.Model
-    sample_inputs: Any
-    image_converter: Any = None
-
-
 def whole_model(
     model: keras.Model, sample_inputs: Any, made: str, has_images: bool
-) -> WholeModel:
+) -> tuple[keras.Model, Any, Any]:
     """A model, or a KerasHub task behind its own preprocessing.
 
     Args:
@@ -46,6 +32,10 @@ def whole_model(
         has_images: Whether the user gave `image_preprocessing`, which takes
             the place of the task's own.
 
+    Returns:
+        The network to export, inputs for the comparison of answers or None,
+        and the task's converter of images or None.
+
     Raises:
         ValueError: If the format or this library cannot hold the
             preprocessing.
@@ -53,7 +43,7 @@ def whole_model(
     """
     preprocessor = _preprocessor_of(model)
     if has_images or preprocessor is None:
-        return WholeModel(model, sample_inputs)
+        return model, sample_inputs, None
     tokenizer = getattr(preprocessor, "tokenizer", None)
     converter = getattr(preprocessor, "image_converter", None)
     known = isinstance(
@@ -61,7 +51,7 @@ def whole_model(
     )
     if known and tokenizer is None and converter is None:
         # It changes nothing.
-        return WholeModel(model, sample_inputs)
+        return model, sample_inputs, None
     if not known or (tokenizer is None) == (converter is None):
         raise value_error(
             "`model` must be a KerasHub task that reads texts or images by a "
@@ -80,7 +70,7 @@ def whole_model(
     if converter is not None:
         channels = model.inputs[0].shape[-1]
         raw = keras.Input((None, None, channels), name="images")
-        return WholeModel(_behind(model, raw), sample_inputs, converter)
+        return _behind(model, raw), sample_inputs, converter
     what = "`export` of a KerasHub task of texts"
     imported("tensorflow_text", what, "hub")
     samples = _texts(tokenizer) if sample_inputs is None else sample_inputs
@@ -88,29 +78,30 @@ def whole_model(
         samples = _by_place(samples)
     if not isinstance(samples, tuple):
         raw = keras.Input((), dtype="string", name="text")
-        return WholeModel(_behind(model, raw), np.asarray(samples, object))
+        return _behind(model, raw), np.asarray(samples, object), None
     raw = tuple(
         keras.Input((), dtype="string", name=f"text_{i + 1}")
         for i in range(len(samples))
     )
     samples = tuple(np.asarray(x, object) for x in samples)
-    return WholeModel(_behind(model, raw), samples)
+    return _behind(model, raw), samples, None
 
 
 def image_reader(
     served: ServedModel,
     model: keras.Model,
-    whole: WholeModel,
+    converter: Any,
     preprocessing: Any,
     size: tuple[int, int] | None,
     made: str,
 ) -> ImageReader | None:
     """The reader of encoded images, or None for a file without one.
 
-    `preprocessing` and `size` are the user's arguments, `made` the format.
+    `converter` is that of a KerasHub task. `preprocessing` and `size` are the
+    user's arguments, `made` the format.
     """
-    if whole.image_converter is not None:
-        converter, resize = whole.image_converter, None
+    if converter is not None:
+        resize = None
         if size is None and converter.image_size is not None:
             # Images may differ in size: the converter resizes them one by one,
             # and the network then finds them as large as it wants them.

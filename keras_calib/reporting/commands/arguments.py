@@ -4,7 +4,8 @@ Nothing here needs Keras or NumPy: help and errors of usage come at once.
 """
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_calib.backend.errors import value_error
@@ -16,6 +17,7 @@ __all__ = [
     "DECIMAL",
     "DELTA",
     "Options",
+    "check_ending",
     "check_shares",
     "columns",
     "flags",
@@ -121,3 +123,12 @@ def check_shares(given: argparse.Namespace, names: Iterable[str]) -> None:
                 f"`{name}` must be a number between 0 and 1, such as 0.05",
                 **{name: share},
             )
+
+
+def check_ending(flag: str, path: str | None, endings: Sequence[str]) -> None:
+    """Raises ValueError for the path of a file of another kind."""
+    if path is not None and Path(path).suffix.lower() not in endings:
+        raise value_error(
+            f"{flag} must be a file that ends in {' or '.join(endings)}",
+            **{flag: path},
+        )

@@ -12,6 +12,7 @@ from keras_calib.backend.files import replacing, write_csv
 from keras_calib.reporting.commands.arguments import (
     Command,
     Options,
+    check_ending,
     check_shares,
     columns,
     flags,
@@ -77,7 +78,6 @@ _COLUMNS = columns(
     logits="columns of logits, as in `report`",
     probs="columns of probabilities, as in `report`",
 )
-_KINDS = ".png", ".svg", ".json", ".csv"
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -93,12 +93,7 @@ def _check(given: argparse.Namespace) -> None:
         raise ValueError("One of --pilot and --accuracy must be given")
     if given.pilot is not None and given.accuracy is not None:
         raise ValueError("--pilot and --accuracy exclude each other")
-    if given.out is None:
-        return
-    if Path(given.out).suffix.lower() not in _KINDS:
-        raise value_error(
-            f"`path` must end in one of {', '.join(_KINDS)}", path=given.out
-        )
+    check_ending("--out", given.out, [".png", ".svg", ".json", ".csv"])
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> None:

@@ -10,6 +10,7 @@ from keras_calib.reporting.commands.arguments import (
     DELTA,
     Command,
     Options,
+    check_ending,
     check_shares,
     columns,
     flags,
@@ -169,13 +170,14 @@ def _check(given: argparse.Namespace) -> None:
     if not 1 <= given.bins <= 1000:
         bound = ">= 1" if given.bins < 1 else "<= 1000"
         raise value_error(f"`num_bins` must be {bound}", num_bins=given.bins)
-    is_page = Path(given.out).suffix.lower() in (".html", ".htm")
     if not given.predictions:
         raise ValueError("--predictions, the file to report on, must be given")
-    if given.out != "-" and (not is_page or Path(given.out).is_dir()):
-        raise value_error(
-            "`path` must be a file that ends in .html", path=given.out
-        )
+    if given.out != "-":
+        check_ending("--out", given.out, [".html", ".htm"])
+        if Path(given.out).is_dir():
+            raise value_error(
+                "--out must be a file, not a folder", **{"--out": given.out}
+            )
     check_shares(given, ("risk", "delta"))
     if (given.selection is None) != (given.risk is None):
         raise ValueError(

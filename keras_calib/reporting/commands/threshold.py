@@ -10,6 +10,7 @@ from keras_calib.reporting.commands.arguments import (
     DELTA,
     Command,
     Options,
+    check_ending,
     check_shares,
     columns,
     flags,
@@ -101,10 +102,7 @@ def _check(given: argparse.Namespace) -> None:
                 "--log and --calibration must be different answers",
                 **{"--log": given.log},
             )
-    if given.out is not None and Path(given.out).suffix.lower() != ".json":
-        raise value_error(
-            "`path` must be a file that ends in .json", path=given.out
-        )
+    check_ending("--out", given.out, [".json"])
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> None:
