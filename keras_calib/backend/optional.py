@@ -3,7 +3,23 @@
 import importlib
 from typing import Any
 
-__all__ = ["tensorflow", "tensorflow_datasets", "tensorflow_probability"]
+__all__ = [
+    "imported",
+    "tensorflow",
+    "tensorflow_datasets",
+    "tensorflow_probability",
+]
+
+
+def imported(name: str, what: str, extra: str) -> Any:
+    """A module of a package; ImportError says how to install it for what."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise ImportError(
+            f"{what} needs {package}: pip install 'keras-calib[{extra}]'"
+        ) from error
 
 
 class _Extra:
