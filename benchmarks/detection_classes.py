@@ -24,7 +24,7 @@ from absl import app, flags
 from reporting import machine, markdown_table, publish
 
 import keras_calib as kc
-from keras_calib.formulas.outcomes import Outcomes
+from keras_calib.inputs.outcomes import Outcomes
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 100, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")
@@ -48,7 +48,7 @@ def drawn(
     confidence = rng.uniform(size=len(image))
     outcomes = Outcomes(
         score=confidence,
-        loss=1.0 - right,
+        correct=right.astype("float64"),
         confidence=confidence,
         unit=image,
         group=label,

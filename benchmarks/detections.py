@@ -35,7 +35,7 @@ from reporting import machine, markdown_table, publish
 from scipy.special import ndtr
 
 import keras_calib as kc
-from keras_calib.formulas.outcomes import Outcomes
+from keras_calib.inputs.outcomes import Outcomes
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 60, "Per row.")
 _NUM_IMAGES = flags.DEFINE_integer("num_images", 5000, "Of the times.")
@@ -172,7 +172,7 @@ def _seconds(step: Callable[[], Any]) -> float:
 def _records(image, confidence, right, overlap, label, images, most):
     outcomes = Outcomes(
         score=confidence,
-        loss=1.0 - right,
+        correct=right.astype("float64"),
         confidence=confidence,
         unit=image,
         group=label,

@@ -6,7 +6,7 @@ import numpy as np
 from paths import TESTS
 
 import keras_calib as kc
-from keras_calib.formulas.outcomes import Outcomes
+from keras_calib.inputs.outcomes import Outcomes
 
 SIZE = 480, 640
 
@@ -60,7 +60,7 @@ def made(confidence, right, image, *, label=0, num_images, most):
     label = np.broadcast_to(label, confidence.shape)
     outcomes = Outcomes(
         score=confidence,
-        loss=1.0 - right,
+        correct=right.astype("float64"),
         confidence=confidence,
         unit=image,
         group=label,

@@ -14,8 +14,8 @@ from scipy.stats import norm as normal
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import CLOSED, VoteBinSums, bin_index
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
@@ -75,7 +75,7 @@ class DetectionRecords(NamedTuple):
     @property
     def correct(self) -> np.ndarray:
         """Whether each found a true box of its class, `(n,)`."""
-        return self.outcomes.loss == 0.0
+        return self.outcomes.correct > 0.0
 
     @property
     def label(self) -> np.ndarray:

@@ -11,8 +11,8 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.detection.boxes import Boxes, read_boxes, relative_sizes
 from keras_calib.detection.errors import DetectionRecords
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["match_detections"]
@@ -122,7 +122,7 @@ def match_detections(
     confidence = found.score[kept]
     outcomes = Outcomes(
         score=confidence,
-        loss=1.0 - matches.matched[kept],
+        correct=matches.matched[kept].astype("float64"),
         confidence=confidence,
         unit=np.nonzero(kept)[0],
         group=found.labels[kept].astype("int64"),

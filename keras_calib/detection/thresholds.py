@@ -15,8 +15,8 @@ from keras_calib.formulas.bounded_means import (
     first_rank_by_betting,
 )
 from keras_calib.formulas.intervals import check_inside
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, safe_divide
 from keras_calib.selection.choice import (
     Choice,

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.checks import check_not_empty, located
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 
 __all__ = [
@@ -153,8 +153,8 @@ def read_outcomes(
         raise value_error(rule, scores=scores[counted][:4].tolist())
     rows = Outcomes(
         scores[counted],
-        1.0 - correct[counted],
-        weight[counted],
+        correct[counted],
+        weight=weight[counted],
         group=None if group is None else np.reshape(group, counted.shape),
         names=names,
     )

@@ -106,7 +106,7 @@ REFUSED = {
     "records": (lambda: kc.DetectionScaling(2).fit([1]), "match_detections"),
     "all right": (
         lambda: kc.DetectionScaling(4).fit(
-            changed(records(), loss=np.zeros(len(records().label)))
+            changed(records(), correct=np.ones(len(records().label)))
         ),
         "right detections and wrong ones",
     ),
