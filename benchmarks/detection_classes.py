@@ -48,7 +48,7 @@ def drawn(
     confidence = rng.uniform(size=len(image))
     outcomes = Outcomes(
         score=confidence,
-        correct=1.0 * right,
+        correct=right.astype("float64"),
         confidence=confidence,
         unit=image,
         group=label,

@@ -172,7 +172,7 @@ def _seconds(step: Callable[[], Any]) -> float:
 def _records(image, confidence, right, overlap, label, images, most):
     outcomes = Outcomes(
         score=confidence,
-        correct=1.0 * right,
+        correct=right.astype("float64"),
         confidence=confidence,
         unit=image,
         group=label,
