@@ -151,10 +151,11 @@ def read_outcomes(
             raise value_error(
                 "`sample_weight` must not be 0 everywhere", sum=0.0
             )
-    loss, wrong = 1.0 - correct, None
-    good = (correct == 0.0) | (correct == 1.0)
-    rule, told = "be 0 or 1", {}
-    if largest_cost is not None:
+    if largest_cost is None:
+        loss, wrong = 1.0 - correct, None
+        good = (correct == 0.0) | (correct == 1.0)
+        rule, told = "be 0 or 1", {}
+    else:
         loss, wrong = correct, correct > 0
         good = (correct >= 0.0) & (correct <= largest_cost)
         rule = "lie between 0 and `largest_cost`"
