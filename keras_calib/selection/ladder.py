@@ -195,7 +195,7 @@ def counted(outcomes: Outcomes, delta: float | None = None) -> Outcomes:
     if not (np.isfinite(scores) & counts).any():
         rule = "`scores` must not all be infinite: these are not accepted"
         raise value_error(rule, scores=scores[counts][:4].tolist())
-    return outcomes._replace(weight=weight).rows(counts)
+    return outcomes._replace(weight=weight).part(counts)
 
 
 def of_scores(outcomes: Outcomes) -> Ladder:
@@ -235,7 +235,7 @@ def by_group(outcomes: Outcomes) -> list[Ladder | None]:
     places = np.arange(len(outcomes.names) + 1)
     ends = np.searchsorted(outcomes.group[order], places)
     return [
-        of_scores(outcomes.rows(order[a:b])) if b > a else None
+        of_scores(outcomes.part(order[a:b])) if b > a else None
         for a, b in zip(ends, ends[1:], strict=False)
     ]
 

@@ -123,7 +123,7 @@ class MixtureTarget(NamedTuple):
         sizes = np.bincount(outcomes.group, minlength=number)
         self._check_sizes(sizes, outcomes.names)
         tenth = tenth_of(outcomes.group, self.seed)
-        first, rest = outcomes.rows(tenth), outcomes.rows(~tenth)
+        first, rest = outcomes.part(tenth), outcomes.part(~tenth)
         threshold, coverage = fixed_thresholds(first)
         guess = counts_at(first.score, first.group, number, threshold)
         share = np.where(

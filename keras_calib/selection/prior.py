@@ -91,7 +91,7 @@ class PriorTarget(NamedTuple):
 
         The groups of the outcomes are their true classes.
         """
-        outcomes = outcomes.rows(self.prior[outcomes.group] > 0)
+        outcomes = outcomes.part(self.prior[outcomes.group] > 0)
         labels = outcomes.group
         test = self.test(outcomes)
         count = np.bincount(labels, minlength=len(self.prior))
@@ -186,7 +186,7 @@ class PriorTarget(NamedTuple):
             np.cumsum(count) - count, count
         )
         rows = order[place < np.repeat(wanted, count)]
-        ladder = of_scores(outcomes.rows(rows))
+        ladder = of_scores(outcomes.part(rows))
         level = self.delta * drawn.chance
         return PriorTest(
             ladder.threshold,
@@ -198,7 +198,7 @@ class PriorTarget(NamedTuple):
     def _bet(self, outcomes: Outcomes, count: np.ndarray) -> PriorTest:
         """Tests by betting on all rows but the tenth that fixes thresholds."""
         tenth = tenth_of(outcomes.group, self.seed)
-        first, others = outcomes.rows(tenth), outcomes.rows(~tenth)
+        first, others = outcomes.part(tenth), outcomes.part(~tenth)
         rest = np.bincount(others.group, minlength=len(count))
         weight = class_weights(rest, self.prior)
         each = class_weights(count - rest, self.prior)[first.group]
