@@ -29,8 +29,8 @@ from reporting import machine, markdown_table, publish
 from scipy.stats import norm
 
 from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.shifted_risk import class_weights
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.selection import families
 from keras_calib.selection.claims import starts_at
 from keras_calib.selection.ladder import (
@@ -175,7 +175,7 @@ def by_hoeffding_bentkus(target, scores, wrong, labels) -> float | None:
     first = np.bincount(labels[tenth], minlength=number)
     each = class_weights(first, target.prior)[labels[tenth]]
     threshold, coverage = fixed_thresholds(
-        Outcomes(score=scores[tenth], loss=wrong[tenth], weight=each)
+        Outcomes(scores[tenth], 1.0 - wrong[tenth], weight=each)
     )
     w = weight[labels[~tenth]]
     one = np.zeros(len(w), int)
@@ -206,8 +206,8 @@ def plain(scores: np.ndarray, wrong: np.ndarray) -> float | None:
 def by_method(method: str, target: PriorTarget, data: tuple):
     asked = target._replace(method=method)
     try:
-        score, loss, labels = data
-        test = asked.test(Outcomes(score=score, loss=loss, group=labels))
+        scores, wrong, labels = data
+        test = asked.test(Outcomes(scores, 1.0 - wrong, group=labels))
     except ValueError:
         return None
     return last(test.threshold, test.certified(RISK))
@@ -367,10 +367,7 @@ def mixture_rows(num_fits: int, seed: int) -> list[list]:
         for fit in range(fits):
             scores, wrong = population.draw(places, rng)
             outcomes = Outcomes(
-                score=scores,
-                loss=wrong,
-                group=places,
-                names=tuple(range(number)),
+                scores, 1.0 - wrong, group=places, names=tuple(range(number))
             )
             found = {"plain": plain(scores, wrong)}
             for method, part in ((MIXTURES[1], 1), (MIXTURES[2], number)):

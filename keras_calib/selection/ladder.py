@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.checks import check_not_empty, generator, located
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 
 __all__ = [
@@ -151,13 +151,13 @@ def read_outcomes(
             raise value_error(
                 "`sample_weight` must not be 0 everywhere", sum=0.0
             )
+    cost = None
     if largest_cost is None:
-        loss, wrong = 1.0 - correct, None
         good = (correct == 0.0) | (correct == 1.0)
         rule, told = "be 0 or 1", {}
     else:
-        loss, wrong = correct, correct > 0
-        good = (correct >= 0.0) & (correct <= largest_cost)
+        cost, correct = correct, correct == 0.0
+        good = (cost >= 0.0) & (cost <= largest_cost)
         rule = "lie between 0 and `largest_cost`"
         told = {"largest_cost": largest_cost}
     bad = ~good & (weight > 0)
@@ -165,17 +165,8 @@ def read_outcomes(
         raise value_error(f"`{name}` must {rule}", **located(bad), **told)
     if group is not None:
         group = np.reshape(group, scores.shape)
-    return counted(
-        Outcomes(
-            score=scores,
-            loss=loss,
-            weight=weight,
-            group=group,
-            names=names,
-            wrong=wrong,
-        ),
-        delta,
-    )
+    outcomes = Outcomes(scores, correct, cost, weight, group=group, names=names)
+    return counted(outcomes, delta)
 
 
 def counted(outcomes: Outcomes, delta: float | None = None) -> Outcomes:

@@ -10,8 +10,8 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import binomial_p_value
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, choose
 from keras_calib.selection.claims import (

@@ -11,7 +11,6 @@ import numpy as np
 from scipy.stats import binom
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.prior import read_prior
 from keras_calib.formulas.shifted_risk import (
     class_weights,
@@ -20,6 +19,7 @@ from keras_calib.formulas.shifted_risk import (
     subsample_of,
 )
 from keras_calib.inputs.checks import check_in, check_integer, generator
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.choice import Choice, choose
 from keras_calib.selection.claims import (

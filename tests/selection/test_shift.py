@@ -12,13 +12,13 @@ import pytest
 from ladders import fixed_sequence
 
 import keras_calib as kc
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.shifted_risk import (
     class_weights,
     largest_bet,
     log_evidence,
     subsample_of,
 )
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.selection.claims import starts_at
 from keras_calib.selection.ladder import (
     counts_at,
@@ -96,7 +96,7 @@ def test_counts_starts_and_tenth_are_those_of_loops():
         np.bincount(labels[tenth]), np.rint(sizes / 10)
     )
     thresholds, coverage = fixed_thresholds(
-        Outcomes(score=scores[tenth], loss=np.zeros(tenth.sum()))
+        Outcomes(scores[tenth], np.ones(tenth.sum()))
     )
     shares = [(scores[tenth] >= one).mean() for one in thresholds]
     np.testing.assert_allclose(coverage, shares)
@@ -130,9 +130,7 @@ def test_a_risk_above_the_limit_at_the_prior_is_rarely_certified(method):
         correct = rng.random(800) >= rates[labels]
         scores = rng.normal(size=800)
         target = PriorTarget(prior, RISK, DELTA, method, seed)
-        test = target.test(
-            Outcomes(score=scores, loss=1.0 - correct, group=labels)
-        )
+        test = target.test(Outcomes(scores, correct, group=labels))
         false += test.certified(RISK).any()
         order = np.argsort(-scores)
         wrong = np.cumsum(~correct[order])
@@ -152,8 +150,8 @@ def test_one_bad_group_is_rarely_certified():
         target = MixtureTarget(RISK, DELTA, seed)
         counts = target.counts(
             Outcomes(
-                score=rng.normal(size=1200),
-                loss=1.0 - correct,
+                rng.normal(size=1200),
+                correct,
                 group=groups,
                 names=(0, 1, 2),
             )
