@@ -206,8 +206,8 @@ def plain(scores: np.ndarray, wrong: np.ndarray) -> float | None:
 def by_method(method: str, target: PriorTarget, data: tuple):
     asked = target._replace(method=method)
     try:
-        score, loss, labels = data
-        test = asked.test(Outcomes(score, cost=loss, group=labels))
+        scores, wrong, labels = data
+        test = asked.test(Outcomes(scores, 1.0 - wrong, group=labels))
     except ValueError:
         return None
     return last(test.threshold, test.certified(RISK))

@@ -152,25 +152,21 @@ def read_outcomes(
                 "`sample_weight` must not be 0 everywhere", sum=0.0
             )
     cost = None
-    good = (correct == 0.0) | (correct == 1.0)
-    rule, told = "be 0 or 1", {}
-    if largest_cost is not None:
-        cost = correct
+    if largest_cost is None:
+        good = (correct == 0.0) | (correct == 1.0)
+        rule, told = "be 0 or 1", {}
+    else:
+        cost, correct = correct, correct == 0.0
         good = (cost >= 0.0) & (cost <= largest_cost)
         rule = "lie between 0 and `largest_cost`"
         told = {"largest_cost": largest_cost}
-        correct = cost == 0.0
     bad = ~good & (weight > 0)
     if bad.any():
         raise value_error(f"`{name}` must {rule}", **located(bad), **told)
     if group is not None:
         group = np.reshape(group, scores.shape)
-    return counted(
-        Outcomes(
-            scores, correct, cost, weight=weight, group=group, names=names
-        ),
-        delta,
-    )
+    outcomes = Outcomes(scores, correct, cost, weight, group=group, names=names)
+    return counted(outcomes, delta)
 
 
 def counted(outcomes: Outcomes, delta: float | None = None) -> Outcomes:

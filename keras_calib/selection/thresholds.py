@@ -128,24 +128,21 @@ class ErrorTarget(NamedTuple):
         labels depend on each other. Raises ValueError if none reaches the
         target.
         """
+        present = [k for k, one in enumerate(ladders) if one is not None]
         some = [one for one in ladders if one is not None]
         found = self._certified_of(some, kind, at_once)
-        rows = zip(found.masks, found.tested.tolist(), strict=True)
-        masks, tested = zip(
-            *((None, False) if x is None else next(rows) for x in ladders),
-            strict=True,
-        )
-        places = [
-            None if one is None else self._best(one, mask, True)
-            for one, mask in zip(ladders, masks, strict=True)
-        ]
+        masks: list[Any] = [None] * len(ladders)
+        places: list[int | None] = [None] * len(ladders)
+        for k, ladder, mask in zip(present, some, found.masks, strict=True):
+            masks[k], places[k] = mask, self._best(ladder, mask, True)
         if all(place is None for place in places):
             raise self._none_reached(some, kind, found.fewest)
         facts: dict[str, Any] = {"at_once": at_once}
         if kind == "groups":
-            if self.promise is None:
-                tested = ()
-            facts = {"min_samples": found.fewest, "tested": tested}
+            tested = {present[i] for i in np.flatnonzero(found.tested)}
+            facts = {"min_samples": found.fewest, "tested": ()}
+            if self.promise is not None:
+                facts["tested"] = tuple(k in tested for k in range(len(names)))
         facts = {"kind": kind, "facts": facts, **self.facts()}
         return chosen_each(names, ladders, masks, places, **facts)
 
