@@ -13,8 +13,8 @@ from scipy.optimize import isotonic_regression
 
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import SHARE, FittedValue
+from keras_calib.calibrators.columns import ROWS, OneVsRest
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.one_vs_rest import ROWS, OneVsRest
 from keras_calib.inputs.checks import (
     check_at_least,
     check_at_most,

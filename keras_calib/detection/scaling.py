@@ -7,8 +7,9 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid, value_error, warn
-from keras_calib.calibrators.columns import fit_columns, least_polynomial
+from keras_calib.calibrators.columns import fit_columns
 from keras_calib.calibrators.fitted_layer import FittedLayer
+from keras_calib.calibrators.logistic import least_polynomial
 from keras_calib.detection.boxes import read_entries
 from keras_calib.detection.errors import DetectionRecords, check_records
 from keras_calib.inputs.checks import check_in, check_integer

@@ -12,7 +12,7 @@ from keras_calib.backend.errors import invalid, type_error, value_error, warn
 from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.choosing import CalibratorChoice
-from keras_calib.calibrators.columns import fit_columns, tables
+from keras_calib.calibrators.columns import OneVsRest, fit_columns, tables
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import (
     FittingData,
@@ -25,7 +25,6 @@ from keras_calib.calibrators.folds import (
     unfitted_copy,
     warn_if_harmful,
 )
-from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.calibrators.temperature import TemperatureScaling
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.inputs.checks import check_flag

@@ -5,7 +5,7 @@ import pytest
 from cases import CALIBRATORS, array, sample, softmax
 
 import keras_calib as kc
-from keras_calib.calibrators.one_vs_rest import OneVsRest
+from keras_calib.calibrators.columns import OneVsRest
 
 pytestmark = pytest.mark.portable
 TABLES = [case for case in CALIBRATORS if issubclass(case.cls, OneVsRest)]

@@ -9,12 +9,12 @@ from cases import BACKEND, CALIBRATORS, array, one_hot, softmax
 from keras import ops
 
 import keras_calib as kc
+from keras_calib.calibrators.columns import OneVsRest
 from keras_calib.calibrators.local import (
     TreeShape,
     start_weights,
     tree_temperature,
 )
-from keras_calib.calibrators.one_vs_rest import OneVsRest
 
 # Fits that need a package which only some backends go with run where it is.
 CASES = [case for case in CALIBRATORS if case.can_fit]
