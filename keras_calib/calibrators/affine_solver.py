@@ -251,21 +251,12 @@ def _nll_and_residuals(
 ) -> tuple[float, np.ndarray]:
     """The summed NLL of a block and its gradient by the logits, overwritten."""
     scaled -= scaled.max(axis=-1, keepdims=True)
-    rows = np.arange(len(scaled))
-    hard = block.labels.ndim == 1
-    target = None if hard else block.soft_labels()
-    if hard:
-        of_label = scaled[rows, block.labels]
-    else:
-        of_label = np.sum(target * scaled, axis=-1)
+    of_label = block.at_labels(scaled)
     np.exp(scaled, out=scaled)
     total = scaled.sum(axis=-1, keepdims=True)
     losses = np.log(total[:, 0]) - of_label
     scaled /= total
-    if hard:
-        scaled[rows, block.labels] -= 1.0
-    else:
-        scaled -= target
+    block.less_labels(scaled)
     if block.weight is None:
         return losses.sum(dtype="float64"), scaled
     scaled *= block.weight[:, None]
@@ -301,9 +292,7 @@ def _usual_coordinates(
         x, weight = features(block.logits), block.weights()[:, None]
         # In place, as blocks are large.
         both = (0.0, 0.0) if thin else ((x * weight).T @ x, x.T @ weight)
-        spread = _probabilities(x, theta, block)
-        spread -= np.square(spread)
-        spread *= weight
+        spread = _spread(x, theta, block)
         first = _products_of(spread, x, thin)
         second = _products_of(spread, np.square(x, out=x), thin)
         return weight.sum(), spread.sum(axis=0), first, second, *both
@@ -355,9 +344,7 @@ def degrees_of_freedom(
 
     def moments(block):
         x, weight = features(block.logits), block.weights()[:, None]
-        spread = _probabilities(x, theta, block)
-        spread -= np.square(spread)
-        spread *= weight
+        spread = _spread(x, theta, block)
         second = _products_of(spread, np.square(x), thin)
         return weight.sum(), np.column_stack([second, spread.sum(axis=0)])
 
@@ -425,6 +412,14 @@ def _probabilities(
     np.exp(p, out=p)
     p /= p.sum(axis=-1, keepdims=True)
     return p
+
+
+def _spread(x: np.ndarray, theta: np.ndarray, block: FittingData) -> np.ndarray:
+    """p (1 - p) of these, times the weights."""
+    spread = _probabilities(x, theta, block)
+    spread -= np.square(spread)
+    spread *= block.weights()[:, None]
+    return spread
 
 
 def _mapped(x: np.ndarray, theta: np.ndarray, block: FittingData) -> np.ndarray:

@@ -4,8 +4,9 @@ Derivation: docs/derivations.md, 'Compact logits'.
 """
 
 import functools
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Self
 
@@ -18,12 +19,14 @@ from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.inputs.batch import Batch, standardize_logits
 from keras_calib.inputs.checks import check_above, check_at_most, check_integer
 
-__all__ = ["CompactLogits", "interpolated", "log_sums"]
+__all__ = ["CompactLogits", "interpolated", "least_by_newton", "log_sums"]
 
 _TOP = 32
 # Logits, and kept rows, of a block.
 _LOGITS, _ROWS = 2**18, 2**14
-_STEPS, _TOLERANCE = 60, 1e-10
+_TOLERANCE = 1e-10
+# So many steps of Newton's method suggest that there is no optimum inside.
+_NEWTON = 8
 # Logits of a group, of which the largest is found first.
 _GROUP = 64
 # Stands for a logit of -inf.
@@ -236,8 +239,8 @@ class CompactLogits:
             ValueError: If it does not lie between 0.5 and 4.
         """
         self._check_not_empty()
-        low, high = _RANGE
-        if self._slopes(low)[0] >= 0 or self._slopes(high)[0] <= 0:
+        beta = least_by_newton(self._slopes, *_RANGE, 1.0, _TOLERANCE)
+        if beta in _RANGE:
             raise value_error(
                 "the optimal temperature must lie between 0.5 and 4, which is "
                 "what compact logits hold; scale the logits by a known number "
@@ -245,20 +248,7 @@ class CompactLogits:
                 tokens=len(self),
                 right=sum(int(part.correct.sum()) for part in self._parts),
             )
-        beta = 1.0
-        for _ in range(_STEPS):
-            slope, curvature = self._slopes(beta)
-            if slope > 0:
-                high = beta
-            else:
-                low = beta
-            after = beta - slope / curvature if curvature > 0 else low
-            if not low < after < high:
-                after = 0.5 * (low + high)
-            if abs(after - beta) <= _TOLERANCE * beta:
-                break
-            beta = after
-        return float(1.0 / after)
+        return float(1.0 / beta)
 
     def _slopes(self, beta: float) -> tuple[float, float]:
         """First and second derivative of the summed NLL by 1/T."""
@@ -288,6 +278,39 @@ class CompactLogits:
             raise value_error(
                 "`CompactLogits` must hold a token: call `update`", tokens=0
             )
+
+
+def least_by_newton(
+    slopes: Callable[[float], tuple[float, float]],
+    low: float,
+    high: float,
+    start: float,
+    tolerance: float = 1e-4,
+) -> float:
+    """Where a convex loss is least, or the end of a range beyond which it is.
+
+    `slopes` gives its first two derivatives at a point > 0. It ends with a
+    relative step below `tolerance`, which leaves about its square as the error.
+    """
+    ends = low, high
+    point = min(max(start, low), high)
+    for step in range(200):
+        if step == _NEWTON:
+            for end, outwards in zip(ends, (1.0, -1.0), strict=True):
+                if outwards * slopes(end)[0] >= 0:
+                    return end
+        slope, curvature = slopes(point)
+        if slope > 0:
+            high = point
+        else:
+            low = point
+        proposal = point - slope / curvature if curvature > 0 else low
+        if curvature > 0 and abs(proposal - point) <= tolerance * point:
+            return proposal
+        if not low < proposal < high:
+            proposal = math.sqrt(low * high)
+        point = proposal
+    return point
 
 
 def _stored(num_tokens: int) -> dict[str, Stored]:

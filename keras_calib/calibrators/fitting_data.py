@@ -123,6 +123,24 @@ class FittingData(NamedTuple):
         rows[np.arange(len(rows)), self.labels] = 1.0
         return rows
 
+    def at_labels(self, values: np.ndarray) -> np.ndarray:
+        """The value at each label `(n,)`, or the mean by a soft label."""
+        if self.labels.ndim == 1:
+            return values[np.arange(len(values)), self.labels]
+        return np.sum(self.soft_labels() * values, axis=-1)
+
+    def less_labels(self, probs: np.ndarray) -> np.ndarray:
+        """Probabilities less those of the labels, in their place."""
+        if self.labels.ndim == 1:
+            probs[np.arange(len(probs)), self.labels] -= 1.0
+        else:
+            probs -= self.soft_labels()
+        return probs
+
+    def shifted(self) -> np.ndarray:
+        """Logits less the largest of each sample: exp(0) is on top."""
+        return self.logits - self.logits.max(axis=-1, keepdims=True)
+
     def has_class(self) -> np.ndarray:
         """Classes that have a valid sample, bool `(num_classes,)`."""
         counts = self.counts()

@@ -4,7 +4,7 @@ TensorFlow Probability has the kernel, the Gaussians and their divergence.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -17,7 +17,7 @@ from keras_calib.backend.errors import value_error, warn
 from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.backend.optional import tensorflow_probability as tfp
 from keras_calib.backend.products import exact_products
-from keras_calib.calibrators.affine import smoothed_log_probs
+from keras_calib.calibrators.affine import smoothed_log_probs, smoothing_of
 from keras_calib.calibrators.base import (
     POSITIVE,
     POSITIVE_SHARE,
@@ -26,7 +26,6 @@ from keras_calib.calibrators.base import (
 )
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
-from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import (
     check_above,
     check_at_most,
@@ -59,16 +58,6 @@ _DEEPEST = -30.0
 _MOST_STEPS = 1000
 
 
-class _ScaledSamples(NamedTuple):
-    """What a fit needs of the samples, float64."""
-
-    temperature: float
-    uniform_share: float
-    log_probs: np.ndarray  # `(n, num_classes)`, of `smoothed_log_probs`
-    labels: np.ndarray  # soft labels, `(n, num_classes)`
-    weight: np.ndarray  # `(n,)`
-
-
 class _Curve(NamedTuple):
     """The posterior of h(u) = g(u) - u."""
 
@@ -83,6 +72,10 @@ class _Curve(NamedTuple):
         gap = (u[:, None] - self.inducing) / self.length
         kernel = self.amplitude**2 * np.exp(-0.5 * gap * gap)
         return kernel @ self.mean, (kernel @ self.root).T
+
+    def knots(self, count: int) -> np.ndarray:
+        """So many u at even distances over the range of the curve."""
+        return np.linspace(*self.inducing[[0, -1]], count)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -209,18 +202,25 @@ class GaussianProcessCalibration(Calibrator):
         return self._table_error
 
     def fit_samples(self, samples: FittingData) -> None:
-        read = _scaled_samples(samples)
-        curve = _fit_curve(read, self.num_inducing_points, self.name)
+        # Where it is absent, the error names the extra that brings all.
+        _ = tfp.math
+        samples = supported_samples(samples)
+        smoothing = smoothing_of(samples)
+        data = _block_of(samples, smoothing)
+        curve = _fit_curve(*data, self.num_inducing_points, self.name)
         low, high = curve.inducing[[0, -1]]
-        offsets, deviations = curve.at(np.linspace(low, high, _NUM_KNOTS))
+        offsets, deviations = curve.at(curve.knots(_NUM_KNOTS))
         self.set_fitted(
-            temperature=read.temperature,
-            uniform_share=read.uniform_share,
+            **smoothing,
             bounds=[low, high],
             offsets=offsets,
             deviations=deviations,
         )
-        self._table_error = _error(curve, offsets)
+        # In float32, as the layer has it.
+        knots, offsets = curve.knots(_NUM_KNOTS), offsets.astype("float32")
+        between = curve.knots(8 * _NUM_KNOTS - 7)
+        gaps = np.interp(between, knots, offsets) - curve.at(between)[0]
+        self._table_error = float(np.abs(gaps).max())
 
     def calibrate(self, logits: Any) -> Any:
         if self.average:
@@ -271,8 +271,11 @@ class GaussianProcessCalibration(Calibrator):
         rows = logits.reshape(-1, logits.shape[-1])
         ends = ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
         found = np.empty((2, *rows.shape), "float32")
-        for block in self._row_blocks(rows):
-            draws = to_numpy(self._draws_of_rows(rows[block]))
+        size = max(1, _BLOCK // (self.num_draws * rows.shape[-1]))
+        for start in range(0, len(rows), size):
+            block = slice(start, start + size)
+            tensor = ops.convert_to_tensor(rows[block])
+            draws = to_numpy(self.logits_of_draws(tensor))
             probs = np.exp(log_softmax(draws.astype("float64"), axis=-1))
             # Without bias for few draws.
             found[:, block] = np.quantile(probs, ends, axis=1, method="weibull")
@@ -288,17 +291,6 @@ class GaussianProcessCalibration(Calibrator):
     def num_parameters(self, num_classes: int) -> int:
         """Two, the least there are: the prior holds the curve."""
         return 2
-
-    def _draws_of_rows(self, rows: np.ndarray) -> Any:
-        return self.logits_of_draws(ops.convert_to_tensor(rows))
-
-    def _row_blocks(self, rows: np.ndarray) -> Iterator[slice]:
-        if not len(rows):
-            return
-        draws = self._draws_of_rows(rows[:1])
-        size = max(1, _BLOCK // int(np.prod(shape_of(draws))))
-        for start in range(0, len(rows), size):
-            yield slice(start, start + size)
 
     def _look_up(self, u: Any, table: Any) -> Any:
         """Rows of a table, linear between knots, constant beyond them."""
@@ -323,46 +315,36 @@ def _mean_over_draws(logits: Any) -> Any:
     return logsumexp(log_probs, axis=-2) - float(np.log(num_draws))
 
 
-def _scaled_samples(samples: FittingData) -> _ScaledSamples:
-    """Temperature, share of uniform, and the samples that count, as one block.
+def _block_of(
+    samples: FittingData, smoothing: dict[str, float]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """u and soft labels of the samples that count, and their weights.
 
-    The share is 1 / (n + 1) for n samples.
+    At most `_MOST` logits stand for all; the weights sum to their number.
     """
-    samples = supported_samples(samples)
-    temperature = optimal_temperature(samples)
     count = samples.effective_count()
-    share = 1.0 / (count + 1.0)
     total = float(samples.weights()[samples.counts()].sum(dtype="float64"))
     kept = samples.subsampled(_MOST)
     kept = kept.rows(kept.counts())
     logits = kept.logits.astype("float64")
-    log_probs = smoothed_log_probs(logits, temperature, share)
-    log_probs[is_ruled_out(logits)] = _RULED_OUT
-    weight = kept.weights() * (count / total)
-    return _ScaledSamples(
-        temperature, share, log_probs, kept.soft_labels(), weight
-    )
+    u = smoothed_log_probs(logits, **smoothing)
+    u[is_ruled_out(logits)] = _RULED_OUT
+    return u, kept.soft_labels(), kept.weights() * (count / total)
 
 
-def _error(curve: _Curve, offsets: np.ndarray) -> float:
-    """Largest error of the interpolated table, in its float32."""
-    low, high = curve.inducing[[0, -1]]
-    knots = np.linspace(low, high, len(offsets))
-    between = np.linspace(low, high, 8 * len(offsets) - 7)
-    table = np.interp(between, knots, offsets.astype("float32"))
-    return float(np.abs(table - curve.at(between)[0]).max())
-
-
-def _fit_curve(samples: _ScaledSamples, num_inducing: int, name: str) -> _Curve:
+def _fit_curve(
+    u: np.ndarray,
+    labels: np.ndarray,
+    weight: np.ndarray,
+    num_inducing: int,
+    name: str,
+) -> _Curve:
     """Maximise the evidence lower bound; needs TensorFlow Probability."""
-    # Where it is absent, the error names the extra that brings all.
-    _ = tfp.math
     bound = _bound(num_inducing)
-    x = samples.log_probs
     # Classes that are ruled out lie below all others.
-    low, high = float(x.min(where=x > _DEEPEST, initial=0.0)), float(x.max())
+    low, high = float(u.min(where=u > _DEEPEST, initial=0.0)), float(u.max())
     inducing = np.linspace(low, max(high, low + 1.0), num_inducing)
-    data = (x, samples.labels, samples.weight, inducing)
+    data = (u, labels, weight, inducing)
     with tf.device("CPU:0"):
         given = [tf.constant(part, tf.float64) for part in data]
 

@@ -366,25 +366,16 @@ def _losses(
     block: FittingData, temperature: np.ndarray, objective: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Loss of each sample, and its derivative by T."""
-    z = block.logits - block.logits.max(axis=-1, keepdims=True)
-    hard = block.labels.ndim == 1
-    rows = np.arange(len(z))
+    z = block.shifted()
     p = np.exp(z / temperature[:, None])
     total = p.sum(axis=-1)
     p /= total[:, None]
     mean = np.sum(p * z, axis=-1)
     if objective == "nll":
-        if hard:
-            target = z[rows, block.labels]
-        else:
-            target = np.sum(block.soft_labels() * z, axis=-1)
+        target = block.at_labels(z)
         loss = np.log(total) - target / temperature
         return loss, (target - mean) / temperature**2
-    distance = p.copy()
-    if hard:
-        distance[rows, block.labels] -= 1.0
-    else:
-        distance -= block.soft_labels()
+    distance = block.less_labels(p.copy())
     slope = np.sum(distance * p * (mean[:, None] - z), axis=-1)
     return np.sum(distance**2, axis=-1), 2.0 * slope / temperature**2
 
