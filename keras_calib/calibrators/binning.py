@@ -3,7 +3,6 @@
 They use gathers and comparisons only, which every export format supports.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -125,9 +124,6 @@ class HistogramBinning(_Table):
                 last=self.upper_edges[:, -1].tolist()[:4],
             )
 
-    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
-        return self._binned
-
     def look_up(self, probs: Any) -> Any:
         index = locate(self._upper_edges, probs)
         index = ops.minimum(index, self._values.shape[1] - 1)
@@ -137,10 +133,9 @@ class HistogramBinning(_Table):
         """The bins of one class: each class is fitted on all samples."""
         return self.num_bins
 
-    def _binned(
-        self, probs: np.ndarray, labels: np.ndarray, weight: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
         """Upper ends of the bins of one class, and the value of each."""
+        probs, labels, weight = column
         # The layer compares them in float32.
         inner = self._edges_of(probs, weight).astype("float32")
         index = np.searchsorted(inner, probs, side="left")
@@ -228,34 +223,29 @@ class IsotonicCalibration(_Table):
         super().__init__(min_prob=min_prob, name=name, **kwargs)
         self.set_known(thresholds=thresholds, values=values)
 
-    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
-        return _isotonic
-
     def look_up(self, probs: Any) -> Any:
         return interpolate(self._thresholds, self._values, probs)
 
-
-def _isotonic(
-    probs: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The bends of the isotonic function, and its values there."""
-    if weight is None and labels.dtype == bool:
-        first, last, positive, total = _runs(probs, labels)
-    else:
-        x, index = np.unique(probs, return_inverse=True)
-        positive = labels if weight is None else labels * weight
-        positive = np.bincount(index, positive)
-        total = np.bincount(index, weight)
-        some = total > 0
-        first = last = x[some]
-        positive, total = positive[some], total[some]
-    y = isotonic_regression(positive / total, weights=total).x
-    # Only the ends of flat parts are needed.
-    steps = np.flatnonzero(y[1:] != y[:-1])
-    starts, ends = np.r_[0, steps + 1], np.r_[steps, len(y) - 1]
-    x = np.stack([first[starts], last[ends]], axis=-1).ravel()
-    bends = np.r_[True, x[1:] != x[:-1]]
-    return x[bends], np.repeat(y[starts], 2)[bends]
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
+        """The bends of the isotonic function, and its values there."""
+        probs, labels, weight = column
+        if weight is None and labels.dtype == bool:
+            first, last, positive, total = _runs(probs, labels)
+        else:
+            x, index = np.unique(probs, return_inverse=True)
+            positive = labels if weight is None else labels * weight
+            positive = np.bincount(index, positive)
+            total = np.bincount(index, weight)
+            some = total > 0
+            first = last = x[some]
+            positive, total = positive[some], total[some]
+        y = isotonic_regression(positive / total, weights=total).x
+        # Only the ends of flat parts are needed.
+        steps = np.flatnonzero(y[1:] != y[:-1])
+        starts, ends = np.r_[0, steps + 1], np.r_[steps, len(y) - 1]
+        x = np.stack([first[starts], last[ends]], axis=-1).ravel()
+        bends = np.r_[True, x[1:] != x[:-1]]
+        return x[bends], np.repeat(y[starts], 2)[bends]
 
 
 def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:

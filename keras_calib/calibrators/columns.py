@@ -5,6 +5,7 @@ label. Calibrators of classes make a column of each class, and normalise.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -125,15 +126,15 @@ class OneVsRest(Calibrator):
 
     def fit_samples(self, samples: FittingData) -> None:
         rows = fit_columns(
-            self.column_fit(samples),
+            partial(self.fit_column, samples),
             self.columns(samples),
             self.name if self.is_likelihood else None,
         )
         fillers = {k: v.filler for k, v in self.fitted_values.items()}
         self.set_fitted(samples.num_classes, **tables(rows, fillers))
 
-    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
-        """The `fit` of `fit_columns` for one column of the samples."""
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
+        """The row of one of the `columns` of samples, as `fit_columns` asks."""
         raise NotImplementedError
 
     def columns(

@@ -59,7 +59,7 @@ class _Part(NamedTuple):
     top: np.ndarray  # float32 `(n, 32)`
     rest: np.ndarray  # float32 `(n, 21)`: at the nodes, less 1/T top.min()
     label: np.ndarray  # float32 `(n,)`: the logit of the label
-    correct: np.ndarray  # bool `(n,)`
+    right: np.ndarray  # bool `(n,)`: whether the label is the prediction
     weight: np.ndarray  # float32 `(n,)`
 
 
@@ -202,7 +202,7 @@ class CompactLogits:
             part = _Part(*(file.read(k, x) for k, x in stored.items()))
             # Logits are less the largest, and sums fall with 1/T.
             right = part.top.max(axis=-1) == 0.0
-            right &= (part.label == 0.0) | ~part.correct
+            right &= (part.label == 0.0) | ~part.right
             right &= (part.rest[:, 1:] <= 1e-3).all(axis=-1)
             if not right.all():
                 raise ValueError("logits and sums must be those of tokens")
@@ -227,7 +227,7 @@ class CompactLogits:
             index = bin_index(confidence, num_bins)
             weight = part.weight.astype("float64")
             found.append(
-                bin_sums(confidence, part.correct, index, num_bins, weight)
+                bin_sums(confidence, part.right, index, num_bins, weight)
             )
         sums = (np.sum(parts, axis=0) for parts in zip(*found, strict=True))
         return float(calibration_error(BinSums(*sums)))
@@ -246,7 +246,7 @@ class CompactLogits:
                 "what compact logits hold; scale the logits by a known number "
                 "first, or add tokens of which some are wrong",
                 tokens=len(self),
-                right=sum(int(part.correct.sum()) for part in self._parts),
+                right=sum(int(part.right.sum()) for part in self._parts),
             )
         return float(1.0 / beta)
 

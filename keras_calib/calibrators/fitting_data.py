@@ -110,6 +110,14 @@ class FittingData(NamedTuple):
         whole = float(shares.sum(dtype="float64"))
         return max(total, whole**2 / float(np.square(shares).sum()))
 
+    def as_frequencies(self) -> "FittingData":
+        """Samples whose weights sum to that number."""
+        if self.weight is None:
+            return self
+        total = self.weight[self.counts()].sum(dtype="float64")
+        scale = self.effective_count() / total
+        return self._replace(weight=self.weight * scale)
+
     def weights(self) -> np.ndarray:
         """Weights `(n,)`, 1 where none are given."""
         return np.ones(len(self.logits)) if self.weight is None else self.weight

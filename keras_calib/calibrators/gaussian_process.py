@@ -318,18 +318,13 @@ def _mean_over_draws(logits: Any) -> Any:
 def _block_of(
     samples: FittingData, smoothing: dict[str, float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """u and soft labels of the samples that count, and their weights.
-
-    At most `_MOST` logits stand for all; the weights sum to their number.
-    """
-    count = samples.effective_count()
-    total = float(samples.weights()[samples.counts()].sum(dtype="float64"))
-    kept = samples.subsampled(_MOST)
+    """u, soft labels and weights of samples, at most `_MOST` logits."""
+    kept = samples.as_frequencies().subsampled(_MOST)
     kept = kept.rows(kept.counts())
     logits = kept.logits.astype("float64")
     u = smoothed_log_probs(logits, **smoothing)
     u[is_ruled_out(logits)] = _RULED_OUT
-    return u, kept.soft_labels(), kept.weights() * (count / total)
+    return u, kept.soft_labels(), kept.weights()
 
 
 def _fit_curve(

@@ -81,15 +81,9 @@ class _Polynomial(_LogOddsScaling):
         super().__init__(name=name, **kwargs)
         self._keep(penalty=penalty)
 
-    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
-        ridge = 2.0 * (self.penalty or 0.0) / samples.effective_count()
-        return partial(self.solve, ridge=ridge)
-
-    def solve(
-        self, log_odds: np.ndarray, labels: np.ndarray, weight: Any, ridge: Any
-    ) -> tuple[tuple, float]:
-        """The fitted values of one class for a ridge, and the loss."""
-        raise NotImplementedError
+    def ridge(self, samples: FittingData) -> float:
+        """The strength for the mean NLL."""
+        return 2.0 * (self.penalty or 0.0) / samples.effective_count()
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -148,10 +142,8 @@ class AffineScaling(_Polynomial):
         super().__init__(penalty=penalty, name=name, **kwargs)
         self.set_known(coefficients=coefficients)
 
-    def solve(
-        self, log_odds: np.ndarray, labels: np.ndarray, weight: Any, ridge: Any
-    ) -> tuple[tuple, float]:
-        column = log_odds, labels, weight
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
+        ridge = self.ridge(samples)
         point, loss = least_polynomial(column, 2, ridge, self.name)
         return (point,), loss
 
@@ -228,11 +220,11 @@ class QuadraticScaling(_Polynomial):
             ends = np.full((rows, 2), [-_LARGEST, _LARGEST])
         self.set_known(coefficients=coefficients, ends=ends)
 
-    def solve(
-        self, log_odds: np.ndarray, labels: np.ndarray, weight: Any, ridge: Any
-    ) -> tuple[tuple, float]:
-        column = log_odds, labels, weight
-        ends = _ends(log_odds, weight)
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
+        log_odds, _, weight = column
+        ridge = self.ridge(samples)
+        some = log_odds if weight is None else log_odds[weight > 0]
+        ends = np.array([some.min(), some.max()], "float64")
         best, loss = least_polynomial(column, 3, ridge, self.name)
         if self.monotone and _falls(best, ends):
             # Then the optimum has the slope 0 at one end, or everywhere.
@@ -253,12 +245,6 @@ class QuadraticScaling(_Polynomial):
         slope = a + 2.0 * c * inside
         parabola = (a + c * inside) * inside + b
         return parabola + slope * (log_odds - inside)
-
-
-def _ends(log_odds: np.ndarray, weight: Any) -> np.ndarray:
-    """Least and largest log-odds of the samples that weigh something."""
-    some = log_odds if weight is None else log_odds[weight > 0]
-    return np.array([some.min(), some.max()], "float64")
 
 
 def _falls(point: np.ndarray, ends: np.ndarray) -> bool:
@@ -340,8 +326,20 @@ class BetaCalibration(_LogOddsScaling):
         self._keep(clip=float(clip))
         self.set_known(coefficients=coefficients)
 
-    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
-        return partial(_least_beta, what=self.name)
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
+        """The best logistic regression with a, b >= 0."""
+        best, least = np.zeros(3), np.inf
+        slope = _typical_slope(column[0])
+        for used in ([0, 1, 2], [0, 2], [1, 2], [2]):
+            start, point = np.array([slope, slope, 0.0])[used], np.zeros(3)
+            point[used], loss = _least_logistic(
+                partial(_beta_features, used), column, start, 0.0, self.name
+            )
+            if point[:2].min() >= 0.0 and loss < least:
+                best, least = point, loss
+            if len(used) == 3 and point[:2].min() >= 0.0:
+                break
+        return (best,), least
 
     def features(self, logits: Any) -> Any:
         """log p_k / (1 - p_k), clipped."""
@@ -354,26 +352,6 @@ class BetaCalibration(_LogOddsScaling):
     def scaled(self, log_odds: Any) -> Any:
         a, b, c = (self._coefficients[:, i] for i in range(3))
         return b * ops.softplus(log_odds) - a * ops.softplus(-log_odds) + c
-
-
-def _least_beta(
-    log_odds: np.ndarray, labels: np.ndarray, weight: Any, what: str
-) -> tuple[tuple, float]:
-    """(a, b, c) of one class, and the mean NLL.
-
-    It is the best logistic regression with a, b >= 0.
-    """
-    best, least = np.zeros(3), np.inf
-    slope, column = _typical_slope(log_odds), (log_odds, labels, weight)
-    for used in ([0, 1, 2], [0, 2], [1, 2], [2]):
-        start, point = np.array([slope, slope, 0.0])[used], np.zeros(3)
-        features = partial(_beta_features, used)
-        point[used], loss = _least_logistic(features, column, start, 0.0, what)
-        if point[:2].min() >= 0.0 and loss < least:
-            best, least = point, loss
-        if len(used) == 3 and point[:2].min() >= 0.0:
-            break
-    return (best,), least
 
 
 def _beta_features(used: list, log_odds: np.ndarray) -> np.ndarray:

@@ -1,8 +1,6 @@
 """Venn-Abers prediction: two probabilities, one of which is calibrated."""
 
 import itertools
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import keras
@@ -100,16 +98,11 @@ class VennAbers(OneVsRest):
         )
 
     def fit_samples(self, samples: FittingData) -> None:
-        if samples.weight is not None:
-            # Weights on a small scale count as `effective_count` says.
-            total = samples.weight[samples.counts()].sum(dtype="float64")
-            scale = samples.effective_count() / total
-            samples = samples._replace(weight=samples.weight * scale)
-        super().fit_samples(samples)
+        super().fit_samples(samples.as_frequencies())
 
-    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
         room = _ROUNDING if samples.num_classes > 2 else 0.0
-        return partial(_table, room=room)
+        return _table(*column, room)
 
     def interval(self, logits: Any, *, from_logits: bool = True) -> tuple:
         """The lower and upper probability of each class.
