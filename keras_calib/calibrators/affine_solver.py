@@ -314,9 +314,7 @@ def _usual_coordinates(
             2.0 * penalty[:, :-1].max(axis=0) / usual
         )
         size = np.sqrt(np.maximum(np.diag(product), _RIDGE))
-        values, axes = np.linalg.eigh(product / size / size[:, None])
-        seen = values > _RIDGE * values[-1]
-        axes = axes[:, seen] / np.sqrt(values[seen])
+        axes = _axes(product / size / size[:, None])
     last = np.sqrt(last)
 
     def root(point):
@@ -388,13 +386,18 @@ def _exact_coordinates(
     hessian[np.diag_indices(theta.size)] += 2.0 * penalty.ravel()
     own = np.diag(hessian)
     scale = np.where(own > 0.0, 1.0 / np.sqrt(np.maximum(own, _RIDGE)), 0.0)
-    values, axes = np.linalg.eigh(hessian * scale * scale[:, None])
-    seen = values > _RIDGE * values[-1]
-    axes = axes[:, seen] / np.sqrt(values[seen]) * scale[:, None]
+    axes = _axes(hessian * scale * scale[:, None]) * scale[:, None]
     return (
         lambda point: (axes @ point).reshape(theta.shape),
         lambda slope: axes.T @ slope.ravel(),
     )
+
+
+def _axes(matrix: np.ndarray) -> np.ndarray:
+    """Axes in which a symmetric matrix is 1, without directions of 0."""
+    values, axes = np.linalg.eigh(matrix)
+    seen = values > _RIDGE * values[-1]
+    return axes[:, seen] / np.sqrt(values[seen])
 
 
 def without_ruled_out(features: Any, logits: Any) -> Any:

@@ -159,8 +159,7 @@ class CompactLogits:
             )
         if found:
             # One part for a batch: passes over many small ones take longer.
-            columns = zip(*found, strict=True)
-            part = _Part(*map(np.concatenate, columns))
+            part = _Part(*map(np.concatenate, zip(*found, strict=True)))
             # A copy has the list too, so it is replaced and never changed.
             self._parts = [*self._parts, part]
         self._num_classes = num_classes
@@ -184,12 +183,10 @@ class CompactLogits:
     def save(self, path: Any) -> None:
         """Writes all tokens to a file of NumPy, `.npz`."""
         self._check_not_empty()
-        columns = zip(*self._parts, strict=True)
-        arrays = map(np.concatenate, columns)
-        named: dict[str, Any] = dict(zip(_Part._fields, arrays, strict=True))
-        named["num_classes"] = np.asarray(self._num_classes)
+        arrays = map(np.concatenate, zip(*self._parts, strict=True))
+        named = dict(zip(_stored(len(self)), arrays, strict=True))
         with replacing(path) as file:
-            np.savez(file, **named)
+            np.savez(file, num_classes=self._num_classes, **named)
 
     @classmethod
     def load(cls, path: Any) -> "CompactLogits":
@@ -314,7 +311,7 @@ def least_by_newton(
 
 
 def _stored(num_tokens: int) -> dict[str, Stored]:
-    """What the arrays of a file must be."""
+    """What the arrays of a file must be, in the order of `_Part`."""
     return {
         "top": Stored("f", (num_tokens, _TOP), float(_LOWEST), 0.0),
         "rest": Stored("f", (num_tokens, len(_NODES)), -1e3, 22.0),

@@ -4,6 +4,7 @@ TensorFlow Probability has the kernel, the Gaussians and their divergence.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from keras_calib.inputs.checks import (
     check_integer,
     generator,
 )
-from keras_calib.numerics.arrays import shape_of, to_numpy
+from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_ruled_out, logsumexp
 
 __all__ = ["GaussianProcessCalibration"]
@@ -224,7 +225,10 @@ class GaussianProcessCalibration(Calibrator):
 
     def calibrate(self, logits: Any) -> Any:
         if self.average:
-            return _mean_over_draws(self.logits_of_draws(logits))
+            draws = self.logits_of_draws(logits)
+            log_probs = draws - logsumexp(draws, keepdims=True)
+            # Log of the mean of softmax.
+            return logsumexp(log_probs, axis=-2) - math.log(self.num_draws)
         u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         return u + self._look_up(u, self._offsets)
 
@@ -306,13 +310,6 @@ class GaussianProcessCalibration(Calibrator):
         before = ops.take(table, left, axis=0)
         after = ops.take(table, left + 1, axis=0)
         return before + share * (after - before)
-
-
-def _mean_over_draws(logits: Any) -> Any:
-    """Log of the mean over draws of softmax, `(..., num_classes)`."""
-    log_probs = logits - logsumexp(logits, keepdims=True)
-    num_draws = shape_of(logits)[-2]
-    return logsumexp(log_probs, axis=-2) - float(np.log(num_draws))
 
 
 def _block_of(

@@ -330,10 +330,16 @@ class BetaCalibration(_LogOddsScaling):
         """The best logistic regression with a, b >= 0."""
         best, least = np.zeros(3), np.inf
         slope = _typical_slope(column[0])
+
+        def features(used: list, log_odds: np.ndarray) -> np.ndarray:
+            # log p, -log(1 - p) and 1.
+            no = _softplus(log_odds)
+            return np.stack([log_odds - no, no, np.ones_like(no)])[used]
+
         for used in ([0, 1, 2], [0, 2], [1, 2], [2]):
             start, point = np.array([slope, slope, 0.0])[used], np.zeros(3)
             point[used], loss = _least_logistic(
-                partial(_beta_features, used), column, start, 0.0, self.name
+                partial(features, used), column, start, 0.0, self.name
             )
             if point[:2].min() >= 0.0 and loss < least:
                 best, least = point, loss
@@ -352,12 +358,6 @@ class BetaCalibration(_LogOddsScaling):
     def scaled(self, log_odds: Any) -> Any:
         a, b, c = (self._coefficients[:, i] for i in range(3))
         return b * ops.softplus(log_odds) - a * ops.softplus(-log_odds) + c
-
-
-def _beta_features(used: list, log_odds: np.ndarray) -> np.ndarray:
-    """log p, -log(1 - p) and 1, as far as used."""
-    no = _softplus(log_odds)
-    return np.stack([log_odds - no, no, np.ones_like(no)])[used]
 
 
 def least_polynomial(

@@ -238,7 +238,10 @@ def _fitted_network(
     few = _in_order(samples.subsampled(_MOST))
     inputs = min(num_inputs, samples.num_classes)
     shapes = [(inputs, units), (units,), (units, units), (units,), (units,), ()]
-    mean, scale, total = _moments(few, inputs)
+    mean, variance, total = few.moments(lambda z: filled(z[:, :inputs]))
+    scale = np.sqrt(variance)
+    # A constant input tells nothing.
+    scale[(scale <= 1e-9 * np.abs(mean)) | (scale == 0.0)] = np.inf
     problem = _Problem(
         few, objective, temperature, mean, scale, strength / total, shapes
     )
@@ -300,21 +303,6 @@ def _in_order(samples: FittingData) -> FittingData:
     first = np.flatnonzero(np.append(True, new))
     weight = np.add.reduceat(samples.weights()[order], first)
     return FittingData(labels[first], logits[first], weight)
-
-
-def _moments(
-    samples: FittingData, inputs: int
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Mean and spread of the inputs, and the sum of the weights."""
-
-    mean, variance, total = samples.moments(
-        lambda logits: filled(logits[:, :inputs])
-    )
-    scale = np.sqrt(variance)
-    # A constant input tells nothing.
-    scale[scale <= 1e-9 * np.abs(mean)] = np.inf
-    scale[scale == 0.0] = np.inf
-    return mean, scale, total
 
 
 def _layers(x: np.ndarray, network: _Network) -> tuple:

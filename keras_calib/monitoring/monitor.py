@@ -241,7 +241,7 @@ class Monitor:
             ValueError: If it is of other arguments, or no sum of counts.
                 Nothing is added then.
         """
-        parts, totals = self._check_sums(sums)
+        parts, totals = read_sums(sums, self._holds, self._setup.marks())
         for name, part in parts.items():
             self._watches[name].add_sum(*part)
         self._record.note(totals, self._logs())
@@ -400,10 +400,6 @@ class Monitor:
 
     def _logs(self) -> list[float]:
         return [watch.log_evidence for watch in self._watches.values()]
-
-    def _check_sums(self, sums: Any) -> tuple[dict[str, tuple], np.ndarray]:
-        """Parts of the hypotheses, and the totals; raises as `add_sums`."""
-        return read_sums(sums, self._holds, self._setup.marks())
 
     def _add(
         self, accepted: np.ndarray, known: np.ndarray, outcomes: tuple

@@ -180,8 +180,18 @@ def alike(monitors: Any, kind: type) -> list[Any]:
 
 
 def _chosen_of(selector: Any) -> Choice | None:
+    if selector is None:
+        return None
     chosen = selector
-    if _is_selector(selector):
+    if not isinstance(selector, Choice):
+        # A record of a choice needs no Keras.
+        from keras_calib.selection import SelectiveClassifier
+
+        if not isinstance(selector, SelectiveClassifier):
+            raise type_error(
+                "`selector` must be a `SelectiveClassifier` or its `chosen`",
+                selector=selector,
+            )
         chosen = selector.chosen
         if chosen is None:
             raise value_error(
@@ -189,13 +199,6 @@ def _chosen_of(selector: Any) -> Choice | None:
                 "and `coverage`",
                 selector=selector,
             )
-    if chosen is None:
-        return None
-    if not isinstance(chosen, Choice):
-        raise type_error(
-            "`selector` must be a `SelectiveClassifier` or its `chosen`",
-            selector=selector,
-        )
     if isinstance(chosen.threshold, tuple):
         raise value_error(
             "`selector` must have one threshold for all; with thresholds of "
@@ -211,15 +214,6 @@ def _chosen_of(selector: Any) -> Choice | None:
             limit=chosen.limit,
         )
     return chosen
-
-
-def _is_selector(selector: Any) -> bool:
-    """Whether it is a layer; a record of its choice needs no Keras."""
-    if selector is None or isinstance(selector, Choice):
-        return False
-    from keras_calib.selection import SelectiveClassifier
-
-    return isinstance(selector, SelectiveClassifier)
 
 
 def _expected(chosen: Choice, part: float) -> tuple[float, float]:

@@ -161,8 +161,11 @@ class CorrectnessRankingModel(RecordingModel):
         )
         pair = ops.minimum(weight, ops.roll(weight, -1, axis=0))
         if self.role == "condition":
-            active = ops.logical_and(hinge > 0, pair > 0)
-            return self._conditioned(x, labels, y_pred, sample_weight, active)
+            active = ops.cast(ops.logical_and(hinge > 0, pair > 0), "float32")
+            active = own_rows(active, ops.shape(y_pred)[0])
+            # The compiled loss penalises the samples that are marked.
+            labels = with_penalty_mask(labels, y_pred, active)
+            return self.plain_loss(x, labels, y_pred, sample_weight)
         loss = self.plain_loss(x, labels, y_pred, sample_weight)
         ranking = ops.mean(pair * hinge)
         # Keras adds up the losses of the replicas.
@@ -190,13 +193,6 @@ class CorrectnessRankingModel(RecordingModel):
                 "the loss",
                 loss=self.loss,
             )
-
-    def _conditioned(self, x, labels, y_pred, sample_weight, active):
-        """The compiled loss, which penalises the samples marked in `active`."""
-        active = own_rows(ops.cast(active, "float32"), ops.shape(y_pred)[0])
-        return self.plain_loss(
-            x, with_penalty_mask(labels, y_pred, active), y_pred, sample_weight
-        )
 
     def evaluated_loss(self, x, labels, y_pred, sample_weight):
         self._check_loss()

@@ -136,7 +136,16 @@ class EpochModel(KeepsArguments, keras.Model):
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = callbacks.callbacks
         given = [] if callbacks is None else keras.tree.flatten(callbacks)
-        events = _epoch_events(self, data if follows else None)
+
+        def begins(epoch, logs=None):
+            if follows:
+                data.set_epoch(epoch)
+            self.begin_epoch(epoch)
+
+        events = keras.callbacks.LambdaCallback(
+            on_epoch_begin=begins,
+            on_epoch_end=lambda epoch, logs=None: self.end_epoch(epoch),
+        )
         arguments["callbacks"] = [events, *given]
         try:
             self.begin_training(arguments)
@@ -208,22 +217,6 @@ class EpochModel(KeepsArguments, keras.Model):
             # Only then, as it also affects layers that were frozen.
             model.trainable = False
         return model
-
-
-def _epoch_events(
-    model: EpochModel, data: Any = None
-) -> keras.callbacks.Callback:
-    """Callback that announces epochs to the model, and to data that ask."""
-
-    def begins(epoch, logs=None):
-        if data is not None:
-            data.set_epoch(epoch)
-        model.begin_epoch(epoch)
-
-    return keras.callbacks.LambdaCallback(
-        on_epoch_begin=begins,
-        on_epoch_end=lambda epoch, logs=None: model.end_epoch(epoch),
-    )
 
 
 def _has_index(arguments: dict) -> bool:
