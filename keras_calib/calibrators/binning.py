@@ -26,10 +26,9 @@ from keras_calib.numerics.softmax import to_logits
 __all__ = [
     "HistogramBinning",
     "IsotonicCalibration",
+    "entries_of",
     "interpolate",
     "locate",
-    "or_nan",
-    "take",
 ]
 
 
@@ -125,9 +124,8 @@ class HistogramBinning(_Table):
             )
 
     def look_up(self, probs: Any) -> Any:
-        index = locate(self._upper_edges, probs)
-        index = ops.minimum(index, self._values.shape[1] - 1)
-        return or_nan(take(self._values, index), probs)
+        (found,) = entries_of(probs, self._upper_edges, self._values)
+        return found
 
     def num_parameters(self, num_classes: int) -> int:
         """The bins of one class: each class is fitted on all samples."""
@@ -264,7 +262,7 @@ def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:
     return probs[starts], probs[ends - 1], count, ends - starts
 
 
-def take(table: Any, index: Any) -> Any:
+def _take(table: Any, index: Any) -> Any:
     """Entries `table[k, index[..., k]]` `(..., num_classes)`, int32 index."""
     num_classes, size = table.shape
     start = ops.arange(num_classes, dtype="int32") * size
@@ -279,23 +277,28 @@ def locate(edges: Any, values: Any) -> Any:
     while step:
         probe = count + step
         # The edge before which `probe` edges lie, itself included.
-        edge = take(edges, ops.minimum(probe, size) - 1)
+        edge = _take(edges, ops.minimum(probe, size) - 1)
         more = ops.logical_and(probe <= size, edge < values)
         count = ops.where(more, probe, count)
         step //= 2
     return count
 
 
-def or_nan(found: Any, values: Any) -> Any:
-    """What was found for values, but NaN for NaN, which exceeds no edge."""
-    return ops.where(ops.equal(values, values), found, values)
+def entries_of(values: Any, edges: Any, *tables: Any) -> list[Any]:
+    """Entries of the first edge that a value does not exceed, else the last.
+
+    NaN stays NaN, although it exceeds no edge.
+    """
+    index = ops.minimum(locate(edges, values), edges.shape[1] - 1)
+    known = ops.equal(values, values)
+    return [ops.where(known, _take(x, index), values) for x in tables]
 
 
 def interpolate(x: Any, y: Any, values: Any) -> Any:
     """Piecewise linear functions of each class, constant beyond their ends."""
     right = ops.minimum(locate(x, values), x.shape[1] - 1)
     left = ops.maximum(right - 1, 0)
-    x0, y0 = take(x, left), take(y, left)
-    width = take(x, right) - x0
+    x0, y0 = _take(x, left), _take(y, left)
+    width = _take(x, right) - x0
     share = (values - x0) / ops.where(width > 0, width, ops.ones_like(width))
-    return y0 + ops.clip(share, 0.0, 1.0) * (take(y, right) - y0)
+    return y0 + ops.clip(share, 0.0, 1.0) * (_take(y, right) - y0)

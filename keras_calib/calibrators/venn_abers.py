@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.calibrators.base import SHARE, FittedValue
-from keras_calib.calibrators.binning import locate, or_nan, take
+from keras_calib.calibrators.binning import entries_of
 from keras_calib.calibrators.columns import (
     ROWS,
     OneVsRest,
@@ -157,10 +157,9 @@ class VennAbers(OneVsRest):
         """p1 and 1 - p0 of log-odds."""
         tiny = ops.abs(features) < float(_TINY)
         features = ops.where(tiny, ops.zeros_like(features), features)
-        index = locate(self._upper_edges, features)
-        index = ops.minimum(index, self._upper_edges.shape[1] - 1)
-        p1, rest = take(self._p1, index), take(self._p0_complement, index)
-        return or_nan(p1, features), or_nan(rest, features)
+        tables = self._p1, self._p0_complement
+        p1, rest = entries_of(features, self._upper_edges, *tables)
+        return p1, rest
 
 
 def _table(

@@ -21,13 +21,12 @@ from keras_calib.monitoring.outcomes import (
     MOST_LOG,
     PIECE,
     Record,
-    by_hypothesis,
     named,
     read_answers,
+    read_by,
     read_labels,
     read_sums,
     sums_of,
-    totals_of,
 )
 from keras_calib.monitoring.waiting import Waiting
 from keras_calib.monitoring.watch import Watch
@@ -408,9 +407,7 @@ class Monitor:
         for i in range(0, len(known), PIECE):
             part = slice(i, i + PIECE)
             labelled = [x[part][known[part]] for x in outcomes]
-            found = by_hypothesis(accepted[part], *labelled)
-            for name, holds in self._holds.items():
-                factors = holds.log_factors(*found[name])
-                self._watches[name].add(factors, holds.facts(*found[name]))
-            totals = totals_of(accepted[part], *labelled)
+            parts, totals = read_by(self._holds, accepted[part], labelled)
+            for name, found in parts.items():
+                self._watches[name].add(*found)
             self._record.note(totals, self._logs())
