@@ -365,10 +365,9 @@ def _fit_curve(
                 f"steps={found.nit}"
             )
         parts = _parts(tf.constant(found.x), num_inducing)
-        kernel = _kernel(*parts[:2])
-        factor = _factor(kernel, tf.constant(inducing), parts).numpy()
+        _, factor = _prior(tf.constant(inducing), parts)
     amplitude, length, _, mean, root = (part.numpy() for part in parts)
-    weights = np.linalg.solve(factor.T, np.c_[mean, root])
+    weights = np.linalg.solve(factor.numpy().T, np.c_[mean, root])
     return _Curve(
         inducing, float(amplitude), float(length), weights[:, 0], weights[:, 1:]
     )
@@ -388,18 +387,15 @@ def _parts(theta: Any, num_inducing: int) -> tuple:
     return amplitude, length, noise, mean, tf.linalg.set_diag(root, diagonal)
 
 
-def _kernel(amplitude: Any, length: Any) -> Any:
-    return tfp.math.psd_kernels.ExponentiatedQuadratic(amplitude, length)
-
-
-def _factor(kernel: Any, inducing: Any, parts: tuple) -> Any:
-    """Cholesky factor of the covariance of g at the inducing points."""
-    amplitude, _, noise = parts[:3]
+def _prior(inducing: Any, parts: tuple) -> tuple[Any, Any]:
+    """The kernel, and the Cholesky factor of g at the inducing points."""
+    amplitude, length, noise = parts[:3]
+    kernel = tfp.math.psd_kernels.ExponentiatedQuadratic(amplitude, length)
     points = inducing[:, None]
     extra = noise**2 + _JITTER * amplitude**2
     matrix = kernel.matrix(points, points)
     diagonal = tf.linalg.diag_part(matrix) + extra
-    return tf.linalg.cholesky(tf.linalg.set_diag(matrix, diagonal))
+    return kernel, tf.linalg.cholesky(tf.linalg.set_diag(matrix, diagonal))
 
 
 def _negative_bound(theta: Any, data: tuple, num: int) -> Any:
@@ -411,9 +407,8 @@ def _negative_bound(theta: Any, data: tuple, num: int) -> Any:
     """
     x, labels, weight, inducing = data
     parts = _parts(theta, num)
-    amplitude, length, noise, mean, root = parts
-    kernel = _kernel(amplitude, length)
-    factor = _factor(kernel, inducing, parts)
+    amplitude, _, noise, mean, root = parts
+    kernel, factor = _prior(inducing, parts)
     n, num_classes = tf.shape(x)[0], tf.shape(x)[1]
     cross = kernel.matrix(inducing[:, None], tf.reshape(x, (-1, 1)))
     maps = tf.linalg.triangular_solve(factor, cross)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import in_turn
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring.monitor_setup import (
@@ -15,7 +16,6 @@ from keras_calib.monitoring.monitor_setup import (
     load_parts,
     read_state,
     state_of,
-    write_state,
 )
 from keras_calib.monitoring.outcomes import (
     MOST_LOG,
@@ -365,7 +365,8 @@ class Monitor:
 
     def save(self, path: Any) -> None:
         """Writes arguments and state as one file, which is replaced whole."""
-        write_state(path, self.state_dict())
+        with replacing(path) as file:
+            np.savez_compressed(file, **self.state_dict())
 
     @classmethod
     def load(cls, path: Any) -> Self:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error, warn
-from keras_calib.backend.files import Stored, reading_npz, replacing
+from keras_calib.backend.files import Stored, reading_npz
 from keras_calib.inputs.checks import (
     check_above,
     check_at_least,
@@ -35,7 +35,6 @@ __all__ = [
     "load_parts",
     "read_state",
     "state_of",
-    "write_state",
 ]
 
 # Of coverage, half is for the interval of the expected share.
@@ -250,12 +249,6 @@ def _inside(name: str, value: Any, check_low: Any = check_above) -> float:
         raise value_error(f"`{name}` must be < 1", **{name: value})
     # A float of NumPy is no number of JSON.
     return float(value)
-
-
-def write_state(path: Any, state: Mapping[str, Any]) -> None:
-    """Writes a state as one file, which replaces `path` when complete."""
-    with replacing(path) as file:
-        np.savez_compressed(file, **state)
 
 
 def read_state(path: Any, make: Callable[[dict[str, Any]], Any]) -> Any:
