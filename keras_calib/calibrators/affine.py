@@ -297,7 +297,7 @@ class DirichletCalibration(MatrixScaling):
         return without_ruled_out(log_probs, logits)
 
 
-def smoothing_of(samples: FittingData) -> dict[str, float]:
+def smoothing_of(samples: FittingData) -> dict[str, Any]:
     """The temperature and the share of uniform of `smoothed_log_probs`."""
     return {
         "temperature": optimal_temperature(samples),

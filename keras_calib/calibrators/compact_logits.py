@@ -184,9 +184,12 @@ class CompactLogits:
         """Writes all tokens to a file of NumPy, `.npz`."""
         self._check_not_empty()
         arrays = map(np.concatenate, zip(*self._parts, strict=True))
-        named = dict(zip(_stored(len(self)), arrays, strict=True))
+        named: dict[str, Any] = dict(
+            zip(_stored(len(self)), arrays, strict=True)
+        )
+        named["num_classes"] = self._num_classes
         with replacing(path) as file:
-            np.savez(file, num_classes=self._num_classes, **named)
+            np.savez(file, **named)
 
     @classmethod
     def load(cls, path: Any) -> "CompactLogits":

@@ -76,7 +76,7 @@ class _Curve(NamedTuple):
 
     def knots(self, count: int) -> np.ndarray:
         """So many u at even distances over the range of the curve."""
-        return np.linspace(*self.inducing[[0, -1]], count)
+        return np.linspace(self.inducing[0], self.inducing[-1], count)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -313,7 +313,7 @@ class GaussianProcessCalibration(Calibrator):
 
 
 def _block_of(
-    samples: FittingData, smoothing: dict[str, float]
+    samples: FittingData, smoothing: dict[str, Any]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """u, soft labels and weights of samples, at most `_MOST` logits."""
     kept = samples.as_frequencies().subsampled(_MOST)

@@ -102,7 +102,8 @@ class VennAbers(OneVsRest):
 
     def fit_column(self, samples: FittingData, *column: Any) -> tuple:
         room = _ROUNDING if samples.num_classes > 2 else 0.0
-        return _table(*column, room)
+        scores, labels, weight = column
+        return _table(scores, labels, weight, room)
 
     def interval(self, logits: Any, *, from_logits: bool = True) -> tuple:
         """The lower and upper probability of each class.

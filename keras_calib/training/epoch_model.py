@@ -138,7 +138,7 @@ class EpochModel(KeepsArguments, keras.Model):
         given = [] if callbacks is None else keras.tree.flatten(callbacks)
 
         def begins(epoch, logs=None):
-            if follows:
+            if data is not None and follows:
                 data.set_epoch(epoch)
             self.begin_epoch(epoch)
 
