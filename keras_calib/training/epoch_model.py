@@ -120,7 +120,8 @@ class EpochModel(KeepsArguments, keras.Model):
         arguments = signature.bind(*args, **kwargs).arguments
         _refuse_training(self, arguments)
         data = arguments.get("x")
-        follows = hasattr(data, "set_epoch")
+        set_epoch = getattr(data, "set_epoch", None)
+        follows = set_epoch is not None
         if follows:
             for name in ("steps_per_epoch", "shuffle"):
                 if arguments.get(name) not in (None, False):
@@ -138,8 +139,8 @@ class EpochModel(KeepsArguments, keras.Model):
         given = [] if callbacks is None else keras.tree.flatten(callbacks)
 
         def begins(epoch, logs=None):
-            if data is not None and follows:
-                data.set_epoch(epoch)
+            if set_epoch is not None:
+                set_epoch(epoch)
             self.begin_epoch(epoch)
 
         events = keras.callbacks.LambdaCallback(
