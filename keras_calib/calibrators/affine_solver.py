@@ -118,12 +118,9 @@ def _computed(
     if features is identity or samples.logits.size > _HELD:
         return samples, of_allowed
     held = np.zeros(samples.logits.shape, "float32")
-
-    def of_block(block, rows):
+    for rows, block in samples.placed_blocks():
         z = block.logits
         held[rows] = np.where(is_ruled_out(z), z, features(z))
-
-    samples.visit(of_block)
     samples, features = samples._replace(logits=held), identity
     return samples, of_allowed
 

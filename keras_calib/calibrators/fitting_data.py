@@ -189,12 +189,10 @@ class FittingData(NamedTuple):
         mean = first / total
         return mean, self.sums(squares_of)[0] / total, float(total)
 
-    def visit(
-        self, of_block: Callable[["FittingData", Any], None], size: int = _BLOCK
-    ) -> None:
-        """Calls a function of each block and of its rows."""
-        for rows in self._places(size):
-            of_block(self._block(rows), rows)
+    def placed_blocks(self) -> Iterator[tuple[Any, "FittingData"]]:
+        """The rows of each block, and the block."""
+        for rows in self._places(_BLOCK):
+            yield rows, self._block(rows)
 
     def _values(self, of_block: Callable, size: int) -> Iterator[tuple]:
         if self.logits.size <= 2 * size:
