@@ -18,7 +18,7 @@ from keras_calib.inputs.checks import (
     check_number,
 )
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.top_label import counted, top_label
+from keras_calib.inputs.top_label import top_label
 from keras_calib.losses import PerSampleLoss, adaptive_focal
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.batches import check_reread, predict_batches
@@ -314,15 +314,13 @@ class AdaptiveFocalModel(_FocalBinsModel):
             counts = rows_that_count(batch, reading)
             if counts is not None and not counts.any():
                 continue
-            top = counted(
-                top_label(
-                    to_numpy(batch.labels),
-                    np.moveaxis(batch.outputs, self.axis, -1),
-                    from_logits=self.from_logits,
-                    sample_weight=counts,
-                    ignore_class=self.ignore_class,
-                )
-            )
+            top = top_label(
+                to_numpy(batch.labels),
+                np.moveaxis(batch.outputs, self.axis, -1),
+                from_logits=self.from_logits,
+                sample_weight=counts,
+                ignore_class=self.ignore_class,
+            ).counted()
             confidence.append(top.confidence)
             correct.append(top.correct)
         if not confidence:
