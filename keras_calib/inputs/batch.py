@@ -206,7 +206,7 @@ def standardize(
         outputs,
         from_logits,
         weight,
-        valid if mask is None else both(valid, mask),
+        both(valid, mask),
         objectness,
         votes=options.labels == "votes",
     )
