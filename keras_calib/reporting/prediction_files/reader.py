@@ -48,13 +48,14 @@ class PredictionFile:
     Args:
         path: The file.
         **options: Names of columns by their role, None for those of `ROLES`.
-            `logits` and `probs` are a column of lists or an array; or the
-            start of the names of columns, a pattern with one `*`, or names
-            with commas; so are `labels` with `votes`. `groups` are names of
-            columns. Further `votes`, whether labels are rows of annotators'
-            votes; `class_names`, in the order of the class ids;
-            `ignore_class`, the id of rows that do not count; `separator` and
-            `decimal` of a `.csv` file. Others are left alone.
+            `logits` and `probs` name one column of lists or an array, or the
+            columns of the classes. Those are given by the start of their
+            names, a pattern with one `*`, or a list with commas. With `votes`
+            the `labels` may be any of these.
+            `groups` are names of columns, and `class_names` are in the order
+            of the class ids. Rows of the class `ignore_class` do not count.
+            `separator` and `decimal` are those of a `.csv` file. Options of
+            other names are left alone.
 
     Raises:
         ImportError: If a table needs pyarrow.
