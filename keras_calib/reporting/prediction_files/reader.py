@@ -45,17 +45,15 @@ class PredictionFile:
 
     Top-1 records have a `confidence`, and `correct` or `predicted` and `label`.
 
+    Other columns of classes are given by the start of their names, a pattern
+    with one `*`, or a list with commas. With `votes` the labels may be so too.
+
     Args:
         path: The file.
-        **options: Names of columns by their role, None for those of `ROLES`.
-            `logits` and `probs` name one column of lists or an array, or the
-            columns of the classes. Those are given by the start of their
-            names, a pattern with one `*`, or a list with commas. With `votes`
-            the `labels` may be any of these.
-            `groups` are names of columns, and `class_names` are in the order
-            of the class ids. Rows of the class `ignore_class` do not count.
-            `separator` and `decimal` are those of a `.csv` file. Options of
-            other names are left alone.
+        **options: Names of columns by their role, None for those of `ROLES`;
+            `groups` are several. Besides them `class_names`, `ignore_class`,
+            `votes`, and `separator` and `decimal` of a `.csv` file. Others are
+            left alone.
 
     Raises:
         ImportError: If a table needs pyarrow.
