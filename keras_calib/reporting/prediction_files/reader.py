@@ -45,16 +45,15 @@ class PredictionFile:
 
     Top-1 records have a `confidence`, and `correct` or `predicted` and `label`.
 
+    Other columns of classes are given by the start of their names, a pattern
+    with one `*`, or a list with commas. With `votes` the labels may be so too.
+
     Args:
         path: The file.
-        **options: Names of columns by their role, None for those of `ROLES`.
-            `logits` and `probs` are a column of lists or an array; or the
-            start of the names of columns, a pattern with one `*`, or names
-            with commas; so are `labels` with `votes`. `groups` are names of
-            columns. Further `votes`, whether labels are rows of annotators'
-            votes; `class_names`, in the order of the class ids;
-            `ignore_class`, the id of rows that do not count; `separator` and
-            `decimal` of a `.csv` file. Others are left alone.
+        **options: Names of columns by their role, None for those of `ROLES`;
+            `groups` are several. Besides them `class_names`, `ignore_class`,
+            `votes`, and `separator` and `decimal` of a `.csv` file. Others are
+            left alone.
 
     Raises:
         ImportError: If a table needs pyarrow.
