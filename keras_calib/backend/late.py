@@ -1,4 +1,4 @@
-"""Imports at first use: a command may do without Keras, which takes seconds."""
+"""Imports at first use: of Keras, which takes seconds, and of what is optional."""
 
 import importlib
 import importlib.abc
@@ -8,22 +8,46 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Whole", "keras_module", "late_names"]
+__all__ = [
+    "Whole",
+    "keras_module",
+    "late_names",
+    "tensorflow",
+    "tensorflow_datasets",
+    "tensorflow_probability",
+]
 
 
 class _Late:
-    """Stands for a module, and imports it when an attribute is asked for."""
+    """Stands for a module, and imports it when an attribute is asked for.
 
-    def __init__(self, name: str):
-        self._address = name
+    An error says which extra of this library installs it, if one does.
+    """
+
+    def __init__(self, name: str, extra: str | None = None):
+        self._address, self._extra = name, extra
 
     def __getattr__(self, attribute: str) -> Any:
         # Tools that inspect modules ask every object for such names.
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        found = getattr(importlib.import_module(self._address), attribute)
+        try:
+            # Some import what they need when a name is asked for.
+            found = getattr(importlib.import_module(self._address), attribute)
+        except ImportError as error:
+            if self._extra is None:
+                raise
+            raise ImportError(
+                f"This needs {self._address}: "
+                f"pip install 'keras-calib[{self._extra}]'"
+            ) from error
         setattr(self, attribute, found)
         return found
+
+
+tensorflow: Any = _Late("tensorflow", "tensorflow")
+tensorflow_datasets: Any = _Late("tensorflow_datasets", "tfds")
+tensorflow_probability: Any = _Late("tensorflow_probability", "bayes")
 
 
 def keras_module(name: str) -> Any:

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.products import exact_products
 from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
 from keras_calib.formulas.intervals import Moments, mean_interval
 from keras_calib.inputs.checks import check_number
