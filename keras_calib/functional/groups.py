@@ -371,15 +371,10 @@ def _table(
     counts, sums, codes = np.flatnonzero(rows.weight > 0), {}, {}
     rows = rows.at(counts)
     for name, (names, code) in grouped.items():
-        code = code[counts]
         sums[name] = GroupedSums(num_bins, rows.is_votes)
-        # In the order of the names, which `add` keeps, without empty ones.
-        size = np.bincount(code, minlength=len(names))
-        filled = np.flatnonzero(size)
-        codes[name] = (np.cumsum(size > 0) - 1)[code]
-        sums[name].add(
-            [names[k] for k in filled],
-            codes[name],
+        codes[name] = sums[name].add(
+            names,
+            code[counts],
             rows.top.confidence,
             rows.top.correct,
             rows.weight,
