@@ -1,4 +1,4 @@
-"""Imports at first use: of Keras, which takes seconds, and of what is optional."""
+"""Imports at first use: Keras, which takes seconds, and optional packages."""
 
 import importlib
 import importlib.abc

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend import compiled
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.late import keras_module
 
@@ -262,6 +261,8 @@ def take_at(x: Any, ids: Any) -> Any:
         # Of two axes, as it makes places of all others.
         flat, places = x.reshape(-1, x.shape[-1]), ids.reshape(-1, 1)
         return np.take_along_axis(flat, places, axis=-1).reshape(ids.shape)
+    from keras_calib.backend import compiled
+
     return compiled.take_at(x, ids)
 
 
