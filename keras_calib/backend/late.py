@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.abc
-import importlib.util
 import sys
 import types
 from collections.abc import Callable
@@ -102,54 +101,44 @@ class Whole(importlib.abc.MetaPathFinder):
     def __init__(self, top: str, *packages: str, of_records: tuple[str, ...]):
         self._top, self._module = top, sys.modules[top]
         self._packages, self._of_records = packages, of_records
+        # Keras and modules of this package, while they are imported.
+        self._loading: set[str] = set()
         self._is_complete = False
 
     def hooks(self) -> tuple[Callable, Callable]:
         """`__getattr__` and `__dir__` of the package that holds them."""
-        whole = self
-
-        class Package(types.ModuleType):
-            """A module that looks whether Keras came with a part of it."""
-
-            def __setattr__(self, name: str, value: Any) -> None:
-                super().__setattr__(name, value)
-                # So Python ends the import of a package within this one.
-                if isinstance(value, types.ModuleType):
-                    whole.complete()
-
         if "keras" in sys.modules:
             self.complete()
         else:
-            self._module.__class__ = Package
             sys.meta_path.insert(0, self)
         return self._attribute, self._names
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Where Keras is, with a look at its end; None for all else."""
-        if name != "keras":
+        """Where other finders find a module, with a look at its end."""
+        if name != "keras" and not name.startswith(f"{self._top}."):
             return None
-        sys.meta_path.remove(self)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            sys.meta_path.insert(0, self)
+        others = [x for x in sys.meta_path if x is not self]
+        specs = (x.find_spec(name, path, target) for x in others)
+        spec = next(filter(None, specs), None)
         loader: Any = spec and spec.loader
         if loader is not None:
             load = loader.exec_module
 
-            def load_both(module: types.ModuleType) -> None:
-                load(module)
+            def watched(module: types.ModuleType) -> None:
+                self._loading.add(name)
+                try:
+                    load(module)
+                finally:
+                    self._loading.discard(name)
                 self.complete()
 
-            loader.exec_module = load_both
+            loader.exec_module = watched
         return spec
 
     def complete(self) -> None:
         """Imports all packages, if Keras is there and none is half imported."""
-        within = [x for x in sys.modules if x.startswith(f"{self._top}.")]
-        if self._is_complete or any(map(_is_half_imported, within)):
-            return
-        if "keras" not in sys.modules or "keras.saving" not in sys.modules:
+        needed = {"keras", "keras.saving"}
+        if self._is_complete or self._loading or not needed <= {*sys.modules}:
             return
         self._is_complete = True
         if self in sys.meta_path:
@@ -184,8 +173,3 @@ class Whole(importlib.abc.MetaPathFinder):
     def _names(self) -> list[str]:
         self._attribute("__all__")
         return sorted(vars(self._module))
-
-
-def _is_half_imported(name: str) -> bool:
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    return getattr(spec, "_initializing", False)
