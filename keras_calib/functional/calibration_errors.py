@@ -16,8 +16,8 @@ from keras_calib.formulas.bins import (
     sorted_mass_error,
 )
 from keras_calib.formulas.cumulative import (
+    KINDS,
     CumulativeDifferences,
-    check_kind,
     cumulative_error,
     differences_of,
 )
@@ -546,6 +546,6 @@ def ecce(
     Differs:
         The papers take tied samples one by one, so that their order matters.
     """
-    check_kind(kind)
+    check_in("kind", kind, KINDS)
     found = cumulative_differences(labels, probs, mode=mode, **options)
     return float(cumulative_error(found.difference, kind))
