@@ -142,9 +142,7 @@ def cheapest_answers(
     return cast(label, "int32"), least
 
 
-def within_price(
-    expected: np.ndarray, reject_cost: float | None
-) -> np.ndarray:
+def within_price(expected: np.ndarray, reject_cost: float | None) -> np.ndarray:
     """Chow's rule: which answers cost no more than a rejection; None for all.
 
     Derivation: docs/derivations.md, 'Costs'.

@@ -90,7 +90,7 @@ class GroupedSums:
         """
         place = code
         if names is not None:
-            found = np.flatnonzero(np.bincount(code))
+            found = np.flatnonzero(np.bincount(code)).tolist()
             places = np.zeros(len(names), "int64")
             places[found] = [self._place(names[k]) for k in found]
             place = places[code]

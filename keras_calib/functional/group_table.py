@@ -191,19 +191,20 @@ def group_metrics(
     effective = np.concatenate([x.effective for x in attributes.values()])
     enough = effective >= min_size - 1e-9
     ends = np.cumsum([len(x.names) for x in attributes.values()])[:-1]
-    places = [np.flatnonzero(x) for x in np.split(enough, ends)]
-    kept = {
-        name: sums.select(place)
-        for (name, sums), place in zip(attributes.items(), places, strict=True)
+    places = {
+        name: np.flatnonzero(x)
+        for name, x in zip(attributes, np.split(enough, ends), strict=True)
     }
+    kept = {name: attributes[name].select(x) for name, x in places.items()}
     named = [*metrics, *(("coverage", "risk") if accepts else ())]
 
     def estimates(name: str, attribute: str | None, at: float) -> Estimates:
+        if name in more:
+            return more[name](attribute, places.get(attribute or ""), at)
         sums = first.merged() if attribute is None else kept[attribute]
-        if name not in more:
-            return _estimates(sums, name, at)
-        place = dict(zip(kept, places, strict=True)).get(attribute or "")
-        return more[name](attribute, place, at)
+        if name in _NORMS:
+            return sums.binned(_NORMS[name], at)
+        return getattr(sums, name)(at)
 
     count = max(1, int(enough.sum()))
     at = 1.0 - (1.0 - level) / (count if simultaneous else 1)
@@ -247,12 +248,6 @@ def group_metrics(
     return GroupMetrics(
         table, _finite(overall), largest, tuple(metrics), level, min_size
     )
-
-
-def _estimates(sums: GroupedSums, name: str, level: float) -> Estimates:
-    if name in _NORMS:
-        return sums.binned(_NORMS[name], level)
-    return getattr(sums, name)(level)
 
 
 def _largest(
