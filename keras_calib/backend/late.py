@@ -101,8 +101,8 @@ class Whole(importlib.abc.MetaPathFinder):
     def __init__(self, top: str, *packages: str, of_records: tuple[str, ...]):
         self._top, self._module = top, sys.modules[top]
         self._packages, self._of_records = packages, of_records
-        # Keras and modules of this package, while they are imported.
-        self._loading: set[str] = set()
+        # Keras and modules of this package, one for each import that runs.
+        self._loading: list[str] = []
         self._is_complete = False
 
     def hooks(self) -> tuple[Callable, Callable]:
@@ -118,18 +118,19 @@ class Whole(importlib.abc.MetaPathFinder):
         if name != "keras" and not name.startswith(f"{self._top}."):
             return None
         others = [x for x in sys.meta_path if x is not self]
-        specs = (x.find_spec(name, path, target) for x in others)
+        finders = [x for x in others if hasattr(x, "find_spec")]
+        specs = (x.find_spec(name, path, target) for x in finders)
         spec = next(filter(None, specs), None)
         loader: Any = spec and spec.loader
         if loader is not None:
             load = loader.exec_module
 
             def watched(module: types.ModuleType) -> None:
-                self._loading.add(name)
+                self._loading.append(name)
                 try:
                     load(module)
                 finally:
-                    self._loading.discard(name)
+                    self._loading.pop()
                 self.complete()
 
             loader.exec_module = watched
@@ -137,8 +138,9 @@ class Whole(importlib.abc.MetaPathFinder):
 
     def complete(self) -> None:
         """Imports all packages, if Keras is there and none is half imported."""
-        needed = {"keras", "keras.saving"}
-        if self._is_complete or self._loading or not needed <= {*sys.modules}:
+        if self._is_complete or self._loading:
+            return
+        if "keras" not in sys.modules or "keras.saving" not in sys.modules:
             return
         self._is_complete = True
         if self in sys.meta_path:
