@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.products import exact_products
+from keras_calib.backend.compiled import exact_products
 from keras_calib.calibrators.affine_solver import (
     Ridge,
     degrees_of_freedom,

@@ -14,10 +14,10 @@ from keras import ops
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
+from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error, warn
-from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.backend.optional import tensorflow_probability as tfp
-from keras_calib.backend.products import exact_products
+from keras_calib.backend.late import tensorflow as tf
+from keras_calib.backend.late import tensorflow_probability as tfp
 from keras_calib.calibrators.affine import smoothed_log_probs, smoothing_of
 from keras_calib.calibrators.base import (
     POSITIVE,

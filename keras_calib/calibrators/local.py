@@ -13,8 +13,8 @@ import numpy as np
 from keras import ops
 from scipy.stats import t
 
+from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.fitting_data import (
     FittingData,

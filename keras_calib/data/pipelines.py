@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import backend
 
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import (
     NO_BOX,
     check_mask_classes,

@@ -7,7 +7,7 @@ import keras
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import NORMS, Decomposition, decompose
 from keras_calib.formulas.bins import CLOSED, BinSums
-from keras_calib.formulas.cumulative import CumulativeDifferences, check_kind
+from keras_calib.formulas.cumulative import KINDS, CumulativeDifferences
 from keras_calib.inputs.checks import check_in, check_integer, check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
@@ -454,7 +454,7 @@ class ECCE(StreamingMetric):
         name: str | None = None,
         **kwargs: Any,
     ):
-        check_kind(kind)
+        check_in("kind", kind, KINDS)
         summary = HistogramSummary(resolution, mode=mode)
         super().__init__(summary, name=name, **kwargs)
         self._keep(kind=kind, resolution=resolution)

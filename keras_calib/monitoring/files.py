@@ -16,8 +16,8 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.locks import PathLock
-from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots.display import matplotlib_module

@@ -50,11 +50,9 @@ class AttributeGroups:
             if len(code) != len(weight):
                 # A sample of several predictions, as an image of pixels.
                 code = np.repeat(code, int(np.prod(lead[1:])))
-            # Only groups that are there, in the order of their names.
-            found, own = np.unique(code[counts], return_inverse=True)
             self._sums[name].add(
-                [names[k] for k in found],
-                own.reshape(-1),
+                names,
+                code[counts],
                 facts.confidence[counts],
                 correct,
                 weight[counts],

@@ -10,7 +10,7 @@ from keras import backend, ops
 from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.keras_internals import make_functional, unpickler
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.replicas import (
     num_processes,
     num_replicas,

@@ -7,7 +7,7 @@ from keras import backend, ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import in_stateless_scope
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.labels import narrowed_ids

@@ -314,9 +314,9 @@ def test_import_loads_no_framework_but_the_backend():
 
 
 def test_an_absent_extra_is_named_with_what_installs_it():
-    from keras_calib.backend import optional
+    from keras_calib.backend import late
 
-    absent = type(optional.tensorflow)("no_such_package", "tfds")
+    absent = type(late.tensorflow)("no_such_package", "tfds")
     with pytest.raises(ImportError, match=r"pip install 'keras-calib\[tfds\]'"):
         _ = absent.anything
     assert not hasattr(absent, "__wrapped__")
