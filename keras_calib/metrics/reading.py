@@ -4,6 +4,7 @@ A batch in the memory of the host that has no fault is read by NumPy, which is
 faster. All others are read as tensors, where what is wrong with them is found.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum, num_replicas
-from keras_calib.backend.traced import host_array
+from keras_calib.backend.traced import host_array, is_traced
 from keras_calib.inputs import config
 from keras_calib.inputs.batch import Batch, read_arrays, standardize
 from keras_calib.inputs.checks import located
@@ -115,15 +116,20 @@ def read_on_host(
     return records, np.array([0, fractional, 0, looks_wrong], "int32")
 
 
-def add_limbs(metric: Any, added: list[np.ndarray], found: np.ndarray) -> None:
-    """Add limbs and flags to the state of a metric."""
-    with STATES:
-        sums, flags = (
-            on_host(ops.convert_to_tensor(variable))
-            for variable in (metric.sums, metric.flags)
-        )
+def add_limbs(metric: Any, added: list[Any], found: Any) -> None:
+    """Add limbs and flags, arrays or tensors, to the state of a metric."""
+    by_numpy = isinstance(found, np.ndarray)
+    # Replicas have a state each.
+    alone = not by_numpy and (
+        num_replicas() > 1 or is_traced(ops.convert_to_tensor(metric.flags))
+    )
+    with contextlib.nullcontext() if alone else STATES:
+        sums, flags = map(ops.convert_to_tensor, (metric.sums, metric.flags))
+        if by_numpy:
+            sums, flags = on_host(sums), on_host(flags)
         for limbs in added:
             sums = exact_sums.add(sums, limbs)
+        # Both are computed before either is stored.
         assign_sum(metric.flags, flags + found)
         assign_sum(metric.sums, sums)
 
@@ -231,13 +237,17 @@ def read_batch(
         batch = _some_pixels(batch, options.pixels_per_image, options.seed)
     # All but class ids and masks in float32.
     batch = batch.flat().each(_measured)
-    outputs = batch.outputs
     if is_empty(batch):
         return batch, ops.zeros((), dtype="int32")
+    usable = run_by_xla(
+        lambda rows: usable_outputs(rows, options.from_logits),
+        batch.outputs,
+        only_if=options.jit_compile,
+    )
     mask, weight, num_invalid = _resolve_mask(
         batch.mask,
         batch.weight,
-        _usable(outputs, options),
+        usable,
         batch.possible_labels(rules),
         rules,
         lambda invalid_mask: _judge(invalid_mask, batch),
@@ -303,15 +313,6 @@ def read_scores(
         mask=mask,
     )
     return records, num_invalid
-
-
-def _usable(outputs: Any, options: ReadOptions) -> Any:
-    """Mask of valid rows."""
-    return run_by_xla(
-        lambda rows: usable_outputs(rows, options.from_logits),
-        outputs,
-        only_if=options.jit_compile,
-    )
 
 
 def is_empty(batch: Batch) -> bool:

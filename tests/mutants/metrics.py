@@ -52,13 +52,6 @@ MUTANTS = {
     ),
     "updates_without_a_turn": Mutant(
         "metrics/reading.py",
-        "    with STATES:\n",
-        "    if True:\n",
-        "metrics/test_states.py::"
-        "test_threads_that_share_a_metric_lose_no_sample",
-    ),
-    "scores_without_a_turn": Mutant(
-        "metrics/base.py",
         "contextlib.nullcontext() if alone else STATES:",
         "contextlib.nullcontext():",
         "metrics/test_states.py::"

@@ -1,5 +1,6 @@
 """Outcomes of a batch, which are all that most metrics need."""
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -54,18 +55,19 @@ def outcomes_of(batch: Batch) -> Outcomes:
 
 
 def split_rows(batch: Any, size: int) -> Iterable[Any]:
-    """Split a Batch or Outcomes into parts of at most `size` rows."""
-    fields = batch._asdict()
-    rows = [x for x in fields.values() if hasattr(x, "shape")]
-    count = rows[0].shape[0]
+    """Split a Batch or Outcomes with a mask into parts of `size` rows."""
+    count = batch.mask.shape[0]
     if count is None or count <= size:
         yield batch
         return
+    fields = {k: x for k, x in batch._asdict().items() if hasattr(x, "shape")}
+    rows = getattr(batch, "rows", None)
     for start in range(0, count, size):
         part = slice(start, start + size)
-        yield batch._replace(
-            **{k: x[part] for k, x in fields.items() if hasattr(x, "shape")}
-        )
+        fields_of_part = {k: x[part] for k, x in fields.items()}
+        if rows is not None:
+            fields_of_part["rows"] = rows.each(operator.itemgetter(part))
+        yield batch._replace(**fields_of_part)
 
 
 def limbs_of_batch(batch: Batch, summary: Any) -> Any:
