@@ -30,6 +30,7 @@ from keras_calib.metrics.reading import (
     add_limbs,
     add_on_host,
     is_empty,
+    max_rows,
     read_batch,
     read_scores,
 )
@@ -182,10 +183,9 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         batch, num_invalid = read_batch(*given, self.options)
         if is_empty(batch):
             return
-        size = getattr(self.summary, "max_rows", exact_sums.MAX_BATCH)
         limbs = [
             run_by_xla(self._limbs, part, only_if=self.options.jit_compile)
-            for part in split_rows(batch, size)
+            for part in split_rows(batch, max_rows(self.summary))
         ]
         self._add(limbs, batch.weight, num_invalid, batch)
 

@@ -80,8 +80,8 @@ MUTANTS = {
     ),
     "squares_of_weights_are_weights": Mutant(
         "metrics/states/records.py",
-        "sum_by_key(xp.square(weight), keys",
-        "sum_by_key(weight, keys",
+        "    if squared:\n",
+        "    if False:\n",
         "metrics/test_table.py::test_bins_of_weighted_predictions_are_those_of_ece",
     ),
     "walk_without_its_start": Mutant(

@@ -17,7 +17,7 @@ from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.states.histogram import ScoreMap
-from keras_calib.metrics.states.records import sums_by_key
+from keras_calib.metrics.states.records import sums_by_key, weights_by_key
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import (
     array_namespace,
@@ -183,7 +183,7 @@ class ClassBinSummary:
             # 0 stands for p below the threshold, and is in no bin.
             kept = xp.logical_and(kept, p > 0)
         keys = xp.where(kept, keys, xp.full_like(keys, self._num_keys))
-        return _weights_by_key(records.weight, keys, self._num_keys)
+        return weights_by_key(records.weight, keys, self._num_keys)
 
 
 class ClassHistogramSummary:
@@ -220,7 +220,7 @@ class ClassHistogramSummary:
             _, truth = sums_by_key(weight, shares, flat, size)
         else:
             ids = _labels_in_range(records, self.num_classes)
-            truth = _weights_by_key(records.weight, take_at(keys, ids), size)
+            truth = weights_by_key(records.weight, take_at(keys, ids), size)
         parts = [mass, total, truth, _all_weight(records)]
         return ops.concatenate(parts, axis=-1)
 
@@ -298,15 +298,6 @@ def _all_weight(records: Outcomes) -> Any:
     xp = array_namespace(records.mask)
     total = xp.sum(cast(records.mask, "int32"), keepdims=True)
     return exact_sums.limbs_from_counts(total)
-
-
-def _weights_by_key(weight: Any, keys: Any, num_keys: int) -> Any:
-    """Limbs of the weights by the key of their row; those of None are 1."""
-    if weight is None:
-        counts = exact_sums.count_by_key(keys, num_keys)
-        return exact_sums.limbs_from_counts(counts)
-    scale = exact_sums.power_of_two_above(weight)
-    return exact_sums.sum_by_key(weight, keys, num_keys, scale=scale)
 
 
 def _weighted(values: Any, weight: Any, scale: Any) -> Any:

@@ -24,10 +24,10 @@ __all__ = [
     "limbs_of_batch",
     "second_class",
     "split_rows",
-    "squares_by_key",
     "sums_by_key",
     "outcomes_of",
     "vote_sums_by_key",
+    "weights_by_key",
 ]
 
 
@@ -154,14 +154,17 @@ def sums_by_key(
     )
 
 
-def squares_by_key(weight: Any, keys: Any, num_keys: int) -> Any:
-    """Limbs of squared weights by key."""
+def weights_by_key(
+    weight: Any, keys: Any, num_keys: int, *, squared: bool = False
+) -> Any:
+    """Limbs of weights, or of their squares, by key; weights of None are 1."""
     if weight is None:
         counts = exact_sums.count_by_key(keys, num_keys)
         return exact_sums.limbs_from_counts(counts)
-    xp = array_namespace(weight)
-    scale = xp.square(exact_sums.power_of_two_above(weight))
-    return exact_sums.sum_by_key(xp.square(weight), keys, num_keys, scale=scale)
+    scale = exact_sums.power_of_two_above(weight)
+    if squared:
+        weight, scale = map(array_namespace(weight).square, (weight, scale))
+    return exact_sums.sum_by_key(weight, keys, num_keys, scale=scale)
 
 
 def vote_sums_by_key(
