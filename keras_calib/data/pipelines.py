@@ -47,7 +47,7 @@ from keras_calib.inputs.checks import (
 )
 from keras_calib.inputs.readers import CONTEXT
 
-__all__ = ["training_pipeline", "validation_pipeline"]
+__all__ = ["Batching", "training_pipeline", "validation_pipeline"]
 
 _TARGETS = ("soft", "pairs", "one_hot", "ids")
 _LABEL = "; `object_examples` and `label_by_largest` make one of boxes"
@@ -178,7 +178,7 @@ def training_pipeline(
         targets=targets,
     )
     source = source if needs_objects else None
-    batching = _Batching(
+    batching = Batching(
         cropping, targets, num_classes, source, classes, max_boxes, beta, floor
     )
     worker = getattr(input_context, "input_pipeline_id", 0)
@@ -292,7 +292,7 @@ def validation_pipeline(
         source = object_source(spec, objects, classes)
         if source is None:
             check_parts(spec, "boxes", hint=_OBJECTS)
-    batching = _Batching(
+    batching = Batching(
         cropping, targets, num_classes, source, classes, max_boxes
     )
 
@@ -357,7 +357,7 @@ def _some_context(
     return tf.cond(chosen, lambda: context, lambda: plain)
 
 
-class _Batching(NamedTuple):
+class Batching(NamedTuple):
     """Arguments of a pipeline that say how examples become a batch."""
 
     cropping: Cropping
