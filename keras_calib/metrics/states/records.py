@@ -22,10 +22,10 @@ from keras_calib.numerics.softmax import (
 __all__ = [
     "by_column",
     "limbs_of_batch",
+    "outcomes_of",
     "second_class",
     "split_rows",
     "sums_by_key",
-    "outcomes_of",
     "vote_sums_by_key",
     "weights_by_key",
 ]
