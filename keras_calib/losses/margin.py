@@ -35,9 +35,6 @@ def mbls(
 
     CE + strength mean_k relu(max_j z_j - z_k - margin)
 
-    The gradient also runs through the maximum. Among tied classes it goes to
-    the first.
-
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:

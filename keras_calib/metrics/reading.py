@@ -4,6 +4,7 @@ A batch in the memory of the host that has no fault is read by NumPy, which is
 faster. All others are read as tensors, where what is wrong with them is found.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum, num_replicas
-from keras_calib.backend.traced import host_array
+from keras_calib.backend.traced import host_array, is_traced
 from keras_calib.inputs import config
 from keras_calib.inputs.batch import Batch, read_arrays, standardize
 from keras_calib.inputs.checks import located
@@ -52,6 +53,7 @@ __all__ = [
     "add_limbs",
     "add_on_host",
     "is_empty",
+    "max_rows",
     "read_batch",
     "read_on_host",
     "read_scores",
@@ -73,7 +75,7 @@ def add_on_host(
     with np.errstate(all="ignore"):
         added = [
             on_host(summary.update(part))
-            for part in split_rows(records, _max_rows(summary))
+            for part in split_rows(records, max_rows(summary))
         ]
     add_limbs(metric, added, flags)
     return True
@@ -98,46 +100,47 @@ def read_on_host(
     # None where it is traced, or on another device.
     if host_array(ops.convert_to_tensor(metric.flags)) is None:
         return None
-    read = _read(y_true, y_pred, sample_weight, metric.options)
-    if read is None:
+    batch = _read(y_true, y_pred, sample_weight, metric.options)
+    if batch is None:
         return None
-    records, outputs = read
-    if form != "records":
-        if len(outputs) > _max_rows(summary):
-            return None
-        records = _with_rows(records, outputs, form)
-    weight, looks_wrong = records.weight, False
+    if form != "records" and len(batch.outputs) > max_rows(summary):
+        return None
+    weight, looks_wrong = batch.weight, False
     fractional = weight is not None and (weight != np.floor(weight)).any()
-    if metric.options.from_logits:
-        looks_wrong = resembles_probabilities(outputs)
+    if batch.from_logits:
+        looks_wrong = resembles_probabilities(batch.outputs)
     # In the order of the flags in `base`.
-    return records, np.array([0, fractional, 0, looks_wrong], "int32")
+    flags = np.array([0, fractional, 0, looks_wrong], "int32")
+    return _outcomes(batch, form), flags
 
 
-def add_limbs(metric: Any, added: list[np.ndarray], found: np.ndarray) -> None:
-    """Add limbs and flags to the state of a metric."""
-    with STATES:
-        sums, flags = (
-            on_host(ops.convert_to_tensor(variable))
-            for variable in (metric.sums, metric.flags)
-        )
+def add_limbs(metric: Any, added: list[Any], found: Any) -> None:
+    """Add limbs and flags, arrays or tensors, to the state of a metric."""
+    by_numpy = isinstance(found, np.ndarray)
+    # Replicas have a state each.
+    alone = not by_numpy and (
+        num_replicas() > 1 or is_traced(ops.convert_to_tensor(metric.flags))
+    )
+    with contextlib.nullcontext() if alone else STATES:
+        sums, flags = map(ops.convert_to_tensor, (metric.sums, metric.flags))
+        if by_numpy:
+            sums, flags = on_host(sums), on_host(flags)
         for limbs in added:
             sums = exact_sums.add(sums, limbs)
+        # Both are computed before either is stored.
         assign_sum(metric.flags, flags + found)
         assign_sum(metric.sums, sums)
 
 
-def _max_rows(summary: Any) -> int:
+def max_rows(summary: Any) -> int:
+    """Number of rows that a summary adds at once."""
     return getattr(summary, "max_rows", exact_sums.MAX_BATCH)
 
 
 def _read(
     y_true: Any, y_pred: Any, sample_weight: Any, options: ReadOptions
-) -> tuple[Outcomes, np.ndarray] | None:
-    """Outcomes of a batch without faults, and its rows; None for others.
-
-    `rows` of the records is the `Batch` without outputs.
-    """
+) -> Batch | None:
+    """Rows of a batch without faults, with their facts; None for others."""
     if options.objectness or options.pixels_per_image is not None:
         return None
     arrays: list[Any] = [
@@ -170,13 +173,14 @@ def _read(
             counted = np.where(batch.mask, counted, np.float32(0.0))
         batch = batch._replace(weight=counted)
         check_weight_scale(counted, rules=rules)
-    if not rules.hold:
-        return None
-    return _outcomes(batch), batch.outputs
+    return batch if rules.hold else None
 
 
-def _outcomes(batch: Batch) -> Outcomes:
-    """Outcomes of rows on the host, with the `Batch` without outputs."""
+def _outcomes(batch: Batch, form: str) -> Outcomes:
+    """Outcomes of rows on the host, with their `Batch` as `form` says.
+
+    That of `"records"` lacks outputs. Others are float32 arrays or tensors.
+    """
     facts: Any = batch.facts
     labels, weight, mask = batch.labels, batch.weight, batch.mask
     zero, score = np.float32(0.0), None
@@ -191,29 +195,23 @@ def _outcomes(batch: Batch) -> Outcomes:
         correct = (facts.predicted == ids).astype("int32")
     if batch.from_logits:
         score = np.where(mask, facts.log_odds, zero)
+    rows = batch._replace(outputs=None, facts=None, label_facts=None, mask=mask)
+    if form != "records":
+        if labels.ndim > 1:
+            labels = labels.astype("float32", copy=False)
+        outputs = batch.outputs.astype("float32", copy=False)
+        fields = {"labels": labels, "outputs": outputs, "mask": mask}
+        if form == "tensors":
+            fields = {k: ops.convert_to_tensor(x) for k, x in fields.items()}
+        rows = rows._replace(**fields)
     return Outcomes(
         score=score,
         correct=correct,
         weight=weight,
         confidence=np.where(mask, facts.confidence, zero),
         mask=mask,
-        rows=batch._replace(
-            outputs=None, facts=None, label_facts=None, mask=mask
-        ),
+        rows=rows,
     )
-
-
-def _with_rows(records: Outcomes, outputs: np.ndarray, form: str) -> Outcomes:
-    """Records with the `Batch` of float32 labels and outputs."""
-    batch = records.rows
-    labels = batch.labels
-    if labels.ndim > 1:
-        labels = labels.astype("float32", copy=False)
-    outputs = outputs.astype("float32", copy=False)
-    fields = {"labels": labels, "outputs": outputs, "mask": batch.mask}
-    if form == "tensors":
-        fields = {k: ops.convert_to_tensor(x) for k, x in fields.items()}
-    return records._replace(rows=batch._replace(**fields))
 
 
 def read_batch(
@@ -230,13 +228,17 @@ def read_batch(
         batch = _some_pixels(batch, options.pixels_per_image, options.seed)
     # All but class ids and masks in float32.
     batch = batch.flat().each(_measured)
-    outputs = batch.outputs
     if is_empty(batch):
         return batch, ops.zeros((), dtype="int32")
+    usable = run_by_xla(
+        lambda rows: usable_outputs(rows, options.from_logits),
+        batch.outputs,
+        only_if=options.jit_compile,
+    )
     mask, weight, num_invalid = _resolve_mask(
         batch.mask,
         batch.weight,
-        _usable(outputs, options),
+        usable,
         batch.possible_labels(rules),
         rules,
         lambda invalid_mask: _judge(invalid_mask, batch),
@@ -302,15 +304,6 @@ def read_scores(
         mask=mask,
     )
     return records, num_invalid
-
-
-def _usable(outputs: Any, options: ReadOptions) -> Any:
-    """Mask of valid rows."""
-    return run_by_xla(
-        lambda rows: usable_outputs(rows, options.from_logits),
-        outputs,
-        only_if=options.jit_compile,
-    )
 
 
 def is_empty(batch: Batch) -> bool:
