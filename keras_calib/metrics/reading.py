@@ -46,15 +46,18 @@ from keras_calib.numerics.arrays import (
     to_numpy,
 )
 from keras_calib.numerics.hashing import sample_pixels
+from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import Top1, log_odds_of
 
 __all__ = [
     "add_limbs",
     "add_on_host",
+    "add_rows",
     "is_empty",
     "read_batch",
     "read_on_host",
     "read_scores",
+    "read_without_faults",
 ]
 
 
@@ -65,18 +68,19 @@ def add_on_host(
     sample_weight: Any,
 ) -> bool:
     """Add a batch to the state of a metric by NumPy; False if it cannot."""
-    summary = metric.summary
-    found = read_on_host(metric, summary, y_true, y_pred, sample_weight)
-    if found is None:
+    found = read_on_host(metric, metric.summary, y_true, y_pred, sample_weight)
+    return found is not None and _add_records(metric, *found)
+
+
+def add_rows(metric: Any, batch: Batch) -> bool:
+    """Add what `read_without_faults` read, as `add_on_host` does.
+
+    So several metrics, or a metric and others, read a batch once.
+    """
+    if not _takes_arrays(metric, metric.summary):
         return False
-    records, flags = found
-    with np.errstate(all="ignore"):
-        added = [
-            on_host(summary.update(part))
-            for part in split_rows(records, _max_rows(summary))
-        ]
-    add_limbs(metric, added, flags)
-    return True
+    found = _records_of(metric, metric.summary, batch)
+    return found is not None and _add_records(metric, *found)
 
 
 def read_on_host(
@@ -92,26 +96,57 @@ def read_on_host(
     reads in `on_host`: `"records"`, or `"tensors"` or `"arrays"` if it needs
     the outputs of all classes too.
     """
-    form = getattr(summary, "on_host", None)
-    if form is None or num_replicas() > 1:
+    if not _takes_arrays(metric, summary):
         return None
+    batch = read_without_faults(
+        y_true, y_pred, sample_weight, metric.options, dtype="float32"
+    )
+    return None if batch is None else _records_of(metric, summary, batch)
+
+
+def _takes_arrays(metric: Any, summary: Any) -> bool:
+    """Whether the state is in the memory of the host, and one."""
+    if getattr(summary, "on_host", None) is None or num_replicas() > 1:
+        return False
     # None where it is traced, or on another device.
-    if host_array(ops.convert_to_tensor(metric.flags)) is None:
+    return host_array(ops.convert_to_tensor(metric.flags)) is not None
+
+
+def _records_of(
+    metric: Any, summary: Any, batch: Batch
+) -> tuple[Top1, np.ndarray] | None:
+    """Records and flags of rows without faults; None if weights have one."""
+    outputs, weight = batch.outputs, batch.weight
+    if summary.on_host != "records" and len(outputs) > _max_rows(summary):
         return None
-    read = _read(y_true, y_pred, sample_weight, metric.options)
-    if read is None:
-        return None
-    records, outputs = read
-    if form != "records":
-        if len(outputs) > _max_rows(summary):
+    if weight is not None:
+        with np.errstate(over="ignore"):
+            weight = weight.astype("float32")
+        if batch.mask is not None:
+            weight = np.where(batch.mask, weight, np.float32(0.0))
+        rules = Rules()
+        check_weight_scale(weight, rules=rules)
+        if not rules.hold:
             return None
-        records = _with_rows(records, outputs, form)
-    weight, looks_wrong = records.weight, False
+    records = _top1(batch._replace(weight=weight))
+    if summary.on_host != "records":
+        records = _with_rows(records, outputs, summary.on_host)
     fractional = weight is not None and (weight != np.floor(weight)).any()
-    if metric.options.from_logits:
-        looks_wrong = resembles_probabilities(outputs)
+    looks_wrong = batch.from_logits and resembles_probabilities(outputs)
     # In the order of the flags in `base`.
     return records, np.array([0, fractional, 0, looks_wrong], "int32")
+
+
+def _add_records(metric: Any, records: Top1, flags: np.ndarray) -> bool:
+    """Add records to the state of a metric; True."""
+    summary = metric.summary
+    with np.errstate(all="ignore"):
+        added = [
+            on_host(summary.update(part))
+            for part in split_rows(records, _max_rows(summary))
+        ]
+    add_limbs(metric, added, flags)
+    return True
 
 
 def add_limbs(metric: Any, added: list[np.ndarray], found: np.ndarray) -> None:
@@ -131,12 +166,16 @@ def _max_rows(summary: Any) -> int:
     return getattr(summary, "max_rows", exact_sums.MAX_BATCH)
 
 
-def _read(
-    y_true: Any, y_pred: Any, sample_weight: Any, options: ReadOptions
-) -> tuple[Top1, np.ndarray] | None:
-    """Top-1 records of a batch without faults, and its rows; None for others.
+def read_without_faults(
+    y_true: Any,
+    y_pred: Any,
+    sample_weight: Any,
+    options: ReadOptions,
+    dtype: str | None = None,
+) -> Batch | None:
+    """Rows of a batch in the memory of the host; None if it may have a fault.
 
-    `rows` of the records is the `Batch` without outputs.
+    The facts of its rows are in `dtype`, or in that of the rows.
     """
     if options.objectness or options.pixels_per_image is not None:
         return None
@@ -161,23 +200,18 @@ def _read(
         weight[0] if weight else None,
         options,
         rules=rules,
-        dtype="float32",
+        dtype=dtype,
     )
-    if batch.weight is not None:
-        with np.errstate(over="ignore"):
-            counted = batch.weight.astype("float32")
-        if batch.mask is not None:
-            counted = np.where(batch.mask, counted, np.float32(0.0))
-        batch = batch._replace(weight=counted)
-        check_weight_scale(counted, rules=rules)
-    if not rules.hold:
-        return None
-    return _top1(batch), batch.outputs
+    return batch if rules.hold else None
 
 
 def _top1(batch: Batch) -> Top1:
     """Top-1 records of rows on the host, with the `Batch` without outputs."""
     facts: Any = batch.facts
+    if facts.largest.dtype != np.float32:
+        facts = read_rows(
+            batch.outputs, from_logits=batch.from_logits, dtype="float32"
+        )
     labels, weight, mask = batch.labels, batch.weight, batch.mask
     zero, score = np.float32(0.0), None
     if mask is None:
