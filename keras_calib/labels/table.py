@@ -1,6 +1,6 @@
 """A table of what is known of each label, from one state."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,52 +17,13 @@ from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["LabelFacts", "LabelTable", "VALUES"]
+__all__ = ["LabelTable", "VALUES"]
 
 # Bins of the fine histogram of each label. 200 labels take 20 MB.
 _RESOLUTION = 2048
-# The values of `LabelFacts`, over labels and over entries.
+# Values over labels and over entries, and those of the base rate.
 VALUES = ("probability", "prevalence", "ece", "nll", "brier", "auroc")
-
-
-class LabelFacts(NamedTuple):
-    """What is known of a label, or of all together.
-
-    Attributes:
-        mass: Weight of the examples where the label is known.
-        positives: Weight of those that have it.
-        probability: Mean probability of the label.
-        prevalence: Share of the examples that have it.
-        ece: Error over bins of equal width of the probability.
-        nll: Log loss, in nats.
-        brier: Squared error, summed over yes and no.
-        auroc: P(an example with the label has the higher probability), NaN
-            without both outcomes.
-        bins: Sums of the bins.
-    """
-
-    mass: float
-    positives: float
-    probability: float
-    prevalence: float
-    ece: float
-    nll: float
-    brier: float
-    auroc: float
-    bins: BinSums
-
-    @property
-    def base_nll(self) -> float:
-        """NLL of always stating the prevalence."""
-        p = self.prevalence
-        inside = np.clip(p, 1e-300, 1.0 - 1e-16)
-        entropy = -p * np.log(inside) - (1.0 - p) * np.log1p(-inside)
-        return float(np.maximum(entropy, 0.0))
-
-    @property
-    def base_brier(self) -> float:
-        """Brier score of always stating the prevalence."""
-        return 2.0 * self.prevalence * (1.0 - self.prevalence)
+_BASE = ("base_nll", "base_brier")
 
 
 class LabelTable:
@@ -84,47 +45,60 @@ class LabelTable:
         self._metric.update_state(labels, outputs, weight)
         self._limbs = None
 
-    def facts(self, label: int | None = None) -> LabelFacts:
-        """The facts of a label, or of all entries together."""
+    def facts(self, label: int | None = None) -> dict[str, float]:
+        """The facts of a label, or of all entries together.
+
+        `count` is the weight of the examples where the label is known, and
+        `positives` of those that have it. `probability` is the mean of the
+        label, `prevalence` the share of the examples that have it, and `ece`
+        the error over bins of the probability. `auroc` is NaN without both
+        outcomes. `base_nll` and `base_brier` are the scores of always stating
+        the prevalence.
+        """
         readings = self._readings(label)
-        cells, bins = readings.cells, readings.bins
-        mass, wrong = float(cells.mass.sum()), float(cells.wrong.sum())
-        probability = safe_divide(float(cells.confidence.sum()), mass)
-        positives = mass - wrong
-        auroc = np.nan
+        cells = readings.cells
+        count, wrong = float(cells.mass.sum()), float(cells.wrong.sum())
+        positives = count - wrong
+        probability = safe_divide(float(cells.confidence.sum()), count)
+        p = float(safe_divide(positives, count))
+        inside = np.clip(p, 1e-300, 1.0 - 1e-16)
+        entropy = -p * np.log(inside) - (1.0 - p) * np.log1p(-inside)
+        auroc = float("nan")
         if wrong > 0 and positives > 0:
             auroc = float(failure_auroc_of_groups(readings.groups))
-        return LabelFacts(
-            mass=mass,
-            positives=positives,
-            probability=float(probability),
-            prevalence=float(safe_divide(positives, mass)),
-            ece=float(calibration_error(bins)),
-            nll=float(readings.moments(0).mean),
-            brier=float(readings.moments(1).mean),
-            auroc=auroc,
-            bins=bins,
-        )
+        return {
+            "count": count,
+            "positives": positives,
+            "probability": float(probability),
+            "prevalence": p,
+            "ece": float(calibration_error(readings.bins)),
+            "nll": float(readings.moments(0).mean),
+            "brier": float(readings.moments(1).mean),
+            "auroc": auroc,
+            "base_nll": max(float(entropy), 0.0),
+            "base_brier": 2.0 * p * (1.0 - p),
+        }
 
-    def summary(self, labels: list[LabelFacts]) -> dict[str, dict[str, float]]:
-        """Means over labels, of their facts, and over all entries.
-
-        Beside them are the scores of always stating the prevalence of a label.
-        """
-        some = [x for x in labels if x.mass > 0]
+    def summary(
+        self, labels: list[dict[str, float]]
+    ) -> dict[str, dict[str, float]]:
+        """Means over labels, of their facts, and over all entries."""
+        some = [x for x in labels if x["count"] > 0]
         macro = {}
-        for name in VALUES:
-            values = np.array([getattr(x, name) for x in some], "float64")
+        for name in (*VALUES, *_BASE):
+            values = np.array([x[name] for x in some], "float64")
             values = values[np.isfinite(values)]
             macro[name] = float(values.mean()) if len(values) else float("nan")
-        entries = self.facts()
-        micro = {name: getattr(entries, name) for name in VALUES}
-        counts = np.array([x.mass for x in some])
-        for name in ("base_nll", "base_brier"):
-            values = np.array([getattr(x, name) for x in some])
-            macro[name] = float(values.mean())
-            micro[name] = float(np.average(values, weights=counts))
+        entries, weight = self.facts(), [x["count"] for x in some]
+        micro = {name: entries[name] for name in VALUES}
+        for name in _BASE:
+            values = [x[name] for x in some]
+            micro[name] = float(np.average(values, weights=weight))
         return {"macro": macro, "micro": micro}
+
+    def bins(self, label: int) -> BinSums:
+        """Sums of the bins of a label."""
+        return self._readings(label).bins
 
     def gap(self, label: int, level: float) -> MeanGap:
         """Mean probability less prevalence, with its interval."""

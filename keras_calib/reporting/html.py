@@ -11,7 +11,7 @@ from keras_calib.backend.files import path_of, replacing
 from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.plots.display import matplotlib_module, printable
 from keras_calib.reporting.pictures import WIDE, diagram
-from keras_calib.reporting.sections import sections_of, stages_of
+from keras_calib.reporting.sections import SECTIONS, sections_of, stages_of
 from keras_calib.version import __version__
 
 __all__ = ["Report", "check_html", "page_of", "template"]
@@ -145,6 +145,9 @@ def _model(evaluation: Any, results: dict, number: int) -> dict[str, Any]:
         "final": final,
         "evaluation": evaluation,
         "sections": sections_of(evaluation, results, both, final),
+        "num_questions": sum(
+            x.needs is None for x in SECTIONS[evaluation.kind]
+        ),
     }
 
 

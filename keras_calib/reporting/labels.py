@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_calib.labels.columns import LabelColumns, label_logits, read_columns
 from keras_calib.labels.metric import MultiLabelMetric
-from keras_calib.labels.table import VALUES, LabelFacts, LabelTable
+from keras_calib.labels.table import VALUES, LabelTable
 from keras_calib.metrics import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide, to_numpy
 from keras_calib.numerics.softmax import sigmoid
@@ -69,7 +69,7 @@ class LabelEvaluation(Evaluation):
             "num_missing": int(np.sum(missing)),
             "num_partly_missing": self._partly,
             "labels_per_example": {
-                what: float(sum(getattr(x, what) for x in stages[-1]))
+                what: float(sum(x[what] for x in stages[-1]))
                 for what in ("prevalence", "probability")
             },
             "summary": summaries[0],
@@ -152,28 +152,24 @@ class LabelEvaluation(Evaluation):
         self._select(accept, wrong, weight, yes)
 
     def _rows(
-        self, stages: list[list[LabelFacts]], missing: np.ndarray
+        self, stages: list[list[dict[str, float]]], missing: np.ndarray
     ) -> list[dict[str, Any]]:
         """Rows of the labels, in their order, after calibration if any."""
         final, table = stages[-1], self.stages[-1]
-        level = 1.0 - 0.05 / max(1, sum(x.mass > 0 for x in final))
+        level = 1.0 - 0.05 / max(1, sum(x["count"] > 0 for x in final))
         rows = []
         for k, facts in enumerate(final):
             ends = table.ece_interval(k, 0.95)
             gap = table.gap(k, level)
             side = "few"
-            if facts.mass:
+            if facts["count"]:
                 side = side_of(gap, table.ece_interval(k, level)[0])
             row = {
                 "label": self.name_of(k),
                 "number": k,
                 "missing": int(missing[k]),
-                "count": facts.mass,
-                "positives": facts.positives,
-                **{x: getattr(facts, x) for x in VALUES},
-                "accuracy": float(safe_divide(self._right[k], facts.mass)),
-                "base_nll": facts.base_nll,
-                "base_brier": facts.base_brier,
+                **facts,
+                "accuracy": float(safe_divide(self._right[k], facts["count"])),
                 "ece_low": ends[0],
                 "ece_high": ends[1],
                 "gap": gap.value,
@@ -182,8 +178,7 @@ class LabelEvaluation(Evaluation):
                 "side": side,
             }
             if len(stages) > 1:
-                before = stages[0][k]
-                row |= {f"before_{x}": getattr(before, x) for x in VALUES}
+                row |= {f"before_{x}": stages[0][k][x] for x in VALUES}
             rows.append(row)
         return rows
 

@@ -66,19 +66,20 @@ class Section(NamedTuple):
     Attributes:
         block: Macro of the template.
         title: The question.
-        rows: What the macro shows of an evaluation and its results. None
-            leaves the section out.
+        rows: What the macro shows of an evaluation and its results, beside
+            these; None for no more.
         repaired: The question if there is a calibrator, None for the same.
         of_final: Whether it is of what users get, not of both stages.
-        is_numbered: Whether the title has a number.
+        needs: Key of the results without which there is no such section, and
+            with which it has no number.
     """
 
     block: str
     title: str
-    rows: Callable[[Any, dict[str, Any]], dict[str, Any] | None]
+    rows: Callable[[Any, dict[str, Any]], dict[str, Any]] | None = None
     repaired: str | None = None
     of_final: bool = False
-    is_numbered: bool = True
+    needs: str | None = None
 
 
 def sections_of(
@@ -90,22 +91,20 @@ def sections_of(
     """
     found, number = [], 0
     for section in SECTIONS[evaluation.kind]:
-        rows = section.rows(evaluation, results)
-        if rows is None:
-            continue
-        title = section.title
+        title, rows = section.title, section.rows
         if evaluation.calibrator is not None:
             title = section.repaired or title
-        if section.is_numbered:
+        if section.needs is None:
             number += 1
             title = f"{number}. {title}"
+        elif section.needs not in results:
+            continue
         found.append(
             {
-                "number": number if section.is_numbered else None,
                 "block": section.block,
                 "title": title,
                 "when": final if section.of_final else both,
-                "rows": rows,
+                "rows": {} if rows is None else rows(evaluation, results),
             }
         )
     return found
@@ -116,14 +115,6 @@ def stages_of(evaluation: Evaluation) -> list[str]:
     if evaluation.calibrator is None:
         return [""]
     return ["before calibration", "after calibration"]
-
-
-def _trust(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
-    verdicts = [results["verdict"]]
-    if evaluation.calibrator is not None:
-        verdicts.append(results["calibrated_verdict"])
-    stages = stages_of(evaluation)
-    return {"verdicts": dict(zip(stages, verdicts, strict=True))}
 
 
 def _change(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
@@ -155,29 +146,6 @@ def _errors(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
     name_of = evaluation.name_of
     final = stages_of(evaluation)[-1]
     pairs = evaluation.confused.most_common(_NUM_PAIRS)
-    rows = []
-    for x in evaluation.mistakes:
-        sure, label = _sure_text(x.confidence), name_of(x.label)
-        if x.share is not None:
-            label += f" ({100.0 * x.share:.0f} % of votes)"
-        cells = [sure, str(x.number)]
-        caption = [f"{sure} sure", f"sample {x.number}"]
-        if evaluation.kind == "classes":
-            predicted = name_of(x.predicted)
-            cells = [predicted, sure, label, str(x.number)]
-            caption = [f"{predicted}, {sure} sure", f"is {label}", caption[1]]
-        rows.append(
-            {
-                "number": x.number,
-                **shown(x.sample),
-                "cells": cells,
-                "caption": caption,
-            }
-        )
-    columns = [("Confidence", "number"), ("Sample", "number")]
-    if evaluation.kind == "classes":
-        columns.insert(0, ("Predicted", "name"))
-        columns.insert(2, ("Label", "name"))
     return {
         "sure": {
             when: _sure(groups)
@@ -195,14 +163,10 @@ def _errors(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
             (name_of(label), name_of(predicted), count)
             for (label, predicted), count in pairs
         ],
-        "mistakes": {
-            "rows": rows,
-            "columns": columns,
-            "is_visible": _are_visible(rows),
-            "is_wide": True,
-            "unit": "Sample",
-            "words": "",
-        },
+        "mistakes": [
+            {**x, "predicted": name_of(x["predicted"])}
+            for x in _mistakes(evaluation)
+        ],
     }
 
 
@@ -234,11 +198,7 @@ def _classes(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
     }
 
 
-def _groups(
-    evaluation: ClassEvaluation, results: dict
-) -> dict[str, Any] | None:
-    if "groups" not in results:
-        return None
+def _groups(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
     return {
         "rows": worst_first(results["groups"]["rows"]),
         "picture": group_picture(results["groups"]),
@@ -283,7 +243,7 @@ def _labels(evaluation: LabelEvaluation, results: dict) -> dict[str, Any]:
     pictures = []
     for row in rows[:_NUM_PICTURES]:
         if row["count"]:
-            bins = [x.facts(row["number"]).bins for x in evaluation.stages]
+            bins = [x.bins(row["number"]) for x in evaluation.stages]
             pictures.append(label_diagram(row["label"], bins))
     return {
         "rows": [{"before_ece": None, "before_nll": None, **x} for x in rows],
@@ -293,34 +253,7 @@ def _labels(evaluation: LabelEvaluation, results: dict) -> dict[str, Any]:
 
 
 def _label_errors(evaluation: LabelEvaluation, results: dict) -> dict[str, Any]:
-    rows = []
-    for x in evaluation.mistakes:
-        sure, label = _sure_text(x.confidence), evaluation.name_of(x.label)
-        answer = "yes" if x.predicted else "no"
-        cells = [label, answer, sure, str(x.number)]
-        caption = [f"{label}: {answer}, {sure} sure", f"example {x.number}"]
-        rows.append(
-            {
-                "number": x.number,
-                **shown(x.sample),
-                "cells": cells,
-                "caption": caption,
-            }
-        )
-    is_visible = _are_visible(rows)
-    return {
-        "rows": rows,
-        "columns": [
-            ("Label", "name"),
-            ("Answer", ""),
-            ("Confidence", "number"),
-            ("Example", "number"),
-        ],
-        "is_visible": is_visible,
-        "is_wide": is_visible,
-        "unit": "Example",
-        "words": "Some of these may be errors of the labels.",
-    }
+    return {"mistakes": _mistakes(evaluation)}
 
 
 def _label_automation(
@@ -341,7 +274,7 @@ def _label_automation(
 
 
 _OF_CLASSES = (
-    Section("trust", "Can I trust the confidence?", _trust),
+    Section("trust", "Can I trust the confidence?"),
     Section(
         "change",
         "How far off is it?",
@@ -361,7 +294,7 @@ _OF_CLASSES = (
         "Which groups are served worse?",
         _groups,
         of_final=True,
-        is_numbered=False,
+        needs="groups",
     ),
 )
 # Which sections a kind has, in their order.
@@ -372,7 +305,6 @@ SECTIONS: dict[str, tuple[Section, ...]] = {
         Section(
             "trust",
             "Can I trust the probabilities?",
-            lambda evaluation, results: {},
             of_final=True,
         ),
         Section(
@@ -398,17 +330,16 @@ SECTIONS: dict[str, tuple[Section, ...]] = {
 }
 
 
-def _are_visible(rows: list[dict[str, Any]]) -> bool:
-    """Whether samples can be shown."""
-    return bool(rows and (rows[0]["thumbnail"] or rows[0]["text"]))
-
-
-def _sure_text(confidence: float) -> str:
-    """A confidence, with more digits where two would round to 1."""
-    if 0.999999 < confidence < 1.0:
-        return "> 99.9999 %"
-    digits = 4 if 0.9999 < confidence < 1.0 else 2
-    return f"{100.0 * confidence:.{digits}f} %"
+def _mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The surest mistakes, with names and what can be shown of samples."""
+    return [
+        {
+            **x._asdict(),
+            **shown(x.sample),
+            "label": evaluation.name_of(x.label),
+        }
+        for x in evaluation.mistakes
+    ]
 
 
 def _sure(
