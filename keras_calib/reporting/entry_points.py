@@ -31,7 +31,6 @@ from keras_calib.reporting.model_parts import (
     are_several_labels,
     by_name,
     check_contents,
-    check_for_labels,
 )
 
 __all__ = [
@@ -147,6 +146,7 @@ def report(
         multi_label,
         label_names,
         (calibrator, selector),
+        {"groups": groups, "class_names": class_names, "votes": votes or None},
         models=models.values(),
         from_logits=from_logits,
         output=output,
@@ -160,10 +160,6 @@ def report(
         if len(set(told.values())) > 1:
             raise value_error(f"`models` must agree on `{field}`", **told)
     first = _of_labels(next(iter(options.values())), votes)
-    if several:
-        check_for_labels(
-            groups=groups, class_names=class_names, votes=votes or None
-        )
     # Before a model is asked, as it checks the data too.
     num_batches = count_batches(data, batch_size, steps)
     predictors = [Predictor(m, options[k].output) for k, m in models.items()]
@@ -268,10 +264,12 @@ def report_of_predictions(
         multi_label,
         kwargs.get("label_names"),
         (kwargs.get("calibrator"), kwargs.get("selector")),
+        {
+            "groups": groups,
+            "class_names": kwargs.get("class_names"),
+            "votes": votes or None,
+        },
     )
-    if several:
-        names = kwargs.get("class_names")
-        check_for_labels(groups=groups, class_names=names, votes=votes or None)
     lead = next(iter(outputs.values())).shape[:-1]
     grouped = {} if groups is None else groupings(groups, lead)
     largest = max(array[0].size for array in outputs.values())
@@ -410,14 +408,12 @@ _BYTES = 2**24
 
 def merged(batches: Iterable[tuple]) -> Iterator[tuple]:
     """Batches of `report_of_batches`, small ones of equal form joined."""
-    waiting: list[tuple] = []
+    waiting: list[list] = []
     for labels, outputs, weight, inputs in batches:
-        batch = (
-            to_numpy(labels),
-            [to_numpy(each) for each in outputs],
-            None if weight is None else to_numpy(weight),
-            None if inputs is None else to_numpy(inputs),
-        )
+        batch = [
+            None if x is None else to_numpy(x)
+            for x in (labels, weight, inputs, *outputs)
+        ]
         if waiting and _form(batch) != _form(waiting[0]):
             yield _joined(waiting)
             waiting = []
@@ -429,27 +425,21 @@ def merged(batches: Iterable[tuple]) -> Iterator[tuple]:
         yield _joined(waiting)
 
 
-def _form(batch: tuple) -> list[Any]:
+def _form(batch: list) -> list[Any]:
     """Shape of a sample and type of each part; None of a part that lacks."""
-    labels, outputs, weight, inputs = batch
-    return [
-        None if part is None else (part.shape[1:], part.dtype)
-        for part in (labels, *outputs, weight, inputs)
-    ]
+    return [None if x is None else (x.shape[1:], x.dtype) for x in batch]
 
 
-def _fullness(batch: tuple) -> float:
-    _, outputs, _, inputs = batch
+def _fullness(batch: list) -> float:
+    _, _, inputs, *outputs = batch
     num_outputs = max(each.size for each in outputs)
     num_bytes = 0 if inputs is None else inputs.nbytes
     return max(num_outputs / _OUTPUTS, num_bytes / _BYTES)
 
 
-def _joined(batches: list[tuple]) -> tuple:
-    labels, outputs, weight, inputs = zip(*batches, strict=True)
-    return (
-        np.concatenate(labels),
-        [np.concatenate(each) for each in zip(*outputs, strict=True)],
-        None if weight[0] is None else np.concatenate(weight),
-        None if inputs[0] is None else np.concatenate(inputs),
+def _joined(batches: list[list]) -> tuple:
+    labels, weight, inputs, *outputs = (
+        None if parts[0] is None else np.concatenate(parts)
+        for parts in zip(*batches, strict=True)
     )
+    return labels, outputs, weight, inputs

@@ -14,7 +14,7 @@ from keras_calib.reporting.pictures import WIDE, diagram
 from keras_calib.reporting.sections import SECTIONS, sections_of, stages_of
 from keras_calib.version import __version__
 
-__all__ = ["Report", "check_html", "page_of", "template"]
+__all__ = ["Report", "page_of", "template"]
 
 
 class Report:
@@ -72,7 +72,11 @@ class Report:
         Raises:
             ValueError: If the path has another ending, or is a folder.
         """
-        path = check_html(path)
+        path = path_of(path)
+        if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
+            raise value_error(
+                "`path` must be a file that ends in .html", path=str(path)
+            )
         with replacing(path, text=True) as file:
             file.write(self.html)
         return path
@@ -84,16 +88,6 @@ class Report:
             f'<iframe srcdoc="{uri}" sandbox="allow-scripts" '
             'style="width:100%;height:800px;border:0"></iframe>'
         )
-
-
-def check_html(path: Any) -> Path:
-    """The path of a page to write; ValueError if it can be none."""
-    path = path_of(path)
-    if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
-        raise value_error(
-            "`path` must be a file that ends in .html", path=str(path)
-        )
-    return path
 
 
 def page_of(

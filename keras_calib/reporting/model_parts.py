@@ -20,7 +20,6 @@ __all__ = [
     "are_several_labels",
     "by_name",
     "check_contents",
-    "check_for_labels",
 ]
 
 _OF_LABELS = {
@@ -73,6 +72,7 @@ def are_several_labels(
     multi_label: Any,
     label_names: Any,
     parts: Iterable,
+    of_classes: dict[str, Any],
     *,
     models: Iterable = (),
     from_logits: bool | None = None,
@@ -84,6 +84,8 @@ def are_several_labels(
         multi_label: What the user says, or None to take it from the others.
         label_names: Names of labels, or None.
         parts: Calibrators and selectors, or dicts of them.
+        of_classes: Arguments by name that only classes take, which must then
+            be None.
         models: Models whose compiled losses tell it.
         from_logits: What the user says of them. With a bool a binary
             cross-entropy tells nothing, as its outputs may be classes.
@@ -93,22 +95,19 @@ def are_several_labels(
     kinds = tuple(_OF_LABELS.values())
     told = label_names is not None or any(isinstance(x, kinds) for x in flat)
     if multi_label is None:
-        return told or any(
+        several = told or any(
             _has_labels(model, from_logits, output) for model in models
         )
-    check_flag("multi_label", multi_label)
-    if told and not multi_label:
+    else:
+        check_flag("multi_label", multi_label)
+        several = bool(multi_label)
+    if told and not several:
         raise value_error(
             "`multi_label` must be True or None for `label_names` and parts of "
             "`MultiLabel`",
             multi_label=multi_label,
         )
-    return bool(multi_label)
-
-
-def check_for_labels(**given: Any) -> None:
-    """Raises if an argument is given that several labels do not take."""
-    for name, value in given.items():
+    for name, value in of_classes.items() if several else ():
         if value is not None:
             instead = "`label_names`" if name == "class_names" else "None"
             raise value_error(
@@ -116,6 +115,7 @@ def check_for_labels(**given: Any) -> None:
                 f"once: use {instead}, or report one label as two classes",
                 **{name: value},
             )
+    return several
 
 
 def check_contents(num_bins: Any, num_mistakes: Any, notes: Any) -> None:
