@@ -126,7 +126,7 @@ class Evaluation:
         lead = np.shape(outputs)[: np.ndim(outputs) - self._own_axes]
         ignored = self.options.ignore_class
         if not nothing_counts(labels, sample_weight, ignored):
-            self._add(labels, outputs, sample_weight, inputs, groups, lead)
+            self._add((labels, outputs, sample_weight), inputs, groups, lead)
         self.num_samples += int(np.prod(lead))
 
     def results(self) -> dict[str, Any]:
@@ -137,16 +137,11 @@ class Evaluation:
         """How the page calls a class or a label."""
         return f"{self._unit} {k}" if self.names is None else self.names[k]
 
-    def _add(
-        self,
-        labels: Any,
-        outputs: Any,
-        sample_weight: Any,
-        inputs: Any,
-        groups: Any,
-        lead: tuple[int, ...],
-    ) -> None:
-        """Adds a batch in which a sample counts."""
+    def _add(self, given: tuple, inputs: Any, groups: Any, lead: Any) -> None:
+        """Adds labels, outputs and weights of which a sample counts.
+
+        `lead` is the shape of the samples.
+        """
         raise NotImplementedError
 
     def _keep(
@@ -251,28 +246,20 @@ class ClassEvaluation(Evaluation):
             }
         return {"verdict": verdict(before, after), **results}
 
-    def _add(
-        self,
-        labels: Any,
-        outputs: Any,
-        sample_weight: Any,
-        inputs: Any,
-        groups: Any,
-        lead: tuple[int, ...],
-    ) -> None:
-        given, options = (labels, outputs, sample_weight), self.options
-        batch = read_without_faults(*given, options)
+    def _add(self, given: tuple, inputs: Any, groups: Any, lead: Any) -> None:
+        labels, outputs, weight = given
+        options = self.options
+        batch = read_without_faults(labels, outputs, weight, options)
         if batch is None or not add_rows(self.stages[0], batch):
             # Read as tensors, where what is wrong is told.
-            self.stages[0].update_state(*given)
+            self.stages[0].update_state(labels, outputs, weight)
         if batch is None:
-            batch = read_arrays(*given, options)
+            batch = read_arrays(labels, outputs, weight, options)
         self.num_classes = batch.outputs.shape[-1]
         self.is_dense |= len(lead) > 1
         logits = batch.outputs.reshape(*lead, -1)
-        if not (self.calibrator is None and self.selector is None) and (
-            not options.from_logits
-        ):
+        parts = self.calibrator, self.selector
+        if not options.from_logits and parts != (None, None):
             logits = to_numpy(to_logits(at_least_float32(logits)))
         stages = [batch.facts]
         if self.calibrator is not None:
@@ -281,7 +268,7 @@ class ClassEvaluation(Evaluation):
             after = batch._replace(from_logits=True)
             after = with_rows(after, rows, "y_pred", rules)
             if not (rules.hold and add_rows(self.final, after)):
-                self.final.update_state(labels, calibrated, sample_weight)
+                self.final.update_state(labels, calibrated, weight)
             stages.append(after.facts)
         truth = batch.labels
         if not options.votes:
@@ -373,15 +360,8 @@ class ScoreEvaluation(ClassEvaluation):
     _own_axes = 0
     _measured = TOP1_METRICS
 
-    def _add(
-        self,
-        labels: Any,
-        outputs: Any,
-        sample_weight: Any,
-        inputs: Any,
-        groups: Any,
-        lead: tuple[int, ...],
-    ) -> None:
+    def _add(self, given: tuple, inputs: Any, groups: Any, lead: Any) -> None:
+        labels, outputs, sample_weight = given
         self.num_classes, predicted = 2, np.zeros(len(labels), int)
         weight = np.ones(len(labels))
         if sample_weight is not None:

@@ -84,15 +84,8 @@ class LabelEvaluation(Evaluation):
             results["selection"] = self._selection(rows)
         return {"verdict": found, **results}
 
-    def _add(
-        self,
-        labels: Any,
-        outputs: Any,
-        sample_weight: Any,
-        inputs: Any,
-        groups: Any,
-        lead: tuple[int, ...],
-    ) -> None:
+    def _add(self, given: tuple, inputs: Any, groups: Any, lead: Any) -> None:
+        labels, outputs, sample_weight = given
         names = self.names
         columns = read_columns(
             to_numpy(labels),
