@@ -144,6 +144,18 @@ class Evaluation:
         """
         raise NotImplementedError
 
+    def _answers(self, logits: np.ndarray) -> tuple[Any, dict[str, Any]]:
+        """Calibrated logits, None without a calibrator, and answers."""
+        calibrated, answers = None, {}
+        if self.selector is not None:
+            answers = self.selector(logits)
+        if self.calibrator is not None:
+            # The selector may have calibrated them already.
+            own = getattr(self.selector, "calibrator", None) is self.calibrator
+            calibrated = answers["logits"] if own else self.calibrator(logits)
+            calibrated = to_numpy(calibrated)
+        return calibrated, answers
+
     def _keep(
         self,
         score: np.ndarray,
@@ -261,9 +273,8 @@ class ClassEvaluation(Evaluation):
         parts = self.calibrator, self.selector
         if not options.from_logits and parts != (None, None):
             logits = to_numpy(to_logits(at_least_float32(logits)))
-        stages = [batch.facts]
-        if self.calibrator is not None:
-            calibrated = to_numpy(self.calibrator(logits))
+        stages, (calibrated, answers) = [batch.facts], self._answers(logits)
+        if calibrated is not None:
             rows, rules = calibrated.reshape(batch.outputs.shape), Rules()
             after = batch._replace(from_logits=True)
             after = with_rows(after, rows, "y_pred", rules)
@@ -279,11 +290,10 @@ class ClassEvaluation(Evaluation):
         if self.annotators is not None:
             self.annotators.add(labels, truth, weight)
         accept = None
-        if self.selector is not None:
-            answers = self.selector(logits)
+        if answers:
             accept = to_numpy(answers["accept"]).reshape(-1)
-            answers = to_numpy(answers["label"]).reshape(-1)
-            self._select(accept, _wrong_of(truth, answers), weight)
+            answer = to_numpy(answers["label"]).reshape(-1)
+            self._select(accept, _wrong_of(truth, answer), weight)
         self._add_rows(stages, truth, weight, accept, inputs, groups)
 
     def _add_rows(

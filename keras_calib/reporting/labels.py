@@ -100,10 +100,10 @@ class LabelEvaluation(Evaluation):
         if weight is None and present is not None:
             weight = present.astype("float32")
         logits = to_numpy(label_logits(columns.outputs, self._from_logits[0]))
-        stages = [columns.outputs]
-        final = logits
-        if self.calibrator is not None:
-            final = to_numpy(self.calibrator(logits))
+        stages, final = [columns.outputs], logits
+        calibrated, answers = self._answers(logits)
+        if calibrated is not None:
+            final = calibrated
             stages.append(final)
         for table, rows in zip(self.stages, stages, strict=True):
             table.add(columns.labels, rows, weight)
@@ -123,17 +123,16 @@ class LabelEvaluation(Evaluation):
         confidence = sigmoid(score.astype("float64"))
         found = [confidence, places, label, (odds > 0).astype(int)]
         self._keep(score, found, inputs, len(logits))
-        if self.selector is not None:
-            self._add_selection(logits, columns, weight, complete)
+        if answers:
+            self._add_selection(answers, columns, weight, complete)
 
     def _add_selection(
         self,
-        logits: np.ndarray,
+        answers: dict[str, Any],
         columns: LabelColumns,
         weight: np.ndarray,
         complete: np.ndarray,
     ) -> None:
-        answers = self.selector(logits)
         accept, yes = (to_numpy(answers[x]) for x in ("accept", "labels"))
         wrong = (yes != (columns.labels > 0.5)).astype("float64")
         if self.selector.by == "example":
