@@ -21,6 +21,7 @@ from keras_calib.inputs import config
 from keras_calib.inputs.batch import Batch, read_arrays, standardize
 from keras_calib.inputs.checks import located
 from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.rows import (
     check_row_sums,
     resembles_probabilities,
@@ -47,7 +48,7 @@ from keras_calib.numerics.arrays import (
 )
 from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.numerics.row_blocks import read_rows
-from keras_calib.numerics.softmax import Top1, log_odds_of
+from keras_calib.numerics.softmax import log_odds_of
 
 __all__ = [
     "add_limbs",
@@ -89,7 +90,7 @@ def read_on_host(
     y_true: Any,
     y_pred: Any,
     sample_weight: Any,
-) -> tuple[Top1, np.ndarray] | None:
+) -> tuple[Outcomes, np.ndarray] | None:
     """Records and flags that a metric adds for a batch; None if it cannot.
 
     The summary may be that of another metric, as in `PerImage`. It says what it
@@ -114,7 +115,7 @@ def _takes_arrays(metric: Any, summary: Any) -> bool:
 
 def _records_of(
     metric: Any, summary: Any, batch: Batch
-) -> tuple[Top1, np.ndarray] | None:
+) -> tuple[Outcomes, np.ndarray] | None:
     """Records and flags of rows without faults; None if weights have one."""
     outputs, weight = batch.outputs, batch.weight
     if summary.on_host != "records" and len(outputs) > _max_rows(summary):
@@ -128,7 +129,7 @@ def _records_of(
         check_weight_scale(weight, rules=rules)
         if not rules.hold:
             return None
-    records = _top1(batch._replace(weight=weight))
+    records = _outcomes(batch._replace(weight=weight))
     if summary.on_host != "records":
         records = _with_rows(records, outputs, summary.on_host)
     fractional = weight is not None and (weight != np.floor(weight)).any()
@@ -137,7 +138,7 @@ def _records_of(
     return records, np.array([0, fractional, 0, looks_wrong], "int32")
 
 
-def _add_records(metric: Any, records: Top1, flags: np.ndarray) -> bool:
+def _add_records(metric: Any, records: Outcomes, flags: np.ndarray) -> bool:
     """Add records to the state of a metric; True."""
     summary = metric.summary
     with np.errstate(all="ignore"):
@@ -205,8 +206,8 @@ def read_without_faults(
     return batch if rules.hold else None
 
 
-def _top1(batch: Batch) -> Top1:
-    """Top-1 records of rows on the host, with the `Batch` without outputs."""
+def _outcomes(batch: Batch) -> Outcomes:
+    """Outcomes of rows on the host, with the `Batch` without outputs."""
     facts: Any = batch.facts
     if facts.largest.dtype != np.float32:
         facts = read_rows(
@@ -225,19 +226,19 @@ def _top1(batch: Batch) -> Top1:
         correct = (facts.predicted == ids).astype("int32")
     if batch.from_logits:
         score = np.where(mask, facts.log_odds, zero)
-    return Top1(
-        confidence=np.where(mask, facts.confidence, zero),
+    return Outcomes(
         score=score,
         correct=correct,
-        mask=mask,
         weight=weight,
+        confidence=np.where(mask, facts.confidence, zero),
+        mask=mask,
         rows=batch._replace(
             outputs=None, facts=None, label_facts=None, mask=mask
         ),
     )
 
 
-def _with_rows(records: Top1, outputs: np.ndarray, form: str) -> Top1:
+def _with_rows(records: Outcomes, outputs: np.ndarray, form: str) -> Outcomes:
     """Records with the `Batch` of float32 labels and outputs."""
     batch = records.rows
     labels = batch.labels
@@ -287,8 +288,8 @@ def read_scores(
     *,
     is_confidence: bool,
     votes: bool = False,
-) -> tuple[Top1, Any]:
-    """Read top-1 records as flat tensors, and count the invalid ones.
+) -> tuple[Outcomes, Any]:
+    """Read outcomes of logs as flat tensors, and count the invalid ones.
 
     With `votes`, correctness is a share of votes.
     """
@@ -328,13 +329,12 @@ def read_scores(
         correct = ops.where(mask, correct, ops.zeros_like(correct))
     else:
         correct = ops.cast(correct != 0.0, "int32")
-    records = Top1(
-        confidence=confidence,
+    records = Outcomes(
         score=log_odds_of(confidence) if is_confidence else score,
         correct=correct,
-        mask=mask,
         weight=weight,
-        rows=None,
+        confidence=confidence,
+        mask=mask,
     )
     return records, num_invalid
 
