@@ -41,6 +41,7 @@ __all__ = [
     "standardize",
     "standardize_arrays",
     "standardize_logits",
+    "with_rows",
 ]
 
 
@@ -230,15 +231,32 @@ def read_arrays(
     batch = standardize(
         labels, outputs, sample_weight, options, np, names=names, rules=rules
     ).flat()
-    labels, given, from_logits = batch[:3]
-    reading["from_logits"] = from_logits
-    counts, label_facts = batch.counted, None
+    labels, given = batch.labels, batch.outputs
+    label_facts = None
     if labels.ndim > 1 and not batch.votes:
         label_facts = read_rows(labels, from_logits=False, dtype="float32")
         if not rows.is_sound(label_facts, False, SUM_TOLERANCE):
+            counts = batch.counted
             check_soft_labels(labels, names[0], counts, rules=rules)
             labels = rows.without_harm(labels, counts, False)
-    name = names[1]
+    batch = batch._replace(labels=labels, label_facts=label_facts)
+    return with_rows(batch, given, names[1], rules, **reading)
+
+
+def with_rows(
+    batch: Batch, given: Any, name: str, rules: Rules | None, **reading: Any
+) -> Batch:
+    """A batch with other rows `(n, num_classes)`, checked, and their facts.
+
+    Args:
+        batch: Labels, weights and masks of these rows.
+        given: Rows of which `batch.from_logits` tells the kind.
+        name: Name of the rows in errors.
+        rules: As in `standardize`.
+        **reading: How facts are read, as in `read_rows`.
+    """
+    from_logits, counts = batch.from_logits, batch.counted
+    reading["from_logits"] = from_logits
     outputs = rows.both_classes(given, from_logits)
     facts = read_rows(outputs, **reading)
     if not rows.is_sound(facts, from_logits):
@@ -249,14 +267,12 @@ def read_arrays(
     if from_logits:
         allowed = np.empty(len(outputs), bool)
         for part in block_slices(outputs):
-            allowed[part] = are_allowed(labels[part], outputs[part])
+            allowed[part] = are_allowed(batch.labels[part], outputs[part])
         if not allowed.all():
             check_allowed(allowed, name, counts, rules=rules)
             outputs = np.where(allowed[:, None], outputs, outputs.dtype.type(0))
             facts = read_rows(outputs, **reading)
-    return batch._replace(
-        labels=labels, outputs=outputs, facts=facts, label_facts=label_facts
-    )
+    return batch._replace(outputs=outputs, facts=facts)
 
 
 def standardize_arrays(

@@ -47,16 +47,19 @@ from keras_calib.numerics.arrays import (
     to_numpy,
 )
 from keras_calib.numerics.hashing import sample_pixels
+from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import log_odds_of
 
 __all__ = [
     "add_limbs",
     "add_on_host",
+    "add_rows",
     "is_empty",
     "max_rows",
     "read_batch",
     "read_on_host",
     "read_scores",
+    "read_without_faults",
 ]
 
 
@@ -67,18 +70,19 @@ def add_on_host(
     sample_weight: Any,
 ) -> bool:
     """Add a batch to the state of a metric by NumPy; False if it cannot."""
-    summary = metric.summary
-    found = read_on_host(metric, summary, y_true, y_pred, sample_weight)
-    if found is None:
+    found = read_on_host(metric, metric.summary, y_true, y_pred, sample_weight)
+    return found is not None and _add_records(metric, *found)
+
+
+def add_rows(metric: Any, batch: Batch) -> bool:
+    """Add what `read_without_faults` read, as `add_on_host` does.
+
+    So several metrics, or a metric and others, read a batch once.
+    """
+    if not _takes_arrays(metric, metric.summary):
         return False
-    records, flags = found
-    with np.errstate(all="ignore"):
-        added = [
-            on_host(summary.update(part))
-            for part in split_rows(records, max_rows(summary))
-        ]
-    add_limbs(metric, added, flags)
-    return True
+    found = _records_of(metric.summary, batch)
+    return found is not None and _add_records(metric, *found)
 
 
 def read_on_host(
@@ -94,24 +98,56 @@ def read_on_host(
     reads in `on_host`: `"records"`, or `"tensors"` or `"arrays"` if it needs
     the outputs of all classes too.
     """
-    form = getattr(summary, "on_host", None)
-    if form is None or num_replicas() > 1:
+    if not _takes_arrays(metric, summary):
         return None
+    batch = read_without_faults(
+        y_true, y_pred, sample_weight, metric.options, dtype="float32"
+    )
+    return None if batch is None else _records_of(summary, batch)
+
+
+def _takes_arrays(metric: Any, summary: Any) -> bool:
+    """Whether the state is in the memory of the host, and one."""
+    if getattr(summary, "on_host", None) is None or num_replicas() > 1:
+        return False
     # None where it is traced, or on another device.
-    if host_array(ops.convert_to_tensor(metric.flags)) is None:
+    return host_array(ops.convert_to_tensor(metric.flags)) is not None
+
+
+def _records_of(
+    summary: Any, batch: Batch
+) -> tuple[Outcomes, np.ndarray] | None:
+    """Records and flags of rows without faults; None if weights have one."""
+    outputs, weight = batch.outputs, batch.weight
+    if summary.on_host != "records" and len(outputs) > max_rows(summary):
         return None
-    batch = _read(y_true, y_pred, sample_weight, metric.options)
-    if batch is None:
-        return None
-    if form != "records" and len(batch.outputs) > max_rows(summary):
-        return None
-    weight, looks_wrong = batch.weight, False
+    if weight is not None:
+        with np.errstate(over="ignore"):
+            weight = weight.astype("float32")
+        if batch.mask is not None:
+            weight = np.where(batch.mask, weight, np.float32(0.0))
+        rules = Rules()
+        check_weight_scale(weight, rules=rules)
+        if not rules.hold:
+            return None
+        batch = batch._replace(weight=weight)
     fractional = weight is not None and (weight != np.floor(weight)).any()
-    if batch.from_logits:
-        looks_wrong = resembles_probabilities(batch.outputs)
+    looks_wrong = batch.from_logits and resembles_probabilities(outputs)
     # In the order of the flags in `base`.
     flags = np.array([0, fractional, 0, looks_wrong], "int32")
-    return _outcomes(batch, form), flags
+    return _outcomes(batch, summary.on_host), flags
+
+
+def _add_records(metric: Any, records: Outcomes, flags: np.ndarray) -> bool:
+    """Add records to the state of a metric; True."""
+    summary = metric.summary
+    with np.errstate(all="ignore"):
+        added = [
+            on_host(summary.update(part))
+            for part in split_rows(records, max_rows(summary))
+        ]
+    add_limbs(metric, added, flags)
+    return True
 
 
 def add_limbs(metric: Any, added: list[Any], found: Any) -> None:
@@ -137,10 +173,17 @@ def max_rows(summary: Any) -> int:
     return getattr(summary, "max_rows", exact_sums.MAX_BATCH)
 
 
-def _read(
-    y_true: Any, y_pred: Any, sample_weight: Any, options: ReadOptions
+def read_without_faults(
+    y_true: Any,
+    y_pred: Any,
+    sample_weight: Any,
+    options: ReadOptions,
+    dtype: str | None = None,
 ) -> Batch | None:
-    """Rows of a batch without faults, with their facts; None for others."""
+    """Rows of a batch in the memory of the host; None if it may have a fault.
+
+    The facts of its rows are in `dtype`, or in that of the rows.
+    """
     if options.objectness or options.pixels_per_image is not None:
         return None
     arrays: list[Any] = [
@@ -164,15 +207,8 @@ def _read(
         weight[0] if weight else None,
         options,
         rules=rules,
-        dtype="float32",
+        dtype=dtype,
     )
-    if batch.weight is not None:
-        with np.errstate(over="ignore"):
-            counted = batch.weight.astype("float32")
-        if batch.mask is not None:
-            counted = np.where(batch.mask, counted, np.float32(0.0))
-        batch = batch._replace(weight=counted)
-        check_weight_scale(counted, rules=rules)
     return batch if rules.hold else None
 
 
@@ -182,6 +218,10 @@ def _outcomes(batch: Batch, form: str) -> Outcomes:
     That of `"records"` lacks outputs. Others are float32 arrays or tensors.
     """
     facts: Any = batch.facts
+    if facts.largest.dtype != np.float32:
+        facts = read_rows(
+            batch.outputs, from_logits=batch.from_logits, dtype="float32"
+        )
     labels, weight, mask = batch.labels, batch.weight, batch.mask
     zero, score = np.float32(0.0), None
     if mask is None:
