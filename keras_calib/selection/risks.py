@@ -84,7 +84,7 @@ def _tests(
             claim = errors(found, limit, share, least=least, factor=_FACTOR)
             certified = alone(claim, len(found.threshold))
         if name == "coverage" and certified.any():
-            # Below it walks need not begin.
+            # Walks need not begin where the coverage is too small.
             least = int(found.accepted[certified][0])
         tested[name] = _Tested(value, p_value, certified)
     counts = found.accepted.astype(int)
