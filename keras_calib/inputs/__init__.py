@@ -2,8 +2,8 @@
 
 Lives here: the readers of user input, and the wording of its errors. `batch` is
 the door. `labels`, `weights` and `rows` of predictions have the rules of their
-values, which `values` enforces; `checks` are for arguments and shapes. Not here:
-what is computed from it (`formulas`).
+values, which `values` enforces; `checks` are for arguments and shapes.
+Not here: what is computed from it (`formulas`).
 Floor: above `backend` and `numerics`.
 """
 
