@@ -23,7 +23,7 @@ from keras_calib.exporting.statement import (
     statement_path,
 )
 from keras_calib.exporting.statement_facts import BY_GROUP, facts_of
-from keras_calib.formulas.outcomes import Outcomes
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.selection.costs import COST_TESTS, CostTarget
 from keras_calib.selection.data_hash import (
     cost_hashes,
@@ -289,9 +289,7 @@ class _Rows(NamedTuple):
     def outcomes(self, names: tuple = ()) -> Outcomes:
         """The rows as outcomes, by group if there are names of groups."""
         group = self.place if names else None
-        return Outcomes(
-            self.score, 1.0 - self.correct, group=group, names=names
-        )
+        return Outcomes(self.score, self.correct, group=group, names=names)
 
 
 def _read_rows(
@@ -476,8 +474,8 @@ def _by_costs(found: dict[str, Any], rows: _Rows, largest: float) -> Any:
     target = CostTarget(largest, one, *limits, claim["delta"], claim["method"])
     outcomes = Outcomes(
         rows.score,
+        rows.correct,
         rows.cost,
-        np.ones(len(rows.cost)),
-        wrong=rows.correct == 0.0,
+        weight=np.ones(len(rows.cost)),
     )
     return target.check().choose(outcomes)
