@@ -18,11 +18,11 @@ from keras_calib.formulas.cumulative import (
     brownian_tail,
     cumulative_error,
 )
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.softmax import Top1
 
 # Points of the populations, evenly spaced quantiles of the confidence.
 _POINTS = (np.arange(400_000) + 0.5) / 400_000
@@ -81,10 +81,10 @@ def read(data: Draw) -> Readings:
     limbs: Any = 0
     middle = len(data.correct) // 2
     for part in (slice(middle), slice(middle, None)):
-        records = Top1(
-            confidence=data.confidence[part],
+        records = Outcomes(
             score=logit(data.confidence[part].astype("float64")),
             correct=data.correct[part].astype("int32"),
+            confidence=data.confidence[part],
             weight=None if data.weight is None else data.weight[part],
             mask=np.ones(len(data.correct[part]), bool),
         )

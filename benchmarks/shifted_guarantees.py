@@ -29,8 +29,8 @@ from reporting import machine, markdown_table, publish
 from scipy.stats import norm
 
 from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.shifted_risk import class_weights
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.selection import claims, families
 from keras_calib.selection.ladder import by_group, counts_at
 from keras_calib.selection.shift import (
@@ -366,7 +366,7 @@ def mixture_rows(num_fits: int, seed: int) -> list[list]:
         for fit in range(fits):
             scores, wrong = population.draw(places, rng)
             outcomes = Outcomes(
-                scores, wrong, group=places, names=tuple(range(number))
+                scores, 1.0 - wrong, group=places, names=tuple(range(number))
             )
             found = {"plain": plain(scores, wrong)}
             for method, part in ((MIXTURES[1], 1), (MIXTURES[2], number)):

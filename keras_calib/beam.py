@@ -18,6 +18,7 @@ from keras_calib.formulas.proper import (
     summable_losses,
 )
 from keras_calib.inputs.checks import check_in, check_keys
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.readers import flat_votes, shares_of_rows
 from keras_calib.inputs.rows import resembles_probabilities, usable_outputs
 from keras_calib.inputs.values import are_allowed
@@ -25,8 +26,7 @@ from keras_calib.metrics import table
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.softmax import Top1, is_wrong, log_odds_of
-from keras_calib.numerics.softmax import top1 as top_of
+from keras_calib.numerics.softmax import is_wrong, log_odds_of, top1
 
 try:
     import apache_beam as beam
@@ -339,14 +339,14 @@ class CalibrationMetrics(beam.CombineFn):
             correct = truth if self.votes else truth != 0
             columns = [weight, correct, confidence]
             return np.stack(columns).astype("float32"), num_invalid
-        top = top_of(outputs, from_logits=is_logits)
+        confidence, log_odds = top1(outputs, from_logits=is_logits)
         if self.votes:
             labels = truth
             correct = truth[np.arange(len(truth)), outputs.argmax(axis=-1)]
         else:
             labels = truth.astype("int64")
             correct = ~is_wrong(outputs, labels)
-        columns = [weight, correct, top.confidence, top.score]
+        columns = [weight, correct, confidence, log_odds]
         if "nll" in self._losses:
             clip = self._arguments.get("clip")
             nll = log_losses(labels, outputs, from_logits=is_logits, clip=clip)
@@ -375,18 +375,18 @@ class CalibrationMetrics(beam.CombineFn):
         accumulator.add_sums(total)
 
 
-def _records(columns: np.ndarray, votes: bool) -> Top1:
+def _records(columns: np.ndarray, votes: bool) -> Outcomes:
     """Records as tensors, padded with invalid rows."""
     size = columns.shape[1]
     padded = max(_MIN_PADDED, 1 << (size - 1).bit_length())
     columns = np.pad(columns, ((0, 0), (0, padded - size)))
     weight, correct, confidence, *rest = map(ops.convert_to_tensor, columns)
     is_whole = (columns[0, :size] == 1.0).all()
-    return Top1(
-        confidence=confidence,
+    return Outcomes(
         score=rest[0] if rest else log_odds_of(confidence),
         correct=correct if votes else ops.cast(correct, "int32"),
-        mask=ops.convert_to_tensor(np.arange(padded) < size),
         weight=None if is_whole else weight,
+        confidence=confidence,
+        mask=ops.convert_to_tensor(np.arange(padded) < size),
         rows=rest[1:] or None,
     )

@@ -448,9 +448,9 @@ def _ece(samples: FittingData, logits: np.ndarray) -> float:
     """ECE of 15 equal-width bins, of the valid samples."""
     counts = samples.counts()
     labels = hard_labels(samples.labels)[counts]
-    found = top1(logits[counts].astype("float64"), from_logits=True)
-    index = bin_index(found.confidence, _NUM_BINS)
+    confidence, _ = top1(logits[counts].astype("float64"), from_logits=True)
+    index = bin_index(confidence, _NUM_BINS)
     correct = ~is_wrong(logits[counts], labels)
     weight = None if samples.weight is None else samples.weight[counts]
-    sums = bin_sums(found.confidence, correct, index, _NUM_BINS, weight)
+    sums = bin_sums(confidence, correct, index, _NUM_BINS, weight)
     return float(calibration_error(BinSums(*sums)))

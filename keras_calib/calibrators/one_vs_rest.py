@@ -120,6 +120,6 @@ def log_odds_of_classes(logits: Any) -> Any:
         return ops.concatenate([-second, second], axis=-1)
     log_p = ops.log_softmax(logits, axis=-1)
     p = ops.exp(log_p)
-    largest = ops.expand_dims(top1(logits, from_logits=True).score, -1)
+    largest = ops.expand_dims(top1(logits, from_logits=True)[1], -1)
     # Only the largest p can exceed one half.
     return ops.where(p > 0.5, largest, log_p - ops.log1p(-ops.minimum(p, 0.5)))

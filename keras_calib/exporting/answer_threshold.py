@@ -14,7 +14,7 @@ from keras_calib.exporting.statement import (
     stated,
 )
 from keras_calib.exporting.statement_facts import facts_of
-from keras_calib.formulas.outcomes import Outcomes
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.numerics.softmax import log_odds_of, sigmoid
 from keras_calib.selection.choice import Choice
@@ -220,7 +220,7 @@ def answer_statement(
         calibrator=calibrator,
         data={
             "group": group,
-            "wrong": int((log.loss == 1.0).sum()),
+            "wrong": int((log.correct == 0.0).sum()),
             "rows_sha256": rows_sha256(log),
         },
         weights=None,

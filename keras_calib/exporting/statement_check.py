@@ -26,7 +26,7 @@ from keras_calib.exporting.statement_facts import (
     compared,
     facts_of,
 )
-from keras_calib.formulas.outcomes import Outcomes
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.selection.costs import CostTarget
 from keras_calib.selection.data_hash import (
     cost_hashes,
@@ -211,7 +211,7 @@ def _differing_numbers(
 def _differing_log(wanted: dict[str, Any], log: Outcomes) -> Iterator[str]:
     if rows_sha256(log) != wanted["rows_sha256"]:
         yield "data: another log than that of the file, with other values"
-    elif int((log.loss == 1.0).sum()) != wanted["wrong"]:
+    elif int((log.correct == 0.0).sum()) != wanted["wrong"]:
         yield f"wrong: certified {wanted['wrong']!r} in the data"
 
 
@@ -222,7 +222,7 @@ def _differing_hashes(
     differ = "the scores differ"
     if kind == "costs":
         of_rows, of_ranking = cost_hashes(
-            cost_rows(rows.score, rows.loss, ~rows.wrong),
+            cost_rows(rows.score, rows.cost, rows.correct),
             {k: x for k, x in found["costs"].items() if k != "matrix"},
         )
         differ = "the scores or the facts of the costs differ"
@@ -252,7 +252,7 @@ def _again(found: dict[str, Any], rows: Outcomes) -> dict[str, dict[str, Any]]:
     largest = 1.0
     if kind == "costs":
         largest, one = found["costs"]["largest"], found["costs"]["one_cost"]
-        if one and not np.all((rows.loss == 0.0) | (rows.loss == largest)):
+        if one and not np.all((rows.cost == 0.0) | (rows.cost == largest)):
             raise value_error(
                 "every cost must be 0 or the largest one, as certified",
                 largest=largest,
@@ -323,7 +323,7 @@ def _read_rows(
     _check_rows("correct", (correct == 0) | (correct == 1), "be 0 or 1")
     score = _score(found, name, given)
     _check_rows(name, ~np.isnan(score), "not be NaN")
-    rows = Outcomes(score=score, loss=1.0 - correct.astype("float64"))
+    rows = Outcomes(score=score, correct=correct.astype("float64"))
     if found["artefact"] is None and name == "confidence":
         rows = rows._replace(confidence=given)
     if groups is not None:
@@ -334,12 +334,8 @@ def _read_rows(
     cost, largest = _column("cost", cost, given), found["costs"]["largest"]
     rule = f"lie between 0 and the largest of the certificate, {largest:g}"
     _check_rows("cost", (cost >= 0) & (cost <= largest), rule)
-    return Outcomes(
-        score=score,
-        loss=cost.astype("float64"),
-        weight=np.ones(len(cost)),
-        wrong=correct == 0,
-    )
+    weight = np.ones(len(cost))
+    return rows._replace(cost=cost.astype("float64"), weight=weight)
 
 
 def _score(found: dict[str, Any], name: str, given: np.ndarray) -> np.ndarray:

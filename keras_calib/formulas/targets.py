@@ -269,7 +269,7 @@ def cape_targets(
     batch = standardize_arrays(labels, probs, from_logits=from_logits)
     outputs = batch.outputs.astype("float64")
     if event == "predicted":
-        p = top1(outputs, from_logits=from_logits).confidence
+        p = top1(outputs, from_logits=from_logits)[0]
         predicted = outputs.argmax(axis=-1)
     elif outputs.shape[-1] == 2:
         first, second = outputs.T

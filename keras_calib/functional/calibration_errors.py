@@ -25,9 +25,9 @@ from keras_calib.formulas.smooth import EXACT_CELLS, smooth_error_of_points
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import MODES, check_in, check_integer
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
-from keras_calib.inputs.top_label import counted, event_of, top_of_arrays
+from keras_calib.inputs.outcomes import Outcomes
+from keras_calib.inputs.top_label import event_of, top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
-from keras_calib.numerics.softmax import Top1
 
 __all__ = [
     "adaptive_ece",
@@ -56,7 +56,7 @@ def equal_width_bins(
     return _bins_of(top, num_bins, closed, bool(votes))
 
 
-def _bins_of(top: Top1, num_bins: int, closed: str, votes: bool) -> BinSums:
+def _bins_of(top: Outcomes, num_bins: int, closed: str, votes: bool) -> BinSums:
     check_integer("num_bins", num_bins, 1)
     check_in("closed", closed, CLOSED)
     index = bin_index(top.confidence, num_bins, closed)
@@ -390,7 +390,7 @@ def adaptive_ece(
     if options.get("sample_weight") is not None:
         raise value_error('`sample_weight` needs `edges="mass"`', edges=edges)
     # Rows that Keras masks weigh 0.
-    top = counted(top)
+    top = top.counted()
     _, sums = interpolated_bins(top.confidence, top.correct, num_bins)
     return float(np.sum(np.abs(sums.residual)) / len(top.confidence))
 
@@ -483,7 +483,7 @@ def cumulative_differences(
         for Probabilistic Predictions, JMLR 2022,
         https://jmlr.org/papers/v23/22-0658.html
     """
-    top = counted(event_of(labels, probs, mode, **options))
+    top = event_of(labels, probs, mode, **options).counted()
     return differences_of(top.score, top.confidence, top.correct, top.weight)
 
 

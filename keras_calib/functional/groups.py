@@ -42,12 +42,12 @@ from keras_calib.inputs.checks import (
 )
 from keras_calib.inputs.groups import joined_names, read_groups
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.readers import numbers_of_votes
 from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.values import both, in_unit_interval
 from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import as_array
-from keras_calib.numerics.softmax import Top1
 
 __all__ = [
     "Grouping",
@@ -88,7 +88,7 @@ class _Rows(NamedTuple):
     `accept` what was accepted.
     """
 
-    top: Top1
+    top: Outcomes
     weight: np.ndarray
     votes: np.ndarray | None
     losses: dict[str, np.ndarray]
@@ -97,17 +97,14 @@ class _Rows(NamedTuple):
 
     def at(self, places: np.ndarray) -> "_Rows":
         """Those at these places."""
-
-        def some(rows: Any) -> dict[str, Any]:
-            columns = rows._asdict().items()
-            return {
-                k: x[places] for k, x in columns if isinstance(x, np.ndarray)
-            }
-
+        columns = {
+            name: x[places]
+            for name, x in self._asdict().items()
+            if isinstance(x, np.ndarray)
+        }
+        losses = {name: x[places] for name, x in self.losses.items()}
         return self._replace(
-            **some(self),
-            top=self.top._replace(**some(self.top)),
-            losses={name: x[places] for name, x in self.losses.items()},
+            **columns, top=self.top.part(places), losses=losses
         )
 
 
@@ -307,7 +304,7 @@ def by_group_from_top1(
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, lead)
     confidence = np.clip(confidence, 0.0, 1.0)
-    top = Top1(confidence, confidence, correct, weight)
+    top = Outcomes(confidence, correct, weight=weight, confidence=confidence)
     ones = np.ones(len(correct)) if weight is None else weight
     return _table(
         _Rows(top, ones, None, {}, _accepts(accept, lead), False),
@@ -490,7 +487,7 @@ class _Slices:
         largest = 2.0 if name == "brier" else None
         finite = np.isfinite(losses)
         moments = self._moments(np.where(finite, losses, 0), attribute, places)
-        wrong = self._moments(1.0 - self._rows.top.correct, attribute, places)
+        wrong = self._moments(self._rows.top.loss, attribute, places)
         errors = wrong.mean * wrong.weight**2 / wrong.squared_weight
         low, high = loss_interval(moments, errors, level=level, largest=largest)
         # A probability of 0 of the label has an infinite loss.

@@ -17,9 +17,9 @@ from keras_calib.formulas.cumulative import (
 from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.inputs.checks import check_in, check_integer, generator
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.readers import numbers_of_votes
-from keras_calib.inputs.top_label import counted, top_label
-from keras_calib.numerics.softmax import Top1
+from keras_calib.inputs.top_label import top_label
 
 __all__ = [
     "CalibrationTest",
@@ -219,7 +219,7 @@ def calibration_test(
             sample_weight=type(weight).__name__,
         )
     # Rows that Keras masks weigh 0.
-    top, votes = counted(top_label(labels, probs, **options)), None
+    top, votes = top_label(labels, probs, **options).counted(), None
     if options.get("votes"):
         votes = numbers_of_votes(labels, len(top.confidence))
     return records_test(
@@ -235,7 +235,7 @@ def check_test(statistic: Any, num_bins: Any, num_samples: Any) -> None:
 
 
 def records_test(
-    top: Top1,
+    top: Outcomes,
     votes: np.ndarray | None,
     statistic: str,
     num_bins: int,

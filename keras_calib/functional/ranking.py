@@ -15,11 +15,12 @@ from keras_calib.formulas.risk_coverage import (
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_in, check_share
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
-from keras_calib.inputs.top_label import counted, top_of_arrays
+from keras_calib.inputs.outcomes import Outcomes
+from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import safe_divide, shape_of, to_numpy
 from keras_calib.numerics.row_blocks import read_rows
-from keras_calib.numerics.softmax import Top1, to_logits
+from keras_calib.numerics.softmax import to_logits
 
 __all__ = [
     "failure_auroc",
@@ -49,15 +50,15 @@ def ranked(
     return rank(top_scored(labels, probs, score, **options), ties)
 
 
-def rank(top: Top1, ties: str = "average") -> RankedGroups:
-    """Group top-1 records by distinct score, or by sample, in order.
+def rank(top: Outcomes, ties: str = "average") -> RankedGroups:
+    """Group outcomes by distinct score, or by sample, in order.
 
     Scores that differ by no more than rounding are tied. Which of two equal
     scores comes out larger may depend on the order of the classes.
     """
     order = np.argsort(-top.score, kind="stable")
     mass = np.ones(len(order)) if top.weight is None else top.weight[order]
-    wrong = mass * (1.0 - top.correct[order])
+    wrong = mass * top.loss[order]
     if ties == "average":
         score = top.score[order]
         starts = _starts(score)
@@ -75,7 +76,7 @@ def rank(top: Top1, ties: str = "average") -> RankedGroups:
     )
 
 
-def thresholds(top: Top1) -> np.ndarray:
+def thresholds(top: Outcomes) -> np.ndarray:
     """Smallest score of each group of `rank(top)`."""
     score = -np.sort(-top.score)
     return score[np.r_[_starts(score)[1:], len(score)] - 1]
@@ -101,29 +102,29 @@ def top_scored(
     probs: Any,
     score: str | Callable[[Any], Any],
     **options: Unpack[ArrayOptions],
-) -> Top1:
-    """Top-1 records of a whole data set with a named or own score, checked."""
+) -> Outcomes:
+    """Outcomes of a whole data set with a named or own score, checked."""
     function = scores.get(score)
     read = standardize_arrays(labels, probs, **options)
     top, outputs = top_of_arrays(read), read.outputs
     if score == "msp":
         if not read.from_logits:
-            return counted(top)
+            return top.counted()
         # Probabilities near 1 still differ in their log-odds.
         facts = read_rows(outputs, from_logits=True, dtype="float64")
-        return counted(top._replace(score=facts.log_odds))
+        return top._replace(score=facts.log_odds).counted()
     if not read.from_logits:
         outputs = to_logits(outputs)
     if callable(score):
         values = to_numpy(function(outputs), "float64")
     else:
         values = _in_blocks(function, outputs)
-    if values.shape != top.correct.shape:
+    if values.shape != top.score.shape:
         raise value_error(
             "`score` must return one value per sample",
             **{
                 "score.shape": shape_of(values),
-                "samples": len(top.correct),
+                "samples": len(top.score),
             },
         )
     bad = int(np.sum(~np.isfinite(values)))
@@ -131,7 +132,7 @@ def top_scored(
         raise value_error(
             "`score` must return finite values", **{"values that are not": bad}
         )
-    return counted(top._replace(score=values))
+    return top._replace(score=values).counted()
 
 
 def _in_blocks(

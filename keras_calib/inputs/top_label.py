@@ -8,13 +8,13 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import MODES, check_in
 from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.row_blocks import read_rows
-from keras_calib.numerics.softmax import Top1, sigmoid
+from keras_calib.numerics.softmax import sigmoid
 
 __all__ = [
     "check_two_classes",
-    "counted",
     "event_of",
     "hard_labels",
     "top_label",
@@ -22,12 +22,14 @@ __all__ = [
 ]
 
 
-def top_label(labels: Any, probs: Any, **options: Unpack[ArrayOptions]) -> Top1:
+def top_label(
+    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
+) -> Outcomes:
     """Read arrays, and return confidence and correctness of predictions."""
     return top_of_arrays(standardize_arrays(labels, probs, **options))
 
 
-def top_of_arrays(read: Batch) -> Top1:
+def top_of_arrays(read: Batch) -> Outcomes:
     """Confidence and correctness of arrays that were read."""
     facts = read.facts
     if facts is None or read.from_logits:
@@ -40,20 +42,12 @@ def top_of_arrays(read: Batch) -> Top1:
         correct = 1.0 - wrong.astype("float64")
     confidence = facts.confidence
     score = facts.log_odds if read.from_logits else confidence
-    return Top1(confidence, score, correct, read.weight)
-
-
-def counted(top: Top1) -> Top1:
-    """The records `(n,)` of a weight above 0."""
-    if top.weight is None or (top.weight > 0).all():
-        return top
-    kept = top.weight > 0
-    return Top1(*(None if x is None else x[kept] for x in top[:4]))
+    return Outcomes(score, correct, weight=read.weight, confidence=confidence)
 
 
 def event_of(
     labels: Any, probs: Any, mode: str, **options: Unpack[ArrayOptions]
-) -> Top1:
+) -> Outcomes:
     """Read arrays, and return the forecasts of an event and whether it is.
 
     In the mode `"top_label"` it is that the prediction is correct, in
@@ -71,7 +65,7 @@ def event_of(
         forecast = sigmoid(score)
     positive = read.labels[:, 1] if read.votes else hard_labels(read.labels)
     correct = positive.astype("float64")
-    return Top1(forecast, score, correct, read.weight)
+    return Outcomes(score, correct, weight=read.weight, confidence=forecast)
 
 
 def check_two_classes(outputs: Any) -> None:

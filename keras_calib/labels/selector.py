@@ -294,9 +294,8 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         else:
             found = outcomes_of_examples(columns, score, right, self.example)
             if isinstance(target, ErrorTarget):
-                correct = 1.0 - found.loss
                 found = read_outcomes(
-                    found.score, correct, found.weight, target.delta
+                    found.score, found.correct, found.weight, target.delta
                 )
             chosen = target.choose(found)
         self.keep(chosen)

@@ -6,11 +6,11 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.traced import is_traced
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.labels.columns import over_labels
 from keras_calib.metrics.states.records import by_column
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace, cast, on_host
-from keras_calib.numerics.softmax import Top1
 
 __all__ = ["ColumnSummary", "ExampleSummary"]
 
@@ -74,7 +74,7 @@ class ColumnSummary(_Wrapped):
     def _columns(self) -> int:
         return self.num_labels
 
-    def update(self, records: Top1) -> Any:
+    def update(self, records: Outcomes) -> Any:
         """Limbs of one batch by label."""
         xp = array_namespace(records.mask)
         if getattr(self.inner, "takes_columns", False):
@@ -92,7 +92,7 @@ class ColumnSummary(_Wrapped):
         numbers = exact_sums.to_float(beside)
         return limbs, *(numbers[..., i] for i in range(_BESIDE))
 
-    def _one_by_one(self, records: Top1) -> Any:
+    def _one_by_one(self, records: Outcomes) -> Any:
         """The same, of a summary that takes no columns."""
         fields = _parts_of(records, self.num_labels)
 
@@ -108,16 +108,18 @@ class ColumnSummary(_Wrapped):
         limbs = ops.map(limbs_of, fields)
         return ops.moveaxis(limbs, 0, 1)
 
-    def _beside(self, records: Top1) -> Any:
+    def _beside(self, records: Outcomes) -> Any:
         """Limbs `(3, labels, 3)` of the sums beside."""
         xp = array_namespace(records.mask)
         labels = records.rows.labels
         labels = on_host(labels) if xp is np else labels
         if len(labels.shape) > 1:
             labels = labels[..., 1] > labels[..., 0]
-        mask, labels, weight = (
-            by_column(x, self.num_labels)
-            for x in (records.mask, cast(labels, "int32"), records.weight)
+        mask, labels, weight = by_column(
+            self.num_labels,
+            records.mask,
+            cast(labels, "int32"),
+            records.weight,
         )
         present = cast(mask, "int32")
         odd = xp.zeros_like(xp.sum(present, axis=-1))
@@ -166,11 +168,11 @@ class ExampleSummary(_Wrapped):
     def _columns(self) -> int:
         return self.num_labels
 
-    def update(self, records: Top1) -> Any:
+    def update(self, records: Outcomes) -> Any:
         """Limbs of one batch."""
         return self.inner.update(self._of_examples(records))
 
-    def _of_examples(self, records: Top1) -> Top1:
+    def _of_examples(self, records: Outcomes) -> Outcomes:
         """Records of the examples, from the labels that are there."""
         xp = array_namespace(records.mask)
 
@@ -184,27 +186,25 @@ class ExampleSummary(_Wrapped):
             weight = xp.max(weights, axis=-1)
         confidence = by_example(records.confidence)
         confidence = over_labels(confidence, counted, self.example)
-        correct = by_example(records.correct)
-        score = None
+        correct, score = by_example(records.correct), None
         if self.example == "mean":
-            correct = cast(correct, "float32")
-            correct = over_labels(correct, counted, "mean")
+            correct = over_labels(cast(correct, "float32"), counted, "mean")
         else:
             wrong = xp.logical_and(counted, correct == 0)
             correct = 1 - cast(xp.any(wrong, axis=-1), "int32")
             if records.score is not None:
                 score = by_example(records.score)
                 score = over_labels(score, counted, "worst")
-        return Top1(
-            confidence=confidence,
+        return Outcomes(
             score=score,
             correct=correct,
             weight=weight,
+            confidence=confidence,
             mask=xp.any(counted, axis=-1),
         )
 
 
-def _parts_of(records: Top1, columns: int) -> dict[str, Any]:
+def _parts_of(records: Outcomes, columns: int) -> dict[str, Any]:
     """Arrays of records and of their rows by name, labels first."""
     named = {"rows." + k: x for k, x in records.rows._asdict().items()}
     named |= records._asdict()
@@ -222,7 +222,7 @@ def _by_rows(x: Any, columns: int) -> Any:
     return xp.moveaxis(xp.reshape(x, shape), 1, 0)
 
 
-def _records_of(fields: dict[str, Any], like: Top1) -> Top1:
+def _records_of(fields: dict[str, Any], like: Outcomes) -> Outcomes:
     """Records again, of the arrays of one label."""
     of_rows = {
         name.removeprefix("rows."): x

@@ -9,8 +9,8 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bounded_means import TESTS
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.labels.columns import LabelColumns
 from keras_calib.selection.choice import Choice, chosen_alone, out_of_reach
 from keras_calib.selection.claims import means
@@ -130,7 +130,7 @@ def outcomes_of_examples(
                 shape=weight.shape,
             )
         weight = weight[:, 0]
-    return Outcomes(score[kept], 1.0 - found, weight)
+    return Outcomes(score[kept], found, weight=weight)
 
 
 def split_rows(

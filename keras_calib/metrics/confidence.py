@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.states.sums import MomentSummary
-from keras_calib.numerics.softmax import Top1
 
 __all__ = [
     "Accuracy",
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-def _share_of(records: Top1, kind: int) -> Any:
+def _share_of(records: Outcomes, kind: int) -> Any:
     """Which predictions are correct, 1, or wrong, 0; a share of votes."""
     correct = records.correct
     if "float" not in str(correct.dtype):
@@ -38,7 +38,7 @@ class MeanMetric(StreamingMetric):
         super().__init__(summary, name=name, **kwargs)
 
     @staticmethod
-    def _value_of(records: Top1) -> tuple[Any, Any]:
+    def _value_of(records: Outcomes) -> tuple[Any, Any]:
         """Values of records, and a mask of those that have one, or None."""
         raise NotImplementedError
 

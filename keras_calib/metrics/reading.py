@@ -21,6 +21,7 @@ from keras_calib.inputs import config
 from keras_calib.inputs.batch import Batch, read_arrays, standardize
 from keras_calib.inputs.checks import located
 from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.rows import (
     check_row_sums,
     resembles_probabilities,
@@ -46,7 +47,7 @@ from keras_calib.numerics.arrays import (
     to_numpy,
 )
 from keras_calib.numerics.hashing import sample_pixels
-from keras_calib.numerics.softmax import Top1, log_odds_of
+from keras_calib.numerics.softmax import log_odds_of
 
 __all__ = [
     "add_limbs",
@@ -85,7 +86,7 @@ def read_on_host(
     y_true: Any,
     y_pred: Any,
     sample_weight: Any,
-) -> tuple[Top1, np.ndarray] | None:
+) -> tuple[Outcomes, np.ndarray] | None:
     """Records and flags that a metric adds for a batch; None if it cannot.
 
     The summary may be that of another metric, as in `PerImage`. It says what it
@@ -133,8 +134,8 @@ def _max_rows(summary: Any) -> int:
 
 def _read(
     y_true: Any, y_pred: Any, sample_weight: Any, options: ReadOptions
-) -> tuple[Top1, np.ndarray] | None:
-    """Top-1 records of a batch without faults, and its rows; None for others.
+) -> tuple[Outcomes, np.ndarray] | None:
+    """Outcomes of a batch without faults, and its rows; None for others.
 
     `rows` of the records is the `Batch` without outputs.
     """
@@ -172,11 +173,11 @@ def _read(
         check_weight_scale(counted, rules=rules)
     if not rules.hold:
         return None
-    return _top1(batch), batch.outputs
+    return _outcomes(batch), batch.outputs
 
 
-def _top1(batch: Batch) -> Top1:
-    """Top-1 records of rows on the host, with the `Batch` without outputs."""
+def _outcomes(batch: Batch) -> Outcomes:
+    """Outcomes of rows on the host, with the `Batch` without outputs."""
     facts: Any = batch.facts
     labels, weight, mask = batch.labels, batch.weight, batch.mask
     zero, score = np.float32(0.0), None
@@ -191,19 +192,19 @@ def _top1(batch: Batch) -> Top1:
         correct = (facts.predicted == ids).astype("int32")
     if batch.from_logits:
         score = np.where(mask, facts.log_odds, zero)
-    return Top1(
-        confidence=np.where(mask, facts.confidence, zero),
+    return Outcomes(
         score=score,
         correct=correct,
-        mask=mask,
         weight=weight,
+        confidence=np.where(mask, facts.confidence, zero),
+        mask=mask,
         rows=batch._replace(
             outputs=None, facts=None, label_facts=None, mask=mask
         ),
     )
 
 
-def _with_rows(records: Top1, outputs: np.ndarray, form: str) -> Top1:
+def _with_rows(records: Outcomes, outputs: np.ndarray, form: str) -> Outcomes:
     """Records with the `Batch` of float32 labels and outputs."""
     batch = records.rows
     labels = batch.labels
@@ -253,8 +254,8 @@ def read_scores(
     *,
     is_confidence: bool,
     votes: bool = False,
-) -> tuple[Top1, Any]:
-    """Read top-1 records as flat tensors, and count the invalid ones.
+) -> tuple[Outcomes, Any]:
+    """Read outcomes of logs as flat tensors, and count the invalid ones.
 
     With `votes`, correctness is a share of votes.
     """
@@ -294,13 +295,12 @@ def read_scores(
         correct = ops.where(mask, correct, ops.zeros_like(correct))
     else:
         correct = ops.cast(correct != 0.0, "int32")
-    records = Top1(
-        confidence=confidence,
+    records = Outcomes(
         score=log_odds_of(confidence) if is_confidence else score,
         correct=correct,
-        mask=mask,
         weight=weight,
-        rows=None,
+        confidence=confidence,
+        mask=mask,
     )
     return records, num_invalid
 

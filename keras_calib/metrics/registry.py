@@ -39,9 +39,9 @@ __all__ = ["QUANTITIES", "Quantity", "Rank", "lost_order", "mode_of"]
 
 # Rounding errors of float32, relative to the value.
 _ROUNDING = 1e-6
-# Share of scores beyond a histogram above which there is a warning.
 # Sums of squares below it are rounded by more than a thousandth.
 _COARSE = 2.0**-20
+# Share of scores beyond a histogram above which there is a warning.
 _CLIPPED = 0.01
 
 

@@ -12,6 +12,7 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.intervals import mean_interval
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_integer, check_rank
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.reading import (
@@ -21,11 +22,10 @@ from keras_calib.metrics.reading import (
     read_on_host,
 )
 from keras_calib.metrics.states.composite import Readings
-from keras_calib.metrics.states.records import split_rows, top1_of_batch
+from keras_calib.metrics.states.records import outcomes_of, split_rows
 from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import as_numbers, on_host, shape_of
-from keras_calib.numerics.softmax import Top1
 
 __all__ = ["PerImage"]
 
@@ -34,19 +34,17 @@ def _value_of(records):
     return records.score, None
 
 
-def _of_images(values: Any, counts: Any, num_pixels: int) -> Top1:
+def _of_images(values: Any, counts: Any, num_pixels: int) -> Outcomes:
     """Records of images: their values, and how many pixels count."""
-    return Top1(
-        confidence=None,
+    return Outcomes(
         score=values,
-        mask=counts > 0,
         # As shares, because exact sums take weights of at most 1e4.
         weight=counts / num_pixels,
-        rows=None,
+        mask=counts > 0,
     )
 
 
-def _masked(records: Top1, kept: np.ndarray) -> Top1:
+def _masked(records: Outcomes, kept: np.ndarray) -> Outcomes:
     """Records on the host, of which only those that are kept count."""
     mask = records.mask & kept
     mask_of_rows = mask
@@ -251,7 +249,7 @@ class PerImage(StreamingMetric):
             **fields,
         )
         summary = self.metric.summary
-        limbs = summary.update(top1_of_batch(batch))
+        limbs = summary.update(outcomes_of(batch))
         readings = Readings(summary, limbs, ops.convert_to_tensor(True))
         value = self.metric._value(readings)
         count = ops.sum(ops.cast(batch.mask, "float32"))

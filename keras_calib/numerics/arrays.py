@@ -8,6 +8,7 @@ import functools
 import importlib
 import itertools
 import re
+import types
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.late import keras_module
 
 __all__ = [
-    "HostMath",
     "array_namespace",
     "as_array",
     "as_numbers",
@@ -26,6 +26,7 @@ __all__ = [
     "check_numbers",
     "cumsum",
     "fits",
+    "host_math",
     "labels_like",
     "on_host",
     "running_sum",
@@ -61,14 +62,15 @@ def _keras_ops() -> Any:
     return importlib.import_module("keras.ops")
 
 
-class HostMath:
+@functools.cache
+def host_math() -> Any:
     """NumPy, with logarithms of the backend, which rounds them otherwise."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("arcsinh", "log", "log1p"):
-            return getattr(np, name)
-        function = getattr(ops, name)
+    def of_backend(function):
         return lambda x: on_host(function(ops.convert_to_tensor(x)))
+
+    own = {x: of_backend(getattr(ops, x)) for x in ("arcsinh", "log", "log1p")}
+    return types.SimpleNamespace(**{**vars(np), **own})
 
 
 def to_numpy(x: Any, dtype: Any = None) -> np.ndarray:

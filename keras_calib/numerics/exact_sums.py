@@ -75,8 +75,9 @@ def is_saturated(limbs: np.ndarray) -> np.ndarray:
 
 def count_by_key(keys: Any, num_keys: int) -> Any:
     """Count int32 keys `(n,)` by key; key `num_keys` is dropped."""
-    ones = None if array_namespace(keys) is np else ops.ones_like(keys)
-    return _integer_sum(ones, keys, num_keys)
+    if isinstance(keys, np.ndarray):
+        return _counted(keys, None, num_keys).astype("int32")
+    return _integer_sum(ops.ones_like(keys), keys, num_keys)
 
 
 def limbs_from_counts(counts: Any) -> Any:
@@ -330,7 +331,8 @@ def _to_limbs_shifted(sums: Any, shift: int) -> Any:
         middle = xp.bitwise_and(sums, 2**keep - 1)
         middle = middle * 2 ** (shift - _LIMB_BITS)
         high = xp.right_shift(sums, keep)
-    return cast(xp.stack([low, middle, high]), "int32")
+    limbs = xp.stack([low, middle, high])
+    return limbs.astype("int32") if xp is np else ops.cast(limbs, "int32")
 
 
 def _to_limbs(sums: Any, units: Any) -> Any:

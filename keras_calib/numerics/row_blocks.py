@@ -236,7 +236,7 @@ def _log_odds(
     second = _exp_above(others, second[:, None])[:, 0]
     log_odds = _beside(largest, second, others.sum(axis=-1))
     if len(tied):
-        log_odds[tied] = top1(block[tied], from_logits=True).score
+        log_odds[tied] = top1(block[tied], from_logits=True)[1]
     return log_odds
 
 

@@ -11,7 +11,6 @@ __all__ = [
     "FAR_BELOW",
     "PROBABILITY_FLOOR",
     "SoftmaxParts",
-    "Top1",
     "allowed",
     "filled",
     "is_ruled_out",
@@ -37,19 +36,6 @@ _RULED_OUT = -1e24
 FAR_BELOW = -1e25
 # Stands for their distance from the largest; half its square is finite.
 _LOWEST = -1e18
-
-
-class Top1(NamedTuple):
-    """Top-1 records: what most metrics need of each prediction."""
-
-    confidence: Any  # `(n,)`, in [0, 1]; None if only another score is known
-    # Ranks the predictions: log-odds, which differ even where the confidence
-    # rounds to 1. Exact functions of probabilities rank by the confidence.
-    score: Any
-    correct: Any = None  # 1 or 0, or the share of votes for the class
-    weight: Any = None  # 0 where masked; None for weights of 1
-    mask: Any = None  # False for samples to leave out; None for none
-    rows: Any = None  # the Batch of labels and outputs of all classes
 
 
 class SoftmaxParts(NamedTuple):
@@ -152,7 +138,7 @@ def to_logits(probs: Any, xp: Any = None) -> Any:
     return xp.log(at_least(probs, PROBABILITY_FLOOR))
 
 
-def top1(outputs: Any, *, from_logits: bool) -> Top1:
+def top1(outputs: Any, *, from_logits: bool) -> tuple[Any, Any]:
     """Confidence and log-odds of the predicted class (array-agnostic).
 
     Derivation: docs/derivations.md, 'Log-odds map'.
@@ -162,7 +148,7 @@ def top1(outputs: Any, *, from_logits: bool) -> Top1:
     if not from_logits:
         # They come from the largest probability alone, so that ties stay.
         confidence = xp.clip(largest, 0.0, 1.0)
-        return Top1(confidence, log_odds_of(confidence))
+        return confidence, log_odds_of(confidence)
     # The largest minus the logsumexp of all others, some of which may equal
     # it. A shift by the second largest keeps the digits of large gaps.
     at_top = outputs == xp.expand_dims(largest, -1)
@@ -177,7 +163,7 @@ def top1(outputs: Any, *, from_logits: bool) -> Top1:
     log_odds = xp.log(xp.where(alone, xp.ones_like(total), total))
     log_odds = largest - second - log_odds
     log_odds = xp.where(alone, xp.full_like(log_odds, np.inf), log_odds)
-    return Top1(sigmoid(log_odds), log_odds)
+    return sigmoid(log_odds), log_odds
 
 
 def is_wrong(outputs: Any, labels: Any) -> Any:

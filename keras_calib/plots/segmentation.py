@@ -133,8 +133,8 @@ class SegmentationDisplay(Display):
             "ignore_class": ignore_class,
         }
         read = standardize_arrays(labels, probs, drop=False, **reading)
-        top = top1(read.outputs, from_logits=from_logits)
-        score = top.score if from_logits else top.confidence
+        confidence, log_odds = top1(read.outputs, from_logits=from_logits)
+        score = log_odds if from_logits else confidence
         counted = np.ones(score.shape, "bool")
         if read.mask is not None:
             counted = read.mask
@@ -144,7 +144,7 @@ class SegmentationDisplay(Display):
         rank[~wrong] = np.nan
         shape = probs.shape[:2]
         return cls(
-            top.confidence.reshape(shape),
+            confidence.reshape(shape),
             wrong.reshape(shape),
             ~counted.reshape(shape),
             rank.reshape(shape),

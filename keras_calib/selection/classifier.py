@@ -14,8 +14,8 @@ from keras_calib.calibrators import (
     CalibratorChoice,
     PriorCorrection,
 )
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.weights import masked_weight, read_masked
@@ -260,7 +260,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
         else:
             outcomes = read_outcomes(
                 outcomes.score,
-                1.0 - outcomes.loss,
+                outcomes.correct,
                 outcomes.weight,
                 asked.delta,
                 outcomes.group,
@@ -325,8 +325,8 @@ class SelectiveClassifier(Selector, FitsOnModel):
             places = read_classes(labels, scores.shape, len(asked.prior))
         outcomes = Outcomes(
             scores,
-            1.0 - as_array(correct, "correct", "float64"),
-            sample_weight,
+            as_array(correct, "correct", "float64"),
+            weight=sample_weight,
             group=places,
             names=names or (),
         )

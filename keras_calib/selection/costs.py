@@ -7,7 +7,6 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.costs import check_reject_cost, mean_cost_of_decisions
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.risk_coverage import within_risk
 from keras_calib.inputs.checks import (
     check_above,
@@ -15,6 +14,7 @@ from keras_calib.inputs.checks import (
     check_in,
     check_share,
 )
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, safe_divide
 from keras_calib.selection.choice import Choice, out_of_reach, within_reach
 from keras_calib.selection.claims import errors, means
@@ -136,11 +136,11 @@ class CostTarget(NamedTuple):
         threshold, certified = self._threshold(ladder, ranked)
         # A layer compares in float32.
         accepted = finite & (score >= score.dtype.type(threshold))
-        kept = weight * accepted
+        kept, wrong = weight * accepted, 1 - outcomes.correct
         return Choice(
             threshold,
             float(kept.sum() / weight.sum()),
-            float(safe_divide((kept * outcomes.wrong).sum(), kept.sum())),
+            float(safe_divide((kept * wrong).sum(), kept.sum())),
             len(score),
             None if self.delta is None else float(self.mean_cost or 0.0),
             self.delta,
@@ -154,7 +154,7 @@ class CostTarget(NamedTuple):
                 reject_cost=self.reject_cost,
             ),
             tables=((ladder, certified, self.largest),),
-            cost_rows=(score, cost, ~outcomes.wrong),
+            cost_rows=(score, cost, outcomes.correct),
         )
 
     def _threshold(
@@ -334,4 +334,4 @@ def choose_threshold_by_cost(
             largest_cost=largest_cost,
         )
     cost = given[counts]
-    return target.choose(kept._replace(loss=cost, wrong=cost > 0))
+    return target.choose(kept._replace(cost=cost, correct=cost == 0.0))

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.checks import check_not_empty, located
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 
 __all__ = [
@@ -153,8 +153,8 @@ def read_outcomes(
         raise value_error(rule, scores=scores[counted][:4].tolist())
     rows = Outcomes(
         scores[counted],
-        1.0 - correct[counted],
-        weight[counted],
+        correct[counted],
+        weight=weight[counted],
         group=None if group is None else np.reshape(group, counted.shape),
         names=names,
     )
@@ -168,7 +168,7 @@ def counted(outcomes: Outcomes) -> Outcomes:
     weight = outcomes.weight
     if weight is None:
         return outcomes._replace(weight=np.ones(len(outcomes.score)))
-    return outcomes.rows(weight > 0)
+    return outcomes.part(weight > 0)
 
 
 def of_scores(outcomes: Outcomes) -> Ladder:
@@ -208,7 +208,7 @@ def by_group(outcomes: Outcomes) -> list[Ladder | None]:
     places = np.arange(len(outcomes.names) + 1)
     ends = np.searchsorted(outcomes.group[order], places)
     return [
-        of_scores(outcomes.rows(order[a:b])) if b > a else None
+        of_scores(outcomes.part(order[a:b])) if b > a else None
         for a, b in zip(ends, ends[1:], strict=False)
     ]
 

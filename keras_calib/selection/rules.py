@@ -76,12 +76,11 @@ class ScoreRule:
             "label": ops.cast(label, "int32"),
         }
 
-    def losses(
+    def judge(
         self, logits: np.ndarray, truth: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Errors of the answers to rows of logits, twice, `(n,)`."""
-        wrong = is_wrong(logits, truth)
-        return wrong.astype("float64"), wrong
+    ) -> tuple[np.ndarray, None]:
+        """Which answers to rows of logits are right, `(n,)`; no costs."""
+        return 1.0 - is_wrong(logits, truth), None
 
 
 class CostRule:
@@ -130,16 +129,16 @@ class CostRule:
             "expected_cost": expected,
         }
 
-    def losses(
+    def judge(
         self, logits: np.ndarray, truth: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Costs and errors of the answers to rows of logits `(n,)`."""
+        """Which answers to rows of logits are right, and what each costs."""
 
         def label_of(block: Any) -> Any:
             return self.decide(at_least_float32(block))[0]
 
         answer = by_blocks(label_of, logits).astype("int64")
-        return self.costs[truth, answer], answer != truth
+        return answer == truth, self.costs[truth, answer]
 
 
 def accepted(score: Any, threshold: Any, logits: Any) -> Any:
@@ -189,7 +188,7 @@ def apply_score(function: Any, logits: Any) -> Any:
         )
     if function == "msp":
         # Finite, as what is accepted, for a class that is left alone.
-        return ops.minimum(top1(logits, from_logits=True).score, 1e18)
+        return ops.minimum(top1(logits, from_logits=True)[1], 1e18)
     return ops.cast(function(logits), "float32")
 
 

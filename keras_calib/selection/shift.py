@@ -14,7 +14,6 @@ from scipy.stats import binom
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.intervals import binomial_p_value, check_inside
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.prior import read_prior
 from keras_calib.formulas.shifted_risk import (
     class_weights,
@@ -23,6 +22,7 @@ from keras_calib.formulas.shifted_risk import (
     subsample_of,
 )
 from keras_calib.inputs.checks import check_in, check_integer, generator
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, safe_divide
 from keras_calib.selection.choice import (
     Choice,
@@ -108,7 +108,7 @@ class PriorTarget(NamedTuple):
 
         The groups of the outcomes are their true classes.
         """
-        outcomes = outcomes.rows(self.prior[outcomes.group] > 0)
+        outcomes = outcomes.part(self.prior[outcomes.group] > 0)
         labels = outcomes.group
         test = self.test(outcomes.score, outcomes.loss, labels)
         certified = test.certified(self.risk)
@@ -213,7 +213,7 @@ class PriorTarget(NamedTuple):
             np.cumsum(count) - count, count
         )
         rows = order[place < np.repeat(wanted, count)]
-        ladder = of_scores(Outcomes(scores[rows], wrong[rows]))
+        ladder = of_scores(Outcomes(scores[rows], cost=wrong[rows]))
         level = self.delta * drawn.chance
 
         def certified(risk: float) -> np.ndarray:
@@ -608,7 +608,9 @@ def fixed_thresholds(scores: np.ndarray, weight: np.ndarray) -> np.ndarray:
     these samples did not choose: another share of the data fixes them. The
     last accepts all.
     """
-    found = of_scores(Outcomes(scores, np.zeros(len(scores)), weight))
+    found = of_scores(
+        Outcomes(scores, cost=np.zeros(len(scores)), weight=weight)
+    )
     wanted = np.arange(1, _MOST + 1) / _MOST - 1e-9
     places = np.searchsorted(found.coverage, wanted)
     places = np.minimum(places, len(found.threshold) - 1)

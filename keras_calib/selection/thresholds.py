@@ -8,9 +8,9 @@ import numpy as np
 from scipy.special import rel_entr
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.risk_coverage import within_risk
 from keras_calib.inputs.checks import check_above, check_share
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.choice import (
     Choice,

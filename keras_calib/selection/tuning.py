@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import invalid, value_error
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import Batch, standardize_logits
 from keras_calib.inputs.checks import check_above, generator
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.softmax import Top1
 from keras_calib.selection.rules import CostRule, ScoreRule, by_blocks
 
 __all__ = ["HeldOut", "area", "check_nothing_to_tune", "drawn_parts", "tuned"]
@@ -96,7 +95,7 @@ class HeldOut(NamedTuple):
                 **{"score.shape": score.shape, "samples": len(read.outputs)},
             )
         truth = np.asarray(hard_labels(read.labels))
-        loss, wrong = rule.losses(read.outputs, truth)
+        correct, cost = rule.judge(read.outputs, truth)
         group = truth.astype("int64")
         if self.places is not None:
             group = self.places.reshape(-1)
@@ -104,8 +103,7 @@ class HeldOut(NamedTuple):
                 # Class ids were read, as they must where one is ignored.
                 ids = self.labels.reshape(-1)
                 group = group[~is_ignored(ids, self.ignore_class)]
-        weight = read.weight
-        return Outcomes(score, loss, weight, group=group, wrong=wrong)
+        return Outcomes(score, correct, cost, read.weight, group=group)
 
 
 @contextlib.contextmanager
@@ -140,7 +138,7 @@ def tuned(
                 fitted.append(part)
             plain = tune._replace(places=None)
             judged = [plain.judged(data, rule) for rule in rules]
-            place = int(np.argmin([area(_ranked(x)) for x in judged]))
+            place = int(np.argmin([area(x) for x in judged]))
         read = rest.calibrated(calibrator)
         classes = read.outputs.shape[-1]
         yield rest.judged(read, rules[place]), place, classes
@@ -150,14 +148,9 @@ def tuned(
         raise
 
 
-def _ranked(outcomes: Outcomes) -> Top1:
-    score = outcomes.score
-    return Top1(score, score, 1.0 - outcomes.loss, outcomes.weight)
-
-
-def area(top: Top1) -> float:
+def area(outcomes: Outcomes) -> float:
     """Exact AURC, the mean over orders of tied samples."""
-    return float(aurc_of_groups(rank(top)))
+    return float(aurc_of_groups(rank(outcomes)))
 
 
 def drawn_parts(

@@ -145,7 +145,7 @@ def test_cells_are_those_of_the_map():
     metric.update_state(np.arange(500) % 4, logits)
     others = [np.delete(z, z.argmax()) for z in logits.astype("float64")]
     t = logits.max(-1) - np.log([np.exp(z).sum() for z in others])
-    found = top1(logits, from_logits=True).score
+    found = top1(logits, from_logits=True)[1]
     np.testing.assert_allclose(found, t, rtol=1e-5, atol=1e-6)
     c = 1 / (1 + np.exp(-t))
     cell = np.floor(738 * np.arcsinh(t / 2)) + 2050 + np.ceil(15 * c) - 1

@@ -12,13 +12,13 @@ import pytest
 from ladders import fixed_sequence
 
 import keras_calib as kc
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.formulas.shifted_risk import (
     class_weights,
     largest_bet,
     log_evidence,
     subsample_of,
 )
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.selection.ladder import counts_at
 from keras_calib.selection.shift import (
     MixtureTarget,
@@ -147,7 +147,7 @@ def test_one_bad_group_is_rarely_certified():
         counts = target.counts(
             Outcomes(
                 rng.normal(size=1200),
-                1.0 - correct,
+                correct,
                 group=groups,
                 names=(0, 1, 2),
             )

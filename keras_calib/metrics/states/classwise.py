@@ -14,6 +14,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import bin_index, equal_mass_error
 from keras_calib.inputs.batch import Batch
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.states.histogram import ScoreMap
 from keras_calib.metrics.states.records import sums_by_key
@@ -25,7 +26,7 @@ from keras_calib.numerics.arrays import (
     take_at,
 )
 from keras_calib.numerics.row_blocks import probability_blocks
-from keras_calib.numerics.softmax import Top1, log_odds_of
+from keras_calib.numerics.softmax import log_odds_of
 
 __all__ = ["ClassBinSummary", "ClassForecastSummary", "ClassHistogramSummary"]
 
@@ -55,7 +56,7 @@ class ClassBinSummary:
         self._num_keys = num_classes * num_bins
         self.shape = (exact_sums.NUM_LIMBS, 2 * self._num_keys + 1)
 
-    def update(self, records: Top1) -> Any:
+    def update(self, records: Outcomes) -> Any:
         """Limbs of p and of labels by class and bin, and of all weights."""
         if array_namespace(records.mask) is np:
             return self._update_on_host(records)
@@ -94,7 +95,7 @@ class ClassBinSummary:
         truth, all_weight = self._labels(records, ids, take_at(probs, ids))
         return ops.concatenate([totals, truth, all_weight], axis=-1)
 
-    def _update_on_host(self, records: Top1) -> np.ndarray:
+    def _update_on_host(self, records: Outcomes) -> np.ndarray:
         """The same for NumPy arrays, by blocks that fit the cache."""
         rows, weight = records.rows, records.weight
         _check_classes(rows, self.num_classes)
@@ -175,7 +176,7 @@ class ClassBinSummary:
             xp.reshape(shares, (-1,)), xp.reshape(keys, (-1,)), self._num_keys
         )
 
-    def _labels(self, records: Top1, ids: Any, p: Any) -> tuple[Any, Any]:
+    def _labels(self, records: Outcomes, ids: Any, p: Any) -> tuple[Any, Any]:
         """Limbs of labels by class and bin of p_y, and of all weights."""
         xp = array_namespace(ids)
         keys = ids * self.num_bins
@@ -202,7 +203,7 @@ class ClassHistogramSummary:
         self._num_keys = num_classes * resolution
         self.shape = (exact_sums.NUM_LIMBS, 3 * self._num_keys + 1)
 
-    def update(self, records: Top1) -> Any:
+    def update(self, records: Outcomes) -> Any:
         """Limbs of mass, of p and of labels by cell, and of all weights."""
         probs = _class_probabilities(records, self.num_classes)
         cell = self._cells(probs)
@@ -269,7 +270,7 @@ class ClassForecastSummary(ClassHistogramSummary):
         return bin_index(probs, self.resolution)
 
 
-def _class_probabilities(records: Top1, num_classes: int) -> Any:
+def _class_probabilities(records: Outcomes, num_classes: int) -> Any:
     """Probabilities of all classes in [0, 1], 0 in masked rows."""
     rows = records.rows
     _check_classes(rows, num_classes)
@@ -290,7 +291,7 @@ def _check_classes(rows: Batch, num_classes: int) -> None:
         )
 
 
-def _all_weight(records: Top1) -> Any:
+def _all_weight(records: Outcomes) -> Any:
     """Limbs `(3, 1)` of all weights."""
     if records.weight is not None:
         return exact_sums.sum_rows(records.weight[None])
@@ -299,7 +300,9 @@ def _all_weight(records: Top1) -> Any:
     return exact_sums.limbs_from_counts(total)
 
 
-def _weights_by_key(records: Top1, keys: Any, num_keys: int) -> tuple[Any, Any]:
+def _weights_by_key(
+    records: Outcomes, keys: Any, num_keys: int
+) -> tuple[Any, Any]:
     """Limbs of the weights by the key of their row, and of all weights."""
     if records.weight is None:
         xp = array_namespace(keys)

@@ -9,13 +9,13 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.intervals import Moments
 from keras_calib.formulas.risk_coverage import RankedGroups, RiskCoverageCurve
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.metrics.states.cells import differences_of_cells
 from keras_calib.metrics.states.classwise import ClassForecastSummary
 from keras_calib.metrics.states.histogram import Cells, HistogramSummary
 from keras_calib.metrics.states.sums import BinSummary, MomentSummary
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace, safe_divide
-from keras_calib.numerics.softmax import Top1
 
 __all__ = ["CompositeSummary", "Readings"]
 
@@ -64,7 +64,7 @@ class CompositeSummary:
         parts = self.parts.values()
         return all(getattr(part, "takes_columns", False) for part in parts)
 
-    def update(self, records: Top1, columns: int | None = None) -> Any:
+    def update(self, records: Outcomes, columns: int | None = None) -> Any:
         """Limbs of all parts, of one batch."""
         given = () if columns is None else (columns,)
         limbs = [part.update(records, *given) for part in self.parts.values()]

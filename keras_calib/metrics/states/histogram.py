@@ -19,6 +19,7 @@ from scipy.special import expit
 from keras_calib.formulas.bins import CLOSED, BinSums, VoteBinSums, bin_index
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.checks import MODES, check_in, check_integer
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.metrics.states.records import (
     by_column,
     second_class,
@@ -28,15 +29,15 @@ from keras_calib.metrics.states.records import (
 )
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import (
-    HostMath,
     array_namespace,
     at_least,
     cast,
+    host_math,
     on_host,
     safe_divide,
     sum_slices,
 )
-from keras_calib.numerics.softmax import Top1, log_odds_of, sigmoid
+from keras_calib.numerics.softmax import log_odds_of, sigmoid
 
 __all__ = ["Cells", "HistogramSummary", "LOG_ODDS", "ScoreMap", "UNBOUNDED"]
 
@@ -178,19 +179,20 @@ class HistogramSummary:
 
     takes_columns = True
 
-    def update(self, records: Top1, columns: int | None = None) -> Any:
+    def update(self, records: Outcomes, columns: int | None = None) -> Any:
         """Limbs of one batch, by cell, for correct and wrong predictions.
 
         Entries of columns give limbs `(3, columns, ...)`.
         """
         xp = array_namespace(records.mask)
-        math = HostMath() if xp is np else ops
+        math = host_math() if xp is np else ops
         if self.is_binary:
             records = second_class(records)
-        score = records.score if self.score is None else self.score(records)
-        if score is None:
+        if self.score is not None:
+            score = self.score(records)
+            score = on_host(score) if xp is np else score
+        elif (score := records.score) is None:
             score = log_odds_of(records.confidence, math)
-        score = on_host(score) if xp is np else score
         score = xp.where(records.mask, score, xp.zeros_like(score))
         position = self._map.position(score, self.resolution, math)
         floor = xp.floor(position)
@@ -214,23 +216,24 @@ class HistogramSummary:
                 cell = xp.maximum(cell, first)
         outside = xp.full_like(cell, self.num_bins)
         calibration_bin = xp.where(records.mask, calibration_bin, outside)
-        weight = by_column(records.weight, columns)
-        calibration_bin = by_column(calibration_bin, columns)
+        weight, calibration_bin = by_column(
+            columns, records.weight, calibration_bin
+        )
         squares = squares_by_key(weight, calibration_bin, self.num_bins)
         if self.votes:
             sums = self._sums_of_votes(records, offset, cell, columns)
             return xp.concatenate([*sums[:-1], squares, sums[-1]], axis=-1)
         num_keys = 2 * self.num_cells
-        keys = cell + self.num_cells * (1 - records.correct)
+        keys = cell + self.num_cells * records.loss
         keys = xp.where(records.mask, keys, xp.full_like(keys, num_keys))
-        keys, offset = by_column(keys, columns), by_column(offset, columns)
+        keys, offset = by_column(columns, keys, offset)
         mass, offsets = sums_by_key(
             weight, offset, keys, num_keys, num_digits=_OFFSET_DIGITS
         )
         return xp.concatenate([mass, offsets, squares], axis=-1)
 
     def _sums_of_votes(
-        self, records: Top1, offset: Any, cell: Any, columns: int | None
+        self, records: Outcomes, offset: Any, cell: Any, columns: int | None
     ) -> list:
         """Limbs in the order of `shape`, but for the squared weights."""
         xp, size = array_namespace(offset), self.num_cells

@@ -1,4 +1,4 @@
-"""Top-1 records, which are all that most metrics need of a prediction."""
+"""Outcomes of a batch, which are all that most metrics need."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,11 +7,11 @@ from keras import ops
 
 from keras_calib.backend.gradients import add_by_rows, is_wide
 from keras_calib.inputs.batch import Batch
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import check_two_classes, hard_labels
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace, cast
 from keras_calib.numerics.softmax import (
-    Top1,
     is_wrong,
     predicted_class,
     sigmoid,
@@ -25,16 +25,16 @@ __all__ = [
     "split_rows",
     "squares_by_key",
     "sums_by_key",
-    "top1_of_batch",
+    "outcomes_of",
     "vote_sums_by_key",
 ]
 
 
-def top1_of_batch(batch: Batch) -> Top1:
-    """Top-1 records of a batch; the values of masked samples are 0."""
-    top = top1(batch.outputs, from_logits=batch.from_logits)
+def outcomes_of(batch: Batch) -> Outcomes:
+    """Outcomes of a batch of tensors; the values of masked samples are 0."""
+    confidence, log_odds = top1(batch.outputs, from_logits=batch.from_logits)
     mask = batch.mask
-    zero = ops.zeros_like(top.confidence)
+    zero = ops.zeros_like(confidence)
     if batch.votes:
         index = ops.expand_dims(predicted_class(batch.outputs), -1)
         share = ops.take_along_axis(batch.labels, index, axis=-1)
@@ -43,18 +43,18 @@ def top1_of_batch(batch: Batch) -> Top1:
         labels = ops.cast(hard_labels(batch.labels), "int32")
         wrong = is_wrong(batch.outputs, labels)
         correct = 1 - ops.cast(wrong, "int32")
-    return Top1(
-        confidence=ops.where(mask, top.confidence, zero),
-        score=ops.where(mask, top.score, zero),
+    return Outcomes(
+        score=ops.where(mask, log_odds, zero),
         correct=correct,
-        mask=mask,
+        confidence=ops.where(mask, confidence, zero),
         weight=batch.weight,
+        mask=mask,
         rows=batch,
     )
 
 
 def split_rows(batch: Any, size: int) -> Iterable[Any]:
-    """Split a Batch or Top1 into parts of at most `size` rows."""
+    """Split a Batch or Outcomes into parts of at most `size` rows."""
     fields = batch._asdict()
     rows = [x for x in fields.values() if hasattr(x, "shape")]
     count = rows[0].shape[0]
@@ -75,7 +75,7 @@ def limbs_of_batch(batch: Batch, summary: Any) -> Any:
     would fill the memory.
     """
     if not is_wide(batch.outputs):
-        return summary.update(top1_of_batch(batch))
+        return summary.update(outcomes_of(batch))
     fields = batch._asdict()
     names = [k for k, x in fields.items() if hasattr(x, "shape")]
 
@@ -85,14 +85,14 @@ def limbs_of_batch(batch: Batch, summary: Any) -> Any:
         if part.weight is not None:
             zero = ops.zeros_like(part.weight)
             part = part._replace(weight=ops.where(is_new, part.weight, zero))
-        return summary.update(top1_of_batch(part))
+        return summary.update(outcomes_of(part))
 
     zero = ops.zeros(summary.shape, dtype="int32")
     arrays = [fields[name] for name in names]
     return add_by_rows(of_block, exact_sums.add, zero, arrays)
 
 
-def second_class(records: Top1) -> Top1:
+def second_class(records: Outcomes) -> Outcomes:
     """Records of the event that the class is the second of two.
 
     Its probability is the confidence. Records without outputs are such.
@@ -116,15 +116,20 @@ def second_class(records: Top1) -> Top1:
     return records._replace(confidence=forecast, score=score, correct=correct)
 
 
-def by_column(x: Any, columns: int | None) -> Any:
-    """Values `(n columns,)` of entries as rows `(columns, n)`.
+def by_column(columns: int | None, *values: Any) -> list[Any]:
+    """Values `(n columns,)` of entries as rows `(columns, n)`, or None.
 
-    Without columns, or of None, they stay as they are.
+    Without columns they stay as they are.
     """
-    if x is None or columns is None:
-        return x
-    xp = array_namespace(x)
-    return xp.moveaxis(xp.reshape(x, (-1, columns)), -1, 0)
+    if columns is None:
+        return [*values]
+    found = []
+    for x in values:
+        if x is not None:
+            xp = array_namespace(x)
+            x = xp.moveaxis(xp.reshape(x, (-1, columns)), -1, 0)
+        found.append(x)
+    return found
 
 
 def sums_by_key(
@@ -158,7 +163,7 @@ def squares_by_key(weight: Any, keys: Any, num_keys: int) -> Any:
 
 
 def vote_sums_by_key(
-    records: Top1,
+    records: Outcomes,
     values: Any,
     center: Any,
     keys: Any,
@@ -175,9 +180,8 @@ def vote_sums_by_key(
 
     Derivation: docs/derivations.md, 'Votes'.
     """
-    share, weight, values, center, keys = (
-        by_column(x, columns)
-        for x in (records.correct, records.weight, values, center, keys)
+    share, weight, values, center, keys = by_column(
+        columns, records.correct, records.weight, values, center, keys
     )
     xp = array_namespace(share)
     distance = xp.square(center - share)

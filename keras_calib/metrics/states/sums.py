@@ -9,6 +9,7 @@ from keras import ops
 from keras_calib.formulas.bins import CLOSED, BinSums, VoteBinSums, bin_index
 from keras_calib.formulas.intervals import Moments
 from keras_calib.inputs.checks import MODES, check_in, check_integer
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.metrics.states.records import (
     by_column,
     second_class,
@@ -18,7 +19,6 @@ from keras_calib.metrics.states.records import (
 )
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace, cast, on_host
-from keras_calib.numerics.softmax import Top1
 
 __all__ = ["BinSummary", "MomentSummary"]
 
@@ -39,7 +39,7 @@ class MomentSummary:
 
     def __init__(
         self,
-        *values: Callable[[Top1], tuple[Any, Any]],
+        *values: Callable[[Outcomes], tuple[Any, Any]],
         needs_rows: bool = False,
     ):
         self.values = values
@@ -49,7 +49,7 @@ class MomentSummary:
 
     takes_columns = True
 
-    def update(self, records: Top1, columns: int | None = None) -> Any:
+    def update(self, records: Outcomes, columns: int | None = None) -> Any:
         """Limbs of the sums of one batch, in the order of `Moments`.
 
         Entries of columns give limbs `(3, columns, ...)`.
@@ -105,7 +105,7 @@ def _stacked(rows: list[Any], columns: int | None) -> Any:
         return np.stack([x.reshape(-1, columns) for x in rows]).transpose(
             2, 0, 1
         )
-    return xp.stack([by_column(row, columns) for row in rows], axis=-2)
+    return xp.stack(by_column(columns, *rows), axis=-2)
 
 
 class BinSummary:
@@ -133,7 +133,7 @@ class BinSummary:
         sums = 7 if self.votes else 6
         return (exact_sums.NUM_LIMBS, sums * self.num_bins)
 
-    def update(self, records: Top1, columns: int | None = None) -> Any:
+    def update(self, records: Outcomes, columns: int | None = None) -> Any:
         """Limbs of weight, confidence and squared weight by key.
 
         A key stands for a bin, and for correct or wrong predictions. Squared
@@ -148,18 +148,16 @@ class BinSummary:
         num_keys = 2 * self.num_bins
         confidence, weight = records.confidence, records.weight
         keys = 2 * bin_index(confidence, self.num_bins, self.closed)
-        keys = keys + 1 - records.correct
+        keys = keys + records.loss
         keys = xp.where(records.mask, keys, xp.full_like(keys, num_keys))
-        weight, confidence, keys = (
-            by_column(x, columns) for x in (weight, confidence, keys)
-        )
+        weight, confidence, keys = by_column(columns, weight, confidence, keys)
         mass, total = sums_by_key(weight, confidence, keys, num_keys)
         squares = mass
         if weight is not None:
             squares = squares_by_key(weight, keys, num_keys)
         return xp.concatenate([mass, total, squares], axis=-1)
 
-    def _update_by_votes(self, records: Top1, columns: int | None) -> Any:
+    def _update_by_votes(self, records: Outcomes, columns: int | None) -> Any:
         xp, num_bins = array_namespace(records.mask), self.num_bins
         confidence, weight = records.confidence, records.weight
         keys = bin_index(confidence, num_bins, self.closed)
@@ -169,7 +167,7 @@ class BinSummary:
         )
         squares = mass
         if weight is not None:
-            weight, keys = by_column(weight, columns), by_column(keys, columns)
+            weight, keys = by_column(columns, weight, keys)
             squares = squares_by_key(weight, keys, num_bins)
             squares = xp.stack([squares, xp.zeros_like(squares)], axis=-1)
         parts = [

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.outcomes import Outcomes
 from keras_calib.inputs.groups import read_groups
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.predictions.tables import Table, plain
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.prediction_files.roles import (
@@ -46,8 +46,8 @@ class Answers(NamedTuple):
     """Answers of a log, in its order; None for columns that it has not.
 
     Attributes:
-        outcomes: Scores and confidences, with ids as units; the loss is NaN
-            without a label.
+        outcomes: Scores and confidences, with ids as units; `correct` is
+            NaN without a label.
         accepted: Whether each answer was accepted, or None.
         group: Names of groups `(n,)`, or None.
     """
@@ -176,7 +176,7 @@ class AnswerLog:
         accepted, changed = self._accepted(read, start)
         outcomes = Outcomes(
             score=changed.get("score"),
-            loss=1.0 - self._correct(read, start),
+            correct=self._correct(read, start),
             confidence=changed.get("confidence"),
             unit=self._ids(read["ids"], start) if "ids" in read else None,
         )
@@ -260,16 +260,16 @@ def labelled_answers(
         values = np.asarray(getattr(part.outcomes, column))
         _check_values(column, values, start)
         start += len(values)
-        others = part.outcomes.loss, part.outcomes.unit, part.group
+        others = part.labels, part.outcomes.unit, part.group
         read = values.astype("float64"), *others
         kept.append(tuple(() if x is None else x for x in read))
     if not start:
         raise empty
-    score, loss, ids, groups = map(np.concatenate, zip(*kept, strict=True))
-    here = loss == loss
+    score, correct, ids, groups = map(np.concatenate, zip(*kept, strict=True))
+    here = ~np.isnan(correct)
     if not here.any():
         raise value_error("the log must have labels", rows=start)
-    rows = Outcomes(score=score[here], loss=loss[here])
+    rows = Outcomes(score=score[here], correct=correct[here])
     if column == "confidence":
         rows = rows._replace(confidence=rows.score)
     if "ids" in log.has:
