@@ -89,10 +89,7 @@ def equal_shares(found: list[Ladder]) -> list[float]:
 
 
 def alone(found: list[Ladder]) -> list[float]:
-    masks = [
-        families.alone(errors(one, RISK, DELTA), len(one.threshold))
-        for one in found
-    ]
+    masks = families.separate(found, RISK, DELTA).masks
     return lenient([one.threshold for one in found], masks)
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from keras_calib.selection.claims import errors, means
-from keras_calib.selection.families import alone
+from keras_calib.selection.claims import means
+from keras_calib.selection.families import alone, errors_alone
 from keras_calib.selection.ladder import Ladder, of_scores, read_outcomes
 
 __all__ = ["fixed_sequence", "fixed_sequence_of_means", "last", "ranked"]
@@ -23,8 +23,7 @@ def stepped(accepted, wrong) -> Ladder:
 
 def fixed_sequence(accepted, wrong, risk, delta) -> np.ndarray:
     """Which thresholds the library's walk certifies, by counts."""
-    claim = errors(stepped(accepted, wrong), risk, delta)
-    return alone(claim, len(accepted))
+    return errors_alone(stepped(accepted, wrong), risk, delta)
 
 
 def fixed_sequence_of_means(accepted, losses, limit, delta, test):

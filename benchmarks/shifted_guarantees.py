@@ -31,15 +31,16 @@ from scipy.stats import norm
 from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
 from keras_calib.formulas.shifted_risk import class_weights
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.selection import claims, families
-from keras_calib.selection.ladder import by_group, counts_at
-from keras_calib.selection.shift import (
-    MixtureTarget,
-    PriorTarget,
+from keras_calib.selection import families
+from keras_calib.selection.claims import starts_at
+from keras_calib.selection.ladder import (
+    by_group,
+    counts_at,
     fixed_thresholds,
-    starts_at,
     tenth_of,
 )
+from keras_calib.selection.mixtures import MixtureTarget
+from keras_calib.selection.prior import PriorTarget
 
 _LOGITS = flags.DEFINE_string("logits", None, "Folder of predictions.")
 _NUM_FITS = flags.DEFINE_integer("num_fits", 1000, "Per row.")
@@ -173,10 +174,9 @@ def by_hoeffding_bentkus(target, scores, wrong, labels) -> float | None:
     weight = class_weights(rest, target.prior)
     first = np.bincount(labels[tenth], minlength=number)
     each = class_weights(first, target.prior)[labels[tenth]]
-    threshold = fixed_thresholds(scores[tenth], each)
-    one = np.zeros(len(each), int)
-    coverage = counts_at(scores[tenth], one, 1, threshold, each)[:, 0]
-    coverage = coverage / coverage[-1]
+    threshold, coverage = fixed_thresholds(
+        Outcomes(scores[tenth], 1.0 - wrong[tenth], weight=each)
+    )
     w = weight[labels[~tenth]]
     one = np.zeros(len(w), int)
     sums = [
@@ -199,14 +199,15 @@ def by_hoeffding_bentkus(target, scores, wrong, labels) -> float | None:
 
 def plain(scores: np.ndarray, wrong: np.ndarray) -> float | None:
     found = ranked(scores, 1.0 - wrong)
-    claim = claims.errors(found, RISK, DELTA)
-    return last(found.threshold, families.alone(claim, len(found.threshold)))
+    certified = families.errors_alone(found, RISK, DELTA)
+    return last(found.threshold, certified)
 
 
 def by_method(method: str, target: PriorTarget, data: tuple):
     asked = target._replace(method=method)
     try:
-        test = asked.test(*data)
+        scores, wrong, labels = data
+        test = asked.test(Outcomes(scores, 1.0 - wrong, group=labels))
     except ValueError:
         return None
     return last(test.threshold, test.certified(RISK))

@@ -69,7 +69,7 @@ def writers():
         "report": Report("<p>" + "text " * 1000, {}),
         "facts": answer_statement(
             kc.choose_threshold([0.9, 0.1], [1, 0], coverage=0.5),
-            Outcomes(score=np.array([0.9, 0.1]), correct=np.array([1.0, 0.0])),
+            Outcomes(np.array([0.9, 0.1]), np.array([1.0, 0.0])),
             calibrator=None,
             coverage=0.5,
             group="text " * 1000,

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
-from keras_calib.backend.optional import imported
+from keras_calib.backend.late import imported
 from keras_calib.exporting.statement import artefact_files, canonical, stated
 from keras_calib.exporting.statement_facts import (
     METHODS,

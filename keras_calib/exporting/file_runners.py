@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.optional import imported
+from keras_calib.backend.late import imported
 
 __all__ = ["ENDINGS", "Runner", "cast", "format_of_file", "runners_of"]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.files import replacing
-from keras_calib.backend.optional import imported
+from keras_calib.backend.late import imported
 from keras_calib.exporting.file_runners import ENDINGS, runners_of
 from keras_calib.exporting.served_model import (
     ImageReader,

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.optional import imported
+from keras_calib.backend.late import imported
 from keras_calib.backend.predict import preparation
 from keras_calib.ensembles.base import input_structure
 from keras_calib.exporting.served_model import ImageReader, ServedModel

@@ -323,7 +323,7 @@ def _read_rows(
     _check_rows("correct", (correct == 0) | (correct == 1), "be 0 or 1")
     score = _score(found, name, given)
     _check_rows(name, ~np.isnan(score), "not be NaN")
-    rows = Outcomes(score=score, correct=correct.astype("float64"))
+    rows = Outcomes(score, correct.astype("float64"))
     if found["artefact"] is None and name == "confidence":
         rows = rows._replace(confidence=given)
     if groups is not None:
@@ -334,8 +334,8 @@ def _read_rows(
     cost, largest = _column("cost", cost, given), found["costs"]["largest"]
     rule = f"lie between 0 and the largest of the certificate, {largest:g}"
     _check_rows("cost", (cost >= 0) & (cost <= largest), rule)
-    weight = np.ones(len(cost))
-    return rows._replace(cost=cost.astype("float64"), weight=weight)
+    cost = cost.astype("float64")
+    return rows._replace(cost=cost, weight=np.ones(len(cost)))
 
 
 def _score(found: dict[str, Any], name: str, given: np.ndarray) -> np.ndarray:

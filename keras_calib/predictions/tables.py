@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import NpzFile, each_once, path_of, reading_npz
-from keras_calib.backend.optional import imported
+from keras_calib.backend.late import imported
 
 __all__ = ["Table", "plain"]
 

@@ -11,8 +11,9 @@ from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
     from keras_calib.selection.choice import Choice, ThresholdTable
-    from keras_calib.selection.classifier import SelectiveClassifier
+    from keras_calib.selection.classifier import SelectiveClassifier, Target
     from keras_calib.selection.costs import choose_threshold_by_cost
+    from keras_calib.selection.mixtures import choose_threshold_for_mixtures
     from keras_calib.selection.normalization import LogitNormalization
     from keras_calib.selection.planning import (
         LabelTable,
@@ -20,13 +21,9 @@ if TYPE_CHECKING:
         SizeTable,
         plan,
     )
+    from keras_calib.selection.prior import choose_threshold_for_prior
     from keras_calib.selection.risks import control_risks
     from keras_calib.selection.served_groups import combined_groups
-    from keras_calib.selection.shift import (
-        choose_threshold_for_mixtures,
-        choose_threshold_for_prior,
-    )
-    from keras_calib.selection.targets import Target
     from keras_calib.selection.thresholds import (
         choose_group_thresholds,
         choose_threshold,
@@ -55,14 +52,14 @@ __getattr__ = late_names(
     __name__,
     {
         "choice": "Choice ThresholdTable",
-        "classifier": "SelectiveClassifier",
+        "classifier": "SelectiveClassifier Target",
         "costs": "choose_threshold_by_cost",
+        "mixtures": "choose_threshold_for_mixtures",
         "normalization": "LogitNormalization",
         "planning": "LabelTable Plan SizeTable plan",
+        "prior": "choose_threshold_for_prior",
         "risks": "control_risks",
         "served_groups": "combined_groups",
-        "shift": "choose_threshold_for_mixtures choose_threshold_for_prior",
-        "targets": "Target",
         "thresholds": "choose_group_thresholds choose_threshold",
     },
 )

@@ -193,12 +193,24 @@ class _Draws(NamedTuple):
     wrong: np.ndarray
     before: np.ndarray
 
-    def threshold(self, rank: np.ndarray) -> np.ndarray:
-        """The first threshold that accepts so many, of each draw."""
+    def _piece(self, rank: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The piece of a rank, and the ranks before and at its end."""
         piece = (self.ends < rank[:, None]).sum(axis=1)
         piece = np.minimum(piece, self.ends.shape[1] - 1)
-        end = np.take_along_axis(self.ends, piece[:, None], axis=1)[:, 0]
+        rows = np.arange(len(rank))
+        before = self.ends[rows, np.maximum(piece - 1, 0)]
+        return piece, np.where(piece > 0, before, 0), self.ends[rows, piece]
+
+    def threshold(self, rank: np.ndarray) -> np.ndarray:
+        """The first threshold that accepts so many, of each draw."""
+        piece, _, end = self._piece(rank)
         return np.where(self.tied[piece], end, rank)
+
+    def last_threshold(self, rank: np.ndarray) -> np.ndarray:
+        """The last threshold that accepts at most so many, of each draw."""
+        piece, before, end = self._piece(rank + 1)
+        inside = np.where(self.tied[piece], before, rank)
+        return np.where(end <= rank, end, inside)
 
     def wrong_at(self, rank: np.ndarray) -> np.ndarray:
         """Wrong samples among the first `rank`, of each draw."""
@@ -214,11 +226,7 @@ class _Draws(NamedTuple):
     def coverage_of(self, rank: np.ndarray) -> np.ndarray:
         """True coverage of the threshold at `rank`, of each draw."""
         edges = np.append(0.0, self.coverage)
-        ends = np.pad(self.ends, ((0, 0), (1, 0)))
-        piece = np.minimum((self.ends < rank[:, None]).sum(axis=1), len(edges))
-        piece = np.minimum(piece, self.ends.shape[1] - 1)
-        rows = np.arange(len(rank))
-        low, high = ends[rows, piece], ends[rows, piece + 1]
+        piece, low, high = self._piece(rank)
         share = (rank - low) / np.maximum(high - low, 1)
         found = edges[piece] + share * (edges[piece + 1] - edges[piece])
         return np.where(rank > 0, found, 0.0)
@@ -342,7 +350,7 @@ def _fixed_sequence(
             # The first in each draw is written last.
             failed[whose[fails[::-1]]] = inside[fails[::-1]]
         stopped = failed < np.iinfo(int).max
-        last = _last_threshold(draws, np.full(num_draws, end - 1))
+        last = draws.last_threshold(np.full(num_draws, end - 1))
         place = np.where(stopped, failed, 0)
         if len(draws.before):
             last = np.where(stopped, draws.before[place], last)
@@ -351,16 +359,6 @@ def _fixed_sequence(
         fails = begins & (stopped | starved)
         lost = np.where(fails, k + 1, lost)
     return certified
-
-
-def _last_threshold(draws: _Draws, rank: np.ndarray) -> np.ndarray:
-    """The last threshold that accepts at most so many, of each draw."""
-    piece = (draws.ends <= rank[:, None]).sum(axis=1)
-    beyond = piece == draws.ends.shape[1]
-    inner = np.minimum(piece, draws.ends.shape[1] - 1)
-    rows = np.arange(len(rank))
-    before = np.where(piece > 0, draws.ends[rows, np.maximum(piece - 1, 0)], 0)
-    return np.where(beyond | draws.tied[inner], before, rank)
 
 
 def _of(needed: np.ndarray, wrong: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Choices: thresholds that were chosen on data, and what is promised."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Self
 
@@ -17,11 +17,11 @@ from keras_calib.selection.ladder import Ladder
 __all__ = [
     "Choice",
     "ThresholdTable",
+    "choose",
     "chosen_alone",
     "chosen_each",
-    "count_to_take",
     "out_of_reach",
-    "table_of",
+    "rounded_up",
     "within_reach",
 ]
 
@@ -148,7 +148,20 @@ class Choice:
                 "`group` must be a group of the fit with data", group=group
             )
         ladder, certified, largest_cost = self.tables[place]
-        return table_of(ladder, certified, self.delta, largest_cost)
+        bounds = np.full(len(ladder.threshold), np.nan)
+        level = 1.0 - (_USUAL_DELTA if self.delta is None else self.delta)
+        if ladder.counts and largest_cost is not None:
+            totals = ladder.loss / largest_cost
+            bounds = largest_cost * upper_bounds_of_means(
+                totals, ladder.accepted, level=level
+            )
+        elif ladder.counts:
+            bounds = binomial_upper_bound(
+                ladder.loss, ladder.accepted, level=level
+            )
+        return ThresholdTable(
+            ladder.threshold, ladder.coverage, ladder.risk, bounds, certified
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The facts as JSON has them; `from_dict` reads them."""
@@ -160,13 +173,8 @@ class Choice:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
         """The choice of stored facts, whose tuples are lists."""
-        given: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()
-        }
-        given["facts"] = {
-            k: tuple(v) if isinstance(v, list) else v
-            for k, v in stored.get("facts", {}).items()
-        }
+        given = _with_tuples(stored)
+        given["facts"] = _with_tuples(stored.get("facts", {}))
         if given.get("cost") is not None:
             given["cost"] = MeanCost(*given["cost"])
         return cls(**given)
@@ -257,6 +265,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _with_tuples(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()
+    }
+
+
 def _table_lines(columns: Mapping[str, Sequence]) -> list[str]:
     """Lines of a table: names, counts and then numbers."""
     listed = list(zip(*columns.values(), strict=True))
@@ -271,6 +285,43 @@ def _table_lines(columns: Mapping[str, Sequence]) -> list[str]:
     if len(listed) > _SHOWN:
         lines.append(f"  and {len(listed) - _SHOWN} more")
     return lines
+
+
+def choose(
+    ladder: Ladder,
+    certified_at: Callable[[float], np.ndarray],
+    limit: float,
+    delta: float,
+    *,
+    log_odds: bool = False,
+    refusal: Callable[[], dict[str, Any]] = dict,
+    **facts: Any,
+) -> Choice:
+    """The choice of the most lenient threshold that is certified at a risk.
+
+    Args:
+        ladder: The thresholds.
+        certified_at: Which of them are certified, for any risk.
+        limit: The risk.
+        delta: Probability that the guarantee may fail.
+        log_odds: Whether scores are log-odds of the confidence.
+        refusal: What the error says: arguments of `out_of_reach`, and `here`,
+            what data a coverage is of. It is called where none is certified.
+        **facts: Fields of the choice.
+
+    Raises:
+        ValueError: If none is certified. It names a risk within reach.
+    """
+    certified = certified_at(limit)
+    if certified.any():
+        place = int(np.flatnonzero(certified)[-1])
+        facts |= {"limit": limit, "delta": delta}
+        return chosen_alone(ladder, certified, place, log_odds, **facts)
+    told = {"advice": "take more data", "samples": ladder.size, **refusal()}
+    here = told.pop("here", "here")
+    instead = within_reach(certified_at, ladder, limit, where=here)
+    told["advice"] += f"; or {instead}"
+    raise out_of_reach([ladder], "risk", limit, delta, **told)
 
 
 def chosen_alone(
@@ -294,7 +345,7 @@ def chosen_alone(
 def chosen_each(
     names: Sequence,
     ladders: Sequence[Ladder | None],
-    certified: Iterable[np.ndarray],
+    certified: Sequence[np.ndarray | None],
     places: Sequence[int | None],
     **facts: Any,
 ) -> Choice:
@@ -303,21 +354,16 @@ def chosen_each(
     It is inf where no place is given, and for None, which has no samples.
     """
     rows: list[tuple] = []
-    tables: list[tuple] = []
     accepted = lost = total = 0.0
-    masks = iter(certified)
     for ladder, place in zip(ladders, places, strict=True):
-        mask = None if ladder is None else next(masks)
-        tables.append((ladder, mask, None))
-        if ladder is None or place is None:
-            rows.append(
-                (np.inf, 0.0, 0.0, 0 if ladder is None else ladder.size)
-            )
-        else:
-            accepted += float(ladder.accepted[place])
-            lost += float(ladder.loss[place])
-            rows.append((*ladder.at(place), ladder.size))
+        size = 0 if ladder is None else ladder.size
         total += 0.0 if ladder is None else ladder.total
+        if ladder is None or place is None:
+            rows.append((np.inf, 0.0, 0.0, size))
+            continue
+        accepted += float(ladder.accepted[place])
+        lost += float(ladder.loss[place])
+        rows.append((*ladder.at(place), size))
     threshold, coverage, risk, sizes = zip(*rows, strict=True)
     return Choice(
         threshold,
@@ -328,29 +374,11 @@ def chosen_each(
         group_samples=sizes,
         group_coverage=coverage,
         group_risk=risk,
-        tables=tuple(tables),
+        tables=tuple(
+            (ladder, mask, None)
+            for ladder, mask in zip(ladders, certified, strict=True)
+        ),
         **facts,
-    )
-
-
-def table_of(
-    ladder: Ladder,
-    certified: np.ndarray,
-    delta: float | None,
-    largest_cost: float | None = None,
-) -> ThresholdTable:
-    """The table of all thresholds, by errors or by costs up to the largest."""
-    bounds = np.full(len(ladder.threshold), np.nan)
-    level = 1.0 - (_USUAL_DELTA if delta is None else delta)
-    if ladder.counts and largest_cost is not None:
-        totals = ladder.loss / largest_cost
-        bounds = largest_cost * upper_bounds_of_means(
-            totals, ladder.accepted, level=level
-        )
-    elif ladder.counts:
-        bounds = binomial_upper_bound(ladder.loss, ladder.accepted, level=level)
-    return ThresholdTable(
-        ladder.threshold, ladder.coverage, ladder.risk, bounds, certified
     )
 
 
@@ -397,18 +425,18 @@ def out_of_reach(
 
 
 def within_reach(
-    certified: Callable[[float], np.ndarray],
-    coverage: np.ndarray,
+    certified_at: Callable[[float], np.ndarray],
+    ladder: Ladder,
     limit: float,
     argument: str = "risk",
     below: float = 1.0,
     where: str = "here",
-) -> str | None:
-    """What to ask for in place of a limit out of reach; None if nothing is.
+) -> str:
+    """What to ask for in place of a limit out of reach.
 
     Args:
-        certified: Which thresholds are, for another limit.
-        coverage: That of the thresholds `(num_thresholds,)`.
+        certified_at: Which thresholds are certified, for any limit.
+        ladder: The thresholds.
         limit: The limit that is out of reach.
         argument: Name of the argument that has it.
         below: What limits lie below.
@@ -418,18 +446,18 @@ def within_reach(
     low, high, place = 0, len(limits), -1
     while low < high:
         middle = (low + high) // 2
-        places = np.flatnonzero(certified(limits[middle]))
+        places = np.flatnonzero(certified_at(limits[middle]))
         if len(places):
             high, place = middle, int(places[-1])
         else:
             low = middle + 1
     if place < 0:
-        return None
+        return f"a larger `{argument}` or `delta`"
     what = "risk" if argument == "risk" else "limit"
     return (
         f"ask for `{argument}={limits[high]:g}`, with which coverage would be "
-        f"{coverage[place]:.3f} {where} (a {what} that these data chose is "
-        "guaranteed on other data only)"
+        f"{ladder.coverage[place]:.3f} {where} (a {what} that these data chose "
+        "is guaranteed on other data only)"
     )
 
 
@@ -445,7 +473,8 @@ def _two_digits(least: float, below: float) -> list[float]:
     ]
 
 
-def count_to_take(count: float) -> int:
-    """At most two digits, not below the number."""
-    unit = 10 ** max(0, math.floor(math.log10(count)) - 1)
-    return math.ceil(count / unit) * unit
+def rounded_up(value: float) -> float:
+    """At most two digits, not below the value."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    # A number of two digits stays.
+    return round(math.ceil(round(value / unit, 9)) * unit, 12)

@@ -19,16 +19,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bounded_means import (
     AcceptedBets,
     accepted_p_values,
     first_rank_by_betting,
 )
-from keras_calib.formulas.intervals import binomial_p_value
+from keras_calib.formulas.intervals import binomial_p_value, check_inside
 from keras_calib.selection.ladder import Ladder
 
 __all__ = [
     "Claim",
+    "check_risk_and_delta",
     "errors",
     "even_starts",
     "first_rank",
@@ -36,10 +38,13 @@ __all__ = [
     "num_testable",
     "places_by_betting",
     "starts",
+    "starts_at",
 ]
 
 # Betting takes time for each threshold that it tests.
 _MOST_TESTED = 256
+# By how much a start may miss what it needs: estimated coverages vary.
+_MARGIN = 1.2
 
 
 class Claim(NamedTuple):
@@ -218,3 +223,52 @@ def even_starts(
     spread = np.linspace(0, num_thresholds, num_starts, endpoint=False)
     first = np.unique(spread.astype(int))
     return first, level * np.full(len(first), 1.0 / len(first))
+
+
+def starts_at(
+    capacity: np.ndarray,
+    coverage: np.ndarray,
+    needed: Callable[[float], float],
+    level: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """As `starts`, among given thresholds: their places, and the shares.
+
+    The coverage doubles from one start to the next. There is none if the last
+    threshold could not pass even without errors.
+
+    Args:
+        capacity: What each threshold could show without errors
+            `(num_thresholds,)`, ascending; estimated, but for the last.
+        coverage: Estimated coverage, ascending.
+        needed: The capacity that a level takes.
+        level: What the starts share.
+    """
+    last = len(capacity) - 1
+    first = np.searchsorted(capacity, _MARGIN * needed(level / 2.0))
+    wanted, places = float("inf"), []
+    if first <= last:
+        wanted = coverage[first]
+    while wanted <= coverage[-1]:
+        places.append(int(np.searchsorted(coverage, wanted)))
+        wanted *= 2.0
+    places = sorted(set(places))
+    if len(places) > 1:
+        shares = np.full(len(places), level / 2.0 / (len(places) - 1))
+        shares[0] = level / 2.0
+        return np.array(places), shares
+    if capacity[-1] < needed(level):
+        return np.zeros(0, int), np.zeros(0)
+    first = np.searchsorted(capacity, _MARGIN * needed(level))
+    return np.array([min(first, last)]), np.array([level])
+
+
+def check_risk_and_delta(risk: Any, delta: Any) -> None:
+    """Raises ValueError unless both are inside (0, 1)."""
+    for name, value in (("risk", risk), ("delta", delta)):
+        if value is None:
+            raise value_error(
+                f"`{name}` must be given: a guarantee needs `risk` and "
+                "`delta`; without one, weights go to `sample_weight`",
+                **{name: value},
+            )
+        check_inside(name, value)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Self, Unpack, cast
+from typing import Any, Self, TypedDict, Unpack, cast
 
 import keras
 import numpy as np
@@ -14,37 +14,77 @@ from keras_calib.calibrators import (
     CalibratorChoice,
     PriorCorrection,
 )
-from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.checks import check_flag, class_axis
+from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.weights import masked_weight, read_masked
 from keras_calib.numerics.arrays import as_array, at_least_float32
 from keras_calib.predictions.collect import FitsOnModel
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.choice import Choice
+from keras_calib.selection.costs import CostTarget
 from keras_calib.selection.data_hash import with_hashes
 from keras_calib.selection.ladder import check_units, counted, read_outcomes
+from keras_calib.selection.mixtures import MixtureTarget
+from keras_calib.selection.prior import PriorTarget, read_classes
 from keras_calib.selection.rules import (
     CostRule,
     ScoreRule,
     has_confidence,
-    interval_of_label,
+    of_label,
 )
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.served_groups import read_groups
-from keras_calib.selection.shift import PriorTarget, read_classes
-from keras_calib.selection.targets import Target, target_of
-from keras_calib.selection.tuning import (
-    HeldOut,
-    check_nothing_to_tune,
-    tuned,
-)
+from keras_calib.selection.thresholds import ErrorTarget
+from keras_calib.selection.tuning import HeldOut, tuned
 
-__all__ = ["SelectiveClassifier"]
+__all__ = ["SelectiveClassifier", "Target"]
 
 # Largest difference of two priors that are one.
 _SAME = 1e-3
+
+
+class Target(TypedDict, total=False):
+    """What the thresholds of a selector are to keep.
+
+    With `delta`, P(a threshold is returned and its true risk exceeds `risk`) <=
+    `delta`, over draws of independent, equally weighted samples. They must not
+    have chosen network, calibrator or score: use new data, or set
+    `tune_fraction`.
+
+    Attributes:
+        risk: Largest allowed share of errors among the accepted; `fit`
+            maximises the coverage.
+        coverage: Least share to accept, instead of `risk`; `fit` takes the
+            strictest such threshold.
+        delta: Probability that the guarantee may fail, in (0, 1). None bounds
+            the risk on these samples only.
+        method: With `mean_cost` and `delta`, the test of Learn then Test:
+            `"betting"` or `"hoeffding_bentkus"`, or `"binomial"`, which is
+            exact, if all errors cost the same. With `reject_cost` alone,
+            `"chow"`, or `"empirical"` for the threshold of the least mean cost
+            on these samples. With `target_prior`, one of
+            `choose_threshold_for_prior`. None takes the exact or the first
+            one.
+        reject_cost: With costs, the cost of asking a human, >= 0. With
+            `mean_cost` no answer of a higher expected cost is accepted either.
+        mean_cost: With costs, the largest allowed mean cost of the accepted;
+            `fit` maximises the coverage.
+        one_threshold: With `groups`, `risk` and `delta`: one threshold for
+            all, as `choose_threshold_for_mixtures` says.
+        target_prior: Share of each class in use `(num_classes,)`, for a `risk`
+            and `delta` there, as `choose_threshold_for_prior` says.
+    """
+
+    risk: float | None
+    coverage: float | None
+    delta: float | None
+    method: str | None
+    reject_cost: float | None
+    mean_cost: float | None
+    one_threshold: bool
+    target_prior: Any
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -135,7 +175,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
         """Takes rules; of several, `fit` leaves the best alone."""
         self._rules = rules
         # Layers among them are saved with this one.
-        self._scores = tuple(part for rule in rules for part in rule.parts)
+        self._scores = tuple(rule.function for rule in rules)
 
     @property
     def _rule(self) -> ScoreRule | CostRule:
@@ -156,11 +196,11 @@ class SelectiveClassifier(Selector, FitsOnModel):
     @property
     def costs(self) -> Any:
         """The cost matrix in use, float64; None without costs."""
-        return getattr(self._rules[0], "costs", None)
+        return self._rules[0].costs
 
     def parts(self) -> list[Any]:
         """Calibrator and scores."""
-        return [*super().parts(), *self._scores]
+        return [self.calibrator, *self._scores]
 
     def fitted_summary(self) -> dict[str, Any]:
         """Score, threshold and calibrator by name."""
@@ -227,49 +267,33 @@ class SelectiveClassifier(Selector, FitsOnModel):
         labels = as_array(labels, "labels")
         logits, sample_weight = read_masked(logits, "logits", sample_weight)
         class_axis(logits, -1, "logits")
-        names = places = None
+        names, places = (), None
         if groups is not None:
             shape, weight = logits.shape[:-1], sample_weight
             if ignore_class is not None and labels.size == math.prod(shape):
                 shown = ~is_ignored(labels.reshape(shape), ignore_class)
                 weight = masked_weight(weight, shown, shape)
             names, places = read_groups(groups, shape, weight)
-        asked = target_of(target, rules[0], names, seed, "fit")
-        check_units(asked.delta, logits.shape[:-1])
-        if tune_fraction is None:
-            scores = [part for rule in rules for part in rule.parts]
-            check_nothing_to_tune([self.calibrator, *scores], asked.delta)
+        asked = _target_of(target, rules[0], names, seed, "fit")
+        delta = asked.delta
+        check_units(delta, logits.shape[:-1])
         if sample_weight is not None:
             sample_weight = as_array(sample_weight, "sample_weight")
         held_out = HeldOut(labels, logits, sample_weight, ignore_class, places)
-        with tuned(held_out, self.calibrator, rules, tune_fraction, seed) as (
-            found,
-            place,
-            num_classes,
-        ):
+        with tuned(
+            held_out, self.calibrator, rules, tune_fraction, seed, delta
+        ) as (found, place, num_classes):
             if isinstance(asked, PriorTarget):
                 _check_prior(asked.prior, num_classes, self.calibrator)
-            self._take(found._replace(names=names or ()), rules[place], asked)
+            found = counted(found._replace(names=names), delta)
+            self._take(found, rules[place], asked)
         return self
 
     def _take(self, outcomes: Outcomes, rule: Any, asked: Any) -> None:
         """Takes the best threshold; raises ValueError if none is in reach."""
-        if isinstance(rule, CostRule):
-            chosen = asked.choose(counted(outcomes))
-            chosen = with_hashes(chosen, rule.costs)
-        else:
-            outcomes = read_outcomes(
-                outcomes.score,
-                outcomes.correct,
-                outcomes.weight,
-                asked.delta,
-                outcomes.group,
-                outcomes.names,
-            )
-            chosen = asked.choose(outcomes, rule.name == "msp")
-            chosen = with_hashes(chosen)
+        chosen = asked.choose(outcomes, rule.name == "msp")
         self._use(rule)
-        self.keep(chosen)
+        self.keep(with_hashes(chosen, rule.costs))
 
     def fit_scores(
         self,
@@ -308,11 +332,11 @@ class SelectiveClassifier(Selector, FitsOnModel):
             )
         # Served scores are float32.
         scores = as_array(scores, "scores", "float32")
-        names = places = None
+        names, places = (), None
         if groups is not None:
             names, places = read_groups(groups, scores.shape, sample_weight)
         rule = self._rules[0]
-        asked = target_of(target, rule, names, seed, "fit_scores")
+        asked = _target_of(target, rule, names, seed, "fit_scores")
         if len(self._rules) > 1:
             raise RuntimeError(
                 invalid(
@@ -323,12 +347,8 @@ class SelectiveClassifier(Selector, FitsOnModel):
             )
         if isinstance(asked, PriorTarget):
             places = read_classes(labels, scores.shape, len(asked.prior))
-        outcomes = Outcomes(
-            scores,
-            as_array(correct, "correct", "float64"),
-            weight=sample_weight,
-            group=places,
-            names=names or (),
+        outcomes = read_outcomes(
+            scores, correct, sample_weight, asked.delta, places, names
         )
         self._take(outcomes, rule, asked)
         return self
@@ -378,7 +398,10 @@ class SelectiveClassifier(Selector, FitsOnModel):
             answers["accept"] = ops.logical_and(answers["accept"], sound)
         interval = getattr(self.calibrator, "interval", None)
         if interval is not None:
-            answers |= interval_of_label(answers["label"], interval(given))
+            low, high = interval(given)
+            label = answers["label"]
+            answers["probability_low"] = of_label(low, label)
+            answers["probability_high"] = of_label(high, label)
         return answers
 
     def get_config(self):
@@ -402,6 +425,77 @@ def _rule_of(costs: Any, score: Any) -> CostRule:
             score=score,
         )
     return CostRule(costs)
+
+
+def _target_of(
+    asked: Target, rule: Any, names: tuple, seed: int, caller: str
+) -> ErrorTarget | CostTarget | PriorTarget | MixtureTarget:
+    """What `caller` was asked for, checked, by the rule of the answers.
+
+    `names` are those of the groups, and `seed` is that of rows that are drawn.
+    """
+    for name in asked.keys() - Target.__annotations__:
+        raise type_error(
+            f"`{name}` must be an argument of `{caller}`",
+            arguments=sorted(Target.__annotations__),
+        )
+    one_threshold = asked.get("one_threshold", False)
+    check_flag("one_threshold", one_threshold)
+    if one_threshold and not names:
+        raise value_error(
+            "`one_threshold` needs `groups`: it is one threshold that holds "
+            "for every mixture of them",
+            groups=None,
+        )
+    if names and rule.costs is not None:
+        raise value_error(
+            "`groups` must be left out with `costs`: thresholds by group are "
+            "for risk and coverage"
+        )
+    # Targets check what is missing.
+    risk: Any = asked.get("risk")
+    delta: Any = asked.get("delta")
+    coverage, method = asked.get("coverage"), asked.get("method")
+    prior = asked.get("target_prior")
+    if prior is not None or one_threshold:
+        told = None
+        if prior is not None and names:
+            told = "`target_prior` and `groups` exclude each other"
+        elif rule.costs is not None:
+            told = "`target_prior` must be left out with `costs`"
+        elif coverage is not None:
+            told = "`coverage` must be None: only a `risk` is guaranteed here"
+        if told is not None:
+            raise value_error(told, coverage=coverage)
+        if prior is not None:
+            return PriorTarget(prior, risk, delta, method, seed).check()
+        _check_no_method(method, " with `one_threshold`: the test is binomial")
+        return MixtureTarget(risk, delta, seed).check()
+    prices = asked.get("mean_cost"), asked.get("reject_cost")
+    if rule.costs is not None:
+        if risk is not None:
+            raise value_error(
+                "`risk` must be None with `costs`, as it counts errors: give "
+                "`reject_cost`, or a limit `mean_cost` for the accepted",
+                risk=risk,
+            )
+        return CostTarget.of(rule.costs, *prices, coverage, delta, method)
+    if prices != (None, None):
+        raise value_error(
+            "`costs` must be given with `reject_cost` or `mean_cost`: row j "
+            "for the true class j, column k for the answer k; "
+            "`1 - np.eye(num_classes)` counts errors",
+            mean_cost=prices[0],
+            reject_cost=prices[1],
+        )
+    if method != "ltt":
+        _check_no_method(method, ' or "ltt": risks have exact binomial tests')
+    return ErrorTarget(risk, coverage, delta).check()
+
+
+def _check_no_method(method: str | None, reason: str) -> None:
+    if method is not None:
+        raise value_error(f"`method` must be None{reason}", method=method)
 
 
 def _check_prior(prior: Any, num_classes: int, calibrator: Any) -> None:

@@ -15,13 +15,12 @@ from keras_calib.inputs.checks import (
     check_share,
 )
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.numerics.arrays import as_array, safe_divide
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, out_of_reach, within_reach
-from keras_calib.selection.claims import errors, means
-from keras_calib.selection.families import alone
+from keras_calib.selection.claims import means
+from keras_calib.selection.families import alone, errors_alone
 from keras_calib.selection.ladder import (
     Ladder,
-    check_equal_weights,
     of_scores,
     read_outcomes,
 )
@@ -122,18 +121,25 @@ class CostTarget(NamedTuple):
             return None
         return self.method if self.method in known else known[0]
 
-    def choose(self, outcomes: Outcomes) -> Choice:
+    def choose(self, outcomes: Outcomes, log_odds: bool = False) -> Choice:
         """The best threshold, of losses that are costs.
 
-        Raises ValueError if no threshold reaches the target.
+        Scores are minus expected costs, never log-odds. Raises ValueError if
+        no threshold reaches the target.
         """
         score, cost, weight = outcomes.score, outcomes.loss, outcomes.weight
-        check_equal_weights(weight, self.delta)
-        ladder = of_scores(outcomes)
-        # Sorted among ties, so that the order of the data does not matter.
-        finite = np.isfinite(score)
-        ranked = cost[finite][np.lexsort((cost[finite], -score[finite]))]
-        threshold, certified = self._threshold(ladder, ranked)
+        ladder, finite = of_scores(outcomes), np.isfinite(score)
+        certified = np.zeros(len(ladder.threshold), bool)
+        if self.mean_cost is None:
+            threshold = self._free_threshold(ladder)
+        else:
+            # Sorted among ties, so that the order of the data does not matter.
+            order = np.lexsort((cost[finite], -score[finite]))
+            ranked = cost[finite][order]
+            within = self._within(ladder, ranked, self.mean_cost)
+            if self.delta is not None:
+                certified = within
+            threshold = self._limited_threshold(ladder, ranked, within)
         # A layer compares in float32.
         accepted = finite & (score >= score.dtype.type(threshold))
         kept, wrong = weight * accepted, 1 - outcomes.correct
@@ -157,69 +163,41 @@ class CostTarget(NamedTuple):
             cost_rows=(score, cost, outcomes.correct),
         )
 
-    def _threshold(
-        self, ladder: Ladder, ranked: np.ndarray
-    ) -> tuple[float, np.ndarray]:
-        """The threshold, and which are certified."""
-        none = np.zeros(len(ladder.threshold), bool)
-        if self.mean_cost is not None:
-            reached = certified = self._within(ladder, ranked, self.mean_cost)
-            if self.reject_cost is not None:
-                # No answer that costs more than a rejection.
-                reached = reached & self._affordable(ladder)
-            if not reached.any():
-                raise self._not_reached(ladder, ranked)
-            place = np.flatnonzero(reached)[-1]
-            if self.delta is None:
-                certified = none
-            threshold = float(ladder.threshold[place])
-            if self.reject_cost is not None:
-                threshold = max(threshold, -float(self.reject_cost))
-            return threshold, certified
+    def _free_threshold(self, ladder: Ladder) -> float:
+        """The threshold of a coverage, or of the least cost at a price."""
         if self.coverage is not None:
             reached = ladder.covering(self.coverage)
-            return float(ladder.threshold[np.flatnonzero(reached)[0]]), none
+            return float(ladder.threshold[np.flatnonzero(reached)[0]])
         price = float(self.reject_cost or 0.0)
         if self._method() == "chow":
-            return 0.0 - price, none
+            return 0.0 - price
         paid = ladder.loss + price * (ladder.accepted[-1] - ladder.accepted)
         # Of equally cheap thresholds the most lenient.
         place = len(paid) - 1 - int(np.argmin(paid[::-1]))
         if price * ladder.accepted[-1] < paid[place]:
-            return math.inf, none
-        return float(ladder.threshold[place]), none
+            return math.inf
+        return float(ladder.threshold[place])
 
-    def _affordable(self, ladder: Ladder) -> np.ndarray:
-        """Whether no answer that a threshold accepts costs over the price."""
-        score = np.asarray(ladder.score)
-        return score >= -score.dtype.type(self.reject_cost)
+    def _limited_threshold(
+        self, ladder: Ladder, ranked: np.ndarray, within: np.ndarray
+    ) -> float:
+        """The most lenient threshold within the limit of the mean cost.
 
-    def _within(
-        self, ladder: Ladder, ranked: np.ndarray, limit: float
-    ) -> np.ndarray:
-        """Which thresholds have a mean cost of at most `limit`."""
-        if self.delta is None:
-            return within_risk(ladder.loss, ladder.accepted, limit)
-        unit, method = self.largest, self._method() or COST_TESTS[0]
-        if method == "binomial":
-            ladder = ladder._replace(loss=np.round(ladder.loss / unit))
-            claim = errors(ladder, limit / unit, self.delta)
-        else:
-            claim = means(
-                ladder, ranked / unit, limit / unit, self.delta, method
-            )
-        return alone(claim, len(ladder.threshold))
-
-    def _not_reached(self, ladder: Ladder, ranked: np.ndarray) -> ValueError:
-        """The error for a limit out of reach, which names one within reach."""
-        limit = float(self.mean_cost or 0.0)
+        Raises ValueError if there is none, which names a limit within reach.
+        """
+        limit, price = float(self.mean_cost or 0.0), self.reject_cost
+        allowed = np.ones(len(within), bool)
         facts: dict[str, Any] = {}
-        allowed = np.ones(len(ladder.threshold), bool)
-        if self.reject_cost is not None:
-            allowed = self._affordable(ladder)
-            facts["reject_cost"] = self.reject_cost
+        if price is not None:
+            # No answer that costs more than a rejection.
+            score = np.asarray(ladder.score)
+            allowed = score >= -score.dtype.type(price)
+            facts = {"reject_cost": price}
+        if (reached := np.flatnonzero(within & allowed)).size:
+            threshold = float(ladder.threshold[reached[-1]])
+            return threshold if price is None else max(threshold, -float(price))
         if not allowed.any():
-            return value_error(
+            raise value_error(
                 "`reject_cost` must not be below the expected cost of every "
                 "answer",
                 mean_cost=limit,
@@ -229,27 +207,38 @@ class CostTarget(NamedTuple):
         if self.delta is None:
             loss = np.where(allowed, ladder.loss, np.inf)
             some = ladder._replace(loss=loss)
-            return out_of_reach([some], "mean_cost", limit, None, **facts)
-        advice = within_reach(
+            raise out_of_reach([some], "mean_cost", limit, None, **facts)
+        instead = within_reach(
             lambda x: self._within(ladder, ranked, x) & allowed,
-            ladder.coverage,
+            ladder,
             limit,
             "mean_cost",
             self.largest,
         )
-        return out_of_reach(
+        raise out_of_reach(
             [ladder],
             "mean_cost",
             limit,
             self.delta,
-            advice=(
-                "take more data; or "
-                f"{advice or 'a larger `mean_cost` or `delta`'}"
-            ),
+            advice=f"take more data; or {instead}",
             method=self._method(),
             samples=ladder.size,
             **facts,
         )
+
+    def _within(
+        self, ladder: Ladder, ranked: np.ndarray, limit: float
+    ) -> np.ndarray:
+        """Which thresholds have a mean cost of at most `limit`."""
+        if self.delta is None:
+            return within_risk(ladder.loss, ladder.accepted, limit)
+        unit, method = self.largest, self._method() or COST_TESTS[0]
+        limit = limit / unit
+        if method == "binomial":
+            ladder = ladder._replace(loss=np.round(ladder.loss / unit))
+            return errors_alone(ladder, limit, self.delta)
+        claim = means(ladder, ranked / unit, limit, self.delta, method)
+        return alone(claim, len(ladder.threshold))
 
 
 def choose_threshold_by_cost(
@@ -303,10 +292,6 @@ def choose_threshold_by_cost(
         Transactions on Information Theory 1970,
         https://doi.org/10.1109/TIT.1970.1054406
     """
-    # Here, as these need Keras, which verification does without.
-    from keras_calib.inputs.checks import located
-    from keras_calib.inputs.weights import weight_of_rows
-
     check_above("largest_cost", largest_cost, 0.0)
     if method is None and delta is None and mean_cost is None:
         method = "empirical" if coverage is None else None
@@ -319,19 +304,8 @@ def choose_threshold_by_cost(
         delta,
         method,
     ).check()
-    # The scores and weights are checked as those of errors are.
-    given = as_array(cost, "cost", "float64")
-    kept = read_outcomes(scores, np.ones(given.shape), sample_weight, delta)
-    counts = np.ones(given.shape, bool)
-    if sample_weight is not None:
-        counts = weight_of_rows(sample_weight, given.shape) > 0
-        counts = counts.reshape(given.shape)
-    bad = ~((given >= 0.0) & (given <= largest_cost)) & counts
-    if bad.any():
-        raise value_error(
-            "`cost` must lie between 0 and `largest_cost`",
-            **located(bad.reshape(-1)),
-            largest_cost=largest_cost,
+    return target.choose(
+        read_outcomes(
+            scores, cost, sample_weight, delta, largest_cost=largest_cost
         )
-    cost = given[counts]
-    return target.choose(kept._replace(cost=cost, correct=cost == 0.0))
+    )

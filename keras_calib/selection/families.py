@@ -32,10 +32,12 @@ __all__ = [
     "completion_levels",
     "dependent",
     "each",
+    "errors_alone",
     "every_mixture",
     "holm",
     "level_shares",
     "num_adaptive",
+    "separate",
     "shared_level",
     "walk",
 ]
@@ -97,6 +99,11 @@ def alone(claim: Claim, num_thresholds: int) -> np.ndarray:
     certified = np.zeros(num_thresholds, bool)
     certified[claim.places] = found
     return certified
+
+
+def errors_alone(ladder: Ladder, risk: float, delta: float) -> np.ndarray:
+    """Which thresholds of a ladder have a share of errors of at most `risk`."""
+    return alone(errors(ladder, risk, delta), len(ladder.threshold))
 
 
 def _walk_of_bets(claim: Claim) -> np.ndarray:
@@ -194,9 +201,15 @@ def dependent(
     """
     found, level = _none_yet(ladders, risk, delta)
     for i in np.flatnonzero(found.tested).tolist():
-        claim = errors(ladders[i], risk, level)
-        found.masks[i] = alone(claim, len(ladders[i].threshold))
+        found.masks[i] = errors_alone(ladders[i], risk, level)
     return found
+
+
+def separate(ladders: Sequence[Ladder], risk: float, delta: float) -> Certified:
+    """The risk of each group at all of `delta`, with no promise for all."""
+    masks = [errors_alone(one, risk, delta) for one in ladders]
+    every = np.ones(len(ladders), bool)
+    return Certified(masks, every, first_rank(risk, delta))
 
 
 def every_mixture(

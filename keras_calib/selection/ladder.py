@@ -1,5 +1,7 @@
 """Ladders: thresholds of a score, strictest first, and what each accepts.
 
+Samples that are not draws of one population must not choose the thresholds
+that they test: a random tenth fixes them.
 Derivation: docs/derivations.md, 'Families of claims'.
 """
 
@@ -8,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_not_empty, located
+from keras_calib.inputs.checks import check_not_empty, generator, located
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 
@@ -19,10 +21,16 @@ __all__ = [
     "check_units",
     "counted",
     "counts_at",
+    "fixed_thresholds",
     "of_grid",
     "of_scores",
     "read_outcomes",
+    "tenth_of",
+    "tenth_sizes",
 ]
+
+# Share of the samples that fixes thresholds, and most thresholds.
+_SHARE, _MOST = 0.1, 256
 
 
 class Ladder(NamedTuple):
@@ -112,13 +120,16 @@ def read_outcomes(
     delta: float | None = None,
     group: Any = None,
     names: tuple = (),
+    largest_cost: float | None = None,
 ) -> Outcomes:
     """Scores and correctness of one shape as rows that count, checked.
 
-    `group` are places in `names`, of the shape of the scores.
+    `group` are places in `names`, of the shape of the scores. With
+    `largest_cost`, costs up to it take the place of correctness.
     """
+    name = "correct" if largest_cost is None else "cost"
     scores = as_array(scores, "scores")
-    correct = as_array(correct, "correct", "float64")
+    correct = as_array(correct, name, "float64")
     check_units(delta, scores.shape)
     check_not_empty("scores", scores)
     if scores.dtype not in (np.float32, np.float64):
@@ -140,35 +151,42 @@ def read_outcomes(
             raise value_error(
                 "`sample_weight` must not be 0 everywhere", sum=0.0
             )
-        check_equal_weights(weight, delta)
-    counted = weight > 0
-    bad = np.isnan(scores) & counted
+    cost = None
+    if largest_cost is None:
+        good = (correct == 0.0) | (correct == 1.0)
+        rule, told = "be 0 or 1", {}
+    else:
+        cost, correct = correct, correct == 0.0
+        good = (cost >= 0.0) & (cost <= largest_cost)
+        rule = "lie between 0 and `largest_cost`"
+        told = {"largest_cost": largest_cost}
+    bad = ~good & (weight > 0)
+    if bad.any():
+        raise value_error(f"`{name}` must {rule}", **located(bad), **told)
+    if group is not None:
+        group = np.reshape(group, scores.shape)
+    outcomes = Outcomes(scores, correct, cost, weight, group=group, names=names)
+    return counted(outcomes, delta)
+
+
+def counted(outcomes: Outcomes, delta: float | None = None) -> Outcomes:
+    """The rows `(n,)` that count, with a weight each, checked.
+
+    Raises ValueError for scores that are NaN or all infinite, and with `delta`
+    for weights that differ.
+    """
+    scores, weight = outcomes.score, outcomes.weight
+    if weight is None:
+        weight = np.ones(scores.shape)
+    check_equal_weights(weight, delta)
+    counts = weight > 0
+    bad = np.isnan(scores) & counts
     if bad.any():
         raise value_error("`scores` must not be NaN", **located(bad))
-    bad = (correct != 0.0) & (correct != 1.0) & counted
-    if bad.any():
-        raise value_error("`correct` must be 0 or 1", **located(bad))
-    if not (np.isfinite(scores) & counted).any():
+    if not (np.isfinite(scores) & counts).any():
         rule = "`scores` must not all be infinite: these are not accepted"
-        raise value_error(rule, scores=scores[counted][:4].tolist())
-    rows = Outcomes(
-        scores[counted],
-        correct[counted],
-        weight=weight[counted],
-        group=None if group is None else np.reshape(group, counted.shape),
-        names=names,
-    )
-    if group is not None:
-        rows = rows._replace(group=rows.group[counted])
-    return rows
-
-
-def counted(outcomes: Outcomes) -> Outcomes:
-    """The rows that count, with a weight each."""
-    weight = outcomes.weight
-    if weight is None:
-        return outcomes._replace(weight=np.ones(len(outcomes.score)))
-    return outcomes.part(weight > 0)
+        raise value_error(rule, scores=scores[counts][:4].tolist())
+    return outcomes._replace(weight=weight).part(counts)
 
 
 def of_scores(outcomes: Outcomes) -> Ladder:
@@ -225,13 +243,15 @@ def _midpoints(scores: np.ndarray) -> np.ndarray:
 
 def of_grid(outcomes: Outcomes, threshold: np.ndarray) -> Ladder:
     """Given thresholds, descending, with what each accepts."""
-    scores, loss = outcomes.score, outcomes.loss
-    given = outcomes.weight is not None
-    weight = outcomes.weight if given else np.ones(len(scores))
+    scores, weight = outcomes.score, outcomes.weight
+    given = weight is not None
+    weight = weight if given else np.ones(len(scores))
     one = np.zeros(len(scores), int)
-    accepted = counts_at(scores, one, 1, threshold, weight)[:, 0]
-    lost = counts_at(scores, one, 1, threshold, weight * loss)[:, 0]
-    never = (float(weight @ ~np.isfinite(scores)), 0.0)
+    accepted, lost = (
+        counts_at(scores, one, 1, threshold, x)[:, 0]
+        for x in (weight, weight * outcomes.loss)
+    )
+    never = float(weight[~np.isfinite(scores)].sum()), 0.0
     lost = np.minimum(lost, accepted)
     return Ladder(
         threshold, accepted, lost, len(scores), not given, None, never
@@ -256,4 +276,37 @@ def counts_at(
     place = np.where(np.isfinite(scores), place, len(threshold))
     cells = (len(threshold) + 1) * num_kinds
     counts = np.bincount(place * num_kinds + kind, weight, cells)
-    return np.cumsum(counts.reshape(-1, num_kinds)[:-1], axis=0)
+    counts = counts.reshape(len(threshold) + 1, num_kinds)
+    return np.cumsum(counts[:-1], axis=0)
+
+
+def fixed_thresholds(outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
+    """Thresholds between scores, at most 256, and the coverage of each.
+
+    They are even in coverage, strictest first; the last accepts all.
+    """
+    found = of_scores(outcomes)
+    wanted = np.arange(1, _MOST + 1) / _MOST - 1e-9
+    places = np.searchsorted(found.coverage, wanted)
+    places = np.unique(np.minimum(places, len(found.threshold) - 1))
+    accepted = found.accepted[places]
+    return found.threshold[places], safe_divide(accepted, accepted[-1])
+
+
+def tenth_of(kind: np.ndarray, seed: int) -> np.ndarray:
+    """Mask of a random tenth of each kind (class or group) `(n,)`, >= 1 row."""
+    count = len(kind)
+    order = generator(seed).permutation(count)
+    order = order[np.argsort(kind[order], kind="stable")]
+    sizes = np.bincount(kind)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    mask = np.zeros(count, bool)
+    mask[order] = np.arange(count) - first < tenth_sizes(sizes)[kind[order]]
+    if not mask.any():
+        mask[order[0]] = True
+    return mask
+
+
+def tenth_sizes(sizes: Any) -> np.ndarray:
+    """How many of so many samples fix the thresholds."""
+    return np.rint(_SHARE * np.asarray(sizes)).astype(int)

@@ -12,14 +12,10 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import (
     binomial_p_value,
     binomial_upper_bound,
+    check_inside,
 )
 from keras_calib.functional.ranking import top_scored
-from keras_calib.inputs.checks import (
-    check_above,
-    check_integer,
-    check_number,
-    generator,
-)
+from keras_calib.inputs.checks import check_integer, check_share, generator
 from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.certification import (
     Population,
@@ -27,6 +23,7 @@ from keras_calib.selection.certification import (
     of_calibrated,
     of_pilot,
 )
+from keras_calib.selection.choice import rounded_up
 from keras_calib.selection.claims import first_rank
 from keras_calib.selection.ladder import of_scores, read_outcomes
 
@@ -219,7 +216,7 @@ def plan(
         Annals of Statistics 9, 1981, https://doi.org/10.1214/aos/1176345338
     """
     for name, value in (("risk", risk), ("delta", delta), ("power", power)):
-        _check_inside(name, value)
+        check_inside(name, value)
     check_integer("max_samples", max_samples, 1)
     rng = generator(seed)
     if (pilot is None) == (accuracy is None):
@@ -229,10 +226,8 @@ def plan(
             accuracy=accuracy,
         )
     if accuracy is not None:
-        _check_inside("accuracy", accuracy)
-        check_above("coverage", coverage, 0.0)
-        if coverage > 1.0:
-            raise value_error("`coverage` must be <= 1", coverage=coverage)
+        check_inside("accuracy", accuracy)
+        check_share("coverage", coverage, positive=True)
         assumed = others = of_calibrated(accuracy, coverage)
     else:
         scores, correct = _records(pilot, from_logits)
@@ -243,13 +238,11 @@ def plan(
         assumed, others = of_pilot(found, _NUM_POPULATIONS, rng)
     a = np.array(sorted({float(x) for x in coverages}))
     for value in a:
-        check_number("coverages", value)
-        if not 0.0 < value <= 1.0:
-            raise value_error("`coverages` must be in (0, 1]", coverage=value)
+        check_share("coverages", value, positive=True)
     for size in sizes:
         check_integer("sizes", size, 1)
-    aim = _Aim(float(risk), delta, power, max_samples)
-    return aim.planned(assumed, others, a, [*sizes], rng)
+    aim = _Aim(assumed, float(risk), delta, power, max_samples)
+    return aim.planned(others, a, sizes, rng)
 
 
 def _records(pilot: Any, from_logits: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -272,17 +265,14 @@ def _records(pilot: Any, from_logits: bool) -> tuple[np.ndarray, np.ndarray]:
     return first, second.astype("float64")
 
 
-def _check_inside(name: str, value: Any) -> None:
-    check_number(name, value)
-    if not 0.0 < value < 1.0:
-        raise value_error(
-            f"`{name}` must be a number between 0 and 1", **{name: value}
-        )
-
-
 class _Aim(NamedTuple):
-    """A risk to certify, and with what probability."""
+    """A risk to certify of a population, and with what probability.
 
+    A threshold counts if the pilot has as many samples above it as a
+    certificate takes at least. Fewer say nothing: by luck some are right.
+    """
+
+    of: Population
     risk: float
     delta: float
     power: float
@@ -293,14 +283,20 @@ class _Aim(NamedTuple):
         """Labels that certify the risk if all are correct."""
         return first_rank(self.risk, self.delta)
 
+    @property
+    def best_coverage(self) -> float:
+        """The largest coverage whose error rate is within the risk, or 0."""
+        within = self._counting(self.fewest) & (self.of.risk <= self.risk)
+        return float(self.of.coverage[within].max(initial=0.0))
+
     def planned(
         self,
-        of: Population,
         others: Population,
         coverages: np.ndarray,
-        more: list[int],
+        more: Sequence[int],
         rng: np.random.Generator,
     ) -> Plan:
+        """The plan. `others` are what else the pilot may have been."""
         if self.fewest > self.max_samples:
             raise value_error(
                 "`max_samples` must be at least the labels that this `risk` "
@@ -308,19 +304,18 @@ class _Aim(NamedTuple):
                 max_samples=self.max_samples,
                 risk=self.risk,
             )
-        reach = _Reach(of, self)
-        if not (best := reach.best_coverage):
-            raise reach.never()
+        if not (best := self.best_coverage):
+            raise self._never()
         sizes = np.array(sorted({*self._sizes(_SIZES), *more}))
         # The least coverage of all stands for any threshold.
         asked = np.r_[1e-12, coverages]
-        own = self._scan(of, sizes, _MOST_DRAWS, rng)
+        own = self._scan(self.of, sizes, _MOST_DRAWS, rng)
         power = np.array([(x > 0).mean() for x in own])
         samples = self._crossing(sizes, own, asked)
         if math.isinf(samples[0]):
-            raise reach.too_many(float(power[-1]))
+            raise self._too_many(float(power[-1]))
         low, high, assurance = samples, samples, power
-        if of.num_samples:
+        if self.of.num_samples:
             coarse = np.array(sorted(self._sizes(_COARSE)))
             other = self._scan(others, coarse, _MOST_OTHERS, rng)
             # Draws go round the populations.
@@ -350,7 +345,7 @@ class _Aim(NamedTuple):
             delta=self.delta,
             fewest=self.fewest,
             best_coverage=best,
-            pilot_size=of.num_samples,
+            pilot_size=self.of.num_samples,
             by_coverage=LabelTable(coverages, samples[1:], low[1:], high[1:]),
             by_samples=SizeTable(
                 sizes,
@@ -409,67 +404,49 @@ class _Aim(NamedTuple):
                 share = self.power - power[k - 1]
                 share /= power[k] - power[k - 1]
                 count = sizes[k - 1] * (sizes[k] / sizes[k - 1]) ** share
-            samples[i] = max(_rounded_up(count), self.fewest)
-        return np.minimum(
-            samples, np.where(np.isinf(samples), np.inf, self.max_samples)
-        )
+            count = max(rounded_up(count), self.fewest)
+            samples[i] = min(count, self.max_samples)
+        return samples
 
-
-class _Reach:
-    """What a population allows to certify.
-
-    A threshold counts if the pilot has as many samples above it as a
-    certificate takes at least. Fewer say nothing: by luck some are right.
-    """
-
-    def __init__(self, of: Population, aim: _Aim):
-        self.of, self.aim = of, aim
-        self._known = self._counting(aim.fewest)
-        within = np.flatnonzero(self._known & (of.risk <= aim.risk))
-        # The largest coverage whose error rate is within the risk, or 0.
-        self.best_coverage = (
-            float(of.coverage[within[-1]]) if len(within) else 0.0
-        )
-
-    def never(self) -> ValueError:
+    def _never(self) -> ValueError:
         """The error of a risk that no threshold has."""
         of, advice = self.of, self._advice()
-        enough = _ENOUGH * self.aim.fewest
+        enough = _ENOUGH * self.fewest
         known = self._counting(enough)
         if of.num_samples:
             accepted = of.num_samples * of.coverage[known]
             # Less the error that is added after the last.
             wrong = np.maximum(accepted * of.risk[known] - 1.0, 0.0)
-            chance = binomial_p_value(np.floor(wrong), accepted, self.aim.risk)
+            chance = binomial_p_value(np.floor(wrong), accepted, self.risk)
             if (chance < 1.0 - _IMPROBABLE).any():
                 more = max(enough, 2 * of.num_samples)
                 return value_error(
                     "`pilot` is too small to tell whether this `risk` is "
                     f"within reach: take one of {more} samples or more, or "
                     f"ask for a larger `risk`, such as {advice:g}",
-                    risk=self.aim.risk,
+                    risk=self.risk,
                     samples=of.num_samples,
                 )
         best = np.flatnonzero(known)[np.argmin(of.risk[known])]
         return value_error(
             "`risk` is below that of every threshold, so that no number of "
             f"labels certifies it: ask for `risk={advice:g}` or more",
-            risk=self.aim.risk,
+            risk=self.risk,
             **{
                 "lowest risk": float(of.risk[best]),
                 "at coverage": float(of.coverage[best]),
             },
         )
 
-    def too_many(self, probability: float) -> ValueError:
+    def _too_many(self, probability: float) -> ValueError:
         """The error of a risk that takes more than `max_samples` labels."""
         return value_error(
             "`max_samples` labels do not certify any threshold with "
             "probability `power`: raise it, or ask for "
             f"`risk={self._advice():g}` or more",
-            risk=self.aim.risk,
-            power=self.aim.power,
-            max_samples=self.aim.max_samples,
+            risk=self.risk,
+            power=self.power,
+            max_samples=self.max_samples,
             probability=probability,
         )
 
@@ -486,31 +463,25 @@ class _Reach:
         If the pilot's errors are as improbable as the upper end of their
         interval, the risk is still within reach. Simulation has the last word.
         """
-        of, rates, max_samples = self.of, self.of.risk, self.aim.max_samples
+        of, rates, max_samples = self.of, self.of.risk, self.max_samples
+        known = self._counting(self.fewest)
         if of.num_samples:
             accepted = np.maximum(np.rint(of.num_samples * of.coverage), 1.0)
             wrong = np.clip(accepted * rates - 1.0, 0.0, accepted)
             rates = binomial_upper_bound(wrong, accepted)
-            rates = np.maximum(rates, of.risk)[self._known]
-        spread = math.sqrt(2.0 * math.log(2.0 / self.aim.delta))
-        spread += max(float(norm.ppf(self.aim.power)), 0.0)
-        error = np.sqrt(rates / (max_samples * of.coverage[self._known]))
-        limit = float((rates + spread * error).min())
-        fewest = -math.log(self.aim.delta / 2.0) / max_samples
-        limit = min(max(limit, fewest, 1.01 * self.aim.risk), _MOST_RISK)
+            rates = np.maximum(rates, of.risk)
+        spread = math.sqrt(2.0 * math.log(2.0 / self.delta))
+        spread += max(float(norm.ppf(self.power)), 0.0)
+        error = np.sqrt(rates / (max_samples * of.coverage))
+        limit = float((rates + spread * error)[known].min())
+        fewest = -math.log(self.delta / 2.0) / max_samples
+        limit = min(max(limit, fewest, 1.01 * self.risk), _MOST_RISK)
         rng = np.random.default_rng(0)
         for _ in range(_MOST_STEPS):
-            limit = min(_rounded_up(limit), _MOST_RISK)
-            options = limit, self.aim.delta, _NUM_DRAWS, rng
+            limit = min(rounded_up(limit), _MOST_RISK)
+            options = limit, self.delta, _NUM_DRAWS, rng
             found = certified_coverage(of, max_samples, *options)
-            if limit == _MOST_RISK or (found > 0).mean() > self.aim.power:
+            if limit == _MOST_RISK or (found > 0).mean() > self.power:
                 break
             limit *= _STEP
         return limit
-
-
-def _rounded_up(value: float) -> float:
-    """At most two digits, not below the value."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    # A number of two digits stays.
-    return round(math.ceil(round(value / unit, 9)) * unit, 12)

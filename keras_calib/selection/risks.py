@@ -1,7 +1,7 @@
 """Thresholds that keep several risks within their limits at once."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.bounded_means import accepted_p_values, bounded_losses
 from keras_calib.formulas.intervals import binomial_p_value, check_inside
 from keras_calib.inputs.checks import check_in
-from keras_calib.numerics.arrays import as_array, safe_divide
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, chosen_alone
 from keras_calib.selection.claims import Claim, errors, places_by_betting
 from keras_calib.selection.families import alone
@@ -23,45 +23,18 @@ __all__ = ["control_risks"]
 _FACTOR = math.sqrt(2.0)
 
 
-class _Failures(NamedTuple):
-    """Failures among trials at each threshold, and whether less is better."""
-
-    failed: np.ndarray
-    trials: np.ndarray
-    less: bool
-    # Quantities of one kind share a level. True shares of failures fall or
-    # rise with the threshold for all kinds but "accepted".
-    kind: str
-
-
-def _of_accepted(found: Ladder) -> _Failures:
-    return _Failures(found.loss, found.accepted, False, "accepted")
-
-
-def _of_positives(found: Ladder) -> _Failures:
-    hits = found.accepted - found.loss
-    missed = found.never[0] - found.never[1]
-    trials = np.full(len(hits), hits[-1] + missed)
-    return _Failures(trials - hits, trials, False, "rejected")
-
-
-def _of_negatives(found: Ladder) -> _Failures:
-    trials = np.full(len(found.loss), found.loss[-1] + found.never[1])
-    return _Failures(found.loss, trials, True, "negatives")
-
-
-def _of_all(found: Ladder) -> _Failures:
-    trials = np.full(len(found.accepted), found.total)
-    return _Failures(trials - found.accepted, trials, False, "rejected")
-
-
-_QUANTITIES: dict[str, Callable[[Ladder], _Failures]] = {
-    "coverage": _of_all,
-    "false_positive_rate": _of_negatives,
-    "precision": _of_accepted,
-    "recall": _of_positives,
-    "risk": lambda found: _of_accepted(found)._replace(less=True),
+# What fails at a threshold. Quantities of one kind share a level. True shares
+# of failures fall or rise with the threshold for all kinds but "accepted".
+_KINDS = {
+    "coverage": "rejected",
+    "false_positive_rate": "negatives",
+    "precision": "accepted",
+    "recall": "rejected",
+    "risk": "accepted",
 }
+# Their targets are largest values of a share of failures; those of the others
+# are least values of the rest.
+_LARGEST = "false_positive_rate", "risk"
 
 
 class _Tested(NamedTuple):
@@ -70,6 +43,20 @@ class _Tested(NamedTuple):
     value: np.ndarray
     p_value: np.ndarray
     certified: np.ndarray
+
+
+def _failures(name: str, found: Ladder) -> tuple[np.ndarray, Any]:
+    """Failures at each threshold, and trials."""
+    total, negatives = found.total, found.loss[-1] + found.never[1]
+    positives = total - negatives
+    hits = found.accepted - found.loss
+    return {
+        "coverage": (total - found.accepted, total),
+        "false_positive_rate": (found.loss, negatives),
+        "precision": (found.loss, found.accepted),
+        "recall": (positives - hits, positives),
+        "risk": (found.loss, found.accepted),
+    }[name]
 
 
 def _tests(
@@ -82,56 +69,45 @@ def _tests(
 
     `losses` are of the surest sample first.
     """
-    failures = {
-        name: _QUANTITIES[name](found) for name in targets if name not in losses
-    }
-    kinds = {x.kind for x in failures.values()}
-    share = delta / (len(kinds) + len(losses))
+    names = sorted(targets.keys() - losses, key=_walked_last)
+    share = delta / (len({_KINDS[name] for name in names}) + len(losses))
     tested, least = {}, 1
-    # Those that change one way with the threshold are first: the coverage says
-    # where it is of use to begin the walks.
-    for name, x in failures.items():
-        limit = targets[name] if x.less else 1.0 - targets[name]
-        p_value = binomial_p_value(x.failed, x.trials, limit)
-        failed = safe_divide(x.failed, x.trials)
-        value = failed if x.less else 1.0 - failed
-        tested[name] = _Tested(value, p_value, p_value <= share)
-    if "coverage" in tested:
-        enough = tested["coverage"].certified
-        least = int(found.accepted[enough][0]) if enough.any() else 1
-    for name, x in failures.items():
-        if x.kind == "accepted":
-            limit = targets[name] if x.less else 1.0 - targets[name]
+    for name in names:
+        failed, trials = np.broadcast_arrays(*_failures(name, found))
+        value = safe_divide(failed, trials)
+        limit = targets[name]
+        if name not in _LARGEST:
+            value, limit = 1.0 - value, 1.0 - limit
+        p_value = binomial_p_value(failed, trials, limit)
+        certified = p_value <= share
+        if _walked_last(name):
             claim = errors(found, limit, share, least=least, factor=_FACTOR)
             certified = alone(claim, len(found.threshold))
-            tested[name] = tested[name]._replace(certified=certified)
+        if name == "coverage" and certified.any():
+            # Below it walks need not begin.
+            least = int(found.accepted[certified][0])
+        tested[name] = _Tested(value, p_value, certified)
     counts = found.accepted.astype(int)
     for name, loss in losses.items():
-        value = np.cumsum(loss)[counts - 1] / counts
-        tested[name] = _Tested(
-            value, *_bets(counts, loss, targets[name], share, least)
+        limit = targets[name]
+        places, first, shares = places_by_betting(
+            counts, limit, share, least, _FACTOR
         )
+        # Untested thresholds have a p-value of 1.
+        p_value = np.ones(len(counts))
+        if len(places):
+            p_value[places] = accepted_p_values(
+                loss, counts[places], limit, delta=float(shares[0])
+            )
+        claim = Claim(p_value[places], first, shares, places)
+        value = np.cumsum(loss)[counts - 1] / counts
+        tested[name] = _Tested(value, p_value, alone(claim, len(counts)))
     return tested
 
 
-def _bets(
-    counts: np.ndarray,
-    losses: np.ndarray,
-    limit: float,
-    level: float,
-    least: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """P-values of a mean by betting, 1 if untested, and what is certified."""
-    places, first, shares = places_by_betting(
-        counts, limit, level, least, _FACTOR
-    )
-    p_value = np.ones(len(counts))
-    if len(places):
-        p_value[places] = accepted_p_values(
-            losses, counts[places], limit, delta=float(shares[0])
-        )
-    claim = Claim(p_value[places], first, shares, places)
-    return p_value, alone(claim, len(counts))
+def _walked_last(name: str) -> bool:
+    """Whether thresholds are walked, from where the coverage allows."""
+    return _KINDS[name] == "accepted"
 
 
 def control_risks(
@@ -196,8 +172,10 @@ def control_risks(
         https://arxiv.org/abs/2110.01052
     """
     targets, losses = _checked(targets, delta, prefer, losses)
-    found = of_scores(read_outcomes(scores, labels, None, delta))
-    tested = _tests(found, targets, _ranked(losses, scores), delta)
+    outcomes = read_outcomes(scores, labels, None, delta)
+    found = of_scores(outcomes)
+    ranked = _ranked(losses, outcomes.score)
+    tested = _tests(found, targets, ranked, delta)
     valid = np.all([x.certified for x in tested.values()], axis=0)
     if not valid.any():
         raise _out_of_reach(found, targets, tested, delta)
@@ -245,17 +223,17 @@ def _checked(
         raise value_error("`targets` must name at least one", targets=targets)
     check_in("prefer", prefer, ("coverage", "precision"))
     for name in losses:
-        if name in _QUANTITIES or name not in targets:
+        if name in _KINDS or name not in targets:
             raise value_error(
                 "Each of `losses` must have a target by its name, which is "
                 "none of a quantity of labels",
                 name=name,
                 targets=sorted(targets),
-                quantities=sorted(_QUANTITIES),
+                quantities=sorted(_KINDS),
             )
     for name, value in {**targets, "delta": delta}.items():
         if name != "delta":
-            check_in("targets", name, (*_QUANTITIES, *losses))
+            check_in("targets", name, (*_KINDS, *losses))
         check_inside(name, value)
     return (
         {name: float(value) for name, value in targets.items()},
@@ -264,19 +242,18 @@ def _checked(
 
 
 def _ranked(
-    losses: dict[str, np.ndarray], scores: Any
+    losses: dict[str, np.ndarray], scores: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The losses, of the surest sample first."""
-    ranked = as_array(scores, "scores", "float64")
-    order = np.argsort(-ranked, kind="stable")
+    """The losses of what can be accepted, of the surest sample first."""
     for name, loss in losses.items():
-        if len(loss) != len(order):
+        if len(loss) != len(scores):
             raise value_error(
                 f"`losses[{name!r}]` must have one value per score",
-                scores=order.shape,
+                scores=scores.shape,
                 losses=loss.shape,
             )
-    order = order[np.isfinite(ranked[order])]
+    order = np.argsort(-scores, kind="stable")
+    order = order[np.isfinite(scores[order])]
     return {name: loss[order] for name, loss in losses.items()}
 
 

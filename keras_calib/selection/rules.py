@@ -26,7 +26,7 @@ __all__ = [
     "apply_score",
     "by_blocks",
     "has_confidence",
-    "interval_of_label",
+    "of_label",
 ]
 
 # Numbers in a block.
@@ -41,14 +41,11 @@ class ScoreRule:
         function: The function; `"msp"` for log-odds of the confidence.
     """
 
+    costs = None
+
     def __init__(self, score: Any):
         self.name = score
         self.function = score if score == "msp" else scores.get(score)
-
-    @property
-    def parts(self) -> list[Any]:
-        """Layers and functions that it is of."""
-        return [self.function]
 
     def score(self, logits: Any) -> Any:
         """Scores `(...)` of logits `(..., num_classes)`."""
@@ -90,16 +87,12 @@ class CostRule:
         costs: The matrix `(num_classes, num_classes)`, float64.
     """
 
-    # Stands for minus that cost.
+    # Stands for minus that cost, which no layer computes.
     name = "expected_cost"
+    function = None
 
     def __init__(self, costs: Any):
         self.costs = check_costs(costs)
-
-    @property
-    def parts(self) -> list[Any]:
-        """Layers and functions that it is of."""
-        return [self]
 
     def score(self, logits: Any) -> Any:
         """Scores `(...)` of logits: minus the expected cost."""
@@ -116,13 +109,10 @@ class CostRule:
         """What `SelectiveClassifier.call` answers to calibrated logits."""
         probabilities = ops.softmax(logits, axis=-1)
         label, expected = self.decide(logits)
-        classes = ops.arange(logits.shape[-1], dtype="int32")
-        chosen = ops.equal(ops.expand_dims(label, -1), classes)
-        shown = ops.where(chosen, probabilities, ops.zeros_like(probabilities))
         return {
             "logits": logits,
             "probabilities": probabilities,
-            "confidence": ops.sum(shown, axis=-1),
+            "confidence": of_label(probabilities, label),
             "score": -expected,
             "accept": accepted(-expected, threshold, logits),
             "label": label,
@@ -165,18 +155,11 @@ def has_confidence(logits: Any) -> Any:
     return found
 
 
-def interval_of_label(label: Any, ends: tuple[Any, Any]) -> dict[str, Any]:
-    """Both ends of the interval of the predicted class `(...)`.
-
-    `label` is int32 `(...)`, and `ends` are those of all classes
-    `(..., num_classes)`.
-    """
-    classes = ops.arange(ends[0].shape[-1], dtype="int32")
+def of_label(values: Any, label: Any) -> Any:
+    """Values `(..., num_classes)` at the class `label`, int32 `(...)`."""
+    classes = ops.arange(values.shape[-1], dtype="int32")
     chosen = ops.equal(ops.expand_dims(label, -1), classes)
-    low, high = (
-        ops.sum(ops.where(chosen, x, ops.zeros_like(x)), axis=-1) for x in ends
-    )
-    return {"probability_low": low, "probability_high": high}
+    return ops.sum(ops.where(chosen, values, ops.zeros_like(values)), axis=-1)
 
 
 def apply_score(function: Any, logits: Any) -> Any:

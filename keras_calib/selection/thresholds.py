@@ -14,18 +14,19 @@ from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.choice import (
     Choice,
+    choose,
     chosen_alone,
     chosen_each,
-    count_to_take,
     out_of_reach,
-    within_reach,
+    rounded_up,
 )
-from keras_calib.selection.claims import errors, first_rank
+from keras_calib.selection.claims import first_rank
 from keras_calib.selection.families import (
     Certified,
-    alone,
     dependent,
     each,
+    errors_alone,
+    separate,
 )
 from keras_calib.selection.ladder import (
     Ladder,
@@ -95,19 +96,24 @@ class ErrorTarget(NamedTuple):
         if outcomes.names:
             return self.choose_each(outcomes.names, by_group(outcomes))
         ladder = of_scores(outcomes)
-        certified = np.zeros(len(ladder.threshold), bool)
-        if self.promise is not None:
-            certified = self.certified(ladder, *self.promise)
-        place = self._best(ladder, certified)
-        if place is None:
-            raise self._not_reached(ladder)
-        return chosen_alone(ladder, certified, place, log_odds, **self.facts())
-
-    def certified(
-        self, ladder: Ladder, risk: float, delta: float
-    ) -> np.ndarray:
-        """Which thresholds are certified to have a risk of at most `risk`."""
-        return alone(errors(ladder, risk, delta), len(ladder.threshold))
+        promise = self.promise
+        if promise is None:
+            none = np.zeros(len(ladder.threshold), bool)
+            place = self._best(ladder, none)
+            if place is None:
+                risk = cast(float, self.risk)
+                raise out_of_reach([ladder], "risk", risk, None)
+            return chosen_alone(ladder, none, place, log_odds)
+        limit, delta = promise
+        return choose(
+            ladder,
+            lambda risk: errors_alone(ladder, risk, delta),
+            limit,
+            delta,
+            log_odds=log_odds,
+            refusal=lambda: _refusal(ladder, limit, delta),
+            method="ltt",
+        )
 
     def choose_each(
         self,
@@ -122,33 +128,23 @@ class ErrorTarget(NamedTuple):
         labels depend on each other. Raises ValueError if none reaches the
         target.
         """
+        present = [k for k, one in enumerate(ladders) if one is not None]
         some = [one for one in ladders if one is not None]
         found = self._certified_of(some, kind, at_once)
-        masks, tested = iter(found.masks), iter(found.tested.tolist())
-        places = [
-            None if one is None else self._best(one, next(masks), True)
-            for one in ladders
-        ]
+        masks: list[Any] = [None] * len(ladders)
+        places: list[int | None] = [None] * len(ladders)
+        for k, ladder, mask in zip(present, some, found.masks, strict=True):
+            masks[k], places[k] = mask, self._best(ladder, mask, True)
         if all(place is None for place in places):
             raise self._none_reached(some, kind, found.fewest)
-        facts: dict[str, Any] = {}
-        if kind == "labels":
-            facts["at_once"] = at_once
-        else:
-            facts["min_samples"], facts["tested"] = found.fewest, ()
+        facts: dict[str, Any] = {"at_once": at_once}
+        if kind == "groups":
+            tested = {present[i] for i in np.flatnonzero(found.tested)}
+            facts = {"min_samples": found.fewest, "tested": ()}
             if self.promise is not None:
-                facts["tested"] = tuple(
-                    one is not None and next(tested) for one in ladders
-                )
-        return chosen_each(
-            names,
-            ladders,
-            found.masks,
-            places,
-            kind=kind,
-            facts=facts,
-            **self.facts(),
-        )
+                facts["tested"] = tuple(k in tested for k in range(len(names)))
+        facts = {"kind": kind, "facts": facts, **self.facts()}
+        return chosen_each(names, ladders, masks, places, **facts)
 
     def _certified_of(
         self, ladders: Sequence[Ladder], kind: str, at_once: bool
@@ -156,12 +152,9 @@ class ErrorTarget(NamedTuple):
         if self.promise is None:
             masks = [np.zeros(len(one.threshold), bool) for one in ladders]
             return Certified(masks, np.zeros(len(ladders), bool), 0)
-        if not at_once:
-            masks = [self.certified(one, *self.promise) for one in ladders]
-            needed = first_rank(*self.promise)
-            return Certified(masks, np.ones(len(ladders), bool), needed)
-        family = dependent if kind == "labels" else each
-        return family(ladders, *self.promise)
+        if kind == "groups":
+            return each(ladders, *self.promise)
+        return (dependent if at_once else separate)(ladders, *self.promise)
 
     def _best(
         self, ladder: Ladder, certified: np.ndarray, lenient: bool = False
@@ -183,32 +176,6 @@ class ErrorTarget(NamedTuple):
             return None
         # The most coverage of a risk, and the least risk of a coverage.
         return int(np.flatnonzero(reached)[0 if self.risk is None else -1])
-
-    def _not_reached(self, ladder: Ladder) -> ValueError:
-        """The error for a risk out of reach, which names one within reach."""
-        if self.promise is None:
-            risk = cast(float, self.risk)
-            return out_of_reach([ladder], "risk", risk, None)
-        limit, delta = self.promise
-        data, where = "take more data", ""
-        needed = first_rank(limit, delta)
-        if needed > ladder.size:
-            where = f", which takes {needed} samples even if all are correct"
-        more = _enough_samples(ladder, limit, delta)
-        if more is not None:
-            data += f", about {more} samples like these"
-        advice = within_reach(
-            lambda x: self.certified(ladder, x, delta), ladder.coverage, limit
-        )
-        return out_of_reach(
-            [ladder],
-            "risk",
-            limit,
-            delta,
-            where=where,
-            advice=f"{data}; or {advice or 'a larger `risk` or `delta`'}",
-            samples=ladder.size,
-        )
 
     def _none_reached(
         self, ladders: Sequence[Ladder], kind: str, fewest: int
@@ -360,6 +327,18 @@ def choose_group_thresholds(
     )
 
 
+def _refusal(ladder: Ladder, limit: float, delta: float) -> dict[str, Any]:
+    """What the error for a risk out of reach says of the data to take."""
+    data, where = "take more data", ""
+    needed = first_rank(limit, delta)
+    if needed > ladder.size:
+        where = f", which takes {needed} samples even if all are correct"
+    more = _enough_samples(ladder, limit, delta)
+    if more is not None:
+        data += f", about {more} samples like these"
+    return {"where": where, "advice": data}
+
+
 def _enough_samples(ladder: Ladder, risk: float, delta: float) -> int | None:
     """About how many samples would certify the risk; None if too many.
 
@@ -376,4 +355,5 @@ def _enough_samples(ladder: Ladder, risk: float, delta: float) -> int | None:
     needed = math.log(2.0 / delta)
     if needed > per_sample * _FURTHER * ladder.size:
         return None
-    return count_to_take(max(needed / per_sample, ladder.size + 1.0))
+    count = rounded_up(max(needed / per_sample, ladder.size + 1.0))
+    return math.ceil(count)

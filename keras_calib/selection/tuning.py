@@ -11,8 +11,8 @@ from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import Batch, standardize_logits
 from keras_calib.inputs.checks import check_above, generator
+from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.selection.rules import CostRule, ScoreRule, by_blocks
 
@@ -113,18 +113,21 @@ def tuned(
     rules: Sequence[ScoreRule | CostRule],
     tune_fraction: float | None,
     seed: int,
+    delta: float | None,
 ) -> Iterator[tuple[Outcomes, int, int]]:
     """Fits unfitted parts on a share of the rows, and chooses among the scores.
 
     Yields the outcomes that choose the threshold, by the rule of the least
     AURC, the place of this rule and the number of classes. After an error, also
     one of the caller, it undoes these fits, so that other rows may fit them
-    next time.
+    next time. `delta` is that of the threshold, or None.
     """
     tune = rest = held_out
-    if tune_fraction is not None:
+    scores = [rule.function for rule in rules]
+    if tune_fraction is None:
+        check_nothing_to_tune([calibrator, *scores], delta)
+    else:
         tune, rest = held_out.split(tune_fraction, seed)
-    scores = [part for rule in rules for part in rule.parts]
     fitted = []
     try:
         for part in _unfitted([calibrator]):

@@ -27,8 +27,8 @@ MUTANTS = {
     ),
     "monotone_targets_with_a_thousandth_more": Mutant(
         "selection/risks.py",
-        "p_value <= share)",
-        "p_value < share + 0.001)",
+        "certified = p_value <= share",
+        "certified = p_value < share + 0.001",
         _SELECTION + "test_a_recall_at_its_limit_is_certified_at_most_at_delta",
     ),
     "answers_at_the_threshold_refused": Mutant(

@@ -19,14 +19,14 @@ from keras_calib.formulas.shifted_risk import (
     subsample_of,
 )
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.selection.ladder import counts_at
-from keras_calib.selection.shift import (
-    MixtureTarget,
-    PriorTarget,
+from keras_calib.selection.claims import starts_at
+from keras_calib.selection.ladder import (
+    counts_at,
     fixed_thresholds,
-    starts_at,
     tenth_of,
 )
+from keras_calib.selection.mixtures import MixtureTarget
+from keras_calib.selection.prior import PriorTarget
 
 RISK, DELTA = 0.05, 0.05
 N = np.arange(2000)
@@ -95,7 +95,11 @@ def test_counts_starts_and_tenth_are_those_of_loops():
     np.testing.assert_array_equal(
         np.bincount(labels[tenth]), np.rint(sizes / 10)
     )
-    thresholds = fixed_thresholds(scores[tenth], np.ones(tenth.sum()))
+    thresholds, coverage = fixed_thresholds(
+        Outcomes(scores[tenth], np.ones(tenth.sum()))
+    )
+    shares = [(scores[tenth] >= one).mean() for one in thresholds]
+    np.testing.assert_allclose(coverage, shares)
     assert thresholds[-1] == -np.inf and (np.diff(thresholds) < 0).all()
     counts = counts_at(scores, labels, 3, thresholds)
     for threshold, row in zip(thresholds, counts, strict=True):
@@ -126,7 +130,7 @@ def test_a_risk_above_the_limit_at_the_prior_is_rarely_certified(method):
         correct = rng.random(800) >= rates[labels]
         scores = rng.normal(size=800)
         target = PriorTarget(prior, RISK, DELTA, method, seed)
-        test = target.test(scores, 1.0 - correct, labels)
+        test = target.test(Outcomes(scores, correct, group=labels))
         false += test.certified(RISK).any()
         order = np.argsort(-scores)
         wrong = np.cumsum(~correct[order])

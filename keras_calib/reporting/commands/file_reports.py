@@ -107,7 +107,7 @@ def report_of_files(
             class_names=None if first.top1 else first.class_names,
             num_bins=given.bins,
             title=given.title,
-            top1=first.top1,
+            kind="scores" if first.top1 else "classes",
             notes=given.notes or _file_notes(paths, names, held_out) | told,
         )
 

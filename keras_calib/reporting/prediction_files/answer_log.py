@@ -266,10 +266,10 @@ def labelled_answers(
     if not start:
         raise empty
     score, correct, ids, groups = map(np.concatenate, zip(*kept, strict=True))
-    here = ~np.isnan(correct)
+    here = correct == correct
     if not here.any():
         raise value_error("the log must have labels", rows=start)
-    rows = Outcomes(score=score[here], correct=correct[here])
+    rows = Outcomes(score[here], correct[here])
     if column == "confidence":
         rows = rows._replace(confidence=rows.score)
     if "ids" in log.has:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.readers import shares_of_rows
+from keras_calib.inputs.labels import shares_of_rows
 from keras_calib.inputs.rows import check_no_probabilities, usable_outputs
 from keras_calib.predictions.tables import Table
 from keras_calib.reporting.prediction_files.answer_log import (
