@@ -24,6 +24,7 @@ from absl import app, flags
 from reporting import machine, markdown_table, publish
 
 import keras_calib as kc
+from keras_calib.inputs.outcomes import Outcomes
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 100, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")
@@ -44,16 +45,17 @@ def drawn(
         np.repeat(x.ravel(), count.ravel()) for x in np.indices(count.shape)
     )
     right = np.repeat(right.ravel(), count.ravel())
+    confidence = rng.uniform(size=len(image))
+    outcomes = Outcomes(
+        score=confidence,
+        correct=right.astype("float64"),
+        confidence=confidence,
+        unit=image,
+        group=label,
+    )
+    num_true = max(int(right.sum()), 1)
     return kc.DetectionRecords(
-        rng.uniform(size=len(image)),
-        right,
-        right * 1.0,
-        label,
-        image,
-        None,
-        images,
-        max(int(right.sum()), 1),
-        MOST,
+        outcomes, right * 1.0, None, images, num_true, MOST
     )
 
 
@@ -78,13 +80,9 @@ def certified(
 def of_class(records: kc.DetectionRecords, label: int) -> kc.DetectionRecords:
     """The boxes of one class, as the only class."""
     own = records.label == label
-    return records._replace(
-        confidence=records.confidence[own],
-        correct=records.correct[own],
-        overlap=records.overlap[own],
-        label=np.zeros(own.sum(), int),
-        image=records.image[own],
-    )
+    outcomes = records.outcomes.part(own)
+    outcomes = outcomes._replace(group=np.zeros(own.sum(), int))
+    return records._replace(outcomes=outcomes, overlap=records.overlap[own])
 
 
 def rows(rng: np.random.Generator) -> Iterator[list]:

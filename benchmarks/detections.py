@@ -35,6 +35,7 @@ from reporting import machine, markdown_table, publish
 from scipy.special import ndtr
 
 import keras_calib as kc
+from keras_calib.inputs.outcomes import Outcomes
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 60, "Per row.")
 _NUM_IMAGES = flags.DEFINE_integer("num_images", 5000, "Of the times.")
@@ -169,17 +170,15 @@ def _seconds(step: Callable[[], Any]) -> float:
 
 
 def _records(image, confidence, right, overlap, label, images, most):
-    return kc.DetectionRecords(
-        confidence,
-        right,
-        overlap,
-        label,
-        image,
-        None,
-        images,
-        max(int(right.sum()), 1),
-        most,
+    outcomes = Outcomes(
+        score=confidence,
+        correct=right.astype("float64"),
+        confidence=confidence,
+        unit=image,
+        group=label,
     )
+    num_true = max(int(right.sum()), 1)
+    return kc.DetectionRecords(outcomes, overlap, None, images, num_true, most)
 
 
 def dependent(

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error, warn
 from keras_calib.formulas.proper import (
@@ -18,15 +17,15 @@ from keras_calib.formulas.proper import (
     summable_losses,
 )
 from keras_calib.inputs.checks import check_in, check_keys
+from keras_calib.inputs.labels import are_allowed, flat_votes, shares_of_rows
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.readers import flat_votes, shares_of_rows
 from keras_calib.inputs.rows import resembles_probabilities, usable_outputs
-from keras_calib.inputs.values import are_allowed
 from keras_calib.metrics import table
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.softmax import is_wrong, log_odds_of, top1
+from keras_calib.numerics.arrays import on_host
+from keras_calib.numerics.softmax import is_wrong, top1
 
 try:
     import apache_beam as beam
@@ -53,8 +52,6 @@ _MAX_REDUCED = 48_000
 _OVERHEAD = 300
 # Keeps the temporary float64 arrays of a large element small.
 _BLOCK = 2**16
-# Padding leaves few block sizes, as some backends compile for each.
-_MIN_PADDED = 1024
 
 
 class _Accumulator:
@@ -370,23 +367,15 @@ class CalibrationMetrics(beam.CombineFn):
         total = np.zeros(self._summary.shape, "int64")
         for start in range(0, columns.shape[1], exact_sums.MAX_BATCH):
             part = columns[:, start : start + exact_sums.MAX_BATCH]
-            limbs = self._summary.update(_records(part, self.votes))
-            total += ops.convert_to_numpy(limbs)
+            weight, correct, confidence, *rest = part
+            outcomes = Outcomes(
+                score=rest[0] if rest else None,
+                correct=correct if self.votes else correct.astype("int32"),
+                weight=None if (weight == 1.0).all() else weight,
+                confidence=confidence,
+                mask=np.ones(len(weight), "bool"),
+                rows=rest[1:] or None,
+            )
+            with np.errstate(all="ignore"):
+                total += on_host(self._summary.update(outcomes))
         accumulator.add_sums(total)
-
-
-def _records(columns: np.ndarray, votes: bool) -> Outcomes:
-    """Records as tensors, padded with invalid rows."""
-    size = columns.shape[1]
-    padded = max(_MIN_PADDED, 1 << (size - 1).bit_length())
-    columns = np.pad(columns, ((0, 0), (0, padded - size)))
-    weight, correct, confidence, *rest = map(ops.convert_to_tensor, columns)
-    is_whole = (columns[0, :size] == 1.0).all()
-    return Outcomes(
-        score=rest[0] if rest else log_odds_of(confidence),
-        correct=correct if votes else ops.cast(correct, "int32"),
-        weight=None if is_whole else weight,
-        confidence=confidence,
-        mask=ops.convert_to_tensor(np.arange(padded) < size),
-        rows=rest[1:] or None,
-    )

@@ -10,6 +10,7 @@ import numpy as np
 import keras_calib as kc
 from keras_calib.exporting.answer_threshold import answer_statement
 from keras_calib.exporting.statement import write_statement
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.monitoring.files import EpochTable
 from keras_calib.reporting.commands import plan
 from keras_calib.reporting.html import Report
@@ -68,10 +69,10 @@ def writers():
         "report": Report("<p>" + "text " * 1000, {}),
         "facts": answer_statement(
             kc.choose_threshold([0.9, 0.1], [1, 0], coverage=0.5),
-            column="confidence",
+            Outcomes(np.array([0.9, 0.1]), np.array([1.0, 0.0])),
             calibrator=None,
             coverage=0.5,
-            data={"rows_sha256": "text " * 1000, "group": None, "wrong": 1},
+            group="text " * 1000,
         ),
         "selector": selector,
         "model": model,

@@ -128,7 +128,7 @@ REPEATS: dict[str, dict[str, list[str]]] = {
     "reporting/commands/test_monitor.py": {
         "test_a_picture_is_drawn": ["png"],
     },
-    "reporting/test_label_report.py": {
+    "reporting/test_labels.py": {
         "test_the_loss_of_a_model_tells_its_labels": ["loss1"],
     },
     # What these examples say is tested elsewhere, with other numbers.

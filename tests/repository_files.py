@@ -70,7 +70,8 @@ def imports(tree: ast.AST, inside: bool = False) -> Iterator[tuple[str, bool]]:
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
                 yield name if name in NAMES else node.module, inside
-                if node.module == "keras_calib.backend.optional":
+                late = node.module == "keras_calib.backend.late"
+                if late and alias.name.startswith("tensorflow"):
                     # Imported when it is first used.
                     yield alias.name, True
         function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)

@@ -6,6 +6,7 @@ import numpy as np
 from paths import TESTS
 
 import keras_calib as kc
+from keras_calib.inputs.outcomes import Outcomes
 
 SIZE = 480, 640
 
@@ -52,3 +53,24 @@ def padded(boxes, width):
             result[name][i, : len(row[name])] = row[name]
     result["labels"] = result["labels"].astype("int32")
     return result
+
+
+def made(confidence, right, image, *, label=0, num_images, most):
+    """Records of boxes `(n,)`, whose overlap is 1 if they are right."""
+    label = np.broadcast_to(label, confidence.shape)
+    outcomes = Outcomes(
+        score=confidence,
+        correct=right.astype("float64"),
+        confidence=confidence,
+        unit=image,
+        group=label,
+    )
+    num_true = max(int(right.sum()), 1)
+    return kc.DetectionRecords(
+        outcomes, right * 1.0, None, num_images, num_true, most
+    )
+
+
+def changed(found, **columns):
+    """Records with other columns of their outcomes."""
+    return found._replace(outcomes=found.outcomes._replace(**columns))

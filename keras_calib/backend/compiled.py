@@ -5,10 +5,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from keras import backend, ops
+from keras_calib.backend.late import keras_module
 
 __all__ = [
     "compiled_by_xla",
+    "exact_products",
     "float_sums_of_segments",
     "read_later",
     "run_by_xla",
@@ -17,6 +18,29 @@ __all__ = [
     "take_at",
     "without_autograph",
 ]
+
+backend = keras_module("keras.backend")
+ops = keras_module("keras.ops")
+
+
+def exact_products(function: Callable) -> Callable:
+    """A function whose products and convolutions JAX does not round.
+
+    By default it rounds their factors to 10 bits on GPUs, for speed. On torch
+    and TensorFlow only the program can choose that, not an operation, and
+    `docs/devices.md` says how.
+    """
+
+    @functools.wraps(function)
+    def exact(*args: Any, **kwargs: Any) -> Any:
+        if backend.backend() != "jax":
+            return function(*args, **kwargs)
+        import jax
+
+        with jax.default_matmul_precision("highest"):
+            return function(*args, **kwargs)
+
+    return exact
 
 
 def sums_of_segments(values: Any, keys: Any, num_keys: int) -> Any:

@@ -1,29 +1,64 @@
-"""Imports at first use: a command may do without Keras, which takes seconds."""
+"""Imports at first use: Keras, which takes seconds, and optional packages."""
 
 import importlib
 import importlib.abc
-import importlib.util
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Whole", "keras_module", "late_names"]
+__all__ = [
+    "Whole",
+    "imported",
+    "keras_module",
+    "late_names",
+    "tensorflow",
+    "tensorflow_datasets",
+    "tensorflow_probability",
+]
+
+
+def imported(name: str, what: str, extra: str) -> Any:
+    """A module of a package; ImportError says how to install it for what."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise ImportError(
+            f"{what} needs {package}: pip install 'keras-calib[{extra}]'"
+        ) from error
 
 
 class _Late:
-    """Stands for a module, and imports it when an attribute is asked for."""
+    """Stands for a module, and imports it when an attribute is asked for.
 
-    def __init__(self, name: str):
-        self._address = name
+    An error says which extra of this library installs it, if one does.
+    """
+
+    def __init__(self, name: str, extra: str | None = None):
+        self._address, self._extra = name, extra
 
     def __getattr__(self, attribute: str) -> Any:
         # Tools that inspect modules ask every object for such names.
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        found = getattr(importlib.import_module(self._address), attribute)
+        try:
+            # Some import what they need when a name is asked for.
+            found = getattr(importlib.import_module(self._address), attribute)
+        except ImportError as error:
+            if self._extra is None:
+                raise
+            raise ImportError(
+                f"This needs {self._address}: "
+                f"pip install 'keras-calib[{self._extra}]'"
+            ) from error
         setattr(self, attribute, found)
         return found
+
+
+tensorflow: Any = _Late("tensorflow", "tensorflow")
+tensorflow_datasets: Any = _Late("tensorflow_datasets", "tfds")
+tensorflow_probability: Any = _Late("tensorflow_probability", "bayes")
 
 
 def keras_module(name: str) -> Any:
@@ -78,52 +113,44 @@ class Whole(importlib.abc.MetaPathFinder):
     def __init__(self, top: str, *packages: str, of_records: tuple[str, ...]):
         self._top, self._module = top, sys.modules[top]
         self._packages, self._of_records = packages, of_records
+        # Keras and modules of this package, one for each import that runs.
+        self._loading: list[str] = []
         self._is_complete = False
 
     def hooks(self) -> tuple[Callable, Callable]:
         """`__getattr__` and `__dir__` of the package that holds them."""
-        whole = self
-
-        class Package(types.ModuleType):
-            """A module that looks whether Keras came with a part of it."""
-
-            def __setattr__(self, name: str, value: Any) -> None:
-                super().__setattr__(name, value)
-                # So Python ends the import of a package within this one.
-                if isinstance(value, types.ModuleType):
-                    whole.complete()
-
         if "keras" in sys.modules:
             self.complete()
         else:
-            self._module.__class__ = Package
             sys.meta_path.insert(0, self)
         return self._attribute, self._names
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Where Keras is, with a look at its end; None for all else."""
-        if name != "keras":
+        """Where other finders find a module, with a look at its end."""
+        if name != "keras" and not name.startswith(f"{self._top}."):
             return None
-        sys.meta_path.remove(self)
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            sys.meta_path.insert(0, self)
+        others = [x for x in sys.meta_path if x is not self]
+        finders = [x for x in others if hasattr(x, "find_spec")]
+        specs = (x.find_spec(name, path, target) for x in finders)
+        spec = next(filter(None, specs), None)
         loader: Any = spec and spec.loader
         if loader is not None:
             load = loader.exec_module
 
-            def load_both(module: types.ModuleType) -> None:
-                load(module)
+            def watched(module: types.ModuleType) -> None:
+                self._loading.append(name)
+                try:
+                    load(module)
+                finally:
+                    self._loading.pop()
                 self.complete()
 
-            loader.exec_module = load_both
+            loader.exec_module = watched
         return spec
 
     def complete(self) -> None:
         """Imports all packages, if Keras is there and none is half imported."""
-        within = [x for x in sys.modules if x.startswith(f"{self._top}.")]
-        if self._is_complete or any(map(_is_half_imported, within)):
+        if self._is_complete or self._loading:
             return
         if "keras" not in sys.modules or "keras.saving" not in sys.modules:
             return
@@ -160,8 +187,3 @@ class Whole(importlib.abc.MetaPathFinder):
     def _names(self) -> list[str]:
         self._attribute("__all__")
         return sorted(vars(self._module))
-
-
-def _is_half_imported(name: str) -> bool:
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    return getattr(spec, "_initializing", False)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.products import exact_products
+from keras_calib.backend.compiled import exact_products
 from keras_calib.calibrators.affine_solver import (
     Ridge,
     degrees_of_freedom,
@@ -36,6 +36,7 @@ __all__ = [
     "StructuredVectorScaling",
     "VectorScaling",
     "smoothed_log_probs",
+    "smoothing_of",
 ]
 
 
@@ -83,29 +84,24 @@ class _AffineCalibrator(Calibrator):
             np.append(anchor * unit, 0.0 * bias, axis=1),
         )
 
+    def prepared(self, samples: FittingData) -> tuple[Callable, dict[str, Any]]:
+        """The features of a fit, and the fitted values that these take."""
+        plain = type(self).features is _AffineCalibrator.features
+        return identity if plain else self.features, {}
+
     def fit_samples(self, samples: FittingData) -> None:
         samples = supported_samples(samples)
-        features = self.features
-        if type(self).features is _AffineCalibrator.features:
-            features = identity
-        self.set_map(self.least(samples, features, self.unit(samples)))
-
-    def least(
-        self, samples: FittingData, features: Callable, unit: float
-    ) -> np.ndarray:
-        """The map [W, b] of the least NLL and ridge."""
+        features, others = self.prepared(samples)
+        unit = self.unit(samples)
         ridge = self.ridge(samples, unit)
-        return least_affine(
+        theta = least_affine(
             samples, features, unit, ridge, self.name, diagonal=self.diagonal
         )
-
-    def set_map(self, theta: np.ndarray, **others: Any) -> None:
-        """Sets W and b, and other fitted values."""
-        name = "scale" if self.diagonal else "matrix"
-        weights = theta[:, 0] if self.diagonal else theta[:, :-1]
-        self.set_fitted(
-            len(theta), **others, **{name: weights, "bias": theta[:, -1]}
-        )
+        if self.diagonal:
+            others["scale"] = theta[:, 0]
+        else:
+            others["matrix"] = theta[:, :-1]
+        self.set_fitted(len(theta), bias=theta[:, -1], **others)
 
     @exact_products
     def calibrate(self, logits: Any) -> Any:
@@ -301,6 +297,14 @@ class DirichletCalibration(MatrixScaling):
         return without_ruled_out(log_probs, logits)
 
 
+def smoothing_of(samples: FittingData) -> dict[str, Any]:
+    """The temperature and the share of uniform of `smoothed_log_probs`."""
+    return {
+        "temperature": optimal_temperature(samples),
+        "uniform_share": 1.0 / (samples.effective_count() + 1.0),
+    }
+
+
 def smoothed_log_probs(
     logits: Any, temperature: Any, uniform_share: Any
 ) -> Any:
@@ -331,14 +335,9 @@ class _Structured(_AffineCalibrator):
             values = self.temperature, self.uniform_share
         return smoothed_log_probs(logits, *values)
 
-    def fit_samples(self, samples: FittingData) -> None:
-        samples = supported_samples(samples)
-        values = {
-            "temperature": optimal_temperature(samples),
-            "uniform_share": 1.0 / (samples.effective_count() + 1.0),
-        }
-        features = partial(smoothed_log_probs, **values)
-        self.set_map(self.least(samples, features, 1.0), **values)
+    def prepared(self, samples: FittingData) -> tuple[Callable, dict[str, Any]]:
+        values = smoothing_of(samples)
+        return partial(smoothed_log_probs, **values), values
 
     def unit(self, samples: FittingData) -> float:
         """The temperature is in the features already."""

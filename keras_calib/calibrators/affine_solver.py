@@ -118,12 +118,9 @@ def _computed(
     if features is identity or samples.logits.size > _HELD:
         return samples, of_allowed
     held = np.zeros(samples.logits.shape, "float32")
-
-    def of_block(block, rows):
+    for rows, block in samples.placed_blocks():
         z = block.logits
         held[rows] = np.where(is_ruled_out(z), z, features(z))
-
-    samples.visit(of_block)
     samples, features = samples._replace(logits=held), identity
     return samples, of_allowed
 
@@ -251,21 +248,12 @@ def _nll_and_residuals(
 ) -> tuple[float, np.ndarray]:
     """The summed NLL of a block and its gradient by the logits, overwritten."""
     scaled -= scaled.max(axis=-1, keepdims=True)
-    rows = np.arange(len(scaled))
-    hard = block.labels.ndim == 1
-    target = None if hard else block.soft_labels()
-    if hard:
-        of_label = scaled[rows, block.labels]
-    else:
-        of_label = np.sum(target * scaled, axis=-1)
+    of_label = block.at_labels(scaled)
     np.exp(scaled, out=scaled)
     total = scaled.sum(axis=-1, keepdims=True)
     losses = np.log(total[:, 0]) - of_label
     scaled /= total
-    if hard:
-        scaled[rows, block.labels] -= 1.0
-    else:
-        scaled -= target
+    block.less_labels(scaled)
     if block.weight is None:
         return losses.sum(dtype="float64"), scaled
     scaled *= block.weight[:, None]
@@ -301,9 +289,7 @@ def _usual_coordinates(
         x, weight = features(block.logits), block.weights()[:, None]
         # In place, as blocks are large.
         both = (0.0, 0.0) if thin else ((x * weight).T @ x, x.T @ weight)
-        spread = _probabilities(x, theta, block)
-        spread -= np.square(spread)
-        spread *= weight
+        spread = _spread(x, theta, block)
         first = _products_of(spread, x, thin)
         second = _products_of(spread, np.square(x, out=x), thin)
         return weight.sum(), spread.sum(axis=0), first, second, *both
@@ -325,9 +311,7 @@ def _usual_coordinates(
             2.0 * penalty[:, :-1].max(axis=0) / usual
         )
         size = np.sqrt(np.maximum(np.diag(product), _RIDGE))
-        values, axes = np.linalg.eigh(product / size / size[:, None])
-        seen = values > _RIDGE * values[-1]
-        axes = axes[:, seen] / np.sqrt(values[seen])
+        axes = _axes(product / size / size[:, None])
     last = np.sqrt(last)
 
     def root(point):
@@ -355,9 +339,7 @@ def degrees_of_freedom(
 
     def moments(block):
         x, weight = features(block.logits), block.weights()[:, None]
-        spread = _probabilities(x, theta, block)
-        spread -= np.square(spread)
-        spread *= weight
+        spread = _spread(x, theta, block)
         second = _products_of(spread, np.square(x), thin)
         return weight.sum(), np.column_stack([second, spread.sum(axis=0)])
 
@@ -401,13 +383,18 @@ def _exact_coordinates(
     hessian[np.diag_indices(theta.size)] += 2.0 * penalty.ravel()
     own = np.diag(hessian)
     scale = np.where(own > 0.0, 1.0 / np.sqrt(np.maximum(own, _RIDGE)), 0.0)
-    values, axes = np.linalg.eigh(hessian * scale * scale[:, None])
-    seen = values > _RIDGE * values[-1]
-    axes = axes[:, seen] / np.sqrt(values[seen]) * scale[:, None]
+    axes = _axes(hessian * scale * scale[:, None]) * scale[:, None]
     return (
         lambda point: (axes @ point).reshape(theta.shape),
         lambda slope: axes.T @ slope.ravel(),
     )
+
+
+def _axes(matrix: np.ndarray) -> np.ndarray:
+    """Axes in which a symmetric matrix is 1, without directions of 0."""
+    values, axes = np.linalg.eigh(matrix)
+    seen = values > _RIDGE * values[-1]
+    return axes[:, seen] / np.sqrt(values[seen])
 
 
 def without_ruled_out(features: Any, logits: Any) -> Any:
@@ -425,6 +412,14 @@ def _probabilities(
     np.exp(p, out=p)
     p /= p.sum(axis=-1, keepdims=True)
     return p
+
+
+def _spread(x: np.ndarray, theta: np.ndarray, block: FittingData) -> np.ndarray:
+    """p (1 - p) of these, times the weights."""
+    spread = _probabilities(x, theta, block)
+    spread -= np.square(spread)
+    spread *= block.weights()[:, None]
+    return spread
 
 
 def _mapped(x: np.ndarray, theta: np.ndarray, block: FittingData) -> np.ndarray:

@@ -258,7 +258,13 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
         """
         self.check_fitted()
         shape = shape_of(outputs)
-        self._check_classes(shape)
+        num_classes = None if shape[-1] is None else max(shape[-1], 2)
+        if num_classes not in (None, self._num_classes or num_classes):
+            raise value_error(
+                f"`logits` must have {self._num_classes} classes, as when "
+                "fitted",
+                **{"logits.shape": shape},
+            )
         if shape[-1] == 1 or not from_logits:
             outputs = to_model_logits(outputs, from_logits)
         return outputs, shape[-1] == 1
@@ -343,15 +349,6 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
     def known_classes(self, sizes: Mapping[str, int]) -> int | None:
         """Number of classes that given values are for; None for any."""
         return sizes.get("num_classes")
-
-    def _check_classes(self, shape: tuple) -> None:
-        num_classes = None if shape[-1] is None else max(shape[-1], 2)
-        if num_classes not in (None, self._num_classes or num_classes):
-            raise value_error(
-                f"`logits` must have {self._num_classes} classes, as when "
-                "fitted",
-                **{"logits.shape": shape},
-            )
 
     def check_enough(self, samples: FittingData, force: bool = False) -> None:
         """Raises ValueError if the samples are too few for a fit."""

@@ -3,7 +3,6 @@
 They use gathers and comparisons only, which every export format supports.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -13,8 +12,8 @@ from scipy.optimize import isotonic_regression
 
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import SHARE, FittedValue
+from keras_calib.calibrators.columns import ROWS, OneVsRest
 from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.one_vs_rest import ROWS, OneVsRest
 from keras_calib.inputs.checks import (
     check_at_least,
     check_at_most,
@@ -27,10 +26,9 @@ from keras_calib.numerics.softmax import to_logits
 __all__ = [
     "HistogramBinning",
     "IsotonicCalibration",
+    "entries_of",
     "interpolate",
     "locate",
-    "or_nan",
-    "take",
 ]
 
 
@@ -125,22 +123,17 @@ class HistogramBinning(_Table):
                 last=self.upper_edges[:, -1].tolist()[:4],
             )
 
-    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
-        return self._binned
-
     def look_up(self, probs: Any) -> Any:
-        index = locate(self._upper_edges, probs)
-        index = ops.minimum(index, self._values.shape[1] - 1)
-        return or_nan(take(self._values, index), probs)
+        (found,) = entries_of(probs, self._upper_edges, self._values)
+        return found
 
     def num_parameters(self, num_classes: int) -> int:
         """The bins of one class: each class is fitted on all samples."""
         return self.num_bins
 
-    def _binned(
-        self, probs: np.ndarray, labels: np.ndarray, weight: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
         """Upper ends of the bins of one class, and the value of each."""
+        probs, labels, weight = column
         # The layer compares them in float32.
         inner = self._edges_of(probs, weight).astype("float32")
         index = np.searchsorted(inner, probs, side="left")
@@ -228,34 +221,29 @@ class IsotonicCalibration(_Table):
         super().__init__(min_prob=min_prob, name=name, **kwargs)
         self.set_known(thresholds=thresholds, values=values)
 
-    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
-        return _isotonic
-
     def look_up(self, probs: Any) -> Any:
         return interpolate(self._thresholds, self._values, probs)
 
-
-def _isotonic(
-    probs: np.ndarray, labels: np.ndarray, weight: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The bends of the isotonic function, and its values there."""
-    if weight is None and labels.dtype == bool:
-        first, last, positive, total = _runs(probs, labels)
-    else:
-        x, index = np.unique(probs, return_inverse=True)
-        positive = labels if weight is None else labels * weight
-        positive = np.bincount(index, positive)
-        total = np.bincount(index, weight)
-        some = total > 0
-        first = last = x[some]
-        positive, total = positive[some], total[some]
-    y = isotonic_regression(positive / total, weights=total).x
-    # Only the ends of flat parts are needed.
-    steps = np.flatnonzero(y[1:] != y[:-1])
-    starts, ends = np.r_[0, steps + 1], np.r_[steps, len(y) - 1]
-    x = np.stack([first[starts], last[ends]], axis=-1).ravel()
-    bends = np.r_[True, x[1:] != x[:-1]]
-    return x[bends], np.repeat(y[starts], 2)[bends]
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
+        """The bends of the isotonic function, and its values there."""
+        probs, labels, weight = column
+        if weight is None and labels.dtype == bool:
+            first, last, positive, total = _runs(probs, labels)
+        else:
+            x, index = np.unique(probs, return_inverse=True)
+            positive = labels if weight is None else labels * weight
+            positive = np.bincount(index, positive)
+            total = np.bincount(index, weight)
+            some = total > 0
+            first = last = x[some]
+            positive, total = positive[some], total[some]
+        y = isotonic_regression(positive / total, weights=total).x
+        # Only the ends of flat parts are needed.
+        steps = np.flatnonzero(y[1:] != y[:-1])
+        starts, ends = np.r_[0, steps + 1], np.r_[steps, len(y) - 1]
+        x = np.stack([first[starts], last[ends]], axis=-1).ravel()
+        bends = np.r_[True, x[1:] != x[:-1]]
+        return x[bends], np.repeat(y[starts], 2)[bends]
 
 
 def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:
@@ -274,7 +262,7 @@ def _runs(probs: np.ndarray, labels: np.ndarray) -> tuple:
     return probs[starts], probs[ends - 1], count, ends - starts
 
 
-def take(table: Any, index: Any) -> Any:
+def _take(table: Any, index: Any) -> Any:
     """Entries `table[k, index[..., k]]` `(..., num_classes)`, int32 index."""
     num_classes, size = table.shape
     start = ops.arange(num_classes, dtype="int32") * size
@@ -289,23 +277,28 @@ def locate(edges: Any, values: Any) -> Any:
     while step:
         probe = count + step
         # The edge before which `probe` edges lie, itself included.
-        edge = take(edges, ops.minimum(probe, size) - 1)
+        edge = _take(edges, ops.minimum(probe, size) - 1)
         more = ops.logical_and(probe <= size, edge < values)
         count = ops.where(more, probe, count)
         step //= 2
     return count
 
 
-def or_nan(found: Any, values: Any) -> Any:
-    """What was found for values, but NaN for NaN, which exceeds no edge."""
-    return ops.where(ops.equal(values, values), found, values)
+def entries_of(values: Any, edges: Any, *tables: Any) -> list[Any]:
+    """Entries of the first edge that a value does not exceed, else the last.
+
+    NaN stays NaN, although it exceeds no edge.
+    """
+    index = ops.minimum(locate(edges, values), edges.shape[1] - 1)
+    known = ops.equal(values, values)
+    return [ops.where(known, _take(x, index), values) for x in tables]
 
 
 def interpolate(x: Any, y: Any, values: Any) -> Any:
     """Piecewise linear functions of each class, constant beyond their ends."""
     right = ops.minimum(locate(x, values), x.shape[1] - 1)
     left = ops.maximum(right - 1, 0)
-    x0, y0 = take(x, left), take(y, left)
-    width = take(x, right) - x0
+    x0, y0 = _take(x, left), _take(y, left)
+    width = _take(x, right) - x0
     share = (values - x0) / ops.where(width > 0, width, ops.ones_like(width))
-    return y0 + ops.clip(share, 0.0, 1.0) * (take(y, right) - y0)
+    return y0 + ops.clip(share, 0.0, 1.0) * (_take(y, right) - y0)

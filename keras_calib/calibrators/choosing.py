@@ -31,14 +31,13 @@ from keras_calib.calibrators.folds import (
     unfitted_copy,
 )
 from keras_calib.calibrators.logistic import AffineScaling, QuadraticScaling
-from keras_calib.calibrators.temperature import TemperatureScaling
+from keras_calib.calibrators.temperature import (
+    TemperatureScaling,
+    mean_scores,
+)
 from keras_calib.calibrators.venn_abers import VennAbers
-from keras_calib.formulas.binned_errors import calibration_error
-from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.softmax import is_wrong, top1
 from keras_calib.predictions.collect import check_data_set, predicted_batches
 from keras_calib.predictions.outputs import read_as
 
@@ -60,7 +59,6 @@ _TWO_CLASSES = (
 _MANY_CLASSES = (EnsembleTemperatureScaling, StructuredVectorScaling)
 # Most classes for a matrix among the default candidates.
 _MATRIX = 100
-_NUM_BINS = 15
 # The candidate that is no calibrator.
 _NONE = "none"
 
@@ -377,7 +375,8 @@ def _tried(
     if found is None:
         return _Trial(np.array(()), math.nan, seconds, note)
     losses = sample_losses(samples, found)[samples.counts()]
-    return _Trial(losses, _ece(samples, found), seconds)
+    (ece,) = mean_scores(samples._replace(logits=found), [1.0], "ece")
+    return _Trial(losses, float(ece), seconds)
 
 
 def _score(
@@ -442,15 +441,3 @@ def _warn_of_harm(losses: dict[str, np.ndarray], samples: FittingData) -> None:
             "higher than without a calibrator. Do not use them on such data, "
             f"or fit them on more. Received: n={len(losses[_NONE])}"
         )
-
-
-def _ece(samples: FittingData, logits: np.ndarray) -> float:
-    """ECE of 15 equal-width bins, of the valid samples."""
-    counts = samples.counts()
-    labels = hard_labels(samples.labels)[counts]
-    confidence, _ = top1(logits[counts].astype("float64"), from_logits=True)
-    index = bin_index(confidence, _NUM_BINS)
-    correct = ~is_wrong(logits[counts], labels)
-    weight = None if samples.weight is None else samples.weight[counts]
-    sums = bin_sums(confidence, correct, index, _NUM_BINS, weight)
-    return float(calibration_error(BinSums(*sums)))

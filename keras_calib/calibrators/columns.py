@@ -1,41 +1,41 @@
 """One fit for each column: a class against the rest, a label, a class of boxes.
 
 A column has two outcomes: a score of each sample, such as its log-odds, and a
-label. Fits of least NLL have up to three coefficients, for which Newton's steps
-are few; those of `affine_solver` have thousands.
+label. Calibrators of classes make a column of each class, and normalise.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+from keras import ops
 
-from keras_calib.backend.errors import invalid, warn
-from keras_calib.calibrators.affine_solver import warn_not_converged
+from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import (
     has_threshold,
     is_separated,
     platt_targets,
 )
-from keras_calib.numerics.softmax import sigmoid
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.softmax import is_ruled_out, top1
 
 __all__ = [
+    "OneVsRest",
+    "ROWS",
     "fit_columns",
-    "least_logistic",
-    "least_polynomial",
-    "softplus",
+    "log_odds_of_classes",
     "tables",
-    "typical_slope",
 ]
 
-# Rows in work at a time.
-_ROWS = 2**16
-# Most Newton steps, twice the gain at which they stop, and the curvature given
-# to flat directions.
-_STEPS = 200
-_GAIN = 1e-16
-_FLAT = 1e-12
+# The first size of a table.
+ROWS = "1 or num_classes"
+# Probabilities held in memory while fitting.
+_HELD = 2**23
+# Logits per call of the backend, large as each operation has overhead.
+_BLOCK = 2**18
 
 
 def fit_columns(
@@ -115,97 +115,103 @@ def tables(
     return found
 
 
-def least_polynomial(
-    column: tuple, size: int, ridge: float, what: str
-) -> tuple[np.ndarray, float]:
-    """The first of (a, b, c) for log-odds a s + b + c s^2 of scores s.
+class OneVsRest(Calibrator):
+    """Abstract: calibrates each class against the rest, then normalises.
 
-    They have the least mean NLL + ridge (b^2 + c^2), which comes with them.
+    Two classes are one binary problem, that of the second class.
     """
 
-    def features(s: np.ndarray) -> np.ndarray:
-        rows = [s, np.ones_like(s)][:size]
-        return np.stack([*rows, s * s] if size > 2 else rows)
+    # Whether a column has the least NLL, which may have no optimum.
+    is_likelihood = False
 
-    start = np.array([typical_slope(column[0]), 0.0, 0.0])
-    penalty = np.array([0.0, ridge, ridge])
-    return least_logistic(features, column, start[:size], penalty[:size], what)
+    def fit_samples(self, samples: FittingData) -> None:
+        rows = fit_columns(
+            partial(self.fit_column, samples),
+            self.columns(samples),
+            self.name if self.is_likelihood else None,
+        )
+        fillers = {k: v.filler for k, v in self.fitted_values.items()}
+        self.set_fitted(samples.num_classes, **tables(rows, fillers))
+
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
+        """The row of one of the `columns` of samples, as `fit_columns` asks."""
+        raise NotImplementedError
+
+    def columns(
+        self, samples: FittingData
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
+        """The values, labels and weights of each binary problem, `(n,)`.
+
+        They leave out samples in which the class or all others are ruled out.
+        """
+        count = samples.num_classes
+        rows, weight = len(samples.logits), samples.weight
+        if samples.valid is not None:
+            rows = int(samples.valid.sum())
+            weight = None if weight is None else weight[samples.valid]
+        group = max(1, _HELD // max(1, rows))
+        for start in range(1 if count == 2 else 0, count, group):
+            classes = np.arange(start, min(start + group, count))
+            values = np.empty((len(classes), rows), "float32")
+            soft = samples.labels.ndim == 2
+            labels = np.empty(values.shape, "float64" if soft else "bool")
+            keep = np.empty(values.shape, bool)
+            end = 0
+            for block in samples.blocks(_BLOCK):
+                part = slice(end, end := end + len(block.logits))
+                features = self.features(ops.convert_to_tensor(block.logits))
+                values[:, part] = to_numpy(features)[:, classes].T
+                if soft:
+                    labels[:, part] = block.soft_labels()[:, classes].T
+                else:
+                    labels[:, part] = classes[:, None] == block.labels
+                allowed = ~is_ruled_out(block.logits)
+                allowed &= allowed.sum(axis=-1, keepdims=True) > 1
+                keep[:, part] = allowed[:, classes].T
+            for value, label, kept in zip(values, labels, keep, strict=True):
+                kept |= not kept.any()
+                w = None if weight is None else weight[kept]
+                yield value[kept], label[kept], w
+
+    def features(self, logits: Any) -> Any:
+        """The inputs of the binary calibrators, `(..., num_classes)`."""
+        return ops.softmax(ops.cast(logits, "float32"), axis=-1)
+
+    def both_log_probs(self, features: Any) -> tuple[Any, Any]:
+        """log q_k and log(1 - q_k) for the classes that were fitted."""
+        raise NotImplementedError
+
+    def calibrate(self, logits: Any) -> Any:
+        """log q_k; its softmax is q_k / sum_j q_j."""
+        features = self.features(logits)
+        if logits.shape[-1] == 2:
+            yes, no = self.both_log_probs(features[..., 1:])
+            return ops.concatenate([no, yes], axis=-1)
+        return self.both_log_probs(features)[0]
+
+    def num_parameters(self, num_classes: int) -> int:
+        """Two, the least there are: the samples decide where a map bends."""
+        return 2
+
+    def known_classes(self, sizes: Mapping[str, int]) -> int | None:
+        """Number of classes of tables; one row is for two."""
+        if sizes[ROWS] == 2:
+            raise value_error(
+                "tables must have a row for each class, and one row for two "
+                "classes",
+                rows=2,
+            )
+        return max(2, sizes[ROWS])
 
 
-def least_logistic(
-    features: Callable[[np.ndarray], np.ndarray],
-    column: tuple,
-    start: np.ndarray,
-    penalty: np.ndarray | float,
-    what: str,
-) -> tuple[np.ndarray, float]:
-    """Coefficients of least mean NLL + sum penalty c^2, and this value.
-
-    Newton's method with halved steps, in float64. It warns if it does not
-    converge.
-
-    Args:
-        features: Maps scores `(n,)` to features `(size, n)`.
-        column: Scores, shares of the second class in [0, 1], and weights or
-            None, `(n,)`.
-        start: The coefficients `(size,)` to start from.
-        penalty: Strength for each coefficient `(size,)`, or for all.
-        what: Name of the fit in warnings.
-    """
-    sums = partial(_sums, features, column, penalty)
-    found = np.array(start, "float64")
-    loss, slope, curvature = sums(found)
-    for _ in range(_STEPS):
-        # Units in which each coefficient has curvature 1.
-        size = 1.0 / np.sqrt(np.maximum(np.diag(curvature), _FLAT))
-        hessian = curvature * size * size[:, None]
-        hessian[np.diag_indices(len(hessian))] += _FLAT
-        step = size * np.linalg.solve(hessian, slope * size)
-        gain = slope @ step
-        if gain <= _GAIN:
-            break
-        share = 1.0
-        while (after := sums(found - share * step))[0] > loss and share > _FLAT:
-            share /= 2.0
-        found = found - share * step
-        loss, slope, curvature = after
-    else:
-        warn_not_converged(what, iterations=_STEPS, gradient=gain)
-    return found, float(loss)
-
-
-def typical_slope(log_odds: np.ndarray) -> float:
-    """A slope with which typical log-odds become 1, to start from."""
-    some = np.abs(log_odds[log_odds != 0.0], dtype="float64")
-    return float(1.0 / np.median(some)) if len(some) else 1.0
-
-
-def softplus(x: np.ndarray) -> np.ndarray:
-    """log(1 + e^x), faster than NumPy's `logaddexp`."""
-    return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
-
-
-def _sums(
-    features: Callable[[np.ndarray], np.ndarray],
-    column: tuple,
-    penalty: np.ndarray | float,
-    point: np.ndarray,
-) -> tuple:
-    """Mean NLL and penalty, their gradient and Hessian, by blocks."""
-    scores, labels, weight = column
-    loss, slope, curvature, mass = 0.0, 0.0, 0.0, 0.0
-    for start in range(0, len(scores), _ROWS):
-        part = slice(start, start + _ROWS)
-        x, y = features(scores[part].astype("float64")), labels[part]
-        w = np.ones(len(y)) if weight is None else weight[part]
-        z = point @ x
-        q = sigmoid(z)
-        loss = loss + w @ (softplus(z) - y * z)
-        slope = slope + x @ (w * (q - y))
-        curvature = curvature + (x * (w * q * (1.0 - q))) @ x.T
-        mass = mass + w.sum()
-    return (
-        loss / mass + np.sum(penalty * point**2),
-        slope / mass + 2.0 * penalty * point,
-        curvature / mass + np.diag(np.broadcast_to(2.0 * penalty, len(point))),
-    )
+def log_odds_of_classes(logits: Any) -> Any:
+    """log p_k / (1 - p_k) of each class, float32, which does not saturate."""
+    logits = ops.cast(logits, "float32")
+    if logits.shape[-1] == 2:
+        second = logits[..., 1:] - logits[..., :1]
+        return ops.concatenate([-second, second], axis=-1)
+    log_p = ops.log_softmax(logits, axis=-1)
+    p = ops.exp(log_p)
+    largest = ops.expand_dims(top1(logits, from_logits=True)[1], -1)
+    # Only the largest p can exceed one half.
+    return ops.where(p > 0.5, largest, log_p - ops.log1p(-ops.minimum(p, 0.5)))

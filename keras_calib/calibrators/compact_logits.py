@@ -4,8 +4,9 @@ Derivation: docs/derivations.md, 'Compact logits'.
 """
 
 import functools
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Self
 
@@ -18,12 +19,14 @@ from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.inputs.batch import Batch, standardize_logits
 from keras_calib.inputs.checks import check_above, check_at_most, check_integer
 
-__all__ = ["CompactLogits", "interpolated", "log_sums"]
+__all__ = ["CompactLogits", "interpolated", "least_by_newton", "log_sums"]
 
 _TOP = 32
 # Logits, and kept rows, of a block.
 _LOGITS, _ROWS = 2**18, 2**14
-_STEPS, _TOLERANCE = 60, 1e-10
+_TOLERANCE = 1e-10
+# So many steps of Newton's method suggest that there is no optimum inside.
+_NEWTON = 8
 # Logits of a group, of which the largest is found first.
 _GROUP = 64
 # Stands for a logit of -inf.
@@ -56,7 +59,7 @@ class _Part(NamedTuple):
     top: np.ndarray  # float32 `(n, 32)`
     rest: np.ndarray  # float32 `(n, 21)`: at the nodes, less 1/T top.min()
     label: np.ndarray  # float32 `(n,)`: the logit of the label
-    correct: np.ndarray  # bool `(n,)`
+    right: np.ndarray  # bool `(n,)`: whether the label is the prediction
     weight: np.ndarray  # float32 `(n,)`
 
 
@@ -156,8 +159,7 @@ class CompactLogits:
             )
         if found:
             # One part for a batch: passes over many small ones take longer.
-            columns = zip(*found, strict=True)
-            part = _Part(*map(np.concatenate, columns))
+            part = _Part(*map(np.concatenate, zip(*found, strict=True)))
             # A copy has the list too, so it is replaced and never changed.
             self._parts = [*self._parts, part]
         self._num_classes = num_classes
@@ -181,10 +183,11 @@ class CompactLogits:
     def save(self, path: Any) -> None:
         """Writes all tokens to a file of NumPy, `.npz`."""
         self._check_not_empty()
-        columns = zip(*self._parts, strict=True)
-        arrays = map(np.concatenate, columns)
-        named: dict[str, Any] = dict(zip(_Part._fields, arrays, strict=True))
-        named["num_classes"] = np.asarray(self._num_classes)
+        arrays = map(np.concatenate, zip(*self._parts, strict=True))
+        named: dict[str, Any] = dict(
+            zip(_stored(len(self)), arrays, strict=True)
+        )
+        named["num_classes"] = self._num_classes
         with replacing(path) as file:
             np.savez(file, **named)
 
@@ -199,7 +202,7 @@ class CompactLogits:
             part = _Part(*(file.read(k, x) for k, x in stored.items()))
             # Logits are less the largest, and sums fall with 1/T.
             right = part.top.max(axis=-1) == 0.0
-            right &= (part.label == 0.0) | ~part.correct
+            right &= (part.label == 0.0) | ~part.right
             right &= (part.rest[:, 1:] <= 1e-3).all(axis=-1)
             if not right.all():
                 raise ValueError("logits and sums must be those of tokens")
@@ -224,7 +227,7 @@ class CompactLogits:
             index = bin_index(confidence, num_bins)
             weight = part.weight.astype("float64")
             found.append(
-                bin_sums(confidence, part.correct, index, num_bins, weight)
+                bin_sums(confidence, part.right, index, num_bins, weight)
             )
         sums = (np.sum(parts, axis=0) for parts in zip(*found, strict=True))
         return float(calibration_error(BinSums(*sums)))
@@ -236,29 +239,16 @@ class CompactLogits:
             ValueError: If it does not lie between 0.5 and 4.
         """
         self._check_not_empty()
-        low, high = _RANGE
-        if self._slopes(low)[0] >= 0 or self._slopes(high)[0] <= 0:
+        beta = least_by_newton(self._slopes, *_RANGE, 1.0, _TOLERANCE)
+        if beta in _RANGE:
             raise value_error(
                 "the optimal temperature must lie between 0.5 and 4, which is "
                 "what compact logits hold; scale the logits by a known number "
                 "first, or add tokens of which some are wrong",
                 tokens=len(self),
-                right=sum(int(part.correct.sum()) for part in self._parts),
+                right=sum(int(part.right.sum()) for part in self._parts),
             )
-        beta = 1.0
-        for _ in range(_STEPS):
-            slope, curvature = self._slopes(beta)
-            if slope > 0:
-                high = beta
-            else:
-                low = beta
-            after = beta - slope / curvature if curvature > 0 else low
-            if not low < after < high:
-                after = 0.5 * (low + high)
-            if abs(after - beta) <= _TOLERANCE * beta:
-                break
-            beta = after
-        return float(1.0 / after)
+        return float(1.0 / beta)
 
     def _slopes(self, beta: float) -> tuple[float, float]:
         """First and second derivative of the summed NLL by 1/T."""
@@ -290,8 +280,41 @@ class CompactLogits:
             )
 
 
+def least_by_newton(
+    slopes: Callable[[float], tuple[float, float]],
+    low: float,
+    high: float,
+    start: float,
+    tolerance: float = 1e-4,
+) -> float:
+    """Where a convex loss is least, or the end of a range beyond which it is.
+
+    `slopes` gives its first two derivatives at a point > 0. It ends with a
+    relative step below `tolerance`, which leaves about its square as the error.
+    """
+    ends = low, high
+    point = min(max(start, low), high)
+    for step in range(200):
+        if step == _NEWTON:
+            for end, outwards in zip(ends, (1.0, -1.0), strict=True):
+                if outwards * slopes(end)[0] >= 0:
+                    return end
+        slope, curvature = slopes(point)
+        if slope > 0:
+            high = point
+        else:
+            low = point
+        proposal = point - slope / curvature if curvature > 0 else low
+        if curvature > 0 and abs(proposal - point) <= tolerance * point:
+            return proposal
+        if not low < proposal < high:
+            proposal = math.sqrt(low * high)
+        point = proposal
+    return point
+
+
 def _stored(num_tokens: int) -> dict[str, Stored]:
-    """What the arrays of a file must be."""
+    """What the arrays of a file must be, in the order of `_Part`."""
     return {
         "top": Stored("f", (num_tokens, _TOP), float(_LOWEST), 0.0),
         "rest": Stored("f", (num_tokens, len(_NODES)), -1e3, 22.0),

@@ -109,7 +109,7 @@ class EnsembleTemperatureScaling(Calibrator):
 
 def _members(block: FittingData, temperature: float) -> list[np.ndarray]:
     """Probabilities that are mixed, three times `(n, num_classes)`."""
-    z = block.logits - block.logits.max(axis=-1, keepdims=True)
+    z = block.shifted()
     even = np.where(is_ruled_out(block.logits), 0.0, 1.0)
     members = [np.exp(z / temperature), np.exp(z), even]
     return [p / p.sum(axis=-1, keepdims=True) for p in members]

@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.batch import standardize_logits
-from keras_calib.inputs.readers import nothing_counts
+from keras_calib.inputs.labels import nothing_counts
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.softmax import FAR_BELOW, is_ruled_out
@@ -110,6 +110,14 @@ class FittingData(NamedTuple):
         whole = float(shares.sum(dtype="float64"))
         return max(total, whole**2 / float(np.square(shares).sum()))
 
+    def as_frequencies(self) -> "FittingData":
+        """Samples whose weights sum to that number."""
+        if self.weight is None:
+            return self
+        total = self.weight[self.counts()].sum(dtype="float64")
+        scale = self.effective_count() / total
+        return self._replace(weight=self.weight * scale)
+
     def weights(self) -> np.ndarray:
         """Weights `(n,)`, 1 where none are given."""
         return np.ones(len(self.logits)) if self.weight is None else self.weight
@@ -122,6 +130,24 @@ class FittingData(NamedTuple):
         rows = np.zeros((len(self.labels), self.num_classes))
         rows[np.arange(len(rows)), self.labels] = 1.0
         return rows
+
+    def at_labels(self, values: np.ndarray) -> np.ndarray:
+        """The value at each label `(n,)`, or the mean by a soft label."""
+        if self.labels.ndim == 1:
+            return values[np.arange(len(values)), self.labels]
+        return np.sum(self.soft_labels() * values, axis=-1)
+
+    def less_labels(self, probs: np.ndarray) -> np.ndarray:
+        """Probabilities less those of the labels, in their place."""
+        if self.labels.ndim == 1:
+            probs[np.arange(len(probs)), self.labels] -= 1.0
+        else:
+            probs -= self.soft_labels()
+        return probs
+
+    def shifted(self) -> np.ndarray:
+        """Logits less the largest of each sample: exp(0) is on top."""
+        return self.logits - self.logits.max(axis=-1, keepdims=True)
 
     def has_class(self) -> np.ndarray:
         """Classes that have a valid sample, bool `(num_classes,)`."""
@@ -163,12 +189,10 @@ class FittingData(NamedTuple):
         mean = first / total
         return mean, self.sums(squares_of)[0] / total, float(total)
 
-    def visit(
-        self, of_block: Callable[["FittingData", Any], None], size: int = _BLOCK
-    ) -> None:
-        """Calls a function of each block and of its rows."""
-        for rows in self._places(size):
-            of_block(self._block(rows), rows)
+    def placed_blocks(self) -> Iterator[tuple[Any, "FittingData"]]:
+        """The rows of each block, and the block."""
+        for rows in self._places(_BLOCK):
+            yield rows, self._block(rows)
 
     def _values(self, of_block: Callable, size: int) -> Iterator[tuple]:
         if self.logits.size <= 2 * size:

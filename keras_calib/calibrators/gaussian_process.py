@@ -4,7 +4,8 @@ TensorFlow Probability has the kernel, the Gaussians and their divergence.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
@@ -13,11 +14,11 @@ from keras import ops
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
+from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error, warn
-from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.backend.optional import tensorflow_probability as tfp
-from keras_calib.backend.products import exact_products
-from keras_calib.calibrators.affine import smoothed_log_probs
+from keras_calib.backend.late import tensorflow as tf
+from keras_calib.backend.late import tensorflow_probability as tfp
+from keras_calib.calibrators.affine import smoothed_log_probs, smoothing_of
 from keras_calib.calibrators.base import (
     POSITIVE,
     POSITIVE_SHARE,
@@ -26,7 +27,6 @@ from keras_calib.calibrators.base import (
 )
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
-from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import (
     check_above,
     check_at_most,
@@ -34,7 +34,7 @@ from keras_calib.inputs.checks import (
     check_integer,
     generator,
 )
-from keras_calib.numerics.arrays import shape_of, to_numpy
+from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_ruled_out, logsumexp
 
 __all__ = ["GaussianProcessCalibration"]
@@ -59,16 +59,6 @@ _DEEPEST = -30.0
 _MOST_STEPS = 1000
 
 
-class _ScaledSamples(NamedTuple):
-    """What a fit needs of the samples, float64."""
-
-    temperature: float
-    uniform_share: float
-    log_probs: np.ndarray  # `(n, num_classes)`, of `smoothed_log_probs`
-    labels: np.ndarray  # soft labels, `(n, num_classes)`
-    weight: np.ndarray  # `(n,)`
-
-
 class _Curve(NamedTuple):
     """The posterior of h(u) = g(u) - u."""
 
@@ -83,6 +73,10 @@ class _Curve(NamedTuple):
         gap = (u[:, None] - self.inducing) / self.length
         kernel = self.amplitude**2 * np.exp(-0.5 * gap * gap)
         return kernel @ self.mean, (kernel @ self.root).T
+
+    def knots(self, count: int) -> np.ndarray:
+        """So many u at even distances over the range of the curve."""
+        return np.linspace(self.inducing[0], self.inducing[-1], count)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -209,22 +203,32 @@ class GaussianProcessCalibration(Calibrator):
         return self._table_error
 
     def fit_samples(self, samples: FittingData) -> None:
-        read = _scaled_samples(samples)
-        curve = _fit_curve(read, self.num_inducing_points, self.name)
+        # Where it is absent, the error names the extra that brings all.
+        _ = tfp.math
+        samples = supported_samples(samples)
+        smoothing = smoothing_of(samples)
+        data = _block_of(samples, smoothing)
+        curve = _fit_curve(*data, self.num_inducing_points, self.name)
         low, high = curve.inducing[[0, -1]]
-        offsets, deviations = curve.at(np.linspace(low, high, _NUM_KNOTS))
+        offsets, deviations = curve.at(curve.knots(_NUM_KNOTS))
         self.set_fitted(
-            temperature=read.temperature,
-            uniform_share=read.uniform_share,
+            **smoothing,
             bounds=[low, high],
             offsets=offsets,
             deviations=deviations,
         )
-        self._table_error = _error(curve, offsets)
+        # In float32, as the layer has it.
+        knots, offsets = curve.knots(_NUM_KNOTS), offsets.astype("float32")
+        between = curve.knots(8 * _NUM_KNOTS - 7)
+        gaps = np.interp(between, knots, offsets) - curve.at(between)[0]
+        self._table_error = float(np.abs(gaps).max())
 
     def calibrate(self, logits: Any) -> Any:
         if self.average:
-            return _mean_over_draws(self.logits_of_draws(logits))
+            draws = self.logits_of_draws(logits)
+            log_probs = draws - logsumexp(draws, keepdims=True)
+            # Log of the mean of softmax.
+            return logsumexp(log_probs, axis=-2) - math.log(self.num_draws)
         u = smoothed_log_probs(logits, self._temperature, self._uniform_share)
         return u + self._look_up(u, self._offsets)
 
@@ -271,8 +275,11 @@ class GaussianProcessCalibration(Calibrator):
         rows = logits.reshape(-1, logits.shape[-1])
         ends = ((1.0 - level) / 2.0, (1.0 + level) / 2.0)
         found = np.empty((2, *rows.shape), "float32")
-        for block in self._row_blocks(rows):
-            draws = to_numpy(self._draws_of_rows(rows[block]))
+        size = max(1, _BLOCK // (self.num_draws * rows.shape[-1]))
+        for start in range(0, len(rows), size):
+            block = slice(start, start + size)
+            tensor = ops.convert_to_tensor(rows[block])
+            draws = to_numpy(self.logits_of_draws(tensor))
             probs = np.exp(log_softmax(draws.astype("float64"), axis=-1))
             # Without bias for few draws.
             found[:, block] = np.quantile(probs, ends, axis=1, method="weibull")
@@ -288,17 +295,6 @@ class GaussianProcessCalibration(Calibrator):
     def num_parameters(self, num_classes: int) -> int:
         """Two, the least there are: the prior holds the curve."""
         return 2
-
-    def _draws_of_rows(self, rows: np.ndarray) -> Any:
-        return self.logits_of_draws(ops.convert_to_tensor(rows))
-
-    def _row_blocks(self, rows: np.ndarray) -> Iterator[slice]:
-        if not len(rows):
-            return
-        draws = self._draws_of_rows(rows[:1])
-        size = max(1, _BLOCK // int(np.prod(shape_of(draws))))
-        for start in range(0, len(rows), size):
-            yield slice(start, start + size)
 
     def _look_up(self, u: Any, table: Any) -> Any:
         """Rows of a table, linear between knots, constant beyond them."""
@@ -316,53 +312,31 @@ class GaussianProcessCalibration(Calibrator):
         return before + share * (after - before)
 
 
-def _mean_over_draws(logits: Any) -> Any:
-    """Log of the mean over draws of softmax, `(..., num_classes)`."""
-    log_probs = logits - logsumexp(logits, keepdims=True)
-    num_draws = shape_of(logits)[-2]
-    return logsumexp(log_probs, axis=-2) - float(np.log(num_draws))
-
-
-def _scaled_samples(samples: FittingData) -> _ScaledSamples:
-    """Temperature, share of uniform, and the samples that count, as one block.
-
-    The share is 1 / (n + 1) for n samples.
-    """
-    samples = supported_samples(samples)
-    temperature = optimal_temperature(samples)
-    count = samples.effective_count()
-    share = 1.0 / (count + 1.0)
-    total = float(samples.weights()[samples.counts()].sum(dtype="float64"))
-    kept = samples.subsampled(_MOST)
+def _block_of(
+    samples: FittingData, smoothing: dict[str, Any]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """u, soft labels and weights of samples, at most `_MOST` logits."""
+    kept = samples.as_frequencies().subsampled(_MOST)
     kept = kept.rows(kept.counts())
     logits = kept.logits.astype("float64")
-    log_probs = smoothed_log_probs(logits, temperature, share)
-    log_probs[is_ruled_out(logits)] = _RULED_OUT
-    weight = kept.weights() * (count / total)
-    return _ScaledSamples(
-        temperature, share, log_probs, kept.soft_labels(), weight
-    )
+    u = smoothed_log_probs(logits, **smoothing)
+    u[is_ruled_out(logits)] = _RULED_OUT
+    return u, kept.soft_labels(), kept.weights()
 
 
-def _error(curve: _Curve, offsets: np.ndarray) -> float:
-    """Largest error of the interpolated table, in its float32."""
-    low, high = curve.inducing[[0, -1]]
-    knots = np.linspace(low, high, len(offsets))
-    between = np.linspace(low, high, 8 * len(offsets) - 7)
-    table = np.interp(between, knots, offsets.astype("float32"))
-    return float(np.abs(table - curve.at(between)[0]).max())
-
-
-def _fit_curve(samples: _ScaledSamples, num_inducing: int, name: str) -> _Curve:
+def _fit_curve(
+    u: np.ndarray,
+    labels: np.ndarray,
+    weight: np.ndarray,
+    num_inducing: int,
+    name: str,
+) -> _Curve:
     """Maximise the evidence lower bound; needs TensorFlow Probability."""
-    # Where it is absent, the error names the extra that brings all.
-    _ = tfp.math
     bound = _bound(num_inducing)
-    x = samples.log_probs
     # Classes that are ruled out lie below all others.
-    low, high = float(x.min(where=x > _DEEPEST, initial=0.0)), float(x.max())
+    low, high = float(u.min(where=u > _DEEPEST, initial=0.0)), float(u.max())
     inducing = np.linspace(low, max(high, low + 1.0), num_inducing)
-    data = (x, samples.labels, samples.weight, inducing)
+    data = (u, labels, weight, inducing)
     with tf.device("CPU:0"):
         given = [tf.constant(part, tf.float64) for part in data]
 
@@ -391,10 +365,9 @@ def _fit_curve(samples: _ScaledSamples, num_inducing: int, name: str) -> _Curve:
                 f"steps={found.nit}"
             )
         parts = _parts(tf.constant(found.x), num_inducing)
-        kernel = _kernel(*parts[:2])
-        factor = _factor(kernel, tf.constant(inducing), parts).numpy()
+        _, factor = _prior(tf.constant(inducing), parts)
     amplitude, length, _, mean, root = (part.numpy() for part in parts)
-    weights = np.linalg.solve(factor.T, np.c_[mean, root])
+    weights = np.linalg.solve(factor.numpy().T, np.c_[mean, root])
     return _Curve(
         inducing, float(amplitude), float(length), weights[:, 0], weights[:, 1:]
     )
@@ -414,18 +387,15 @@ def _parts(theta: Any, num_inducing: int) -> tuple:
     return amplitude, length, noise, mean, tf.linalg.set_diag(root, diagonal)
 
 
-def _kernel(amplitude: Any, length: Any) -> Any:
-    return tfp.math.psd_kernels.ExponentiatedQuadratic(amplitude, length)
-
-
-def _factor(kernel: Any, inducing: Any, parts: tuple) -> Any:
-    """Cholesky factor of the covariance of g at the inducing points."""
-    amplitude, _, noise = parts[:3]
+def _prior(inducing: Any, parts: tuple) -> tuple[Any, Any]:
+    """The kernel, and the Cholesky factor of g at the inducing points."""
+    amplitude, length, noise = parts[:3]
+    kernel = tfp.math.psd_kernels.ExponentiatedQuadratic(amplitude, length)
     points = inducing[:, None]
     extra = noise**2 + _JITTER * amplitude**2
     matrix = kernel.matrix(points, points)
     diagonal = tf.linalg.diag_part(matrix) + extra
-    return tf.linalg.cholesky(tf.linalg.set_diag(matrix, diagonal))
+    return kernel, tf.linalg.cholesky(tf.linalg.set_diag(matrix, diagonal))
 
 
 def _negative_bound(theta: Any, data: tuple, num: int) -> Any:
@@ -437,9 +407,8 @@ def _negative_bound(theta: Any, data: tuple, num: int) -> Any:
     """
     x, labels, weight, inducing = data
     parts = _parts(theta, num)
-    amplitude, length, noise, mean, root = parts
-    kernel = _kernel(amplitude, length)
-    factor = _factor(kernel, inducing, parts)
+    amplitude, _, noise, mean, root = parts
+    kernel, factor = _prior(inducing, parts)
     n, num_classes = tf.shape(x)[0], tf.shape(x)[1]
     cross = kernel.matrix(inducing[:, None], tf.reshape(x, (-1, 1)))
     maps = tf.linalg.triangular_solve(factor, cross)

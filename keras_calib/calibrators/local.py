@@ -5,7 +5,7 @@ of the logits; gates, which are filters too, mix them level by level.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import keras
@@ -13,8 +13,8 @@ import numpy as np
 from keras import ops
 from scipy.stats import t
 
+from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.fitting_data import (
     FittingData,
@@ -23,6 +23,7 @@ from keras_calib.calibrators.fitting_data import (
 )
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
+from keras_calib.formulas.proper import log_losses
 from keras_calib.inputs.checks import (
     check_above,
     check_at_least,
@@ -251,12 +252,9 @@ class LocalTemperatureScaling(Calibrator):
         labels, logits, sample_weight, ignore_class = data
         if logits is None:
             batches = checked_batches(labels, sample_weight)
-            labels, logits, sample_weight = _joined_batches(
-                batches, self._parts
-            )
-        logits, image = self._parts(logits)
+            labels, logits, sample_weight = self._joined(batches)
+        logits, image = self._maps(logits)
         logits = to_numpy(logits)
-        _check_maps(logits, image, self._channels())
         if len(logits) < 3:
             raise value_error(
                 "`logits` must be those of three images or more, of which two "
@@ -296,7 +294,14 @@ class LocalTemperatureScaling(Calibrator):
             )
         logits: Any = logits_of(batch, reading)
         if self.use_image:
-            logits = logits, _image_of(batch.inputs)
+            inputs = keras.tree.flatten(batch.inputs)
+            if len(inputs) != 1:
+                raise value_error(
+                    "`use_image` needs a model of one input, the image; for "
+                    "others call `fit(labels, (logits, image))`",
+                    inputs=len(inputs),
+                )
+            logits = logits, inputs[0]
         return labels_of(batch), logits, batch.sample_weight
 
     def call(self, inputs, *, from_logits=True):
@@ -312,8 +317,7 @@ class LocalTemperatureScaling(Calibrator):
             Calibrated logits of the shape of the outputs, float32.
         """
         self.check_fitted()
-        logits, image = self._parts(inputs)
-        _check_maps(logits, image, self._channels())
+        logits, image = self._maps(inputs)
         return self.mapped(
             lambda z: z / self._temperatures(z, image), logits, from_logits
         )
@@ -326,8 +330,7 @@ class LocalTemperatureScaling(Calibrator):
         channel, with `use_image` `(outputs, image)`.
         """
         self.check_fitted()
-        outputs, image = self._parts(inputs)
-        _check_maps(outputs, image, self._channels())
+        outputs, image = self._maps(inputs)
         logits, _ = self.model_logits(outputs, from_logits)
         return self._temperatures(ops.cast(logits, "float32"), image)[..., 0]
 
@@ -368,10 +371,50 @@ class LocalTemperatureScaling(Calibrator):
         inputs = self.read_inputs(inputs)
         return tuple(inputs) if self.use_image else (inputs, None)
 
-    def _channels(self) -> int | None:
-        """Channels of the image, known once fitted."""
-        known = self.use_image and self.fitted
-        return shape_of(self._image_kernel)[2] if known else None
+    def _maps(self, inputs: Any) -> tuple[Any, Any]:
+        """Logits, and the image if it is used, checked as maps of one size."""
+        logits, image = self._parts(inputs)
+        shape = shape_of(logits)
+        if len(shape) != 4:
+            raise value_error(
+                "`logits` must be those of images, (batch, height, width, "
+                "num_classes)",
+                **{"logits.shape": shape},
+            )
+        if image is not None:
+            # The channels are known once fitted.
+            channels = shape_of(self._image_kernel)[2] if self.fitted else None
+            found, wanted = shape_of(image), (*shape[:3], channels)
+            if len(found) != 4 or not fits(found, wanted):
+                raise value_error(
+                    "`image` must be (batch, height, width, channels), with a "
+                    "pixel for each pixel of the logits and the channels of "
+                    "`fit`",
+                    **{"image.shape": found, "logits.shape": shape},
+                )
+        return logits, image
+
+    def _joined(self, batches: Iterable) -> tuple[Any, Any, Any]:
+        """Labels, logits (with images if used) and weights of all batches."""
+        rows = []
+        for labels, inputs, *weight in batches:
+            row = [labels, *self._parts(inputs), *(weight or [None])]
+            rows.append([x if x is None else to_numpy(x) for x in row])
+        kinds = {
+            tuple(x if x is None else x.shape[1:] for x in row) for row in rows
+        }
+        if len(kinds) != 1:
+            raise value_error(
+                "batches must hold images of one size with the same kind of "
+                "labels, and weights or none: crop them, or resize them",
+                batches=len(rows),
+                shapes=sorted(map(str, kinds))[:4],
+            )
+        labels, logits, image, weight = (
+            None if column[0] is None else np.concatenate(column)
+            for column in zip(*rows, strict=True)
+        )
+        return labels, logits if image is None else (logits, image), weight
 
 
 def tree_temperature(
@@ -443,14 +486,12 @@ def _train_tree(
     count = len(data.logits)
     order = np.random.default_rng(how.seed).permutation(count)
     held = min(max(2, round(how.validation_fraction * count)), count - 1)
-    training, held_out, everything = (
-        _Batches(images, how.batch_size)
-        for images in (data.rows(order[held:]), data.rows(order[:held]), data)
-    )
-    training.shuffle(how.seed)
+    training = _Batches(data, order[held:], how.batch_size, how.seed)
+    held_out = _Batches(data, order[:held], how.batch_size)
+    everything = _Batches(data, np.arange(count), how.batch_size)
     channels = None if data.image is None else data.image.shape[-1]
     start = start_weights(how.tree, data.logits.shape[-1], channels, how.seed)
-    pixels = max(int(np.count_nonzero(training.data.weight)), 1)
+    pixels = max(int(np.count_nonzero(data.weight[order[held:]])), 1)
     ridge = keras.regularizers.L2(0.5 * how.strength / pixels)
     tree = _Tree(start, how.tree, temperature, data, ridge)
     model = _compiled(tree, data, how.learning_rate)
@@ -546,22 +587,24 @@ class _Tree(keras.layers.Layer):
 
 
 class _Batches(keras.utils.PyDataset):
-    """Batches of images, in a new order at each epoch if told to."""
+    """Batches of some images, with a seed in a new order at each epoch."""
 
-    def __init__(self, data: _DenseData, batch_size: int):
+    def __init__(
+        self,
+        data: _DenseData,
+        places: np.ndarray,
+        batch_size: int,
+        seed: int | None = None,
+    ):
         super().__init__()
         self.data, self.batch_size = data, batch_size
-        self.order = np.arange(len(data.logits))
-        self.random: np.random.Generator | None = None
-
-    def shuffle(self, seed: int) -> None:
-        """From now on each epoch has an order of its own."""
-        self.random = np.random.default_rng(seed)
+        self.places = self.order = places
+        self.random = None if seed is None else np.random.default_rng(seed)
         self.on_epoch_end()
 
     def on_epoch_end(self):
         if self.random is not None:
-            self.order = self.random.permutation(len(self.order))
+            self.order = self.random.permutation(self.places)
 
     def __len__(self):
         return -(-len(self.order) // self.batch_size)
@@ -577,15 +620,13 @@ class _Batches(keras.utils.PyDataset):
         found = []
         for inputs, labels, weight in (self[i] for i in range(len(self))):
             z = to_numpy(model.predict_on_batch(list(inputs)), "float64")
-            z -= z.max(axis=-1, keepdims=True)
-            log_sum = np.log(np.exp(z).sum(axis=-1))
-            if labels.ndim == 4:
-                target = np.sum(labels * z, axis=-1)
-            else:
-                target = np.take_along_axis(z, labels[..., None], axis=-1)[
-                    ..., 0
-                ]
-            found.append(np.sum(weight * (log_sum - target), axis=(1, 2)))
+            losses = log_losses(
+                labels.reshape(weight.size, *labels.shape[3:]),
+                z.reshape(weight.size, -1),
+                from_logits=True,
+            )
+            weighted = weight * losses.reshape(weight.shape)
+            found.append(weighted.sum(axis=(1, 2)))
         return np.concatenate(found)
 
 
@@ -600,67 +641,6 @@ def _scale(x: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # A constant channel tells nothing.
     spread[spread <= 1e-6 * np.sqrt(square)] = 1.0
     return mean.astype("float32"), spread.astype("float32")
-
-
-def _check_maps(logits: Any, image: Any, channels: int | None) -> None:
-    """Raises unless logits and image are maps of the same size."""
-    shape = shape_of(logits)
-    if len(shape) != 4:
-        raise value_error(
-            "`logits` must be those of images, (batch, height, width, "
-            "num_classes)",
-            **{"logits.shape": shape},
-        )
-    if image is None:
-        return
-    wanted = (*shape[:3], channels)
-    if len(image.shape) != 4 or not fits(shape_of(image), wanted):
-        raise value_error(
-            "`image` must be (batch, height, width, channels), with a "
-            "pixel for each pixel of the logits and the channels of `fit`",
-            **{"image.shape": shape_of(image), "logits.shape": shape},
-        )
-
-
-def _image_of(inputs: Any) -> Any:
-    """The image in the inputs of a model; ValueError for several inputs."""
-    flat = keras.tree.flatten(inputs)
-    if len(flat) != 1:
-        raise value_error(
-            "`use_image` needs a model of one input, the image; for others "
-            "call `fit(labels, (logits, image))`",
-            inputs=len(flat),
-        )
-    return flat[0]
-
-
-def _joined_batches(
-    batches: Iterable, parts: Callable[[Any], tuple[Any, Any]]
-) -> tuple[Any, Any, Any]:
-    """Labels, logits (with images if used) and weights of all batches.
-
-    `parts` splits what a batch has of logits into logits and image.
-    """
-    rows = []
-    for batch in batches:
-        labels, inputs, *weight = batch
-        row = [labels, *parts(inputs), *(weight or [None])]
-        rows.append([x if x is None else to_numpy(x) for x in row])
-    kinds = {
-        tuple(x if x is None else x.shape[1:] for x in row) for row in rows
-    }
-    if len(kinds) != 1:
-        raise value_error(
-            "batches must hold images of one size with the same kind of "
-            "labels, and weights or none: crop them, or resize them",
-            batches=len(rows),
-            shapes=sorted(map(str, kinds))[:4],
-        )
-    labels, logits, image, weight = (
-        None if column[0] is None else np.concatenate(column)
-        for column in zip(*rows, strict=True)
-    )
-    return labels, logits if image is None else (logits, image), weight
 
 
 def _images_of(samples: FittingData, lead: tuple, image: Any) -> _DenseData:

@@ -1,4 +1,8 @@
-"""Affine, quadratic and beta calibration: logistic fits to log-odds."""
+"""Affine, quadratic and beta calibration: logistic fits to log-odds.
+
+They have up to three coefficients, for which Newton's steps are few; the fits
+of `affine_solver` have thousands.
+"""
 
 import math
 from collections.abc import Callable
@@ -9,32 +13,40 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calib.calibrators.affine_solver import warn_not_converged
 from keras_calib.calibrators.base import FittedValue
 from keras_calib.calibrators.columns import (
-    least_logistic,
-    least_polynomial,
-    softplus,
-    typical_slope,
-)
-from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.one_vs_rest import (
     ROWS,
     OneVsRest,
     log_odds_of_classes,
 )
+from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.inputs.checks import (
     check_above,
     check_at_least,
     check_at_most,
     check_flag,
 )
+from keras_calib.numerics.softmax import sigmoid
 
-__all__ = ["AffineScaling", "BetaCalibration", "QuadraticScaling"]
+__all__ = [
+    "AffineScaling",
+    "BetaCalibration",
+    "QuadraticScaling",
+    "least_polynomial",
+]
 
 # Largest log-odds; their square is finite in float32.
 _LARGEST = 1e9
 # The same for `BetaCalibration`, which has no square.
 _LARGEST_OF_BETA = 1e18
+# Rows in work at a time.
+_ROWS = 2**16
+# Most Newton steps, twice the gain at which they stop, and the curvature given
+# to flat directions.
+_STEPS = 200
+_GAIN = 1e-16
+_FLAT = 1e-12
 
 
 class _LogOddsScaling(OneVsRest):
@@ -69,15 +81,9 @@ class _Polynomial(_LogOddsScaling):
         super().__init__(name=name, **kwargs)
         self._keep(penalty=penalty)
 
-    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
-        ridge = 2.0 * (self.penalty or 0.0) / samples.effective_count()
-        return partial(self.solve, ridge=ridge)
-
-    def solve(
-        self, log_odds: np.ndarray, labels: np.ndarray, weight: Any, ridge: Any
-    ) -> tuple[tuple, float]:
-        """The fitted values of one class for a ridge, and the loss."""
-        raise NotImplementedError
+    def ridge(self, samples: FittingData) -> float:
+        """The strength for the mean NLL."""
+        return 2.0 * (self.penalty or 0.0) / samples.effective_count()
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -136,10 +142,8 @@ class AffineScaling(_Polynomial):
         super().__init__(penalty=penalty, name=name, **kwargs)
         self.set_known(coefficients=coefficients)
 
-    def solve(
-        self, log_odds: np.ndarray, labels: np.ndarray, weight: Any, ridge: Any
-    ) -> tuple[tuple, float]:
-        column = log_odds, labels, weight
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
+        ridge = self.ridge(samples)
         point, loss = least_polynomial(column, 2, ridge, self.name)
         return (point,), loss
 
@@ -216,11 +220,11 @@ class QuadraticScaling(_Polynomial):
             ends = np.full((rows, 2), [-_LARGEST, _LARGEST])
         self.set_known(coefficients=coefficients, ends=ends)
 
-    def solve(
-        self, log_odds: np.ndarray, labels: np.ndarray, weight: Any, ridge: Any
-    ) -> tuple[tuple, float]:
-        column = log_odds, labels, weight
-        ends = _ends(log_odds, weight)
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
+        log_odds, _, weight = column
+        ridge = self.ridge(samples)
+        some = log_odds if weight is None else log_odds[weight > 0]
+        ends = np.array([some.min(), some.max()], "float64")
         best, loss = least_polynomial(column, 3, ridge, self.name)
         if self.monotone and _falls(best, ends):
             # Then the optimum has the slope 0 at one end, or everywhere.
@@ -243,12 +247,6 @@ class QuadraticScaling(_Polynomial):
         return parabola + slope * (log_odds - inside)
 
 
-def _ends(log_odds: np.ndarray, weight: Any) -> np.ndarray:
-    """Least and largest log-odds of the samples that weigh something."""
-    some = log_odds if weight is None else log_odds[weight > 0]
-    return np.array([some.min(), some.max()], "float64")
-
-
 def _falls(point: np.ndarray, ends: np.ndarray) -> bool:
     """Whether a s + b + c s^2 decreases between two ends."""
     slopes = point[0] + 2.0 * point[2] * ends
@@ -266,7 +264,7 @@ def _least_flat_at(
         return np.stack(rows if end is None else [*rows, s * (s - 2.0 * end)])
 
     start = np.zeros(1 if end is None else 2)
-    found, loss = least_logistic(features, column, start, ridge, what)
+    found, loss = _least_logistic(features, column, start, ridge, what)
     if end is None:
         return np.array([0.0, found[0], 0.0]), loss
     return np.array([-2.0 * end * found[1], found[0], found[1]]), loss
@@ -328,8 +326,26 @@ class BetaCalibration(_LogOddsScaling):
         self._keep(clip=float(clip))
         self.set_known(coefficients=coefficients)
 
-    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
-        return partial(_least_beta, what=self.name)
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
+        """The best logistic regression with a, b >= 0."""
+        best, least = np.zeros(3), np.inf
+        slope = _typical_slope(column[0])
+
+        def features(used: list, log_odds: np.ndarray) -> np.ndarray:
+            # log p, -log(1 - p) and 1.
+            no = _softplus(log_odds)
+            return np.stack([log_odds - no, no, np.ones_like(no)])[used]
+
+        for used in ([0, 1, 2], [0, 2], [1, 2], [2]):
+            start, point = np.array([slope, slope, 0.0])[used], np.zeros(3)
+            point[used], loss = _least_logistic(
+                partial(features, used), column, start, 0.0, self.name
+            )
+            if point[:2].min() >= 0.0 and loss < least:
+                best, least = point, loss
+            if len(used) == 3 and point[:2].min() >= 0.0:
+                break
+        return (best,), least
 
     def features(self, logits: Any) -> Any:
         """log p_k / (1 - p_k), clipped."""
@@ -344,27 +360,97 @@ class BetaCalibration(_LogOddsScaling):
         return b * ops.softplus(log_odds) - a * ops.softplus(-log_odds) + c
 
 
-def _least_beta(
-    log_odds: np.ndarray, labels: np.ndarray, weight: Any, what: str
-) -> tuple[tuple, float]:
-    """(a, b, c) of one class, and the mean NLL.
+def least_polynomial(
+    column: tuple, size: int, ridge: float, what: str
+) -> tuple[np.ndarray, float]:
+    """The first of (a, b, c) for log-odds a s + b + c s^2 of scores s.
 
-    It is the best logistic regression with a, b >= 0.
+    They have the least mean NLL + ridge (b^2 + c^2), which comes with them.
     """
-    best, least = np.zeros(3), np.inf
-    slope, column = typical_slope(log_odds), (log_odds, labels, weight)
-    for used in ([0, 1, 2], [0, 2], [1, 2], [2]):
-        start, point = np.array([slope, slope, 0.0])[used], np.zeros(3)
-        features = partial(_beta_features, used)
-        point[used], loss = least_logistic(features, column, start, 0.0, what)
-        if point[:2].min() >= 0.0 and loss < least:
-            best, least = point, loss
-        if len(used) == 3 and point[:2].min() >= 0.0:
+
+    def features(s: np.ndarray) -> np.ndarray:
+        rows = [s, np.ones_like(s)][:size]
+        return np.stack([*rows, s * s] if size > 2 else rows)
+
+    start = np.array([_typical_slope(column[0]), 0.0, 0.0])
+    penalty = np.array([0.0, ridge, ridge])
+    return _least_logistic(features, column, start[:size], penalty[:size], what)
+
+
+def _least_logistic(
+    features: Callable[[np.ndarray], np.ndarray],
+    column: tuple,
+    start: np.ndarray,
+    penalty: np.ndarray | float,
+    what: str,
+) -> tuple[np.ndarray, float]:
+    """Coefficients of least mean NLL + sum penalty c^2, and this value.
+
+    Newton's method with halved steps, in float64. It warns if it does not
+    converge.
+
+    Args:
+        features: Maps scores `(n,)` to features `(size, n)`.
+        column: Scores, shares of the second class in [0, 1], and weights or
+            None, `(n,)`.
+        start: The coefficients `(size,)` to start from.
+        penalty: Strength for each coefficient `(size,)`, or for all.
+        what: Name of the fit in warnings.
+    """
+    sums = partial(_sums, features, column, penalty)
+    found = np.array(start, "float64")
+    loss, slope, curvature = sums(found)
+    for _ in range(_STEPS):
+        # Units in which each coefficient has curvature 1.
+        size = 1.0 / np.sqrt(np.maximum(np.diag(curvature), _FLAT))
+        hessian = curvature * size * size[:, None]
+        hessian[np.diag_indices(len(hessian))] += _FLAT
+        step = size * np.linalg.solve(hessian, slope * size)
+        gain = slope @ step
+        if gain <= _GAIN:
             break
-    return (best,), least
+        share = 1.0
+        while (after := sums(found - share * step))[0] > loss and share > _FLAT:
+            share /= 2.0
+        found = found - share * step
+        loss, slope, curvature = after
+    else:
+        warn_not_converged(what, iterations=_STEPS, gradient=gain)
+    return found, float(loss)
 
 
-def _beta_features(used: list, log_odds: np.ndarray) -> np.ndarray:
-    """log p, -log(1 - p) and 1, as far as used."""
-    no = softplus(log_odds)
-    return np.stack([log_odds - no, no, np.ones_like(no)])[used]
+def _typical_slope(log_odds: np.ndarray) -> float:
+    """A slope with which typical log-odds become 1, to start from."""
+    some = np.abs(log_odds[log_odds != 0.0], dtype="float64")
+    return float(1.0 / np.median(some)) if len(some) else 1.0
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    """log(1 + e^x), faster than NumPy's `logaddexp`."""
+    return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _sums(
+    features: Callable[[np.ndarray], np.ndarray],
+    column: tuple,
+    penalty: np.ndarray | float,
+    point: np.ndarray,
+) -> tuple:
+    """Mean NLL and penalty, their gradient and Hessian, by blocks."""
+    scores, labels, weight = column
+    loss, slope, curvature, mass = 0.0, 0.0, 0.0, 0.0
+    for start in range(0, len(scores), _ROWS):
+        part = slice(start, start + _ROWS)
+        x, y = features(scores[part].astype("float64")), labels[part]
+        w = np.ones(len(y)) if weight is None else weight[part]
+        z = point @ x
+        q = sigmoid(z)
+        loss = loss + w @ (_softplus(z) - y * z)
+        slope = slope + x @ (w * (q - y))
+        curvature = curvature + (x * (w * q * (1.0 - q))) @ x.T
+        mass = mass + w.sum()
+    return (
+        loss / mass + np.sum(penalty * point**2),
+        slope / mass + 2.0 * penalty * point,
+        curvature / mass + np.diag(np.broadcast_to(2.0 * penalty, len(point))),
+    )

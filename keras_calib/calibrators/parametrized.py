@@ -12,8 +12,8 @@ import numpy as np
 from keras import ops
 from scipy.optimize import minimize
 
+from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.products import exact_products
 from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
@@ -238,7 +238,10 @@ def _fitted_network(
     few = _in_order(samples.subsampled(_MOST))
     inputs = min(num_inputs, samples.num_classes)
     shapes = [(inputs, units), (units,), (units, units), (units,), (units,), ()]
-    mean, scale, total = _moments(few, inputs)
+    mean, variance, total = few.moments(lambda z: filled(z[:, :inputs]))
+    scale = np.sqrt(variance)
+    # A constant input tells nothing.
+    scale[(scale <= 1e-9 * np.abs(mean)) | (scale == 0.0)] = np.inf
     problem = _Problem(
         few, objective, temperature, mean, scale, strength / total, shapes
     )
@@ -302,21 +305,6 @@ def _in_order(samples: FittingData) -> FittingData:
     return FittingData(labels[first], logits[first], weight)
 
 
-def _moments(
-    samples: FittingData, inputs: int
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Mean and spread of the inputs, and the sum of the weights."""
-
-    mean, variance, total = samples.moments(
-        lambda logits: filled(logits[:, :inputs])
-    )
-    scale = np.sqrt(variance)
-    # A constant input tells nothing.
-    scale[scale <= 1e-9 * np.abs(mean)] = np.inf
-    scale[scale == 0.0] = np.inf
-    return mean, scale, total
-
-
 def _layers(x: np.ndarray, network: _Network) -> tuple:
     """Activations of the hidden layers, and the output `(n,)`."""
     first = np.maximum(x @ network.kernel_1 + network.bias_1, 0.0)
@@ -366,25 +354,16 @@ def _losses(
     block: FittingData, temperature: np.ndarray, objective: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Loss of each sample, and its derivative by T."""
-    z = block.logits - block.logits.max(axis=-1, keepdims=True)
-    hard = block.labels.ndim == 1
-    rows = np.arange(len(z))
+    z = block.shifted()
     p = np.exp(z / temperature[:, None])
     total = p.sum(axis=-1)
     p /= total[:, None]
     mean = np.sum(p * z, axis=-1)
     if objective == "nll":
-        if hard:
-            target = z[rows, block.labels]
-        else:
-            target = np.sum(block.soft_labels() * z, axis=-1)
+        target = block.at_labels(z)
         loss = np.log(total) - target / temperature
         return loss, (target - mean) / temperature**2
-    distance = p.copy()
-    if hard:
-        distance[rows, block.labels] -= 1.0
-    else:
-        distance -= block.soft_labels()
+    distance = block.less_labels(p.copy())
     slope = np.sum(distance * p * (mean[:, None] - z), axis=-1)
     return np.sum(distance**2, axis=-1), 2.0 * slope / temperature**2
 

@@ -77,8 +77,7 @@ def _smoothed(samples: FittingData) -> FittingData:
     labels = np.zeros(samples.logits.shape, "float32")
     leads = np.zeros(len(labels))
     following = np.zeros(len(labels), "int64")
-
-    def of_block(block, rows):
+    for rows, block in samples.placed_blocks():
         z, ids = block.logits, hard_labels(block.labels)
         row = np.arange(len(z))
         own = z[row, ids]
@@ -88,8 +87,6 @@ def _smoothed(samples: FittingData) -> FittingData:
         chosen = np.zeros(z.shape, "float32")
         chosen[row, ids] = 1.0
         labels[rows] = chosen
-
-    samples.visit(of_block)
     lead = leads[samples.counts()]
     lead = lead[(lead > 0.0) & (lead < NO_OTHER)]
     if not len(lead):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self
 
 import keras
@@ -10,7 +11,10 @@ from scipy.optimize import minimize_scalar
 
 from keras_calib.backend.errors import value_error, warn
 from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
-from keras_calib.calibrators.compact_logits import CompactLogits
+from keras_calib.calibrators.compact_logits import (
+    CompactLogits,
+    least_by_newton,
+)
 from keras_calib.calibrators.fitting_data import FittingData, read_samples
 from keras_calib.calibrators.separation import NO_OTHER, supported_samples
 from keras_calib.formulas.binned_errors import calibration_error
@@ -22,6 +26,7 @@ from keras_calib.numerics.softmax import is_ruled_out, is_wrong
 
 __all__ = [
     "TemperatureScaling",
+    "mean_scores",
     "optimal_temperature",
     "refinement_nll",
     "split_nll",
@@ -35,9 +40,6 @@ _ECE_BINS = 15
 _RANGE = 1e4
 _TOLERANCE = 1e-8
 _ENDLESS = 1e12
-# A step of Newton's method leaves about its square as the error.
-_SMALL = 1e-4
-_NEWTON = 8
 # Logits for a first estimate.
 _FEW = 2**18
 # Reach of the coarse grid of the MSE on both sides of the optimal NLL.
@@ -124,7 +126,7 @@ class TemperatureScaling(Calibrator):
         if grid is None:
             value = optimal_temperature(read, objective)
         else:
-            values = _scores(read, grid, objective)
+            values = mean_scores(read, grid, objective)
             value = grid[int(np.argmin(values))]
         self.set_fitted(temperature=value)
 
@@ -240,7 +242,7 @@ def split_nll(samples: FittingData) -> tuple[float, float]:
     """
     beta, _ = _optimum(samples, "nll")
     # Without end the classes that are left become equally likely.
-    found = map(float, _scores(samples, [1.0, 1.0 / beta, _ENDLESS], "nll"))
+    found = map(float, mean_scores(samples, [1.0, 1.0 / beta, _ENDLESS], "nll"))
     before, *others = found
     after = min(before, *others, math.log(samples.num_classes))
     return before - after, after
@@ -256,10 +258,10 @@ def _optimum(
         low, high = _range(samples)
     if low == high:
         return 1.0, ()
-    beta = _least_nll(few, low, high, 1.0)
+    beta = least_by_newton(partial(_slopes, few), low, high, 1.0)
     if few is not samples:
         start = beta if low < beta < high else 1.0
-        beta = _least_nll(samples, low, high, start)
+        beta = least_by_newton(partial(_slopes, samples), low, high, start)
     if objective == "mse":
         beta = _least_mse(samples, low, high, beta)
     return beta, (low, high)
@@ -298,44 +300,18 @@ def _range(samples: FittingData) -> tuple[float, float]:
     return float(count / (total * _RANGE)), float(_RANGE / usual)
 
 
-def _least_nll(
-    samples: FittingData, low: float, high: float, start: float
-) -> float:
-    """1/T by Newton's method; `low` or `high` if the optimum lies beyond."""
-    ends = low, high
-    beta = min(max(start, low), high)
-    for step in range(200):
-        if step == _NEWTON:
-            # So many steps suggest that there is no optimum inside.
-            for end, outwards in zip(ends, (1.0, -1.0), strict=True):
-                if outwards * _slopes(samples, end)[0] >= 0:
-                    return end
-        slope, curvature = _slopes(samples, beta)
-        if slope > 0:
-            high = beta
-        else:
-            low = beta
-        proposal = beta - slope / curvature if curvature > 0 else low
-        if curvature > 0 and abs(proposal - beta) <= _SMALL * beta:
-            return proposal
-        if not low < proposal < high:
-            proposal = math.sqrt(low * high)
-        beta = proposal
-    return beta
-
-
 def _least_mse(
     samples: FittingData, low: float, high: float, start: float
 ) -> float:
     """1/T: the minimum near the best of a coarse grid, as it is not convex."""
 
     def value(log_beta):
-        return _scores(samples, [math.exp(-log_beta)], "mse")[0]
+        return mean_scores(samples, [math.exp(-log_beta)], "mse")[0]
 
     grid = start * 2.0 ** np.arange(-_OCTAVES, _OCTAVES + 1)
     inside = (grid > low) & (grid < high)
     grid = np.concatenate([[low], grid[inside], [high]])
-    values = _scores(samples, 1.0 / grid, "mse")
+    values = mean_scores(samples, 1.0 / grid, "mse")
     best = int(np.argmin(values))
     for end in (0, -1):
         if values[end] <= values[best]:
@@ -349,20 +325,12 @@ def _least_mse(
     return math.exp(found.x)
 
 
-def _shifted(block: FittingData) -> np.ndarray:
-    """Logits less the largest of each sample: exp(0) is on top."""
-    return block.logits - block.logits.max(axis=-1, keepdims=True)
-
-
 def _slopes(samples: FittingData, beta: float) -> tuple[float, float]:
     """First and second derivative of the summed NLL by 1/T."""
 
     def of_block(block):
-        z = _shifted(block)
-        if block.labels.ndim == 1:
-            target = z[np.arange(len(z)), block.labels]
-        else:
-            target = np.sum(block.soft_labels() * z, axis=-1)
+        z = block.shifted()
+        target = block.at_labels(z)
         p = np.multiply(z, beta)
         np.exp(p, out=p)
         total = p.sum(axis=-1)
@@ -377,7 +345,7 @@ def _slopes(samples: FittingData, beta: float) -> tuple[float, float]:
     return float(first), float(second)
 
 
-def _scores(
+def mean_scores(
     samples: FittingData,
     temperatures: Sequence[float] | np.ndarray,
     objective: str,
@@ -395,7 +363,7 @@ def _scores(
         return weight @ losses(block.labels, z, from_logits=True), weight.sum()
 
     def of_block(block):
-        z = _shifted(block)
+        z = block.shifted()
         parts = [sums_of(z / t, block) for t in temperatures]
         return tuple(np.stack(part) for part in zip(*parts, strict=True))
 

@@ -1,8 +1,6 @@
 """Venn-Abers prediction: two probabilities, one of which is calibrated."""
 
 import itertools
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import keras
@@ -10,13 +8,13 @@ import numpy as np
 from keras import ops
 
 from keras_calib.calibrators.base import SHARE, FittedValue
-from keras_calib.calibrators.binning import locate, or_nan, take
-from keras_calib.calibrators.fitting_data import FittingData
-from keras_calib.calibrators.one_vs_rest import (
+from keras_calib.calibrators.binning import entries_of
+from keras_calib.calibrators.columns import (
     ROWS,
     OneVsRest,
     log_odds_of_classes,
 )
+from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.softmax import is_ruled_out, num_allowed
 
 __all__ = ["VennAbers"]
@@ -100,16 +98,12 @@ class VennAbers(OneVsRest):
         )
 
     def fit_samples(self, samples: FittingData) -> None:
-        if samples.weight is not None:
-            # Weights on a small scale count as `effective_count` says.
-            total = samples.weight[samples.counts()].sum(dtype="float64")
-            scale = samples.effective_count() / total
-            samples = samples._replace(weight=samples.weight * scale)
-        super().fit_samples(samples)
+        super().fit_samples(samples.as_frequencies())
 
-    def column_fit(self, samples: FittingData) -> Callable[..., Any]:
+    def fit_column(self, samples: FittingData, *column: Any) -> tuple:
         room = _ROUNDING if samples.num_classes > 2 else 0.0
-        return partial(_table, room=room)
+        scores, labels, weight = column
+        return _table(scores, labels, weight, room)
 
     def interval(self, logits: Any, *, from_logits: bool = True) -> tuple:
         """The lower and upper probability of each class.
@@ -164,10 +158,9 @@ class VennAbers(OneVsRest):
         """p1 and 1 - p0 of log-odds."""
         tiny = ops.abs(features) < float(_TINY)
         features = ops.where(tiny, ops.zeros_like(features), features)
-        index = locate(self._upper_edges, features)
-        index = ops.minimum(index, self._upper_edges.shape[1] - 1)
-        p1, rest = take(self._p1, index), take(self._p0_complement, index)
-        return or_nan(p1, features), or_nan(rest, features)
+        tables = self._p1, self._p0_complement
+        p1, rest = entries_of(features, self._upper_edges, *tables)
+        return p1, rest
 
 
 def _table(

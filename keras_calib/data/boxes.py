@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.examples import check_parts, require
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import check_numbers

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import type_error
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import clip_boxes
 from keras_calib.data.examples import (
     check_parts,

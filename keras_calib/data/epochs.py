@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.crops import random_bits
 from keras_calib.data.examples import named_like, require, required
 from keras_calib.inputs.checks import check_integer

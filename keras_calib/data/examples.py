@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 
 __all__ = [
     "as_text",

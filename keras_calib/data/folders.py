@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.examples import require, shard
 from keras_calib.data.validity import (
     BOX_RULE,

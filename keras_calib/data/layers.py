@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import (
     boxes_to_mask,
     check_mask_classes,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.crops import check_seed, random_bits
 from keras_calib.data.examples import require
 from keras_calib.inputs.checks import check_above, check_at_least, check_share

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import boxes_to_mask, selected
 from keras_calib.data.examples import (
     check_parts,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import backend
 
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import (
     NO_BOX,
     check_mask_classes,
@@ -45,15 +45,9 @@ from keras_calib.inputs.checks import (
     check_integer,
     check_share,
 )
-from keras_calib.inputs.readers import CONTEXT
+from keras_calib.inputs.labels import CONTEXT
 
-__all__ = [
-    "Labelling",
-    "labels_of",
-    "to_batch",
-    "training_pipeline",
-    "validation_pipeline",
-]
+__all__ = ["Batching", "training_pipeline", "validation_pipeline"]
 
 _TARGETS = ("soft", "pairs", "one_hot", "ids")
 _LABEL = "; `object_examples` and `label_by_largest` make one of boxes"
@@ -184,8 +178,8 @@ def training_pipeline(
         targets=targets,
     )
     source = source if needs_objects else None
-    labelling = Labelling(
-        targets, num_classes, source, classes, max_boxes, beta, floor
+    batching = Batching(
+        cropping, targets, num_classes, source, classes, max_boxes, beta, floor
     )
     worker = getattr(input_context, "input_pipeline_id", 0)
     if not sharded:
@@ -212,8 +206,7 @@ def training_pipeline(
             example = _some_context(
                 read_parts(example), context_share, fill, classes, key[1]
             )
-        batched = to_batch(cropping, example, key[0], labelling, augment)
-        return {**batched, "key": key[2]}
+        return {**batching.crop(example, key[0], augment), "key": key[2]}
 
     def label(batch: dict) -> tuple[Any, Any]:
         images, key = batch["image"], batch["key"][0]
@@ -222,7 +215,7 @@ def training_pipeline(
             images = color_jitter(
                 images, key, **dict.fromkeys(strengths, jitter)
             )
-        y = labels_of(batch, labelling)
+        y = batching.labels(batch)
         if mix is not None:
             images, y = mix(images, y, key + 1)
         return _finished(images, y, batch, preprocess)
@@ -299,13 +292,15 @@ def validation_pipeline(
         source = object_source(spec, objects, classes)
         if source is None:
             check_parts(spec, "boxes", hint=_OBJECTS)
-    labelling = Labelling(targets, num_classes, source, classes, max_boxes)
+    batching = Batching(
+        cropping, targets, num_classes, source, classes, max_boxes
+    )
 
     def crop(example: dict) -> dict:
-        return to_batch(cropping, without(example, "context"), None, labelling)
+        return batching.crop(without(example, "context"))
 
     def label(batch: dict) -> tuple[Any, Any]:
-        y = labels_of(batch, labelling)
+        y = batching.labels(batch)
         return _finished(batch["image"], y, batch, preprocess)
 
     data = shard(dataset, input_context).map(crop, calls, deterministic=True)
@@ -362,9 +357,10 @@ def _some_context(
     return tf.cond(chosen, lambda: context, lambda: plain)
 
 
-class Labelling(NamedTuple):
-    """Arguments of `training_pipeline` that set the labels of batches."""
+class Batching(NamedTuple):
+    """Arguments of a pipeline that say how examples become a batch."""
 
+    cropping: Cropping
     targets: str
     num_classes: int
     source: str | None
@@ -373,133 +369,125 @@ class Labelling(NamedTuple):
     beta: float = 1.0
     floor: str | None = None
 
-
-def to_batch(
-    cropping: Cropping,
-    example: dict,
-    seed: Any,
-    labelling: Labelling,
-    augment: Callable[[dict], dict] | None = None,
-) -> dict:
-    """Crops one example and keeps the parts that its batch needs."""
-    source, classes = labelling.source, labelling.classes
-    kept = {
-        k: example[k] for k in ("index", "context", "boxed") if k in example
-    }
-    kept["label"] = tf.cast(example["label"], "int64")
-    kept["name"] = name_of(example)
-    example = read_parts(example)
-    if augment is not None:
-        counted = _counted(example, source, classes)
-        shown = augment(cropping.complete(counted, seed, classes, source))
-        kept["image"] = tf.cast(shown["image"], "float32")
-        if labelling.targets in ("soft", "pairs"):
-            kept["objectness"] = tf.cast(shown["objectness"], "float32")
+    def crop(
+        self,
+        example: dict,
+        seed: Any = None,
+        augment: Callable[[dict], dict] | None = None,
+    ) -> dict:
+        """Crops one example and keeps the parts that its batch needs."""
+        source, classes, most = self.source, self.classes, self.max_boxes
+        kept = {
+            k: example[k] for k in ("index", "context", "boxed") if k in example
+        }
+        kept["label"] = tf.cast(example["label"], "int64")
+        kept["name"] = name_of(example)
+        example = read_parts(example)
+        if augment is not None:
+            example = self._with_counted_objects(example)
+            shown = augment(
+                self.cropping.complete(example, seed, classes, source)
+            )
+            kept["image"] = tf.cast(shown["image"], "float32")
+            if self.targets in ("soft", "pairs"):
+                kept["objectness"] = tf.cast(shown["objectness"], "float32")
+            return kept
+        shown = self.cropping.cut(example, seed)
+        kept["image"] = shown["image"]
+        if source == "mask":
+            kept["objectness"] = objectness_from_mask(
+                shown["mask_in_window"], classes=classes
+            )
+        elif source == "boxes":
+            kept["pixels"], kept["size"] = shown["pixels"], shown["size"]
+            kept["boxes"] = _padded(example["boxes"], NO_BOX, most)
+            if classes is not None:
+                labels = tf.cast(example["box_labels"], "int64")
+                kept["box_labels"] = _padded(labels, -1, most)
         return kept
-    shown = cropping.cut(example, seed)
-    kept["image"] = shown["image"]
-    if source == "mask":
-        kept["objectness"] = objectness_from_mask(
-            shown["mask_in_window"], classes=classes
-        )
-    elif source == "boxes":
-        kept["pixels"], kept["size"] = shown["pixels"], shown["size"]
-        kept["boxes"] = _padded(example["boxes"], NO_BOX, labelling.max_boxes)
-        if classes is not None:
-            labels = tf.cast(example["box_labels"], "int64")
-            kept["box_labels"] = _padded(labels, -1, labelling.max_boxes)
-    return kept
 
-
-def labels_of(batch: dict, labelling: Labelling) -> Any:
-    """Labels of the requested kind; errors name the bad examples."""
-    labels, context = batch["label"], batch.get("context")
-    _require_none(
-        (labels < 0) | (labels >= labelling.num_classes),
-        f"Labels must be >= 0 and < num_classes={labelling.num_classes}",
-        batch["name"],
-        label=labels,
-    )
-    shares: Any = batch.get("objectness")
-    if "boxes" in batch:
-        shares = _shares(batch, labelling)
-    if "boxed" in batch and shares is not None:
-        shares = tf.where(batch["boxed"], shares, 1.0)
-    if labelling.targets == "ids":
-        return labels
-    if labelling.targets == "pairs":
-        if context is not None:
-            shares = tf.where(context, tf.cast(CONTEXT, shares.dtype), shares)
-        return tf.stack([tf.cast(labels, shares.dtype), shares], axis=-1)
-    if labelling.targets == "one_hot":
-        shares = tf.ones_like(labels, "float32")
-    return _targets(labels, shares, context, labelling)
-
-
-def _shares(batch: dict, labelling: Labelling) -> Any:
-    """Objectness of all examples at once."""
-    names, boxes = batch["name"], batch["boxes"]
-    box_labels = batch.get("box_labels")
-    _require_none(
-        tf.reduce_any(bad_boxes(boxes), axis=-1), BOX_RULE, names, boxes=boxes
-    )
-    if boxes.shape[1] == labelling.max_boxes + 1:
+    def labels(self, batch: dict) -> Any:
+        """Labels of the requested kind; errors name the bad examples."""
+        labels, context = batch["label"], batch.get("context")
         _require_none(
-            boxes[:, -1, 0] != NO_BOX,
-            "Examples must have no more boxes than "
-            f"max_boxes={labelling.max_boxes}",
-            names,
+            (labels < 0) | (labels >= self.num_classes),
+            f"Labels must be >= 0 and < num_classes={self.num_classes}",
+            batch["name"],
+            label=labels,
         )
-        # As many boxes as the richest example of the batch has.
-        counts = tf.math.count_nonzero(boxes[..., 0] != NO_BOX, axis=-1)
-        most = tf.maximum(tf.reduce_max(counts), 1)
-        boxes = boxes[:, :most]
-        if box_labels is not None:
-            box_labels = box_labels[:, :most]
-    boxes = known_boxes(boxes, labelling.classes, box_labels)
-    return covered_share(shown_window(batch["pixels"], batch["size"]), boxes)
+        shares: Any = batch.get("objectness")
+        if "boxes" in batch:
+            shares = self._shares(batch)
+        if "boxed" in batch and shares is not None:
+            shares = tf.where(batch["boxed"], shares, 1.0)
+        if self.targets == "ids":
+            return labels
+        if self.targets == "pairs":
+            if context is not None:
+                marked = tf.cast(CONTEXT, shares.dtype)
+                shares = tf.where(context, marked, shares)
+            return tf.stack([tf.cast(labels, shares.dtype), shares], axis=-1)
+        if self.targets == "one_hot":
+            shares = tf.ones_like(labels, "float32")
+        return self._soft_targets(labels, shares, context)
 
+    def _shares(self, batch: dict) -> Any:
+        """Objectness of all examples at once."""
+        names, boxes = batch["name"], batch["boxes"]
+        box_labels = batch.get("box_labels")
+        bad = tf.reduce_any(bad_boxes(boxes), axis=-1)
+        _require_none(bad, BOX_RULE, names, boxes=boxes)
+        if boxes.shape[1] == self.max_boxes + 1:
+            _require_none(
+                boxes[:, -1, 0] != NO_BOX,
+                "Examples must have no more boxes than "
+                f"max_boxes={self.max_boxes}",
+                names,
+            )
+            # As many boxes as the richest example of the batch has.
+            counts = tf.math.count_nonzero(boxes[..., 0] != NO_BOX, axis=-1)
+            most = tf.maximum(tf.reduce_max(counts), 1)
+            boxes = boxes[:, :most]
+            if box_labels is not None:
+                box_labels = box_labels[:, :most]
+        boxes = known_boxes(boxes, self.classes, box_labels)
+        window = shown_window(batch["pixels"], batch["size"])
+        return covered_share(window, boxes)
 
-def _counted(
-    example: dict, source: str | None, classes: Sequence[int] | None
-) -> dict:
-    """The example with the objects of the chosen classes only."""
-    if source == "mask":
-        example = without(example, "boxes", "box_labels")
-        if classes is not None:
-            check_mask_classes(classes)
-            mask = example["mask"]
-            example["mask"] = tf.where(selected(mask, classes), mask, 0)
-    elif source == "boxes":
-        example = without(example, "mask")
-        if classes is not None:
-            among = selected(example["box_labels"], classes)
-            for part in ("boxes", "box_labels"):
-                example[part] = tf.boolean_mask(example[part], among)
-    return example
+    def _with_counted_objects(self, example: dict) -> dict:
+        """The example with the objects of the chosen classes only."""
+        classes = self.classes
+        if self.source == "mask":
+            example = without(example, "boxes", "box_labels")
+            if classes is not None:
+                check_mask_classes(classes)
+                mask = example["mask"]
+                example["mask"] = tf.where(selected(mask, classes), mask, 0)
+        elif self.source == "boxes":
+            example = without(example, "mask")
+            if classes is not None:
+                among = selected(example["box_labels"], classes)
+                for part in ("boxes", "box_labels"):
+                    example[part] = tf.boolean_mask(example[part], among)
+        return example
 
+    def _soft_targets(self, labels: Any, shares: Any, context: Any) -> Any:
+        """`objectness_targets` in TensorFlow, whatever backend Keras uses."""
+        sizes = self.num_classes, self.beta, self.floor
 
-def _targets(
-    labels: Any, shares: Any, context: Any, labelling: Labelling
-) -> Any:
-    """`objectness_targets` in TensorFlow, whatever backend Keras uses."""
-    num_classes, smoothing = labelling.num_classes, labelling[-2:]
+        def make(labels: Any, shares: Any, context: Any = None) -> Any:
+            return objectness_targets(labels, shares, *sizes, context)
 
-    def make(labels: Any, shares: Any, context: Any = None) -> Any:
-        return objectness_targets(
-            labels, shares, num_classes, *smoothing, context
+        given = [x for x in (labels, shares, context) if x is not None]
+        if backend.backend() == "tensorflow":
+            # For alpha = 1, 1 - alpha can round to less than 0.
+            return tf.maximum(make(*given), 0.0)
+        targets = tf.numpy_function(
+            lambda *arrays: np.maximum(make(*arrays), 0).astype("float32"),
+            given,
+            tf.float32,
         )
-
-    given = [labels, shares] if context is None else [labels, shares, context]
-    if backend.backend() == "tensorflow":
-        # For alpha = 1, 1 - alpha can round to less than 0.
-        return tf.maximum(make(*given), 0.0)
-    targets = tf.numpy_function(
-        lambda *arrays: np.maximum(make(*arrays), 0).astype("float32"),
-        given,
-        tf.float32,
-    )
-    return tf.ensure_shape(targets, [labels.shape[0], num_classes])
+        return tf.ensure_shape(targets, [labels.shape[0], self.num_classes])
 
 
 def _padded(values: Any, filler: Any, most: int) -> Any:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_calib.backend.errors import type_error
-from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.backend.optional import tensorflow_datasets as tfds
+from keras_calib.backend.late import tensorflow as tf
+from keras_calib.backend.late import tensorflow_datasets as tfds
 from keras_calib.data.boxes import selected
 from keras_calib.data.examples import require, without
 from keras_calib.data.folders import NO_FILE, read_annotations

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import selected
 from keras_calib.data.examples import require, required
 from keras_calib.data.validity import Tally, check_policies, clean

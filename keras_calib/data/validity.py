@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import NO_BOX, as_boxes, selected
 from keras_calib.data.examples import (
     as_text,

@@ -39,7 +39,7 @@ class Boxes(NamedTuple):
     Attributes:
         corners: Left, top, right and bottom `(images, boxes, 4)`.
         labels: Class ids `(images, boxes)`.
-        confidence: Confidence `(images, boxes)` in [0, 1]; 1 of true boxes.
+        score: Confidence `(images, boxes)` in [0, 1]; 1 of true boxes.
         crowd: Bool `(images, boxes)`, True for regions of many objects.
         valid: Bool `(images, boxes)`, False for padding.
         most: Most boxes that an image can have; None if nothing says so.
@@ -47,7 +47,7 @@ class Boxes(NamedTuple):
 
     corners: np.ndarray
     labels: np.ndarray
-    confidence: np.ndarray
+    score: np.ndarray
     crowd: np.ndarray
     valid: np.ndarray
     most: int | None
@@ -79,14 +79,46 @@ def read_boxes(
             "one for each image",
             type=type(boxes).__name__,
         )
-    boxes = _padded(boxes, name, scored) if by_image else boxes
-    given, labels, confidence, crowd, within = _of_padded(boxes, name, scored)
-    most = None if by_image else within.shape[1]
-    # Negative labels pad an image.
-    valid = within & (labels >= 0)
-    corners = _corners(given, box_format)
-    _check_values(name, corners, labels, confidence, within, valid)
-    return Boxes(corners, labels, confidence, crowd, valid, most)
+    if by_image:
+        boxes = _padded(boxes, name, scored)
+    check_keys(name, boxes, _KEYS[scored])
+    given = _key(boxes, name, ("boxes",), "coordinates")
+    if given.ndim != 3 or given.shape[-1] != 4:
+        raise value_error(
+            f'`{name}["boxes"]` must have shape (images, boxes, 4)',
+            shape=given.shape,
+        )
+    shape = given.shape[:2]
+    labels = _key(boxes, name, _LABELS, "class ids", shape)
+    score, crowd = np.ones(shape), np.zeros(shape, bool)
+    if scored:
+        score = _key(boxes, name, _SCORES, "confidence", shape)
+    elif "crowd" in boxes:
+        crowd = _key(boxes, name, ("crowd",), "crowds", shape)
+    within = np.ones(shape, bool)
+    if "num_detections" in boxes:
+        count = as_array(boxes["num_detections"], f'{name}["num_detections"]')
+        count = _fitting(count.reshape(-1), shape[:1], name)
+        if not np.all((count >= 0) & (count <= shape[1])):
+            raise value_error(
+                f'`{name}["num_detections"]` must be between 0 and the number '
+                "of boxes",
+                smallest=int(count.min()),
+                largest=int(count.max()),
+                boxes=shape[1],
+            )
+        within = np.arange(shape[1]) < count[:, None]
+    found = Boxes(
+        _corners(given, box_format),
+        labels,
+        score.astype("float64"),
+        crowd.astype(bool),
+        # Negative labels pad an image.
+        within & (labels >= 0),
+        None if by_image else shape[1],
+    )
+    _check_values(name, found, within)
+    return found
 
 
 def read_entries(detections: Any) -> tuple[dict, str, str]:
@@ -158,9 +190,11 @@ def _key(
     name: str,
     keys: tuple[str, ...],
     what: str,
+    shape: tuple | None = None,
+    *,
     keep_tensors: bool = False,
 ) -> Any:
-    """The array of the first of `keys` that is there.
+    """The array of the one of `keys` that is there, of this shape.
 
     With `keep_tensors`, what a backend computes with stays as it is.
     """
@@ -179,42 +213,8 @@ def _key(
     found = boxes[there[0]]
     if keep_tensors and not isinstance(found, np.ndarray | list | tuple):
         return found
-    return as_array(found, f'{name}["{there[0]}"]')
-
-
-def _of_padded(boxes: Mapping, name: str, scored: bool) -> tuple:
-    """Arrays of a dict of padded arrays."""
-    check_keys(name, boxes, _KEYS[scored])
-    given = _key(boxes, name, ("boxes",), "coordinates")
-    if given.ndim != 3 or given.shape[-1] != 4:
-        raise value_error(
-            f'`{name}["boxes"]` must have shape (images, boxes, 4)',
-            shape=given.shape,
-        )
-    shape = given.shape[:2]
-    labels = _fitting(_key(boxes, name, _LABELS, "class ids"), shape, name)
-    confidence = np.ones(shape)
-    if scored:
-        confidence = _key(boxes, name, _SCORES, "confidence")
-        confidence = _fitting(confidence, shape, name).astype("float64")
-    crowd = np.zeros(shape, bool)
-    if not scored and "crowd" in boxes:
-        crowd = as_array(boxes["crowd"], f'{name}["crowd"]')
-        crowd = _fitting(crowd, shape, name).astype(bool)
-    within = np.ones(shape, bool)
-    if scored and "num_detections" in boxes:
-        count = as_array(boxes["num_detections"], f'{name}["num_detections"]')
-        count = _fitting(count.reshape(-1), shape[:1], name)
-        if not np.all((count >= 0) & (count <= shape[1])):
-            raise value_error(
-                f'`{name}["num_detections"]` must be between 0 and the number '
-                "of boxes",
-                smallest=int(count.min()),
-                largest=int(count.max()),
-                boxes=shape[1],
-            )
-        within = np.arange(shape[1]) < count[:, None]
-    return given, labels, confidence, crowd, within
+    found = as_array(found, f'{name}["{there[0]}"]')
+    return found if shape is None else _fitting(found, shape, name)
 
 
 def _padded(boxes: Any, name: str, scored: bool) -> dict[str, np.ndarray]:
@@ -232,14 +232,15 @@ def _padded(boxes: Any, name: str, scored: bool) -> dict[str, np.ndarray]:
                 shape=given.shape,
             )
         shape = given.shape[:1]
-        labels, found = _key(image, name, _LABELS, "class ids"), np.zeros(shape)
+        labels = _key(image, name, _LABELS, "class ids", shape)
+        found = np.zeros(shape)
         if scored:
-            found = _key(image, name, _SCORES, "confidence")
+            found = _key(image, name, _SCORES, "confidence", shape)
         elif "crowd" in image:
-            found = as_array(image["crowd"], f'{name}["crowd"]')
+            found = _key(image, name, ("crowd",), "crowds", shape)
         columns["boxes"].append(given)
-        columns["labels"].append(_fitting(labels, shape, name))
-        columns[beside].append(_fitting(found, shape, name))
+        columns["labels"].append(labels)
+        columns[beside].append(found)
     width = max(map(len, columns["labels"]), default=0)
     tables = {key: np.zeros((len(boxes), width)) for key in columns}
     tables["boxes"] = np.zeros((len(boxes), width, 4))
@@ -281,21 +282,14 @@ def _corners(boxes: np.ndarray, box_format: str) -> np.ndarray:
     return np.concatenate([low, low + extent], axis=-1)
 
 
-def _check_values(
-    name: str,
-    corners: np.ndarray,
-    labels: np.ndarray,
-    confidence: np.ndarray,
-    within: np.ndarray,
-    valid: np.ndarray,
-) -> None:
+def _check_values(name: str, found: Boxes, within: np.ndarray) -> None:
     """Raise ValueError unless the values of all boxes are possible."""
+    corners, labels, score = found.corners, found.labels, found.score
     good = np.isfinite(corners).all(axis=-1)
     good &= (corners[..., 2:] >= corners[..., :2]).all(axis=-1)
     whole = np.isfinite(labels) & (labels == np.floor(labels))
     whole &= (labels >= -1) & (labels < 2**31)
     whole |= ~within & ~np.isnan(labels.astype("float64"))
-    inside = (confidence >= 0.0) & (confidence <= 1.0)
     rules = (
         (
             "class ids must be whole numbers in [0, 2^31), or -1 for padding",
@@ -305,14 +299,14 @@ def _check_values(
         (
             "boxes must be finite, with right >= left and bottom >= top: "
             "give the `box_format` that they have",
-            good | ~valid,
+            good | ~found.valid,
             corners,
         ),
         (
             "confidence must lie in [0, 1]: take the sigmoid of logits, and "
             "divide percent by 100",
-            inside | ~valid,
-            confidence,
+            (score >= 0.0) & (score <= 1.0) | ~found.valid,
+            score,
         ),
     )
     for rule, kept, values in rules:

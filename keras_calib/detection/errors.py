@@ -15,9 +15,11 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import CLOSED, VoteBinSums, bin_index
 from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
+    "AVERAGES",
     "DetectionCalibrationError",
     "DetectionRecords",
     "DetectionSums",
@@ -27,7 +29,6 @@ __all__ = [
     "bins_of",
     "cells_of",
     "check_records",
-    "columns_of",
     "detection_ece",
     "error_of",
     "errors_by_class",
@@ -36,21 +37,22 @@ __all__ = [
     "sums_of_cells",
 ]
 
+AVERAGES = ("pooled", "macro")
 FEATURES = ("center_x", "center_y", "width", "height")
 # Units of the sums of a streaming metric, in 1.
 UNITS = 2.0**30
 
 
 class DetectionRecords(NamedTuple):
-    """Detections and what became of them, arrays `(n,)`.
+    """Detections that were matched with true boxes, and what became of them.
 
     Attributes:
-        confidence: Confidence in [0, 1].
-        correct: Whether the detection found a true box of its class.
+        outcomes: What became of each of n detections, as `Outcomes`. Its score
+            and its confidence are those of the detection, which is correct if
+            it found a true box of its class. Its unit is the index of its
+            image, and its group the predicted class id.
         overlap: Intersection over union with the box that it found, 0 if it
-            found none.
-        label: Predicted class id.
-        image: Index of the image.
+            found none, `(n,)`.
         features: Center x, center y, width and height `(n, 4)`, relative to
             the image. None without the sizes of the images.
         num_images: Number of images, with those without a detection.
@@ -58,59 +60,77 @@ class DetectionRecords(NamedTuple):
         max_detections: Most detections that an image can have, or None.
     """
 
-    confidence: np.ndarray
-    correct: np.ndarray
+    outcomes: Outcomes
     overlap: np.ndarray
-    label: np.ndarray
-    image: np.ndarray
     features: np.ndarray | None
     num_images: int
     num_true: int
     max_detections: int | None
 
+    @property
+    def confidence(self) -> np.ndarray:
+        """Confidence in [0, 1], `(n,)`."""
+        return self.outcomes.confidence
+
+    @property
+    def correct(self) -> np.ndarray:
+        """Whether each found a true box of its class, `(n,)`."""
+        return self.outcomes.correct > 0.0
+
+    @property
+    def label(self) -> np.ndarray:
+        """Predicted class id `(n,)`."""
+        return self.outcomes.group
+
+    @property
+    def image(self) -> np.ndarray:
+        """Index of the image `(n,)`."""
+        return self.outcomes.unit
+
 
 class DetectionSums(NamedTuple):
-    """Sums over the detections of each cell, arrays `(classes, cells)`.
+    """Sums over the detections of each cell.
 
     The target of a detection is 1 or 0, or its overlap. The detections of one
     image in a cell have the number n, the sum of confidences c and that of
     targets t.
 
     Attributes:
-        count: Number of detections.
-        confidence: Sum of the confidences.
-        target: Sum of the targets.
-        square: Sum of (confidence - target)^2.
-        image_count: Sum over images of n^2.
-        image_confidence: Sum over images of n c.
-        image_target: Sum over images of n t.
-        image_square: Sum over images of (c - t)^2.
-        whole: The last four `(4,)` where n, c and t are of whole images.
+        own: Number of detections, and sums of confidences, of targets and of
+            (confidence - target)^2, `(4, classes, cells)`.
+        images: Sums over images of n^2, n c, n t and (c - t)^2, of that shape.
+        whole: The same `(4,)` where n, c and t are of whole images.
     """
 
-    count: Any
-    confidence: Any
-    target: Any
-    square: Any
-    image_count: Any
-    image_confidence: Any
-    image_target: Any
-    image_square: Any
+    own: Any
+    images: Any
     whole: Any
 
 
-def check_records(records: Any) -> None:
-    """Raise unless there are records of detections."""
+def check_records(
+    records: Any, num_classes: int | None = None, *, empty: bool = False
+) -> None:
+    """Raise unless there are records of detections, or with `empty` none.
+
+    Class ids must be below `num_classes`, if it is given.
+    """
     if not isinstance(records, DetectionRecords):
         raise type_error(
             "`records` must be what `match_detections` returns",
             type=type(records).__name__,
         )
-    if not len(records.confidence):
+    if not empty and not len(records.label):
         raise value_error(
             "`records` must have a detection: lower the threshold of the "
             "detector",
             images=records.num_images,
+        )
+    largest = int(records.label.max(initial=-1))
+    if num_classes is not None and largest >= num_classes:
+        raise value_error(
+            "`labels` of detections must be < `num_classes`",
+            largest=largest,
+            num_classes=num_classes,
         )
 
 
@@ -141,10 +161,16 @@ def bins_of(
     return counts
 
 
-def columns_of(
-    records: DetectionRecords, features: Sequence[str]
-) -> list[np.ndarray]:
-    """Confidence and features, which are binned."""
+def cells_of(
+    records: DetectionRecords,
+    num_bins: tuple[int, ...],
+    features: Sequence[str],
+    closed: str,
+) -> np.ndarray:
+    """Index of the cell of each detection.
+
+    Values outside of [0, 1] go to the nearest bin.
+    """
     columns = [records.confidence]
     for name in features:
         if records.features is None:
@@ -154,17 +180,7 @@ def columns_of(
                 features=tuple(features),
             )
         columns.append(records.features[:, FEATURES.index(name)])
-    return columns
-
-
-def cells_of(
-    columns: list[np.ndarray], num_bins: tuple[int, ...], closed: str
-) -> np.ndarray:
-    """Index of the cell of each detection, from columns in [0, 1].
-
-    The first column is the confidence. Values outside go to the nearest bin.
-    """
-    cells = np.zeros(len(columns[0]), "int64")
+    cells = np.zeros(len(records.confidence), "int64")
     for column, count in zip(columns, num_bins, strict=True):
         inside = np.clip(column, 0.0, 1.0)
         cells = cells * count + bin_index(inside, count, closed)
@@ -172,52 +188,33 @@ def cells_of(
 
 
 def sums_of_cells(
-    confidence: np.ndarray,
+    outcomes: Outcomes,
     target: np.ndarray,
-    image: np.ndarray,
-    group: np.ndarray,
     cell: np.ndarray,
     shape: tuple[int, int],
 ) -> DetectionSums:
     """Sums of detections `(n,)`, of groups (classes) and cells, in float64."""
-    keys, size = group * shape[1] + cell, shape[0] * shape[1]
+    confidence, image = outcomes.confidence, outcomes.unit
+    keys, size = outcomes.group * shape[1] + cell, shape[0] * shape[1]
+    square = _rounded((confidence - target) ** 2)
+    columns = np.ones_like(confidence), confidence, target, square
 
-    def total(values: np.ndarray | None, keys: np.ndarray = keys) -> np.ndarray:
-        return np.bincount(keys, values, size).astype("float64").reshape(shape)
+    def by_key(keys: np.ndarray, size: int, columns: Any) -> list[np.ndarray]:
+        return [np.bincount(keys, x, size) for x in columns]
 
-    parts = _of_images(confidence, target, image * size + keys)
-    at = parts[0] % size
-    whole = _of_images(confidence, target, image)
-    n, c, t, square = (total(x, at) for x in _products(*parts[1:]))
+    def by_image(keys: np.ndarray) -> tuple[np.ndarray, tuple]:
+        """Distinct keys of images, and n^2, n c, n t and (c - t)^2 of each."""
+        found, inverse = np.unique(keys, return_inverse=True)
+        n, c, t = by_key(inverse.reshape(-1), len(found), columns[:3])
+        return found, (n * n, n * c, n * t, _rounded((c - t) ** 2))
+
+    found, products = by_image(image * size + keys)
+    _, whole = by_image(image)
     return DetectionSums(
-        total(None),
-        total(confidence),
-        total(target),
-        total(_rounded((confidence - target) ** 2)),
-        n,
-        c,
-        t,
-        square,
-        np.array([x.sum() for x in _products(*whole[1:])]),
+        np.reshape(by_key(keys, size, columns), (4, *shape)),
+        np.reshape(by_key(found % size, size, products), (4, *shape)),
+        np.array([x.sum() for x in whole]),
     )
-
-
-def _of_images(
-    confidence: np.ndarray, target: np.ndarray, keys: np.ndarray
-) -> tuple[np.ndarray, ...]:
-    """Distinct keys, and number, confidence and targets of each."""
-    found, inverse = np.unique(keys, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    return (
-        found,
-        np.bincount(inverse, minlength=len(found)).astype("float64"),
-        np.bincount(inverse, confidence, len(found)),
-        np.bincount(inverse, target, len(found)),
-    )
-
-
-def _products(n: Any, c: Any, t: Any) -> tuple[Any, ...]:
-    return n * n, n * c, n * t, _rounded((c - t) ** 2)
 
 
 def _rounded(squares: np.ndarray) -> np.ndarray:
@@ -227,8 +224,9 @@ def _rounded(squares: np.ndarray) -> np.ndarray:
 
 def errors_by_class(sums: DetectionSums) -> np.ndarray:
     """Error of each class `(classes,)`; NaN without detections."""
-    gaps = np.abs(sums.confidence - sums.target).sum(axis=-1)
-    total = sums.count.sum(axis=-1)
+    count, confidence, target, _ = sums.own
+    gaps = np.abs(confidence - target).sum(axis=-1)
+    total = count.sum(axis=-1)
     empty = total == 0
     return np.where(empty, np.nan, gaps / np.where(empty, 1.0, total))
 
@@ -242,8 +240,9 @@ def error_of(sums: DetectionSums, average: str) -> float:
         values = errors_by_class(sums)
         values = values[~np.isnan(values)]
         return float(values.mean()) if len(values) else 0.0
-    gaps = np.abs((sums.confidence - sums.target).sum(axis=0)).sum()
-    return float(safe_divide(gaps, sums.count.sum()))
+    count, confidence, target, _ = sums.own
+    gaps = np.abs((confidence - target).sum(axis=0)).sum()
+    return float(safe_divide(gaps, count.sum()))
 
 
 def interval_of(
@@ -259,18 +258,34 @@ def interval_of(
 
     Derivation: docs/derivations.md, 'Detections'.
     """
-    effect = _design_effect(sums)
-    largest = max(effect)
+    count, confidence, target, square = sums.own
+    residual = confidence - target
+    gap = safe_divide(residual, count)
+    # Variance of the sum of independent detections with the gap of their cell.
+    alone = max(float((square - gap * residual).sum()), 0.0)
+    of_cells = of_images = 1.0
+    if alone > 0.0:
+        variance = _image_variance(sums.images, gap).sum()
+        of_cells = max(1.0, float(variance) / alone)
+        mean = float(residual.sum() / count.sum())
+        variance = _image_variance(sums.whole, mean)
+        # Gaps that differ between cells spread the residuals too.
+        spread = float(square.sum() - mean * residual.sum())
+        of_images = max(1.0, float(variance) / max(spread, alone))
+    largest = max(of_cells, of_images)
     low, _ = error_interval(_weighted(sums, average, largest), level=level)
-    bins = _weighted(sums, average, effect[0])
+    bins = _weighted(sums, average, of_cells)
     _, high = error_interval(bins, level=level)
-    gap = safe_divide(sums.confidence - sums.target, sums.count)
-    alone = sums.square - gap * (sums.confidence - sums.target)
-    deviation = np.sqrt(max(float(alone.sum()), 0.0))
-    deviation = safe_divide(deviation, np.float64(sums.count.sum()))
-    more = np.sqrt(largest) - np.sqrt(effect[0])
+    deviation = safe_divide(np.sqrt(alone), np.float64(count.sum()))
+    more = np.sqrt(largest) - np.sqrt(of_cells)
     z = normal.isf((1.0 - level) / 2.0)
     return low, min(float(high + z * more * deviation), 1.0)
+
+
+def _image_variance(products: Any, gap: Any) -> Any:
+    """Sum over images of (c - t - n gap)^2, from sums of products."""
+    count, confidence, target, square = products
+    return square - 2.0 * gap * (confidence - target) + gap * gap * count
 
 
 def _weighted(sums: DetectionSums, average: str, effect: float) -> VoteBinSums:
@@ -280,53 +295,16 @@ def _weighted(sums: DetectionSums, average: str, effect: float) -> VoteBinSums:
     same weight: the error of the bins is then the mean over classes. Squared
     weights grow by `effect`, as do those of fewer samples.
     """
-    total = sums.count.sum(axis=-1, keepdims=True)
+    total = sums.own[0].sum(axis=-1, keepdims=True)
     weight = np.ones_like(total)
     if average == "macro":
         weight = safe_divide(total.sum() / max((total > 0).sum(), 1), total)
-    count, confidence, target, square = (
-        weight * x
-        for x in (sums.count, sums.confidence, sums.target, sums.square)
-    )
-    columns = (count, confidence, target, confidence - target)
+    count, confidence, target, square = weight * sums.own
     squared = weight * count * effect
+    columns = count, confidence, target, confidence - target, squared
     return VoteBinSums(
-        *(np.ravel(x) for x in (*columns, squared)),
-        squared_residual=np.ravel(square),
+        *map(np.ravel, columns), squared_residual=np.ravel(square)
     )
-
-
-def _design_effect(sums: DetectionSums) -> tuple[float, float]:
-    """Variance of sums over images, of that of independent detections.
-
-    It is that of the sums of cells, and that of whole images; at least 1.
-    """
-    residual = sums.confidence - sums.target
-    gap = safe_divide(residual, sums.count)
-    alone = float((sums.square - gap * residual).sum())
-    if alone <= 0.0:
-        return 1.0, 1.0
-    products = (
-        sums.image_count,
-        sums.image_confidence,
-        sums.image_target,
-        sums.image_square,
-    )
-    cells = float(_image_variance(products, gap).sum())
-    mean = float(residual.sum() / sums.count.sum())
-    whole = float(_image_variance(sums.whole, mean))
-    # Gaps that differ between cells spread the residuals too.
-    spread = float(sums.square.sum() - mean * residual.sum())
-    return max(1.0, cells / alone), max(1.0, whole / max(spread, alone))
-
-
-def _image_variance(products: Any, gap: Any) -> Any:
-    """Sum over images of (c - t - n gap)^2, from sums of products."""
-    count, confidence, target, square = products
-    return square - 2.0 * gap * (confidence - target) + gap * gap * count
-
-
-_AVERAGES = ("pooled", "macro")
 
 
 class DetectionCalibrationError(NamedTuple):
@@ -401,10 +379,9 @@ def detection_ece(
         Detection, CVPR Workshops 2020, https://arxiv.org/abs/2004.13546
     """
     check_records(records)
-    counts = bins_of(num_bins, features)
-    columns = columns_of(records, features)
-    target = records.correct.astype("float64")
-    return _error(records, target, columns, counts, average, min_count, closed)
+    target = records.outcomes.correct
+    options = average, min_count, closed
+    return _error(records, target, num_bins, features, *options)
 
 
 def localization_aware_ece(
@@ -463,8 +440,8 @@ def localization_aware_ece(
         mean over classes with detections, true boxes or not, of all of them.
     """
     check_records(records)
-    counts, columns = bins_of(num_bins, ()), columns_of(records, ())
-    return _error(records, records.overlap, columns, counts, average, 1, closed)
+    options = average, 1, closed
+    return _error(records, records.overlap, num_bins, (), *options)
 
 
 def adaptive_localization_error(
@@ -510,7 +487,7 @@ def adaptive_localization_error(
         function leaves them out.
     """
     check_records(records)
-    check_in("average", average, _AVERAGES)
+    check_in("average", average, AVERAGES)
     classes, group = np.unique(records.label, return_inverse=True)
     error = np.abs(records.confidence - records.overlap)
     of_class = np.bincount(group, error) / np.bincount(group)
@@ -526,35 +503,34 @@ def adaptive_localization_error(
 
 def _enough(sums: DetectionSums, min_count: int) -> DetectionSums:
     """Sums in which cells of few detections have no gap."""
-    kept = sums.count >= min_count
-    return sums._replace(
-        confidence=kept * sums.confidence, target=kept * sums.target
-    )
+    own = sums.own.copy()
+    own[1:3] *= own[0] >= min_count
+    return sums._replace(own=own)
 
 
 def _error(
     records: DetectionRecords,
     target: np.ndarray,
-    columns: list[np.ndarray],
-    counts: tuple[int, ...],
+    num_bins: int | Sequence[int],
+    features: Sequence[str],
     average: str,
     min_count: int,
     closed: str,
 ) -> DetectionCalibrationError:
-    check_in("average", average, _AVERAGES)
+    counts = bins_of(num_bins, features)
+    check_in("average", average, AVERAGES)
     check_in("closed", closed, CLOSED)
     check_integer("min_count", min_count, 1)
+    cell = cells_of(records, counts, features, closed)
     # Few of the cells of several features have detections.
-    cells, cell = np.unique(
-        cells_of(columns, counts, closed), return_inverse=True
-    )
+    cells, cell = np.unique(cell, return_inverse=True)
     classes, group = np.unique(records.label, return_inverse=True)
-    given = records.confidence, target, records.image
-    shape = len(classes), len(cells)
-    sums = sums_of_cells(*given, group, cell, shape)
+    outcomes = records.outcomes._replace(group=group)
+    sums = sums_of_cells(outcomes, target, cell, (len(classes), len(cells)))
     values = errors_by_class(_enough(sums, min_count)).tolist()
     if average == "pooled":
-        sums = sums_of_cells(*given, 0 * group, cell, (1, shape[1]))
+        outcomes = outcomes._replace(group=0 * group)
+        sums = sums_of_cells(outcomes, target, cell, (1, len(cells)))
     low, high = interval_of(sums, average)
     value = error_of(_enough(sums, min_count), average)
     return DetectionCalibrationError(

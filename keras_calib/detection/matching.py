@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.detection.boxes import read_boxes, relative_sizes
+from keras_calib.detection.boxes import Boxes, read_boxes, relative_sizes
 from keras_calib.detection.errors import DetectionRecords
 from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["match_detections"]
@@ -110,30 +111,25 @@ def match_detections(
             y_pred=num_images,
         )
     sizes = relative_sizes(box_format, image_shape, num_images)
-    valid = found.valid & (found.confidence >= min_confidence)
-    sure = np.where(valid, found.confidence, -1.0)
-    rank = np.argsort(-sure, axis=1, kind="stable")
-    matches = _match_boxes(
-        found.corners,
-        np.where(valid, found.labels, -1),
-        rank,
-        truth.corners,
-        np.where(truth.valid, truth.labels, -1),
-        truth.crowd,
-        min_overlap,
-    )
+    valid = found.valid & (found.score >= min_confidence)
+    matches = _match_boxes(found, valid, truth, min_overlap)
     kept = valid & ~matches.ignored
     features = None
     if sizes is not None:
         low, high = np.split(found.corners / sizes[:, None, :], 2, axis=-1)
         features = np.concatenate([0.5 * (low + high), high - low], axis=-1)
         features = features[kept]
+    confidence = found.score[kept]
+    outcomes = Outcomes(
+        score=confidence,
+        correct=matches.matched[kept].astype("float64"),
+        confidence=confidence,
+        unit=np.nonzero(kept)[0],
+        group=found.labels[kept].astype("int64"),
+    )
     return DetectionRecords(
-        found.confidence[kept],
-        matches.matched[kept],
+        outcomes,
         matches.overlap[kept],
-        found.labels[kept].astype("int64"),
-        np.nonzero(kept)[0],
         features,
         num_images,
         int((truth.valid & ~truth.crowd).sum()),
@@ -142,50 +138,35 @@ def match_detections(
 
 
 def _match_boxes(
-    found: np.ndarray,
-    labels: np.ndarray,
-    rank: np.ndarray,
-    truth: np.ndarray,
-    true_labels: np.ndarray,
-    crowd: np.ndarray,
-    least: float,
+    found: Boxes, valid: np.ndarray, truth: Boxes, least: float
 ) -> _Matches:
-    """Match detections with true boxes, image by image.
+    """Match valid detections with true boxes, image by image.
 
     A true box is found once, a crowd as often as detections lie in it. A
     detection that overlaps no free box takes a crowd. The later of two true
     boxes that it overlaps equally is taken, as COCOeval does.
-
-    Args:
-        found: Corners of the detections `(images, detections, 4)`.
-        labels: Their classes `(images, detections)`, -1 for padding.
-        rank: Order `(images, detections)` of the detections, surest first.
-        truth: Corners of the true boxes `(images, boxes, 4)`.
-        true_labels: Their classes `(images, boxes)`, -1 for padding.
-        crowd: Whether they are crowds `(images, boxes)`.
-        least: Least overlap of a match.
     """
-    shape = found.shape[:2]
+    shape, num_true = valid.shape, truth.valid.shape[1]
     result = _Matches(
         np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape)
     )
-    size = max(shape[1] * truth.shape[1], 1)
-    step = max(_LARGEST_BLOCK // size, 1)
-    if truth.shape[1] == 0:
+    if num_true == 0:
         return result
+    # The order of detections, surest first.
+    sure = np.where(valid, found.score, -1.0)
+    rank = np.argsort(-sure, axis=1, kind="stable")
+    labels = np.where(valid, found.labels, -1)
+    true_labels = np.where(truth.valid, truth.labels, -1)
+    step = max(_LARGEST_BLOCK // max(shape[1] * num_true, 1), 1)
     for start in range(0, shape[0], step):
         part = slice(start, start + step)
-        overlaps = _overlaps(found[part], truth[part], crowd[part])
+        crowd = truth.crowd[part]
+        overlaps = _overlaps(found.corners[part], truth.corners[part], crowd)
         same = labels[part][:, :, None] == true_labels[part][:, None, :]
         same &= labels[part][:, :, None] >= 0
         overlaps[~same] = -1.0
-        _match_block(
-            overlaps,
-            rank[part],
-            crowd[part],
-            least,
-            _Matches(*(x[part] for x in result)),
-        )
+        block = _Matches(*(x[part] for x in result))
+        _match_block(overlaps, rank[part], crowd, least, block)
     return result
 
 

@@ -16,12 +16,13 @@ from keras_calib.backend.replicas import assign_sum
 from keras_calib.backend.traced import is_traced
 from keras_calib.detection.boxes import BOX_FORMATS
 from keras_calib.detection.errors import (
+    AVERAGES,
     UNITS,
     DetectionRecords,
     DetectionSums,
     bins_of,
     cells_of,
-    columns_of,
+    check_records,
     error_of,
     errors_by_class,
     interval_of,
@@ -35,7 +36,6 @@ from keras_calib.numerics import exact_sums
 
 __all__ = ["DetectionECE", "LocalizationAwareECE"]
 
-_ROWS = 8
 # Images whose sums are taken at once.
 _BLOCK = 512
 
@@ -47,52 +47,30 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
     # Arguments that one of them has.
     features: tuple[str, ...] = ()
     image_shape: tuple | None = None
+    # Whether the confidence should be the overlap, not the precision.
+    _of_overlap = False
 
     def __init__(
-        self,
-        *,
-        num_bins: tuple[int, ...],
-        num_classes: int | None,
-        average: str,
-        min_overlap: float,
-        min_confidence: float,
-        box_format: str,
-        closed: str,
-        name: str,
-        dtype: Any,
+        self, num_bins: tuple[int, ...], name: str, dtype: Any, **arguments: Any
     ):
-        if num_classes is not None:
-            check_integer("num_classes", num_classes, 1)
-        check_in("average", average, ("pooled", "macro"))
-        if average == "macro" and num_classes is None:
-            raise value_error(
-                '`num_classes` must be given for `average="macro"`',
-                num_classes=num_classes,
-            )
-        check_share("min_overlap", min_overlap)
-        check_share("min_confidence", min_confidence)
-        check_in("box_format", box_format, BOX_FORMATS)
-        check_in("closed", closed, CLOSED)
         super().__init__(name=name, dtype=dtype)
         set_direction(self, self.mode)
-        self._keep(
-            num_bins=num_bins,
-            num_classes=num_classes,
-            average=average,
-            min_overlap=min_overlap,
-            min_confidence=min_confidence,
-            box_format=box_format,
-            closed=closed,
-        )
-        self._shape = num_classes or 1, int(np.prod(num_bins))
-        size = _ROWS * int(np.prod(self._shape)) + 4
-        shapes = {"sums": (exact_sums.NUM_LIMBS, size), "flags": (4,)}
-        self.sums, self.flags = (
-            self.add_variable(
-                shape, "zeros", dtype="int32", aggregation="sum", name=key
+        self._keep(num_bins=num_bins, **arguments)
+        if self.num_classes is not None:
+            check_integer("num_classes", self.num_classes, 1)
+        check_in("average", self.average, AVERAGES)
+        if self.average == "macro" and self.num_classes is None:
+            raise value_error(
+                '`num_classes` must be given for `average="macro"`',
+                num_classes=None,
             )
-            for key, shape in shapes.items()
-        )
+        check_share("min_overlap", self.min_overlap)
+        check_share("min_confidence", self.min_confidence)
+        check_in("box_format", self.box_format, BOX_FORMATS)
+        check_in("closed", self.closed, CLOSED)
+        self._shape = self.num_classes or 1, int(np.prod(num_bins))
+        size = 8 * int(np.prod(self._shape)) + 4
+        self._add_sums((exact_sums.NUM_LIMBS, size))
 
     @without_autograph
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -128,40 +106,27 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
 
     def update_records(self, records: DetectionRecords) -> None:
         """Add records of `match_detections`, of images not added before."""
-        if not isinstance(records, DetectionRecords):
-            raise type_error(
-                "`records` must be what `match_detections` returns",
-                type=type(records).__name__,
-            )
+        check_records(records, self.num_classes, empty=True)
         if not len(records.confidence):
             return
-        columns = columns_of(records, self.features)
-        group = np.zeros(len(records.label), "int64")
-        if self.num_classes is not None:
-            if not np.all(records.label < self.num_classes):
-                raise value_error(
-                    "`labels` of detections must be < `num_classes`",
-                    largest=int(records.label.max()),
-                    num_classes=self.num_classes,
-                )
-            group = records.label
+        cells = cells_of(records, self.num_bins, self.features, self.closed)
+        group = records.label
+        if self.num_classes is None:
+            group = np.zeros_like(group)
+        target = records.outcomes.correct
+        if self._of_overlap:
+            target = records.overlap
         confidence, target = (
-            np.round(x * UNITS) / UNITS
-            for x in (records.confidence, self._target(records))
+            np.round(x * UNITS) / UNITS for x in (records.confidence, target)
         )
-        cells = cells_of(columns, self.num_bins, self.closed)
+        outcomes = records.outcomes._replace(confidence=confidence, group=group)
         # A block of images has sums that float64 holds without rounding.
-        image = records.image
-        blocks, added = image // _BLOCK, np.zeros(self.sums.shape[1], "int64")
+        blocks = records.image // _BLOCK
+        added = np.zeros(self.sums.shape[1], "int64")
         for block in np.unique(blocks):
             own = blocks == block
             sums = sums_of_cells(
-                confidence[own],
-                target[own],
-                image[own],
-                group[own],
-                cells[own],
-                self._shape,
+                outcomes.part(own), target[own], cells[own], self._shape
             )
             flat = np.concatenate([np.ravel(x) for x in sums])
             added += np.rint(flat * UNITS).astype("int64")
@@ -171,16 +136,12 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
             state = ops.convert_to_numpy(self.sums).astype("int64")
             assign_sum(self.sums, exact_sums.normalize_limbs(state + limbs))
 
-    def _target(self, records: DetectionRecords) -> np.ndarray:
-        """What the confidence should be on average."""
-        raise NotImplementedError
-
     def _read(self) -> DetectionSums:
         """The sums so far, on the host."""
         limbs = ops.convert_to_numpy(self.sums)
         values = exact_sums.to_float(limbs)
-        rows = list(values[:-4].reshape(_ROWS, *self._shape))
-        return DetectionSums._make([*rows, values[-4:]])
+        own, images = values[:-4].reshape(2, 4, *self._shape)
+        return DetectionSums(own, images, values[-4:])
 
     @without_autograph
     def result(self):
@@ -299,9 +260,6 @@ class DetectionECE(_DetectionMetric):
         shape = None if image_shape is None else tuple(image_shape)
         self._keep(image_shape=shape, features=tuple(features))
 
-    def _target(self, records: DetectionRecords) -> np.ndarray:
-        return records.correct.astype("float64")
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class LocalizationAwareECE(_DetectionMetric):
@@ -356,6 +314,8 @@ class LocalizationAwareECE(_DetectionMetric):
         As `localization_aware_ece` does.
     """
 
+    _of_overlap = True
+
     def __init__(
         self,
         num_classes: int | None,
@@ -380,9 +340,6 @@ class LocalizationAwareECE(_DetectionMetric):
             name=name,
             dtype=dtype,
         )
-
-    def _target(self, records: DetectionRecords) -> np.ndarray:
-        return records.overlap
 
     def get_config(self):
         return super().get_config() | {"num_bins": self.num_bins[0]}

@@ -7,13 +7,14 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid, value_error, warn
-from keras_calib.calibrators.columns import fit_columns, least_polynomial
+from keras_calib.calibrators.columns import fit_columns
 from keras_calib.calibrators.fitted_layer import FittedLayer
+from keras_calib.calibrators.logistic import least_polynomial
 from keras_calib.detection.boxes import read_entries
 from keras_calib.detection.errors import DetectionRecords, check_records
 from keras_calib.inputs.checks import check_in, check_integer
-from keras_calib.inputs.values import Rule, as_check, in_unit_interval
-from keras_calib.numerics.arrays import array_namespace, as_array, to_numpy
+from keras_calib.inputs.values import in_unit_interval
+from keras_calib.numerics.arrays import as_array, to_numpy, value_if_eager
 
 __all__ = ["DetectionScaling"]
 
@@ -131,17 +132,10 @@ class DetectionScaling(FittedLayer):
             ValueError: If there is no detection, a class is not below
                 `num_classes`, or all detections are right or all wrong.
         """
-        check_records(records)
-        label = records.label
-        if label.max() >= self.num_classes:
-            raise value_error(
-                "`labels` of detections must be < `num_classes`",
-                largest=int(label.max()),
-                num_classes=self.num_classes,
-            )
-        target = records.overlap
+        check_records(records, self.num_classes)
+        label, target = records.label, records.overlap
         if self.target == "correct":
-            target = records.correct.astype("float64")
+            target = records.outcomes.correct
         if not 0.0 < target.sum() < len(target):
             raise value_error(
                 "`records` must have right detections and wrong ones",
@@ -199,8 +193,30 @@ class DetectionScaling(FittedLayer):
         # Here, as Keras would convert odd arrays in its own words, or not.
         self.check_fitted()
         found, label, score = read_entries(detections)
-        _check_labels(found[label], self.num_classes)
-        _check_confidence(found[score], found[label])
+        labels = value_if_eager(found[label])
+        if labels is None:
+            return found
+        known = (labels == np.floor(labels)) & (labels >= -1)
+        known &= labels < self.num_classes
+        if not known.all():
+            raise value_error(
+                "`labels` of detections must be whole numbers < `num_classes`, "
+                "or -1 for padding",
+                smallest=labels.min().item(),
+                largest=labels.max().item(),
+                num_classes=self.num_classes,
+            )
+        confidence = value_if_eager(found[score])
+        if confidence is None:
+            return found
+        bad = ~((confidence >= 0.0) & (confidence <= 1.0) | (labels < 0))
+        if bad.any():
+            raise value_error(
+                "`confidence` of detections must lie in [0, 1]: give "
+                "probabilities, not logits",
+                boxes=int(bad.sum()),
+                first=confidence[bad][:4].tolist(),
+            )
         return found
 
     def check_inputs(self, detections: Any) -> None:
@@ -243,45 +259,6 @@ class DetectionScaling(FittedLayer):
             **{name: getattr(self, name) for name in names},
             "coefficients": table,
         }
-
-
-@as_check
-def _check_labels(labels: Any, num_classes: int) -> Rule:
-    """Class ids must be whole and below `num_classes`; -1 is padding."""
-    xp = array_namespace(labels)
-    right = xp.logical_and(xp.equal(labels, xp.floor(labels)), labels >= -1)
-    right = xp.logical_and(right, labels < num_classes)
-
-    def fail():
-        ids = to_numpy(labels)
-        raise value_error(
-            "`labels` of detections must be whole numbers < `num_classes`, or "
-            "-1 for padding",
-            smallest=ids.min().item(),
-            largest=ids.max().item(),
-            num_classes=num_classes,
-        )
-
-    return Rule(xp.all(right), fail)
-
-
-@as_check
-def _check_confidence(confidence: Any, labels: Any) -> Rule:
-    """Confidence of boxes that are no padding must lie in [0, 1]."""
-    xp = array_namespace(confidence)
-    right = xp.logical_and(confidence >= 0.0, confidence <= 1.0)
-    padding = labels < 0 if xp is np else ops.convert_to_tensor(labels) < 0
-    right = xp.logical_or(right, padding)
-
-    def fail():
-        raise value_error(
-            "`confidence` of detections must lie in [0, 1]: give "
-            "probabilities, not logits",
-            boxes=int(np.sum(~to_numpy(right))),
-            first=to_numpy(confidence)[~to_numpy(right)][:4].tolist(),
-        )
-
-    return Rule(xp.all(right), fail)
 
 
 def _log_odds(xp: Any, confidence: Any) -> Any:

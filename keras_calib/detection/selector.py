@@ -11,17 +11,15 @@ from keras_calib.detection.boxes import read_entries
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.values import in_unit_interval
-from keras_calib.numerics.arrays import as_array, to_numpy, value_if_eager
+from keras_calib.numerics.arrays import as_array, value_if_eager
 from keras_calib.selection.choice import Choice
+from keras_calib.selection.selector import Selector
 
 __all__ = ["CalibratedDecoder", "DetectionSelector"]
 
-# A threshold that no confidence reaches.
-_NEVER = 2.0
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class DetectionSelector(keras.layers.Layer):
+class DetectionSelector(Selector):
     """Calibrated confidence of detections, and a threshold for boxes.
 
     Use it behind any detector, or inside one of KerasHub by
@@ -40,10 +38,12 @@ class DetectionSelector(keras.layers.Layer):
         max_boxes: Most boxes that an image keeps, of each class if classes
             have thresholds. Leave it out where `threshold` is a choice, which
             has one. None keeps all.
-        **kwargs: `name` of `keras.layers.Layer`.
+        chosen: Facts about the threshold, which a choice has.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Raises:
-        RuntimeError: If the calibrator is not fitted.
+        RuntimeError: If the calibrator is not fitted, or was fitted again
+            after the choice of its threshold.
         TypeError: If arguments or detections are of the wrong kind.
         ValueError: If a value is out of range, or detections lack labels or
             confidence.
@@ -62,17 +62,22 @@ class DetectionSelector(keras.layers.Layer):
         https://arxiv.org/abs/2110.01052 (the threshold)
     """
 
+    how_to_fit_again = (
+        "choose a threshold for records of the calibrated boxes, and make a "
+        "selector with it"
+    )
+
     def __init__(
         self,
         calibrator: DetectionScaling | None = None,
         threshold: Any = 0.0,
         *,
         max_boxes: int | None = None,
+        chosen: Choice | None = None,
         name: str = "detection_selector",
         **kwargs: Any,
     ):
-        kwargs["dtype"] = "float32"
-        super().__init__(name=name, trainable=False, **kwargs)
+        super().__init__(name=name, **kwargs)
         if calibrator is not None:
             if not isinstance(calibrator, DetectionScaling):
                 raise type_error(
@@ -81,39 +86,34 @@ class DetectionSelector(keras.layers.Layer):
                 )
             calibrator.check_fitted()
         if isinstance(threshold, Choice):
-            own = threshold.facts.get("max_boxes")
-            if max_boxes is not None or own is None:
+            chosen, threshold = threshold, threshold.threshold
+        if chosen is not None:
+            own = chosen.facts.get("max_boxes")
+            if own is None or max_boxes not in (None, own):
                 raise value_error(
                     "`max_boxes` must be left out where `threshold` is a "
                     "choice for boxes, as its guarantee is for its own",
                     max_boxes=max_boxes,
-                    **{"kind of the choice": threshold.kind},
+                    **{"kind of the choice": chosen.kind},
                 )
-            max_boxes, threshold = own, threshold.threshold
+            max_boxes = own
         if max_boxes is not None:
             check_integer("max_boxes", max_boxes, 1)
         self.calibrator = calibrator
         self.max_boxes = max_boxes
-        cut = _read_threshold(threshold)
-        self._threshold = self.add_weight(
-            shape=cut.shape,
-            initializer="zeros",
-            trainable=False,
-            name="threshold",
-        )
-        self._threshold.assign(cut)
-
-    @property
-    def threshold(self) -> np.ndarray:
-        """Least confidence of a box, float32 `()` or `(num_classes,)`."""
-        return to_numpy(self._threshold.value)
+        self.set_threshold(_read_threshold(threshold), chosen)
 
     @property
     def by_class(self) -> bool:
         """Whether each class has a threshold and `max_boxes` of its own."""
         return len(self._threshold.shape) > 0
 
-    def __call__(self, detections, **kwargs):
+    # It is called by keyword too.
+    def __call__(self, detections, *args, **kwargs):  # type: ignore[override]
+        return super().__call__(detections, *args, **kwargs)
+
+    def read_inputs(self, detections: Any) -> dict:
+        """The detections, whose confidence is none above 1."""
         # Keras' own error for what is no dict names no argument.
         detections, _, name = read_entries(detections)
         values = value_if_eager(detections[name])
@@ -126,7 +126,13 @@ class DetectionSelector(keras.layers.Layer):
                     "sigmoid of logits, and divide percent by 100",
                     value=float(values[outside][0]),
                 )
-        return super().__call__(detections, **kwargs)
+        return detections
+
+    def check_inputs(self, detections: Any) -> None:
+        """Nothing more: they are probabilities."""
+
+    def check_threshold(self, threshold: np.ndarray) -> None:
+        """Nothing more: they were checked before they were rounded."""
 
     def call(self, detections):
         """Returns the detections that are kept, padded.
@@ -138,6 +144,7 @@ class DetectionSelector(keras.layers.Layer):
                 which are kept if they are finite, and other entries of that
                 form are sorted with them.
         """
+        self.check_fitted()
         found, label_name, score_name = read_entries(detections)
         if self.calibrator is not None:
             found = dict(self.calibrator(found))
@@ -181,7 +188,7 @@ class DetectionSelector(keras.layers.Layer):
 
     def _kept(self, labels: Any, confidence: Any, valid: Any, rank: Any) -> Any:
         """Which boxes are kept, of those of an image in order."""
-        cut = self._threshold
+        cut = self.threshold_for(None, ())
         if self.by_class:
             last = cut.shape[0] - 1
             valid = ops.logical_and(valid, labels <= last)
@@ -196,22 +203,19 @@ class DetectionSelector(keras.layers.Layer):
             kept = ops.logical_and(kept, rank < self.max_boxes)
         return kept
 
-    def get_config(self):
-        config = super().get_config()
-        for name in ("dtype", "trainable"):
-            config.pop(name)
+    def build(self, input_shape):
+        self.check_fitted()
+
+    def fitted_summary(self) -> dict[str, Any]:
+        """Threshold, most boxes and calibrator."""
         return {
-            **config,
-            "calibrator": keras.saving.serialize_keras_object(self.calibrator),
-            # JSON has no infinity, which rejects all boxes of a class.
-            "threshold": np.minimum(self.threshold, _NEVER).tolist(),
+            "threshold": self._threshold,
             "max_boxes": self.max_boxes,
+            "calibrator": self.calibrator,
         }
 
-    @classmethod
-    def from_config(cls, config):
-        stored = keras.saving.deserialize_keras_object(config["calibrator"])
-        return cls(**{**config, "calibrator": stored})
+    def get_config(self):
+        return {**super().get_config(), "max_boxes": self.max_boxes}
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -327,10 +331,10 @@ class CalibratedDecoder(keras.layers.Layer):
         return cls(**config)
 
 
-def _read_threshold(threshold: Any) -> np.ndarray:
+def _read_threshold(threshold: Any) -> Any:
     """Thresholds as the least float32 that are not below them."""
     given = as_array(threshold, "threshold", "float64")
-    good = ((given >= 0.0) & (given <= 1.0)) | np.isin(given, (_NEVER, np.inf))
+    good = ((given >= 0.0) & (given <= 1.0)) | (given == np.inf)
     if given.ndim > 1 or not given.size or not good.all():
         raise value_error(
             "`threshold` must be a number in [0, 1], one for each class "
@@ -338,10 +342,11 @@ def _read_threshold(threshold: Any) -> np.ndarray:
             "`choose_detection_threshold` returns",
             threshold=threshold,
         )
-    given = np.minimum(given, _NEVER)
     cut = given.astype("float32")
     # Confidence is float32, and exact comparisons are those of the choice.
-    return np.where(cut < given, np.nextafter(cut, np.float32(np.inf)), cut)
+    cut = np.where(cut < given, np.nextafter(cut, np.float32(np.inf)), cut)
+    # A number, not an array without axes.
+    return cut[()]
 
 
 def _in_order(x: Any, order: Any) -> Any:

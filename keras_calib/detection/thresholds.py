@@ -1,4 +1,7 @@
-"""Thresholds of detectors that keep a precision, with images as units."""
+"""Thresholds of detectors that keep a precision, with images as units.
+
+Derivation: docs/derivations.md, 'Detections'.
+"""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,6 +16,7 @@ from keras_calib.formulas.bounded_means import (
 )
 from keras_calib.formulas.intervals import check_inside
 from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, safe_divide
 from keras_calib.selection.choice import (
     Choice,
@@ -22,12 +26,260 @@ from keras_calib.selection.choice import (
 )
 from keras_calib.selection.claims import Claim, even_starts
 from keras_calib.selection.families import alone, holm
-from keras_calib.selection.ladder import Ladder
+from keras_calib.selection.ladder import Ladder, counts_at
 
-__all__ = ["choose_detection_class_thresholds", "choose_detection_threshold"]
+__all__ = [
+    "PrecisionTarget",
+    "choose_detection_class_thresholds",
+    "choose_detection_threshold",
+]
 
 # Most classes that an error lists.
 _SHOWN = 12
+
+
+class _Tested(NamedTuple):
+    """Thresholds with their precision on images, and the claim about it.
+
+    The ladder accepts boxes, and its size is the number of images.
+    """
+
+    ladder: Ladder
+    precision: np.ndarray
+    claim: Claim
+
+    def nearest(self) -> int:
+        """The place that came nearest to a guarantee and keeps a box."""
+        nothing = self.ladder.accepted == 0
+        order = np.lexsort((-self.precision, self.claim.p_value, nothing))
+        return int(order[0])
+
+
+class PrecisionTarget(NamedTuple):
+    """Target of thresholds for boxes: a precision, with a guarantee.
+
+    `precision` is a number for all boxes together, or has one for each class.
+    """
+
+    precision: Any
+    delta: float
+    average: str
+    max_boxes: Any
+    thresholds: Any
+    seed: int
+
+    def check(
+        self, records: Any, num_classes: int | None = None
+    ) -> "PrecisionTarget":
+        """The target for these records, or for each class of theirs.
+
+        Fills in defaults. Raises for values that are not allowed.
+        """
+        check_records(records, num_classes)
+        precision: Any = self.precision
+        if num_classes is not None:
+            given = as_array(precision, "precision", "float64")
+            if given.shape not in ((), (num_classes,)):
+                raise value_error(
+                    "`precision` must be a number, or have one for each class",
+                    shape=given.shape,
+                    num_classes=num_classes,
+                )
+            precision = tuple(np.broadcast_to(given, num_classes).tolist())
+        for one in (precision,) if num_classes is None else precision:
+            check_inside("precision", one)
+        check_inside("delta", self.delta)
+        check_in("average", self.average, ("boxes", "images"))
+        most = self.max_boxes
+        most = records.max_detections if most is None else most
+        if most is None:
+            raise value_error(
+                "`max_boxes` must be given for detections in a list: the most "
+                "boxes that the detector returns for an image",
+                max_boxes=None,
+            )
+        check_integer("max_boxes", most, 1)
+        return self._replace(
+            precision=precision,
+            delta=float(self.delta),
+            max_boxes=int(most),
+            thresholds=_read_thresholds(self.thresholds),
+        )
+
+    def choose(self, records: DetectionRecords) -> Choice:
+        """The best threshold; ValueError if none is certified."""
+        wanted, size = float(self.precision), records.num_images
+        one = self.tested(records.outcomes, size, wanted, self.delta)
+        ladder, p_values = one.ladder, one.claim.p_value
+        certified = alone(one.claim, len(self.thresholds))
+        if not certified.any():
+            best = one.nearest()
+            near: dict[str, Any] = {
+                "least p-value": float(p_values[best]),
+                "its precision": float(one.precision[best]),
+                "its kept boxes": int(ladder.accepted[best]),
+            }
+            raise out_of_reach(
+                [ladder],
+                "precision",
+                wanted,
+                self.delta,
+                advice=(
+                    "take more images, ask for less, or let an image keep "
+                    "fewer boxes by `max_boxes`"
+                ),
+                images=size,
+                max_boxes=self.max_boxes,
+                **near,
+            )
+        place = int(np.flatnonzero(certified)[-1])
+        kept, wrong = float(ladder.accepted[place]), float(ladder.loss[place])
+        precision = float(one.precision[place])
+        chosen = chosen_alone(
+            ladder,
+            certified,
+            place,
+            kind="boxes",
+            limit=1.0 - wanted,
+            delta=self.delta,
+            method="betting",
+            facts={
+                "precision": precision,
+                "target": wanted,
+                "recall": (kept - wrong) / max(records.num_true, 1),
+                "boxes_per_image": kept / size,
+                "average": self.average,
+                "max_boxes": self.max_boxes,
+                "p_values": p_values,
+            },
+        )
+        return replace(chosen, risk=1.0 - precision)
+
+    def choose_each(self, records: DetectionRecords) -> Choice:
+        """The best threshold of each class; ValueError if none is certified."""
+        outcomes, count = records.outcomes, len(self.precision)
+        tested = []
+        for k, wanted in enumerate(self.precision):
+            own = outcomes.part(outcomes.group == k)
+            # Images without a box of the class neither win nor lose a bet.
+            images, unit = np.unique(own.unit, return_inverse=True)
+            own = own._replace(unit=unit)
+            tested.append(
+                self.tested(own, len(images), wanted, self.delta / count)
+            )
+        masks, level = holm([one.claim for one in tested], self.delta)
+        places, advice, precision, kept = [], [], [], []
+        for wanted, one, mask in zip(
+            self.precision, tested, masks, strict=True
+        ):
+            place = int(np.flatnonzero(mask)[-1]) if mask.any() else None
+            places.append(place)
+            if place is None:
+                advice.append(self.advice(one, wanted, level))
+                precision.append(np.nan)
+                kept.append(0.0)
+            else:
+                advice.append("")
+                precision.append(float(one.precision[place]))
+                kept.append(float(one.ladder.accepted[place]))
+        ladders = [one.ladder for one in tested]
+        if all(advice):
+            told = [f"class {k}: {x}" for k, x in enumerate(advice[:_SHOWN])]
+            raise out_of_reach(
+                ladders,
+                "precision",
+                min(self.precision),
+                self.delta,
+                noun="class",
+                advice="; ".join(told),
+                images=records.num_images,
+                max_boxes=self.max_boxes,
+            )
+        chosen = chosen_each(
+            range(count),
+            ladders,
+            masks,
+            places,
+            kind="classes",
+            limit=1.0 - min(self.precision),
+            delta=self.delta,
+            method="betting",
+            facts={
+                "precision": tuple(precision),
+                "target": self.precision,
+                "boxes_per_image": tuple(x / records.num_images for x in kept),
+                "average": self.average,
+                "max_boxes": self.max_boxes,
+                "advice": tuple(advice),
+                "level": level,
+            },
+        )
+        risk = np.nan_to_num(1.0 - np.array(precision))
+        return replace(chosen, group_risk=tuple(risk.tolist()))
+
+    def tested(
+        self, outcomes: Outcomes, num_images: int, wanted: float, level: float
+    ) -> _Tested:
+        """Tests by betting of all thresholds for the boxes of images."""
+        order = np.lexsort((-outcomes.score, outcomes.unit))
+        image = outcomes.unit[order]
+        # Ranks within an image count from its first box.
+        rank = np.arange(len(image)) - np.searchsorted(image, image)
+        shown = outcomes.part(order[rank < self.max_boxes])
+        where = shown.score, shown.unit, num_images, self.thresholds
+        # Of each threshold and image.
+        kept = counts_at(*where).astype("float64")
+        wrong = counts_at(*where, shown.loss)
+        limit, scale = 1.0 - wanted, np.array(float(self.max_boxes))
+        if self.average == "images":
+            scale = np.maximum(kept, 1.0)
+        # Their mean is at most the limit if the precision holds. Rounding must
+        # not leave the range.
+        losses = np.clip(limit + (wrong - limit * kept) / scale, 0.0, 1.0)
+        p_value = np.array(
+            [
+                betting_p_value(x, limit, delta=level, seed=self.seed)
+                for x in losses
+            ]
+        )
+        accepted, lost = kept.sum(axis=1), wrong.sum(axis=1)
+        ladder = Ladder(
+            self.thresholds,
+            accepted,
+            lost,
+            num_images,
+            False,
+            never=(float(len(image)) - accepted[-1], 0.0),
+        )
+        risk = ladder.risk
+        if self.average == "images":
+            shares = safe_divide(wrong, kept).sum(axis=1)
+            risk = safe_divide(shares, (kept > 0).sum(axis=1))
+        claim = Claim(p_value, *even_starts(len(p_value), level))
+        return _Tested(ladder, 1.0 - risk, claim)
+
+    def advice(self, tested: _Tested, wanted: float, level: float) -> str:
+        """What to do for a class that has no certified threshold."""
+        num_images, limit = tested.ladder.size, 1.0 - wanted
+        if not num_images:
+            return "no box: take more images, or count the class out"
+        loss, by_boxes = 0.0, self.average == "boxes"
+        if by_boxes:
+            # Of an image that keeps as many boxes as these, all of them right.
+            mean = tested.ladder.accepted[-1] / num_images
+            mean = max(min(mean, self.max_boxes), 1.0)
+            loss = limit * (1.0 - mean / self.max_boxes)
+        fewest = first_rank_by_betting(limit, level, loss)
+        if num_images < fewest:
+            more = f"take at least {fewest} images with its boxes"
+            if by_boxes and self.max_boxes > 1:
+                more += ', or a smaller `max_boxes`, or average="images"'
+            return f"too few boxes: {more}"
+        value = tested.precision[tested.nearest()]
+        return (
+            f"a precision of {value:.3g} at best: ask for less, improve the "
+            "detector, or take more images"
+        )
 
 
 def choose_detection_threshold(
@@ -95,53 +347,10 @@ def choose_detection_threshold(
         Means of Bounded Random Variables by Betting, Journal of the Royal
         Statistical Society B 86, 2024, https://arxiv.org/abs/2010.09686
     """
-    target = _Target.of(records, average, max_boxes, thresholds, delta, seed)
-    check_inside("precision", precision)
-    tests = target.tests(records, precision, delta)
-    valid = alone(tests.claim, len(target.thresholds))
-    ladder, size = tests.ladder, records.num_images
-    if not valid.any():
-        best = tests.nearest()
-        near: dict[str, Any] = {
-            "least p-value": float(tests.claim.p_value[best]),
-            "its precision": float(tests.precision[best]),
-            "its kept boxes": int(ladder.accepted[best]),
-        }
-        raise out_of_reach(
-            [ladder],
-            "precision",
-            precision,
-            delta,
-            advice=(
-                "take more images, ask for less, or let an image keep fewer "
-                "boxes by `max_boxes`"
-            ),
-            images=size,
-            max_boxes=target.max_boxes,
-            **near,
-        )
-    place = int(np.flatnonzero(valid)[-1])
-    kept, wrong = float(ladder.accepted[place]), float(ladder.loss[place])
-    right = float(tests.precision[place])
-    chosen = chosen_alone(
-        ladder,
-        valid,
-        place,
-        kind="boxes",
-        limit=1.0 - precision,
-        delta=float(delta),
-        method="betting",
-        facts={
-            "precision": right,
-            "target": float(precision),
-            "recall": (kept - wrong) / max(records.num_true, 1),
-            "boxes_per_image": kept / size,
-            "average": average,
-            "max_boxes": target.max_boxes,
-            "p_values": tests.claim.p_value,
-        },
+    target = PrecisionTarget(
+        precision, delta, average, max_boxes, thresholds, seed
     )
-    return replace(chosen, risk=1.0 - right)
+    return target.check(records).choose(records)
 
 
 def choose_detection_class_thresholds(
@@ -214,208 +423,10 @@ def choose_detection_class_thresholds(
         of Statistics 6, 1979, https://www.jstor.org/stable/4615733
     """
     check_integer("num_classes", num_classes, 1)
-    wanted = as_array(precision, "precision", "float64")
-    if wanted.shape not in ((), (num_classes,)):
-        raise value_error(
-            "`precision` must be a number, or have one for each class",
-            shape=wanted.shape,
-            num_classes=num_classes,
-        )
-    wanted = np.broadcast_to(wanted, num_classes)
-    for one in wanted.tolist():
-        check_inside("precision", one)
-    target = _Target.of(records, average, max_boxes, thresholds, delta, seed)
-    largest = int(records.label.max(initial=0))
-    if largest >= num_classes:
-        raise value_error(
-            "class ids of detections must be < `num_classes`",
-            largest=largest,
-            num_classes=num_classes,
-        )
-    parts = [_of_class(records, k) for k in range(num_classes)]
-    tests = [
-        target.tests(part, one, delta / num_classes)
-        for part, one in zip(parts, wanted.tolist(), strict=True)
-    ]
-    valid, level = holm([one.claim for one in tests], delta)
-    places, right, kept, advice = [], [], [], []
-    for k, (one, mask) in enumerate(zip(tests, valid, strict=True)):
-        place = int(np.flatnonzero(mask)[-1]) if mask.any() else None
-        places.append(place)
-        if place is None:
-            right.append(np.nan)
-            kept.append(0.0)
-            limit = 1.0 - float(wanted[k])
-            advice.append(target.advice(parts[k], one, limit, level))
-            continue
-        right.append(float(one.precision[place]))
-        kept.append(float(one.ladder.accepted[place]) / records.num_images)
-        advice.append("")
-    if all(place is None for place in places):
-        raise value_error(
-            "No class has a threshold that is certified to have this "
-            "`precision`: "
-            + "; ".join(
-                f"class {k}: {x}" for k, x in enumerate(advice[:_SHOWN])
-            ),
-            delta=delta,
-            images=records.num_images,
-            max_boxes=target.max_boxes,
-        )
-    chosen = chosen_each(
-        range(num_classes),
-        [one.ladder for one in tests],
-        valid,
-        places,
-        kind="classes",
-        limit=float(1.0 - wanted.min()),
-        delta=float(delta),
-        method="betting",
-        facts={
-            "precision": tuple(right),
-            "target": tuple(wanted.tolist()),
-            "boxes_per_image": tuple(kept),
-            "average": average,
-            "max_boxes": target.max_boxes,
-            "advice": tuple(advice),
-            "level": level,
-        },
+    target = PrecisionTarget(
+        precision, delta, average, max_boxes, thresholds, seed
     )
-    risk = np.where(np.isnan(right), 0.0, 1.0 - np.array(right))
-    return replace(chosen, group_risk=tuple(risk.tolist()))
-
-
-class _Tests(NamedTuple):
-    """What each threshold gives on images, and the claim on its precision.
-
-    The ladder accepts boxes, and its size is the number of images.
-    """
-
-    ladder: Ladder
-    precision: np.ndarray
-    claim: Claim
-
-    def nearest(self) -> int:
-        """The place that came nearest to a guarantee and keeps a box."""
-        kept = self.ladder.accepted
-        order = np.lexsort((-self.precision, self.claim.p_value, kept == 0))
-        return int(order[0])
-
-
-class _Target(NamedTuple):
-    """What is tested of the boxes of images."""
-
-    average: str
-    max_boxes: int
-    thresholds: np.ndarray
-    seed: int
-
-    @classmethod
-    def of(
-        cls,
-        records: Any,
-        average: Any,
-        max_boxes: Any,
-        thresholds: Any,
-        delta: Any,
-        seed: int,
-    ) -> "_Target":
-        """Reads the arguments; raises for values that are not allowed."""
-        check_records(records)
-        check_inside("delta", delta)
-        check_in("average", average, ("boxes", "images"))
-        if max_boxes is None:
-            max_boxes = records.max_detections
-        if max_boxes is None:
-            raise value_error(
-                "`max_boxes` must be given for detections in a list: the most "
-                "boxes that the detector returns for an image",
-                max_boxes=max_boxes,
-            )
-        check_integer("max_boxes", max_boxes, 1)
-        return cls(average, int(max_boxes), _read_thresholds(thresholds), seed)
-
-    def tests(
-        self, records: DetectionRecords, precision: float, level: float
-    ) -> _Tests:
-        """Tests by betting of all thresholds."""
-        kept, wrong = self._boxes(records)
-        limit = 1.0 - precision
-        excess = wrong - limit * kept
-        scale: Any = float(self.max_boxes)
-        if self.average == "images":
-            scale = np.maximum(kept, 1.0)
-        # Their mean is at most the limit if the precision holds. Rounding must
-        # not leave the range.
-        losses = np.clip(limit + excess / scale, 0.0, 1.0)
-        p_value = np.array(
-            [
-                betting_p_value(x, limit, delta=level, seed=self.seed)
-                for x in losses
-            ]
-        )
-        accepted, lost = kept.sum(axis=1), wrong.sum(axis=1)
-        value = 1.0 - safe_divide(lost, accepted)
-        if self.average == "images":
-            shares = safe_divide(wrong, kept)
-            value = 1.0 - safe_divide(
-                shares.sum(axis=1), (kept > 0).sum(axis=1)
-            )
-        never = float(len(records.confidence)) - accepted[-1], 0.0
-        ladder = Ladder(
-            self.thresholds,
-            accepted,
-            lost,
-            records.num_images,
-            False,
-            never=never,
-        )
-        claim = Claim(p_value, *even_starts(len(p_value), level))
-        return _Tests(ladder, value, claim)
-
-    def _boxes(self, records: DetectionRecords) -> tuple[Any, Any]:
-        """Kept and wrong boxes of each image `(num_thresholds, images)`."""
-        order = np.lexsort((-records.confidence, records.image))
-        image = records.image[order]
-        # Ranks within an image count from its first box.
-        first = np.searchsorted(image, image)
-        order = order[np.arange(len(image)) - first < self.max_boxes]
-        image = records.image[order]
-        # The strictest threshold that keeps a box; beyond the last if none.
-        step = np.searchsorted(-self.thresholds, -records.confidence[order])
-        shape = len(self.thresholds) + 1, records.num_images
-
-        def summed(values: np.ndarray | None) -> np.ndarray:
-            keys = step * shape[1] + image
-            size = shape[0] * shape[1]
-            counts = np.bincount(keys, values, size).reshape(shape)
-            return np.cumsum(counts[:-1], axis=0, dtype="float64")
-
-        return summed(None), summed(~records.correct[order] * 1.0)
-
-    def advice(
-        self, part: DetectionRecords, tests: _Tests, limit: float, level: float
-    ) -> str:
-        """What to do for a class that has no certified threshold."""
-        if not part.num_images:
-            return "no box: take more images, or count the class out"
-        loss, by_boxes = 0.0, self.average == "boxes"
-        if by_boxes:
-            # Of an image that keeps as many boxes as these, all of them right.
-            mean = tests.ladder.accepted[-1] / part.num_images
-            mean = max(min(mean, self.max_boxes), 1.0)
-            loss = limit * (1.0 - mean / self.max_boxes)
-        fewest = first_rank_by_betting(limit, level, loss)
-        if part.num_images < fewest:
-            more = f"take at least {fewest} images with its boxes"
-            if by_boxes and self.max_boxes > 1:
-                more += ', or a smaller `max_boxes`, or average="images"'
-            return f"too few boxes: {more}"
-        value = tests.precision[tests.nearest()]
-        return (
-            f"a precision of {value:.3g} at best: ask for less, improve the "
-            "detector, or take more images"
-        )
+    return target.check(records, num_classes).choose_each(records)
 
 
 def _read_thresholds(thresholds: Any) -> np.ndarray:
@@ -435,18 +446,3 @@ def _read_thresholds(thresholds: Any) -> np.ndarray:
             largest=tried.max(),
         )
     return np.unique(tried)[::-1]
-
-
-def _of_class(records: DetectionRecords, label: int) -> DetectionRecords:
-    """Records of one class, of the images that have a box of it.
-
-    Others neither win nor lose a bet, so that their number says nothing.
-    """
-    own = records.label == label
-    images, image = np.unique(records.image[own], return_inverse=True)
-    return records._replace(
-        confidence=records.confidence[own],
-        correct=records.correct[own],
-        image=image,
-        num_images=len(images),
-    )

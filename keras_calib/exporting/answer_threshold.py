@@ -14,7 +14,8 @@ from keras_calib.exporting.statement import (
     stated,
 )
 from keras_calib.exporting.statement_facts import facts_of
-from keras_calib.numerics.arrays import as_array
+from keras_calib.inputs.outcomes import Outcomes
+from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.numerics.softmax import log_odds_of, sigmoid
 from keras_calib.selection.choice import Choice
 
@@ -23,8 +24,10 @@ __all__ = [
     "answer_statement",
     "bounded_log_odds",
     "calibrated_confidence",
+    "calibrator_facts",
     "load_threshold",
     "rows_sha256",
+    "told_calibrator",
 ]
 
 # Of a confidence of 0 or 1, whose log-odds are infinite.
@@ -191,54 +194,56 @@ def load_threshold(path: Any) -> AnswerThreshold:
 
 def answer_statement(
     chosen: Choice,
+    log: Outcomes,
     *,
-    column: str,
     calibrator: dict[str, Any] | None,
     coverage: float | None,
-    data: dict[str, Any],
+    group: str | None,
 ) -> dict[str, Any]:
     """The statement of a threshold of answers, or of those of groups.
 
     Args:
         chosen: The threshold, or those of groups.
-        column: What it is for, `"confidence"` or `"score"`.
-        calibrator: What the confidence goes through first, or None.
+        log: The answers that chose it, as they are in their log.
+        calibrator: What their confidence goes through first, or None.
         coverage: The share that it was chosen to accept; None for a risk.
-        data: Group column and hash of the log, and its wrong answers.
+        group: The column of groups of the log, or None.
     """
-    kinds = "errors", "groups"
-    if coverage is not None:
-        kinds = "coverage", "group_coverage"
-    kind, score = (
-        kinds[isinstance(chosen.threshold, tuple)],
-        score_of_column(column),
-    )
+    kind = "errors" if coverage is None else "coverage"
+    if log.names:
+        kind = "groups" if coverage is None else "group_coverage"
+    score = score_of_column("score" if log.confidence is None else "confidence")
     return stated(
         kind,
         facts_of(kind, chosen, score["scale"], coverage=coverage),
         score=score,
         calibrator=calibrator,
-        data=data,
+        data={
+            "group": group,
+            "wrong": int((log.correct == 0.0).sum()),
+            "rows_sha256": rows_sha256(log),
+        },
         weights=None,
         artefact=None,
     )
 
 
-def rows_sha256(
-    values: np.ndarray, correct: np.ndarray, group: np.ndarray | None
-) -> str:
+def rows_sha256(log: Outcomes) -> str:
     """SHA-256 of labelled answers, in whatever order they are.
 
     It is that of the sorted rows of value and correctness in float64, with the
-    group before them where there is one.
+    name of the group before them where there is one.
     """
-    names = np.zeros(len(values), str) if group is None else group.astype(str)
-    order = np.lexsort((correct, values, names))
+    values = log.score if log.confidence is None else log.confidence
+    names = np.zeros(len(values), str)
+    if log.names:
+        names = np.array(log.names, str)[log.group]
+    order = np.lexsort((log.correct, values, names))
     hashed = hashlib.sha256()
-    if group is not None:
+    if log.names:
         hashed.update("\0".join(names[order].tolist()).encode())
     # -0.0 is 0.0.
-    rows = np.stack([values[order], correct[order]], axis=-1) + 0.0
+    rows = np.stack([values[order], log.correct[order]], axis=-1) + 0.0
     hashed.update(rows.astype("<f8").tobytes())
     return hashed.hexdigest()
 
@@ -267,3 +272,60 @@ def calibrated_confidence(
             "`calibrator` must be affine or beta", name=calibrator["name"]
         )
     return sigmoid(odds)
+
+
+def calibrator_facts(
+    confidence: np.ndarray, correct: np.ndarray, name: str
+) -> dict[str, Any]:
+    """What is told of a calibrator that is fitted to labelled answers.
+
+    A temperature is told as the affine map with its slope.
+    """
+    # Fits are those of layers, which alone need Keras here.
+    from keras_calib.calibrators import (
+        AffineScaling,
+        BetaCalibration,
+        TemperatureScaling,
+    )
+
+    log_odds = bounded_log_odds(confidence)[:, None].astype("float32")
+    labels = correct.astype(int)
+    if name == "temperature":
+        layer = TemperatureScaling().fit(labels, log_odds)
+        facts = {"name": "affine", "slope": 1.0 / layer.temperature}
+        facts["intercept"] = 0.0
+        return {**facts, "num_samples": len(labels)}
+    beta = name == "beta"
+    layer = BetaCalibration() if beta else AffineScaling()
+    layer.fit(labels, log_odds)
+    (fitted,) = to_numpy(layer.coefficients).astype("float64").tolist()
+    if max(fitted[:-1]) <= 0.0:
+        raise value_error(
+            "the confidence must rise with the share of right answers, for a "
+            "calibrator to keep its order: take another confidence",
+            coefficients=fitted,
+        )
+    names = ("a", "b", "c0") if beta else ("slope", "intercept")
+    return {
+        "name": "beta" if beta else "affine",
+        **dict(zip(names, fitted, strict=True)),
+        "num_samples": len(labels),
+    }
+
+
+def told_calibrator(facts: dict[str, Any]) -> str:
+    """A sentence with the formula of a calibrator."""
+    count = facts["num_samples"]
+    if facts["name"] == "affine":
+        formula = (
+            f"{facts['slope']:.6g} * log(c / (1 - c)) {facts['intercept']:+.6g}"
+        )
+    else:
+        formula = (
+            f"{facts['a']:.6g} * log(c) - {facts['b']:.6g} * log(1 - c) "
+            f"{facts['c0']:+.6g}"
+        )
+    return (
+        f"Calibrated on {count:,} answers: log(q / (1 - q)) = {formula}, of "
+        "the confidence c."
+    )

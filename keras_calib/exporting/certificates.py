@@ -10,8 +10,10 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
+from keras_calib.backend.late import imported
 from keras_calib.exporting.statement import artefact_files, canonical, stated
 from keras_calib.exporting.statement_facts import (
+    METHODS,
     facts_of,
     facts_of_chow,
     facts_of_given,
@@ -20,11 +22,12 @@ from keras_calib.exporting.statement_facts import (
 from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.selection import SelectiveClassifier
-from keras_calib.selection.costs import COST_TESTS
 from keras_calib.selection.data_hash import cost_rows, rows_of
 
 __all__ = ["certificate_of", "check_certifiable", "plain", "save_records"]
 
+# What needs pyarrow, and the extra that installs it.
+_PARQUET = "Writing parquet", "report"
 # Nine digits give each float32 back, and 17 each float64.
 _FORMATS = {"score": "%.9g", "cost": "%.17g", "correct": "%d"}
 # Larger configurations of calibrators are told by their hash alone.
@@ -45,39 +48,30 @@ def check_certifiable(selector: Any, what: str = "`certificate=True`") -> str:
     _check_like_fit(selector, what)
     chosen = getattr(selector, "chosen", None)
     with_costs = getattr(selector, "costs", None) is not None
+    kind = "costs" if with_costs else "errors"
+    if getattr(chosen, "kind", None) == "groups":
+        kind = "groups"
     if with_costs and (chosen is None or chosen.method == "chow"):
-        price = -selector.threshold
+        kind, price = "chow", -selector.threshold
         if not 0.0 <= price < np.inf:
             raise value_error(
                 f"{what} needs a `selector` whose threshold is "
                 "minus the price of a rejection, with costs",
                 threshold=-price,
             )
-        _check_threshold(selector, chosen)
-        return "chow"
-    kind, methods = "errors", ("ltt",)
-    if with_costs:
-        kind, methods = "costs", COST_TESTS
-    elif chosen is not None and chosen.kind == "groups":
-        kind = "groups"
-    if chosen is None or chosen.delta is None or chosen.data_sha256 is None:
+    elif chosen is None or None in (chosen.delta, chosen.data_sha256):
         limit = "mean_cost" if with_costs else "risk"
         raise value_error(
             f"{what} needs a `selector` that was fitted with "
             f"`{limit}` and `delta`, which guarantee something",
             chosen=chosen,
         )
-    if chosen.method not in methods:
+    elif chosen.method not in METHODS[kind]:
         raise value_error(
             f"{what} needs a threshold that can be chosen again "
-            f"from its data alone, by one of {sorted(methods)}",
+            f"from its data alone, by one of {sorted(METHODS[kind])}",
             method=chosen.method,
         )
-    _check_threshold(selector, chosen)
-    return kind
-
-
-def _check_threshold(selector: Any, chosen: Any) -> None:
     if chosen is not None and not np.array_equal(
         np.float32(chosen.threshold), np.float32(selector.threshold)
     ):
@@ -88,6 +82,7 @@ def _check_threshold(selector: Any, chosen: Any) -> None:
                 chosen=chosen.threshold,
             )
         )
+    return kind
 
 
 def certificate_of(
@@ -256,7 +251,8 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
         elif kind == ".csv":
             _write_csv(file, columns)
         else:
-            _write_parquet(file, columns)
+            table = imported("pyarrow", *_PARQUET).table(columns)
+            imported("pyarrow.parquet", *_PARQUET).write_table(table, file)
     return path
 
 
@@ -321,14 +317,3 @@ def _write_csv(file: Any, columns: dict[str, np.ndarray]) -> None:
 def _isplain(name: str) -> bool:
     """Whether CSV keeps a name as it is."""
     return not {"\n", "\r"} & {*name} and safe_cell(name) == name
-
-
-def _write_parquet(file: Any, columns: dict[str, np.ndarray]) -> None:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            "Writing parquet needs pyarrow: pip install 'keras-calib[report]'"
-        ) from error
-    pyarrow.parquet.write_table(pyarrow.table(columns), file)

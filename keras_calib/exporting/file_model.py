@@ -27,6 +27,7 @@ from keras_calib.exporting.statement import (
     statement_path,
     write_statement,
 )
+from keras_calib.exporting.verification import near
 from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.numerics.arrays import fits, to_numpy
 from keras_calib.numerics.softmax import filled
@@ -380,7 +381,7 @@ def replayed(path: Path, found: dict[str, Any]) -> Iterator[str]:
     inputs = {k: _unpacked(x) for k, x in replay["inputs"].items()}
     groups, outputs = replay["groups"], _unpacked(replay["outputs"])
     groups = None if groups is None else _unpacked(groups)
-    if not _near(file.predict_on_batch(inputs), outputs, _OF_FILE):
+    if not _are_near(file.predict_on_batch(inputs), outputs, _OF_FILE):
         yield (
             "replay: the file returns something else for the recorded samples"
         )
@@ -388,7 +389,7 @@ def replayed(path: Path, found: dict[str, Any]) -> Iterator[str]:
     recorded = {k: _unpacked(x) for k, x in replay["answers"].items()}
     for name in sorted({*again, *recorded}):
         one, two = again.get(name), recorded.get(name)
-        if one is None or two is None or not _near(one, two, _OF_SELECTOR):
+        if one is None or two is None or not _are_near(one, two, _OF_SELECTOR):
             yield (
                 f"replay: calibrator and threshold give another {name} for "
                 "the recorded samples"
@@ -497,13 +498,9 @@ def _unpacked(told: dict[str, Any]) -> np.ndarray:
     return found.astype(told["dtype"])
 
 
-def _near(given: np.ndarray, wanted: np.ndarray, tolerance: float) -> bool:
+def _are_near(given: np.ndarray, wanted: np.ndarray, tolerance: float) -> bool:
     if given.shape != wanted.shape or given.dtype != wanted.dtype:
         return False
     if given.dtype.kind != "f":
         return np.array_equal(given, wanted)
-    sizes = np.abs(wanted[np.isfinite(wanted)])
-    room = tolerance * max(1.0, float(np.median(sizes)) if sizes.size else 1.0)
-    return bool(
-        np.isclose(given, wanted, tolerance, room, equal_nan=True).all()
-    )
+    return bool(near(tolerance, wanted, given).all())

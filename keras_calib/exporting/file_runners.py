@@ -1,6 +1,5 @@
 """What runs a SavedModel, ONNX or LiteRT file over arrays."""
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -8,16 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.late import imported
 
 __all__ = ["ENDINGS", "Runner", "cast", "format_of_file", "runners_of"]
 
 # Endings of files and their formats; a folder is a SavedModel.
 ENDINGS = {".onnx": "onnx", ".tflite": "litert", ".litert": "litert"}
-_PACKAGES = {
-    "savedmodel": ("tensorflow", "tensorflow"),
-    "onnx": ("onnxruntime", "onnx"),
-    "litert": ("ai_edge_litert", "litert"),
-}
 
 
 class _Input(NamedTuple):
@@ -50,24 +45,14 @@ def format_of_file(path: Path) -> str:
             f"in {', '.join(ENDINGS)}",
             path=str(path),
         )
-    package, extra = _PACKAGES[made]
-    try:
-        importlib.import_module(package)
-    except ImportError as error:
-        raise ImportError(
-            f"`FileModel` of {made} needs {package}: "
-            f"pip install 'keras-calib[{extra}]'"
-        ) from error
+    package, extra, _ = _RUNTIMES[made]
+    imported(package, f"`FileModel` of {made}", extra)
     return made
 
 
 def runners_of(path: Path, made: str) -> dict[str, Runner]:
     """The signatures of a file of a format, by name."""
-    load = {
-        "savedmodel": _load_savedmodel,
-        "onnx": _load_onnx,
-        "litert": _load_litert,
-    }[made]
+    *_, load = _RUNTIMES[made]
     return load(path)
 
 
@@ -149,6 +134,14 @@ def _load_onnx(path: Path) -> dict[str, Runner]:
         return dict(zip(names, session.run([*names], batch), strict=True))
 
     return {"serving_default": Runner(inputs, outputs, run)}
+
+
+# What runs each format, what installs that, and how a file is loaded.
+_RUNTIMES: dict[str, tuple[str, str, Callable[[Path], dict[str, Runner]]]] = {
+    "savedmodel": ("tensorflow", "tensorflow", _load_savedmodel),
+    "onnx": ("onnxruntime", "onnx", _load_onnx),
+    "litert": ("ai_edge_litert", "litert", _load_litert),
+}
 
 
 def cast(name: str, x: np.ndarray, kind: _Input) -> np.ndarray:

@@ -1,7 +1,6 @@
 """File formats: how each is written whole, and loaded again."""
 
 import contextlib
-import importlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ import numpy as np
 
 from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.files import replacing
+from keras_calib.backend.late import imported
 from keras_calib.exporting.file_runners import ENDINGS, runners_of
 from keras_calib.exporting.served_model import (
     ImageReader,
@@ -77,13 +77,7 @@ def file_format(name: str) -> FileFormat:
     """A format by its name; ImportError if its packages are absent."""
     check_in("format", name, tuple(FORMATS))
     for package in FORMATS[name].packages:
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise ImportError(
-                f"`export` with format={name!r} needs {package}: "
-                f"pip install 'keras-calib[{name}]'"
-            ) from error
+        imported(package, f"`export` with format={name!r}", name)
     return FORMATS[name]
 
 

@@ -1,6 +1,5 @@
 """Export of KerasHub's object detectors, with calibration and threshold."""
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import invalid, type_error, value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import nested_layers
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import CalibratedDecoder, DetectionSelector
@@ -22,8 +21,12 @@ from keras_calib.exporting.formats import (
     scratch_of,
     written_and_loaded,
 )
-from keras_calib.exporting.served_model import ImageReader, check_no_python
-from keras_calib.exporting.verification import encoded_images
+from keras_calib.exporting.served_model import ImageReader, write_signatures
+from keras_calib.exporting.verification import (
+    encoded_images,
+    given_answers,
+    wrong_file,
+)
 from keras_calib.numerics.arrays import shape_of
 
 __all__ = ["export_detector", "is_detector"]
@@ -166,7 +169,7 @@ class _ServedDetector:
         self.size = (*image_size, taken[-1])
         self.inputs = {"images": keras.Input(shape, name="images")}
         self.reader = ImageReader(
-            self,  # type: ignore[arg-type]
+            self.inputs,
             keras.layers.Identity(),
             image_size,
             resize,
@@ -218,37 +221,20 @@ class _ServedDetector:
         import tensorflow as tf
 
         (images,) = self.inputs.values()
-        archive = keras.export.ExportArchive()
-        holder = tf.Module()
-        holder.detector, holder.selector = self.detector, self.selector
-        archive.track(holder)
-        archive.add_endpoint(
-            "serving_default",
-            lambda images: self(images),
-            [tf.TensorSpec(images.shape, tf.float32, name="images")],
-        )
-        archive.add_endpoint(
-            "serving_bytes",
-            lambda encoded: self(self.reader.read(encoded)),
-            [tf.TensorSpec((None,), tf.string, name="image_bytes")],
-        )
-        for name, variables in self._collections().items():
-            archive.add_variable_collection(name, variables)
-        archive.write_out(os.fspath(path), verbose=False)
-        check_no_python(path)
-
-    def _collections(self) -> dict[str, list]:
-        """Variables by the attribute name that they have in the file."""
-        selector = self.selector
-        decoder = self.detector.prediction_decoder
+        image = tf.TensorSpec(images.shape, tf.float32, name="images")
+        encoded = tf.TensorSpec((None,), tf.string, name="image_bytes")
+        decoder, selector = self.detector.prediction_decoder, self.selector
+        parts = [self.detector, *([] if selector is None else [selector])]
+        signatures = {
+            "serving_default": (lambda images: self(images), [image]),
+            "serving_bytes": (
+                lambda encoded: self(self.reader.read(encoded)),
+                [encoded],
+            ),
+        }
         if selector is None and isinstance(decoder, CalibratedDecoder):
             selector = decoder.selector
-        if selector is None:
-            return {}
-        found = {"threshold": [selector._threshold]}
-        if selector.calibrator is not None:
-            found["calibration"] = selector.calibrator.variables
-        return found
+        write_signatures(path, signatures, parts, selector)
 
     def samples(self, sample_inputs: Any) -> Iterator[np.ndarray]:
         """Batches of images for the comparison of answers."""
@@ -275,16 +261,7 @@ class _ServedDetector:
         self, signatures: Signatures, name: str, wanted: dict, **inputs: Any
     ) -> None:
         """Raises RuntimeError unless a loaded file answers as Keras did."""
-        try:
-            given = signatures[name](**inputs)
-        except Exception as error:
-            raise _wrong(name, error=str(error)[:400]) from error
-        kinds = [
-            {k: (v.shape, v.dtype.name) for k, v in answers.items()}
-            for answers in (wanted, given)
-        ]
-        if kinds[0] != kinds[1]:
-            raise _wrong(name, expected=kinds[0], answered=kinds[1])
+        given = given_answers(signatures, name, inputs, wanted)
         dtypes = {x.compute_dtype for x in nested_layers(self.detector)}
         half = not dtypes.isdisjoint(["float16", "bfloat16"])
         tolerance, share = _TOLERANCE[half]
@@ -295,7 +272,7 @@ class _ServedDetector:
         missing = _missing(first, second, tolerance)
         missing += _missing(second, first, tolerance)
         if missing > share * (len(first) + len(second)):
-            raise _wrong(name, boxes=len(first), wrong=missing)
+            raise wrong_file(name, boxes=len(first), wrong=missing)
 
 
 def _rows(answers: dict, side: int) -> np.ndarray:
@@ -316,14 +293,3 @@ def _missing(rows: np.ndarray, among: np.ndarray, tolerance: float) -> int:
         near = np.abs(others - row) <= allowed
         count += not near.all(axis=1).any()
     return count
-
-
-def _wrong(signature: str, **facts: Any) -> RuntimeError:
-    return RuntimeError(
-        invalid(
-            "The written file answers differently than Keras, and nothing "
-            "was kept: give `sample_inputs`, images like those to be served",
-            signature=signature,
-            **facts,
-        )
-    )

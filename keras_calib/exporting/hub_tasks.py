@@ -1,41 +1,27 @@
 """Tasks of KerasHub with their preprocessing, as one network to export."""
 
-import importlib
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.late import imported
 from keras_calib.backend.predict import preparation
 from keras_calib.ensembles.base import input_structure
 from keras_calib.exporting.served_model import ImageReader, ServedModel
 
-__all__ = ["WholeModel", "image_reader", "whole_model"]
+__all__ = ["image_reader", "whole_model"]
 
 # Words in the made-up texts for the comparison of answers.
 _LENGTHS = (0, 1, 3, 8, 40)
 
 
-class WholeModel(NamedTuple):
-    """What is exported of a model.
-
-    Attributes:
-        network: The model, or a task behind its preprocessing.
-        sample_inputs: Inputs for the comparison of answers, or None.
-        image_converter: The converter of images, None for another model.
-    """
-
-    network: keras.Model
-    sample_inputs: Any
-    image_converter: Any = None
-
-
 def whole_model(
     model: keras.Model, sample_inputs: Any, made: str, has_images: bool
-) -> WholeModel:
+) -> tuple[keras.Model, Any, Any]:
     """A model, or a KerasHub task behind its own preprocessing.
 
     Args:
@@ -46,6 +32,10 @@ def whole_model(
         has_images: Whether the user gave `image_preprocessing`, which takes
             the place of the task's own.
 
+    Returns:
+        The network to export, inputs for the comparison of answers or None,
+        and the task's converter of images or None.
+
     Raises:
         ValueError: If the format or this library cannot hold the
             preprocessing.
@@ -53,7 +43,7 @@ def whole_model(
     """
     preprocessor = _preprocessor_of(model)
     if has_images or preprocessor is None:
-        return WholeModel(model, sample_inputs)
+        return model, sample_inputs, None
     tokenizer = getattr(preprocessor, "tokenizer", None)
     converter = getattr(preprocessor, "image_converter", None)
     known = isinstance(
@@ -61,7 +51,7 @@ def whole_model(
     )
     if known and tokenizer is None and converter is None:
         # It changes nothing.
-        return WholeModel(model, sample_inputs)
+        return model, sample_inputs, None
     if not known or (tokenizer is None) == (converter is None):
         raise value_error(
             "`model` must be a KerasHub task that reads texts or images by a "
@@ -80,42 +70,46 @@ def whole_model(
     if converter is not None:
         channels = model.inputs[0].shape[-1]
         raw = keras.Input((None, None, channels), name="images")
-        return WholeModel(_behind(model, raw), sample_inputs, converter)
-    try:
-        importlib.import_module("tensorflow_text")
-    except ImportError as error:
-        raise ImportError(
-            "`export` of a KerasHub task of texts needs tensorflow_text: "
-            "pip install 'keras-calib[hub]'"
-        ) from error
+        return _behind(model, raw), sample_inputs, converter
+    what = "`export` of a KerasHub task of texts"
+    imported("tensorflow_text", what, "hub")
     samples = _texts(tokenizer) if sample_inputs is None else sample_inputs
     if isinstance(samples, dict):
         samples = _by_place(samples)
     if not isinstance(samples, tuple):
         raw = keras.Input((), dtype="string", name="text")
-        return WholeModel(_behind(model, raw), np.asarray(samples, object))
+        return _behind(model, raw), np.asarray(samples, object), None
     raw = tuple(
         keras.Input((), dtype="string", name=f"text_{i + 1}")
         for i in range(len(samples))
     )
     samples = tuple(np.asarray(x, object) for x in samples)
-    return WholeModel(_behind(model, raw), samples)
+    return _behind(model, raw), samples, None
 
 
 def image_reader(
     served: ServedModel,
     model: keras.Model,
-    whole: WholeModel,
+    converter: Any,
     preprocessing: Any,
     size: tuple[int, int] | None,
     made: str,
 ) -> ImageReader | None:
     """The reader of encoded images, or None for a file without one.
 
-    `preprocessing` and `size` are the user's arguments, `made` the format.
+    `converter` is that of a KerasHub task. `preprocessing` and `size` are the
+    user's arguments, `made` the format.
     """
-    if whole.image_converter is not None:
-        return _converted_images(served, model, size)
+    if converter is not None:
+        resize = None
+        if size is None and converter.image_size is not None:
+            # Images may differ in size: the converter resizes them one by one,
+            # and the network then finds them as large as it wants them.
+            size, resize = converter.image_size, converter.resizing
+        if size is None:
+            size = tuple(model.inputs[0].shape[1:3])
+        identity = keras.layers.Identity()
+        return ImageReader(served.inputs, identity, size, resize)
     if preprocessing is None:
         if size is not None:
             raise value_error(
@@ -127,24 +121,7 @@ def image_reader(
             "`image_preprocessing` needs a SavedModel, which can decode images",
             format=made,
         )
-    return ImageReader(served, preprocessing, size)
-
-
-def _converted_images(
-    served: ServedModel, task: keras.Model, size: tuple[int, int] | None
-) -> ImageReader:
-    """The reader of encoded images for a task behind its preprocessing.
-
-    Images are resized one by one as the converter does it, as they may
-    differ in size; the network then finds them as large as it wants them.
-    """
-    converter: Any = task.preprocessor.image_converter
-    resize = None
-    if size is None and converter.image_size is not None:
-        size, resize = converter.image_size, converter.resizing
-    if size is None:
-        size = tuple(task.inputs[0].shape[1:3])
-    return ImageReader(served, keras.layers.Identity(), size, resize)
+    return ImageReader(served.inputs, preprocessing, size)
 
 
 def _preprocessor_of(model: Any) -> Any:

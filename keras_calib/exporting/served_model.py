@@ -27,9 +27,9 @@ __all__ = [
     "ImageReader",
     "OUTPUT_NAMES",
     "ServedModel",
-    "check_no_python",
     "selector_to_serve",
     "write_savedmodel",
+    "write_signatures",
 ]
 
 OUTPUT_NAMES = (
@@ -220,7 +220,7 @@ class ImageReader:
 
     def __init__(
         self,
-        served: ServedModel,
+        inputs: dict[str, Any],
         preprocessing: Callable[[Any], Any],
         size: tuple[int, int] | None,
         resize: Callable[[Any], Any] | None = None,
@@ -231,7 +231,7 @@ class ImageReader:
                 "images, such as keras.layers.Rescaling(1 / 255)",
                 image_preprocessing=preprocessing,
             )
-        shapes = [shape_of(tensor) for tensor in served.inputs.values()]
+        shapes = [shape_of(tensor) for tensor in inputs.values()]
         images = len(shapes) == 1 and len(shapes[0]) == 4
         if not images or shapes[0][-1] not in (1, 3, 4):
             raise value_error(
@@ -239,7 +239,7 @@ class ImageReader:
                 "(batch, height, width, channels), of 1, 3 or 4 channels",
                 shapes=shapes,
             )
-        ((name, tensor),) = served.inputs.items()
+        ((name, tensor),) = inputs.items()
         size = shapes[0][1:3] if size is None else size
         if np.shape(size) != (2,) or None in size:
             raise value_error(
@@ -311,47 +311,55 @@ def write_savedmodel(
             for name, tensor in tensors.items()
         }
 
+    def of_logits(logits, group=None):
+        return served.select(logits, from_logits=True, groups=group)
+
     groups = list(specs(served.group_input).values())
+    logits = tf.TensorSpec(served.logits_shape, tf.float32, name="logits")
+    signatures = {
+        "serving_default": (
+            lambda inputs: served.model(inputs, training=False),
+            [specs(served.client_inputs)],
+        ),
+        "serving_logits": (of_logits, [logits, *groups]),
+    }
+    if images is not None:
+
+        def of_bytes(encoded, *group):
+            inputs = dict(zip(served.group_input, group, strict=True))
+            inputs[images.input_name] = images.read(encoded)
+            return served.model(inputs, training=False)
+
+        encoded = tf.TensorSpec((None,), tf.string, name="image_bytes")
+        signatures["serving_bytes"] = of_bytes, [encoded, *groups]
+    write_signatures(path, signatures, [served.model], served.selector)
+
+
+def write_signatures(
+    path: Path, signatures: dict[str, tuple], parts: list, selector: Any
+) -> None:
+    """Writes the folder of a SavedModel of functions and their inputs, by name.
+
+    `parts` are what the functions call. The variables of a selector can be
+    replaced in the file. Raises ValueError if a function calls Python.
+    """
+    import tensorflow as tf
+
     archive = keras.export.ExportArchive()
     # Tracks the tables of text layers. Signatures track variables already; a
     # model tracked directly would be stored with a second copy of them.
     holder = tf.Module()
-    holder.model = served.model
+    holder.parts = parts
     archive.track(holder)
-    archive.add_endpoint(
-        "serving_default",
-        lambda inputs: served.model(inputs, training=False),
-        [specs(served.client_inputs)],
-    )
-    archive.add_endpoint(
-        "serving_logits",
-        lambda logits, group=None: served.select(
-            logits, from_logits=True, groups=group
-        ),
-        [
-            tf.TensorSpec(served.logits_shape, tf.float32, name="logits"),
-            *groups,
-        ],
-    )
-    if images is not None:
-        archive.add_endpoint(
-            "serving_bytes",
-            lambda encoded, *group: served.model(
-                {
-                    images.input_name: images.read(encoded),
-                    **dict(zip(served.group_input, group, strict=True)),
-                },
-                training=False,
-            ),
-            [tf.TensorSpec((None,), tf.string, name="image_bytes"), *groups],
-        )
-    for name, variables in _collections(served.selector).items():
+    for name, (function, inputs) in signatures.items():
+        archive.add_endpoint(name, function, inputs)
+    for name, variables in _collections(selector).items():
         archive.add_variable_collection(name, variables)
     archive.write_out(str(path), verbose=False)
-    check_no_python(path)
+    _check_no_python(path)
 
 
-def check_no_python(path: Path) -> None:
+def _check_no_python(path: Path) -> None:
     """Raises if a file calls Python, as loading it here would not show that."""
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -371,8 +379,10 @@ def check_no_python(path: Path) -> None:
 
 def _collections(selector: Any) -> dict[str, list]:
     """Variables by the attribute name that they have in the loaded model."""
+    if selector is None:
+        return {}
     found = {"threshold": [selector._threshold]}
-    parts = {"calibration": selector.calibrator, "score": None}
+    parts = {"calibration": selector.calibrator}
     if isinstance(selector, SelectiveClassifier):
         parts["score"] = selector.score
     for name, part in parts.items():

@@ -19,6 +19,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import each_once, replacing
 from keras_calib.exporting.statement_facts import (
+    METHODS,
     contradictions,
     facts_of,
     facts_of_given,
@@ -103,34 +104,30 @@ _COUNTED = {
     **_table(_SHARE, "coverage", "risk"),
 }
 _BOUNDED = {**_COUNTED, "upper_bound": _AMOUNT.or_none()}
-_THRESHOLD = {"threshold": _CUT, "confidence": _SHARE.or_none()}
-_GROUP = {"group": _NAME, **_BOUNDED, **_THRESHOLD, "tested": _FLAG}
-_GROUPS = _Rule(
-    f"groups, each once and ascending, with {', '.join(_GROUP)}",
-    lambda x: _are_rows(x, _GROUP),
-)
-_OF_ERRORS = {
-    "method": _TEXT,
-    **_table(_SHARE, "risk", "delta", "certified_risk"),
-    "statement": _TEXT,
+_ONE = {**_BOUNDED, "threshold": _CUT, "confidence": _SHARE.or_none()}
+_GROUP = {"group": _NAME, **_ONE, "tested": _FLAG}
+_BY_GROUP = {
+    **_COUNTED,
+    "min_samples": _COUNT,
+    "groups": _Rule(
+        f"groups, each once and ascending, with {', '.join(_GROUP)}",
+        lambda x: _are_rows(x, _GROUP),
+    ),
 }
+_RISKS = _table(_SHARE, "risk", "delta", "certified_risk")
 _OF_PRICES = "mean_cost", "mean_cost_low", "mean_cost_high"
-_OF_COVERAGE = {"method": _TEXT, "coverage": _SHARE, "statement": _TEXT}
-_BY_GROUP = {**_COUNTED, "min_samples": _COUNT, "groups": _GROUPS}
-# Facts of the guarantee and of the selection, by kind.
+# Facts of the guarantee, besides its method and its sentence, and of the
+# selection, by kind.
 _OF_KINDS: dict[str, tuple[_Form, _Form]] = {
-    "errors": (_OF_ERRORS, {**_BOUNDED, **_THRESHOLD}),
-    "groups": (_OF_ERRORS, _BY_GROUP),
-    "coverage": (_OF_COVERAGE, {**_BOUNDED, **_THRESHOLD}),
-    "group_coverage": (_OF_COVERAGE, _BY_GROUP),
+    "errors": (_RISKS, _ONE),
+    "groups": (_RISKS, _BY_GROUP),
+    "coverage": ({"coverage": _SHARE}, _ONE),
+    "group_coverage": ({"coverage": _SHARE}, _BY_GROUP),
     "costs": (
         {
-            "method": _TEXT,
-            "mean_cost": _AMOUNT,
+            **_table(_AMOUNT, "mean_cost", "certified_cost"),
             "reject_cost": _AMOUNT.or_none(),
             "delta": _SHARE,
-            "certified_cost": _AMOUNT,
-            "statement": _TEXT,
         },
         {
             **_BOUNDED,
@@ -140,12 +137,9 @@ _OF_KINDS: dict[str, tuple[_Form, _Form]] = {
             **_table(_AMOUNT, "accepted_cost", "accept_all_cost"),
         },
     ),
-    "chow": (
-        {"method": _TEXT, "reject_cost": _AMOUNT, "statement": _TEXT},
-        {"threshold": _CUT},
-    ),
+    "chow": ({"reject_cost": _AMOUNT}, {"threshold": _CUT}),
     "given": (
-        {"method": _TEXT, "statement": _TEXT},
+        {},
         {
             "threshold": _CUT.or_none(),
             "groups": _Rule(
@@ -209,7 +203,13 @@ def _are_rows(value: Any, form: _Form) -> bool:
         if not all(form[name].holds(x) for name, x in one.items()):
             return False
     names = [one["group"] for one in value]
-    return len({type(x) for x in names}) == 1 and names == sorted({*names})
+    if len({type(x) for x in names}) > 1:
+        return False
+    known: list = sorted({*names})
+    if all(isinstance(x, str) and x.isdecimal() for x in known):
+        # In the order of their numbers, as groups are read.
+        known.sort(key=lambda x: (len(x), x))
+    return names == known
 
 
 def _is_square(value: Any) -> bool:
@@ -239,7 +239,17 @@ def check_form(found: dict[str, Any]) -> None:
             known=[*_OF_KINDS],
         )
     guarantee, selection = _OF_KINDS[kind]
-    form = {**_HEAD, "guarantee": guarantee, "selection": selection}
+    method = _Rule(
+        f"{' or '.join(METHODS[kind])}, which this version can compute again: "
+        "use the version that made it",
+        lambda x: x in [*METHODS[kind]],
+    )
+    form = {
+        **_HEAD,
+        "guarantee": {"method": method, **guarantee, "statement": _TEXT},
+        "selection": selection,
+        "calibrator": _NONE,
+    }
     is_of_model = found.get("artefact") is not None
     form |= _OF_MODEL if is_of_model else _OF_ANSWERS
     if kind in _NO_DATA:
@@ -248,7 +258,6 @@ def check_form(found: dict[str, Any]) -> None:
         form["replay"] = _REPLAY
     if kind in ("costs", "chow"):
         form["costs"] = _COSTS
-    form["calibrator"] = _NONE
     if calibrator is not None:
         form["calibrator"] = _LAYER if is_of_model else _form_of_map(calibrator)
     if not is_of_model:

@@ -4,7 +4,6 @@ It takes NumPy and SciPy alone. Numbers follow from the data that chose the
 threshold, by the same procedure; hashes from the files of the model.
 """
 
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -22,9 +21,13 @@ from keras_calib.exporting.statement import (
     read_statement,
     statement_path,
 )
-from keras_calib.exporting.statement_facts import BY_GROUP, facts_of
+from keras_calib.exporting.statement_facts import (
+    BY_GROUP,
+    compared,
+    facts_of,
+)
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.selection.costs import COST_TESTS, CostTarget
+from keras_calib.selection.costs import CostTarget
 from keras_calib.selection.data_hash import (
     cost_hashes,
     cost_rows,
@@ -146,7 +149,8 @@ def check_certificate(
     given = scores, confidence, correct, groups, cost
     if any(x is not None for x in given):
         rows = _read_rows(found, *given)
-        differences += _differing_numbers(found, rows)
+        rounded = confidence is not None and found["artefact"] is not None
+        differences += _differing_numbers(found, rows, rounded)
         checked.append("numbers of the guarantee, from the data")
     elif found["data"]:
         not_checked.append("numbers of the guarantee (needs the data)")
@@ -156,7 +160,10 @@ def check_certificate(
             not_checked.append(f"{what}, as something differs already")
         else:
             try:
-                differences += _replayed(path, found)
+                # Here, as it needs Keras, and what runs the file.
+                from keras_calib.exporting.file_model import replayed
+
+                differences += replayed(path, found)
                 checked.append(what)
             except ImportError as error:
                 not_checked.append(f"{what}: {error}")
@@ -167,18 +174,14 @@ def check_certificate(
     )
 
 
-def _replayed(path: Any, found: dict[str, Any]) -> list[str]:
-    # Here, as it needs Keras, and what runs the file.
-    from keras_calib.exporting.file_model import replayed
-
-    return [*replayed(path, found)]
-
-
-def _differing_numbers(found: dict[str, Any], rows: "_Rows") -> Iterator[str]:
+def _differing_numbers(
+    found: dict[str, Any], rows: Outcomes, rounded: bool
+) -> Iterator[str]:
+    """`rounded` says that scores come from confidences."""
     count = found["selection"]["num_samples"]
-    if rows.place is not None and (rows.place < 0).any():
+    if rows.names and (rows.group < 0).any():
         yield (
-            f"data: {int((rows.place < 0).sum()):,} rows have a group that "
+            f"data: {int((rows.group < 0).sum()):,} rows have a group that "
             "the certificate does not have"
         )
         return
@@ -187,109 +190,92 @@ def _differing_numbers(found: dict[str, Any], rows: "_Rows") -> Iterator[str]:
             f"data: other data than those of the certificate, "
             f"{len(rows.score):,} rows instead of {count:,}"
         )
+    elif found["artefact"] is None:
+        yield from _differing_log(found["data"], rows)
     else:
-        yield from _differing_hashes(found, rows)
+        yield from _differing_hashes(found, rows, rounded)
     try:
         facts = _again(found, rows)
     except (ValueError, TypeError) as error:
         yield f"guarantee: it does not follow from the data: {error}"
         return
+
+    def close(name):
+        is_rounded = rounded and name in ("threshold", "confidence")
+        return _ROUNDED if is_rounded else _CLOSE
+
     for part in ("guarantee", "selection"):
-        yield from _compared(found[part], facts[part], rows.rounded)
+        yield from compared(found[part], facts[part], "the data give", close)
 
 
-def _differing_hashes(found: dict[str, Any], rows: "_Rows") -> Iterator[str]:
+def _differing_log(wanted: dict[str, Any], log: Outcomes) -> Iterator[str]:
+    if rows_sha256(log) != wanted["rows_sha256"]:
+        yield "data: another log than that of the file, with other values"
+    elif int((log.correct == 0.0).sum()) != wanted["wrong"]:
+        yield f"wrong: certified {wanted['wrong']!r} in the data"
+
+
+def _differing_hashes(
+    found: dict[str, Any], rows: Outcomes, rounded: bool
+) -> Iterator[str]:
     kind, wanted = found["kind"], found["data"]
-    if found["artefact"] is None:
-        names = None
-        if rows.place is not None:
-            names = np.array(_group_names(found))[rows.place]
-        told = rows_sha256(rows.given, rows.correct, names)
-        if told != wanted["rows_sha256"]:
-            yield ("data: another log than that of the file, with other values")
-        elif int((rows.correct == 0.0).sum()) != wanted["wrong"]:
-            yield f"wrong: certified {wanted['wrong']!r} in the data"
-        return
+    differ = "the scores differ"
     if kind == "costs":
         of_rows, of_ranking = cost_hashes(
             cost_rows(rows.score, rows.cost, rows.correct),
             {k: x for k, x in found["costs"].items() if k != "matrix"},
         )
+        differ = "the scores or the facts of the costs differ"
     elif kind == "groups":
-        names = _group_names(found)
-        ladders = by_group(rows.outcomes(names))
-        of_rows, of_ranking = group_hashes(names, ladders)
+        of_rows, of_ranking = group_hashes(rows.names, by_group(rows))
     else:
-        of_rows, of_ranking = data_hashes(of_scores(rows.outcomes()))
+        of_rows, of_ranking = data_hashes(of_scores(rows))
     if of_ranking != wanted["ranking_sha256"]:
         yield (
             "data: other data than those of the certificate, with other "
             f"scores or other {_OTHER[kind]}"
         )
-    elif of_rows != wanted["rows_sha256"] and not rows.rounded:
-        differ = "the scores differ"
-        if kind == "costs":
-            differ = "the scores or the facts of the costs differ"
+    elif of_rows != wanted["rows_sha256"] and not rounded:
         yield (
             f"data: {differ}, but not their order nor which are "
             "right: the certificate may be of another scale or rounding"
         )
 
 
-def _compared(
-    stated: dict[str, Any], again: dict[str, Any], rounded: bool, of: str = ""
-) -> Iterator[str]:
-    """Differences between facts of a certificate and of the data."""
-    for name, value in again.items():
-        if name == "groups":
-            for one, other in zip(stated[name], value, strict=True):
-                about = f" of group {other['group']!r}"
-                yield from _compared(one, other, rounded, about)
-            continue
-        close = _CLOSE
-        if rounded and name in ("threshold", "confidence"):
-            close = _ROUNDED
-        if not _same(stated.get(name), value, close):
-            yield (
-                f"{name}{of}: the data give {value!r}, certified "
-                f"{stated.get(name)!r}"
-            )
-    for name in stated.keys() - again.keys():
-        yield f"{name}{of}: no such fact follows from the data"
+def _again(found: dict[str, Any], rows: Outcomes) -> dict[str, dict[str, Any]]:
+    """The facts of the threshold chosen again.
 
-
-def _same(stated: Any, value: Any, close: float) -> bool:
-    if type(stated) is not type(value):
-        return False
-    if isinstance(value, float):
-        return math.isclose(stated, value, rel_tol=close, abs_tol=1e-12)
-    return bool(stated == value)
-
-
-class _Rows(NamedTuple):
-    """Data of a certificate `(n,)`.
-
-    Attributes:
-        given: Scores or confidences as they were given.
-        score: Scores in float32; of answers in float64, after a calibrator.
-        correct: Correctness, 0 or 1, in float64.
-        cost: Costs in float64, or None.
-        place: Place of each group in the certificate, or None; -1 for a group
-            that it does not have.
-        rounded: Whether scores come from confidences, which are rounded.
+    Raises ValueError if no threshold reaches the target of the certificate.
     """
-
-    given: np.ndarray
-    score: np.ndarray
-    correct: np.ndarray
-    cost: Any
-    place: Any
-    rounded: bool
-
-    def outcomes(self, names: tuple = ()) -> Outcomes:
-        """The rows as outcomes, by group if there are names of groups."""
-        group = self.place if names else None
-        return Outcomes(self.score, self.correct, group=group, names=names)
+    claim, kind = found["guarantee"], found["kind"]
+    coverage, scale = claim.get("coverage"), found["score"]["scale"]
+    largest = 1.0
+    if kind == "costs":
+        largest, one = found["costs"]["largest"], found["costs"]["one_cost"]
+        if one and not np.all((rows.cost == 0.0) | (rows.cost == largest)):
+            raise value_error(
+                "every cost must be 0 or the largest one, as certified",
+                largest=largest,
+            )
+        chosen = (
+            CostTarget(
+                float(largest),
+                one,
+                claim["mean_cost"],
+                claim["reject_cost"],
+                None,
+                claim["delta"],
+                claim["method"],
+            )
+            .check()
+            .choose(rows)
+        )
+    else:
+        target = ErrorTarget(claim.get("risk"), coverage, claim.get("delta"))
+        chosen = target.check().choose(rows, scale == "log-odds")
+    return facts_of(
+        kind, chosen, scale, coverage=coverage, largest_cost=float(largest)
+    )
 
 
 def _read_rows(
@@ -299,12 +285,13 @@ def _read_rows(
     correct: Any,
     groups: Any,
     cost: Any,
-) -> _Rows:
+) -> Outcomes:
     """The data for a certificate; raises ValueError for those of a wrong form.
 
-    Arguments are those of `check_certificate`.
+    Scores are in float32; those of answers in float64, after a calibrator, and
+    with the confidences of the log.
     """
-    kind, is_of_model = found["kind"], found["artefact"] is not None
+    kind = found["kind"]
     if not found["data"]:
         raise value_error(
             "`scores` must be left out, as all other data: no data chose the "
@@ -336,20 +323,19 @@ def _read_rows(
     _check_rows("correct", (correct == 0) | (correct == 1), "be 0 or 1")
     score = _score(found, name, given)
     _check_rows(name, ~np.isnan(score), "not be NaN")
-    places = None if groups is None else _places(found, groups, given)
-    if cost is not None:
-        cost, largest = _column("cost", cost, given), found["costs"]["largest"]
-        rule = f"lie between 0 and the largest of the certificate, {largest:g}"
-        _check_rows("cost", (cost >= 0) & (cost <= largest), rule)
-        cost = cost.astype("float64")
-    return _Rows(
-        given,
-        score,
-        correct.astype("float64"),
-        cost,
-        places,
-        rounded=confidence is not None and is_of_model,
-    )
+    rows = Outcomes(score, correct.astype("float64"))
+    if found["artefact"] is None and name == "confidence":
+        rows = rows._replace(confidence=given)
+    if groups is not None:
+        names = tuple(x["group"] for x in found["selection"]["groups"])
+        rows = rows._replace(group=_places(names, groups, given), names=names)
+    if cost is None:
+        return rows
+    cost, largest = _column("cost", cost, given), found["costs"]["largest"]
+    rule = f"lie between 0 and the largest of the certificate, {largest:g}"
+    _check_rows("cost", (cost >= 0) & (cost <= largest), rule)
+    cost = cost.astype("float64")
+    return rows._replace(cost=cost, weight=np.ones(len(cost)))
 
 
 def _score(found: dict[str, Any], name: str, given: np.ndarray) -> np.ndarray:
@@ -379,31 +365,20 @@ def _score(found: dict[str, Any], name: str, given: np.ndarray) -> np.ndarray:
     return (np.log(given) - np.log1p(-given)).astype("float32")
 
 
-def _places(found: dict[str, Any], groups: Any, like: np.ndarray) -> np.ndarray:
+def _places(names: tuple, groups: Any, like: np.ndarray) -> np.ndarray:
     """The place of each group among those of the certificate, or -1."""
-    names = np.array(_group_names(found))
     given = np.asarray(groups)
-    if given.dtype.kind == "O":
-        if not all(isinstance(x, int | str) for x in given.tolist()):
-            raise type_error(
-                "`groups` must be integers or strings, without NaN and None",
-                dtype=given.dtype.name,
-            )
-        given = given.astype(str)
-    if given.dtype.kind == "S":
-        given = np.char.decode(given, "utf-8")
-    if given.dtype.kind not in "iuU":
+    values = given.reshape(-1).tolist()
+    if not all(isinstance(x, int | str | bytes) for x in values):
         raise type_error(
-            "`groups` must be integers or strings", dtype=given.dtype.name
+            "`groups` must be integers or strings, without NaN and None",
+            dtype=given.dtype.name,
         )
-    _column("groups", given, like, kinds="iuU")
-    if (given.dtype.kind == "U") != (names.dtype.kind == "U"):
-        # A table of text does not tell 3 from "3".
-        given, names = given.astype(str), names.astype(str)
-    order = np.argsort(names, kind="stable")
-    place = np.searchsorted(names[order], given)
-    place = order[np.minimum(place, len(names) - 1)]
-    return np.where(names[place] == given, place, -1)
+    _column("groups", given, like, given.dtype.kind)
+    # A table of text does not tell 3 from "3".
+    place = {str(name): k for k, name in enumerate(names)}
+    texts = (x.decode() if isinstance(x, bytes) else str(x) for x in values)
+    return np.array([place.get(text, -1) for text in texts])
 
 
 def _column(
@@ -430,52 +405,3 @@ def _check_rows(name: str, good: np.ndarray, rule: str) -> None:
             row=int(np.argmin(good)) + 1,
             bad_rows=int((~good).sum()),
         )
-
-
-def _group_names(found: dict[str, Any]) -> tuple:
-    return tuple(x["group"] for x in found["selection"]["groups"])
-
-
-def _again(found: dict[str, Any], rows: _Rows) -> dict[str, dict[str, Any]]:
-    """The facts of the threshold chosen again.
-
-    Raises ValueError if no threshold reaches the target of the certificate.
-    """
-    claim, kind = found["guarantee"], found["kind"]
-    coverage, scale = claim.get("coverage"), found["score"]["scale"]
-    known = COST_TESTS if kind == "costs" else ("ltt",)
-    if coverage is None and claim["method"] not in known:
-        raise value_error(
-            "`method` of the certificate must be one that this version can "
-            "compute again: use the version that made it",
-            method=claim["method"],
-            keras_calib=found["keras_calib"],
-        )
-    if kind == "costs":
-        largest = float(found["costs"]["largest"])
-        chosen: Any = _by_costs(found, rows, largest)
-        return facts_of(kind, chosen, scale, largest_cost=largest)
-    target = ErrorTarget(None, coverage, None)
-    if coverage is None:
-        target = ErrorTarget(claim["risk"], None, claim["delta"])
-    names = _group_names(found) if kind in BY_GROUP else ()
-    chosen = target.check().choose(rows.outcomes(names), scale == "log-odds")
-    return facts_of(kind, chosen, scale, coverage=coverage)
-
-
-def _by_costs(found: dict[str, Any], rows: _Rows, largest: float) -> Any:
-    claim, one = found["guarantee"], found["costs"]["one_cost"]
-    if one and not np.all((rows.cost == 0.0) | (rows.cost == largest)):
-        raise value_error(
-            "every cost must be 0 or the largest one, as certified",
-            largest=largest,
-        )
-    limits = claim["mean_cost"], claim["reject_cost"], None
-    target = CostTarget(largest, one, *limits, claim["delta"], claim["method"])
-    outcomes = Outcomes(
-        rows.score,
-        rows.correct,
-        rows.cost,
-        weight=np.ones(len(rows.cost)),
-    )
-    return target.check().choose(outcomes)

@@ -1,7 +1,7 @@
-"""What a statement says of each kind of threshold, and its sentence."""
+"""What a statement says of each kind of threshold, and what must agree."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,13 @@ from keras_calib.formulas.costs import upper_bounds_of_means
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.selection.choice import Choice
+from keras_calib.selection.costs import COST_TESTS
 from keras_calib.selection.data_hash import cost_facts
 
 __all__ = [
     "BY_GROUP",
+    "METHODS",
+    "compared",
     "contradictions",
     "facts_of",
     "facts_of_chow",
@@ -61,15 +64,19 @@ _SENTENCES = {
     "given": "Nothing is guaranteed: the threshold was given.",
 }
 BY_GROUP = "groups", "group_coverage"
-# What was asked for is what is certified.
-_CERTIFIED = {"risk": "certified_risk", "mean_cost": "certified_cost"}
-# Methods of kinds that have no other.
-_METHODS = {
-    "chow": "chow",
-    "coverage": "coverage",
-    "group_coverage": "coverage",
-    "given": "given",
+# Methods of each kind: a guarantee is of one that can be computed again.
+METHODS = {
+    "errors": ("ltt",),
+    "groups": ("ltt",),
+    "costs": COST_TESTS,
+    "chow": ("chow",),
+    "coverage": ("coverage",),
+    "group_coverage": ("coverage",),
+    "given": ("given",),
 }
+# What was asked for, which is what is certified.
+_CERTIFIED = {"risk": "certified_risk", "mean_cost": "certified_cost"}
+_COUNTS = "num_samples", "num_accepted", "num_wrong"
 
 
 def facts_of(
@@ -91,7 +98,6 @@ def facts_of(
         largest_cost: The largest cost, for a choice by costs.
     """
     size, delta = chosen.num_samples, chosen.delta
-    groups: list[dict[str, Any]] = []
     if kind in BY_GROUP:
         # Without a guarantee none is tested.
         tested = chosen.facts["tested"] or (False,) * len(chosen.group)
@@ -102,21 +108,21 @@ def facts_of(
             chosen.threshold,
             strict=True,
         )
-        for name, point, one in zip(chosen.group, rows, tested, strict=True):
-            facts = _point(point, delta, scale)
-            groups.append({"group": name, **facts, "tested": one})
-        counts = "num_accepted", "num_wrong"
+        points = [_point(*row, delta, scale) for row in rows]
         selection = {
-            "num_samples": size,
-            **{x: sum(one[x] for one in groups) for x in counts},
             "coverage": chosen.coverage,
             "risk": chosen.risk,
             "min_samples": chosen.facts["min_samples"],
-            "groups": groups,
+            "groups": [
+                {"group": name, **point, "tested": one}
+                for name, point, one in zip(
+                    chosen.group, points, tested, strict=True
+                )
+            ],
         }
     else:
         point = size, chosen.coverage, chosen.risk, chosen.threshold
-        selection = _point(point, delta, scale)
+        selection = _point(*point, delta, scale)
     guarantee: dict[str, Any] = {"method": chosen.method}
     limit, cost = chosen.limit, chosen.cost
     if coverage is not None:
@@ -125,26 +131,19 @@ def facts_of(
         del selection["confidence"]
         selection |= _mean_costs(cost, selection, delta or 0.0, largest_cost)
         guarantee |= {
-            "mean_cost": limit,
             "reject_cost": cost.reject_all,
             "delta": delta,
             "certified_cost": limit,
         }
     else:
-        guarantee |= {"risk": limit, "delta": delta, "certified_risk": limit}
-    return {
-        "guarantee": _with_sentence(kind, guarantee, size, len(groups)),
-        "selection": selection,
-    }
+        guarantee |= {"delta": delta, "certified_risk": limit}
+    return _completed(kind, guarantee, selection)
 
 
 def facts_of_chow(threshold: float) -> _Facts:
     """The facts of Chow's rule, which takes a price and no data."""
     guarantee = {"method": "chow", "reject_cost": 0.0 - threshold}
-    return {
-        "guarantee": _with_sentence("chow", guarantee),
-        "selection": {"threshold": threshold},
-    }
+    return _completed("chow", guarantee, {})
 
 
 def facts_of_given(threshold: Any, group: tuple = ()) -> _Facts:
@@ -157,10 +156,7 @@ def facts_of_given(threshold: Any, group: tuple = ()) -> _Facts:
         ]
     else:
         found["threshold"] = _told(threshold)
-    return {
-        "guarantee": _with_sentence("given", {"method": "given"}),
-        "selection": found,
-    }
+    return _completed("given", {"method": "given"}, found)
 
 
 def told_costs(costs: np.ndarray) -> dict[str, Any]:
@@ -171,39 +167,80 @@ def told_costs(costs: np.ndarray) -> dict[str, Any]:
     return {**cost_facts(costs), "matrix": matrix}
 
 
+def _completed(
+    kind: str, guarantee: dict[str, Any], selection: dict[str, Any]
+) -> _Facts:
+    """Both with the facts that follow from their others."""
+    found = {"guarantee": guarantee, "selection": selection}
+    following = _following(kind, found)
+    return {part: {**x, **following[part]} for part, x in found.items()}
+
+
+def _following(kind: str, facts: dict[str, Any]) -> _Facts:
+    """What follows from other facts of a statement, by its parts."""
+    stated, selection = facts["guarantee"], facts["selection"]
+    groups = selection.get("groups") or ()
+    chosen: dict[str, Any] = {}
+    if kind in BY_GROUP:
+        chosen = {x: sum(one[x] for one in groups) for x in _COUNTS}
+    if kind == "chow":
+        chosen["threshold"] = 0.0 - stated["reject_cost"]
+    promised = {x: stated[of] for x, of in _CERTIFIED.items() if of in stated}
+    promised["statement"] = _SENTENCES[kind].format(
+        **{**stated, **promised},
+        total={**selection, **chosen}.get("num_samples"),
+        count=len(groups),
+    )
+    found = {"guarantee": promised, "selection": chosen}
+    if "costs" in facts:
+        found["score"] = {"name": "expected_cost", "scale": "own"}
+        if (matrix := facts["costs"]["matrix"]) is not None:
+            found["costs"] = told_costs(np.array(matrix, "float64"))
+    return found
+
+
+def compared(
+    stated: dict[str, Any],
+    again: dict[str, Any],
+    source: str,
+    close: Callable[[str], float] = lambda name: 0.0,
+    of: str = "",
+) -> Iterator[str]:
+    """A sentence for each fact that `source` gives otherwise.
+
+    `close` gives the relative error of a fact that may be rounded.
+    """
+    for name, value in again.items():
+        if name == "groups":
+            for one, other in zip(stated[name], value, strict=True):
+                about = f" of group {other['group']!r}"
+                yield from compared(one, other, source, close, about)
+        elif not _same(stated[name], value, close(name)):
+            yield (
+                f"{name}{of}: {source} {value!r}, certified {stated[name]!r}"
+            )
+
+
+def _same(stated: Any, value: Any, close: float) -> bool:
+    if type(stated) is not type(value):
+        return False
+    if isinstance(value, float):
+        least = 1e-12 if close else 0.0
+        return math.isclose(stated, value, rel_tol=close, abs_tol=least)
+    return bool(stated == value)
+
+
 def contradictions(statement: dict[str, Any]) -> Iterator[str]:
     """A sentence for each fact that other facts contradict."""
-    kind, stated = statement["kind"], statement["guarantee"]
-    selection = statement["selection"]
-    groups = selection.get("groups") or ()
-    if kind in BY_GROUP:
-        for name in ("num_samples", "num_accepted", "num_wrong"):
-            added = sum(one[name] for one in groups)
-            if added != selection[name]:
-                yield (
-                    f"{name}: the groups give {added!r}, certified "
-                    f"{selection[name]!r}"
-                )
-    if kind == "chow" and selection["threshold"] != -stated["reject_cost"]:
-        yield (
-            "threshold: Chow's rule gives minus the price, "
-            f"{-stated['reject_cost']!r}, certified {selection['threshold']!r}"
-        )
-    wanted = {
-        **stated,
-        **{k: stated[of] for k, of in _CERTIFIED.items() if of in stated},
-        **({"method": _METHODS[kind]} if kind in _METHODS else {}),
-    }
-    total = selection.get("num_samples")
-    for name, value in _with_sentence(kind, wanted, total, len(groups)).items():
-        if stated[name] != value or type(stated[name]) is not type(value):
-            yield (
-                f"{name}: other facts of the certificate give {value!r}, "
-                f"certified {stated[name]!r}"
-            )
-    if kind in ("costs", "chow"):
-        yield from _within_costs(statement["costs"], statement["score"])
+    for part, facts in _following(statement["kind"], statement).items():
+        source = "other facts of the certificate give"
+        yield from compared(statement[part], facts, source)
+    costs, selection = statement.get("costs"), statement["selection"]
+    few = costs and costs["num_classes"] ** 2 <= _MOST_COSTS
+    if costs and few and costs["matrix"] is None:
+        yield "costs: the matrix is missing"
     if "replay" in statement:
+        groups = selection.get("groups") or ()
         cuts = [one["threshold"] for one in groups] or selection["threshold"]
         config = statement["replay"]["selector"].get("config")
         own = config.get("threshold") if isinstance(config, dict) else None
@@ -211,23 +248,6 @@ def contradictions(statement: dict[str, Any]) -> Iterator[str]:
             yield (
                 f"threshold: that of the selector is {own!r}, certified "
                 f"{cuts!r}"
-            )
-
-
-def _within_costs(
-    costs: dict[str, Any], score: dict[str, Any]
-) -> Iterator[str]:
-    if (score["name"], score["scale"]) != ("expected_cost", "own"):
-        yield "score: it must be the expected cost, on its own scale"
-    if costs["matrix"] is None:
-        if costs["num_classes"] ** 2 <= _MOST_COSTS:
-            yield "costs: the matrix is missing"
-        return
-    for name, value in told_costs(np.array(costs["matrix"], "float64")).items():
-        if costs[name] != value:
-            yield (
-                f"costs: the matrix gives {name} {value!r}, certified "
-                f"{costs[name]!r}"
             )
 
 
@@ -243,22 +263,15 @@ def _are_equal(own: Any, told: Any) -> bool:
         return False
 
 
-def _with_sentence(
-    kind: str,
-    guarantee: dict[str, Any],
-    total: int | None = None,
-    count: int | None = None,
+def _point(
+    total: int,
+    coverage: float,
+    risk: float,
+    threshold: float,
+    delta: float | None,
+    scale: str,
 ) -> dict[str, Any]:
-    sentence = _SENTENCES[kind].format(**guarantee, total=total, count=count)
-    return {**guarantee, "statement": sentence}
-
-
-def _point(point: tuple, delta: float | None, scale: str) -> dict[str, Any]:
-    """Counts and shares of the accepted, and the bound of their errors.
-
-    `point` has the number of samples, coverage, risk and threshold.
-    """
-    total, coverage, risk, threshold = point
+    """Counts and shares of the accepted, and the bound of their errors."""
     accepted = round(coverage * total)
     wrong = round(risk * accepted)
     bound = cut = None

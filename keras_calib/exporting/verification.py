@@ -15,7 +15,15 @@ from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.selection.served_groups import ids_of
 
-__all__ = ["Probe", "check_answers", "encoded_images", "probes"]
+__all__ = [
+    "Probe",
+    "check_answers",
+    "encoded_images",
+    "given_answers",
+    "near",
+    "probes",
+    "wrong_file",
+]
 
 # Two sizes for each open axis, so that it must be open in the file too.
 _SIZES = (2, 32), (1, 64)
@@ -97,17 +105,7 @@ def check_answers(
     """
     for probe in probes:
         name, wanted = probe.signature, probe.expected
-        try:
-            given = signatures[name](**probe.inputs)
-        except Exception as error:
-            raise _wrong(name, error=str(error)[:400]) from error
-        if set(given) != set(wanted):
-            raise _wrong(name, outputs=sorted(given))
-        for output, value in wanted.items():
-            kind = value.shape, value.dtype.name
-            got = given[output].shape, given[output].dtype.name
-            if got != kind:
-                raise _wrong(name, output=output, expected=kind, answered=got)
+        given = given_answers(signatures, name, probe.inputs, wanted)
         judge = _wrong_answers
         if "labels" in wanted:
             judge = _wrong_labels
@@ -115,7 +113,28 @@ def check_answers(
         for output, wrong in found.items():
             if wrong.sum() > _SHARE * wrong.size:
                 facts = {"wrong": int(wrong.sum()), "compared": wrong.size}
-                raise _wrong(name, output=output, **facts)
+                raise wrong_file(name, output=output, **facts)
+
+
+def given_answers(
+    signatures: Signatures,
+    name: str,
+    inputs: dict[str, np.ndarray],
+    wanted: dict[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """What a file answers; RuntimeError unless shapes are as wanted."""
+    try:
+        given = signatures[name](**inputs)
+    except Exception as error:
+        raise wrong_file(name, error=str(error)[:400]) from error
+    if set(given) != set(wanted):
+        raise wrong_file(name, outputs=sorted(given))
+    for output, value in wanted.items():
+        kind = value.shape, value.dtype.name
+        got = given[output].shape, given[output].dtype.name
+        if got != kind:
+            raise wrong_file(name, output=output, expected=kind, answered=got)
+    return given
 
 
 def _wrong_answers(
@@ -135,7 +154,7 @@ def _wrong_answers(
             for output in ("score", "expected_cost"):
                 answers[output] = answers[output] / unit
 
-    close = partial(_close, probe.tolerance)
+    close = partial(near, probe.tolerance)
 
     wrong = {
         output: ~close(wanted[output], given[output])
@@ -173,7 +192,7 @@ def _wrong_labels(
     costs: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """As `_wrong_answers`, of several labels."""
-    wanted, close = probe.expected, partial(_close, probe.tolerance)
+    wanted, close = probe.expected, partial(near, probe.tolerance)
     wrong = {
         output: ~close(wanted[output], given[output])
         for output in ("logits", "probabilities", "confidence", "score")
@@ -192,8 +211,8 @@ def _wrong_labels(
     return {k: v[kept[v.shape == same]] for k, v in wrong.items()}
 
 
-def _close(tolerance: float, a: np.ndarray, b: Any) -> np.ndarray:
-    """Whether answers b are those that are wanted, a."""
+def near(tolerance: float, a: np.ndarray, b: Any) -> np.ndarray:
+    """Which answers b are those that are wanted, a, within a tolerance."""
     # The median ignores a few classes that are masked by -1e9.
     sizes = np.abs(a[np.isfinite(a)])
     scale = max(1.0, np.median(sizes)) if sizes.size else 1.0
@@ -221,11 +240,13 @@ class _GroupsInTurn:
         return {"group": self._ids[places % len(self._ids)]}
 
 
-def _wrong(signature: str, **facts: Any) -> RuntimeError:
+def wrong_file(signature: str, **facts: Any) -> RuntimeError:
+    """The error of a file that answers otherwise than its model."""
     return RuntimeError(
         invalid(
             "The written file must answer as the model does, and nothing was "
-            "kept: choose another `format`",
+            "kept: give `sample_inputs` like those to be served, or choose "
+            "another `format`",
             signature=signature,
             **facts,
         )

@@ -207,17 +207,17 @@ def export(
     check_classifier(model, "model")
     several = isinstance(selector, MultiLabelSelector)
     logits = reads_logits(model, from_logits, several_labels=several)
-    whole = whole_model(
+    network, samples, converter = whole_model(
         model, sample_inputs, made.name, image_preprocessing is not None
     )
-    served = ServedModel(whole.network, selector, logits)
+    served = ServedModel(network, selector, logits)
     images = image_reader(
-        served, model, whole, image_preprocessing, image_size, made.name
+        served, model, converter, image_preprocessing, image_size, made.name
     )
     with exact_float32():
         found = probes(
             served,
-            whole.sample_inputs,
+            samples,
             images,
             client_logits=made.name == "savedmodel",
         )

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.products import exact_products
 from keras_calib.formulas.bounded_means import hoeffding_bentkus_p_value
 from keras_calib.formulas.intervals import Moments, mean_interval
 from keras_calib.inputs.checks import check_number
@@ -93,7 +93,9 @@ def check_costs(costs: Any) -> np.ndarray:
 
 
 def check_reject_cost(reject_cost: Any) -> None:
-    """Raises unless the price of rejection is a finite number >= 0."""
+    """Raises unless the price of rejection is None or a finite number >= 0."""
+    if reject_cost is None:
+        return
     check_number("reject_cost", reject_cost)
     if reject_cost < 0:
         raise value_error(f"`reject_cost` {_NEGATIVE}", reject_cost=reject_cost)
@@ -140,11 +142,13 @@ def cheapest_answers(
     return cast(label, "int32"), least
 
 
-def within_price(expected: np.ndarray, reject_cost: float) -> np.ndarray:
-    """Chow's rule: which answers cost no more than a rejection.
+def within_price(expected: np.ndarray, reject_cost: float | None) -> np.ndarray:
+    """Chow's rule: which answers cost no more than a rejection; None for all.
 
     Derivation: docs/derivations.md, 'Costs'.
     """
+    if reject_cost is None:
+        return np.ones(len(expected), bool)
     return expected <= reject_cost * (1.0 + _ROUNDING)
 
 

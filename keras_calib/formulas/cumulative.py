@@ -21,7 +21,6 @@ __all__ = [
     "CumulativeDifferences",
     "KINDS",
     "brownian_tail",
-    "check_kind",
     "cumulative_error",
     "cumulative_interval",
     "cumulative_p_value",
@@ -58,11 +57,6 @@ class CumulativeDifferences(NamedTuple):
     share: np.ndarray
     difference: np.ndarray
     deviation: float
-
-
-def check_kind(kind: str) -> None:
-    """Raise unless `kind` names a form of the cumulative error."""
-    check_in("kind", kind, KINDS)
 
 
 def cumulative_error(difference: Any, kind: str = "range") -> Any:
@@ -196,7 +190,7 @@ def cumulative_interval(
         Inequalities Using Generalized Moment Selection, Econometrica 2010,
         https://doi.org/10.3982/ECTA7502 (places near the top)
     """
-    check_kind(kind)
+    check_in("kind", kind, KINDS)
     tail = tail_of(level)
     z = normal.isf(tail)
     if not len(difference) or num_samples <= 0.0:

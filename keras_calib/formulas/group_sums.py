@@ -82,21 +82,25 @@ class GroupedSums:
         correct: np.ndarray,
         weight: np.ndarray,
         accept: np.ndarray | None = None,
-    ) -> None:
-        """Adds predictions `(n,)`.
+    ) -> np.ndarray:
+        """Adds predictions `(n,)`; returns the place of the group of each.
 
         `code` is the place of each in `names`, or the number of its group.
+        Only groups with a prediction get a place, in the order of `names`.
         """
         place = code
         if names is not None:
-            place = np.array([self._place(x) for x in names], "int64")[code]
+            found = np.flatnonzero(np.bincount(code)).tolist()
+            places = np.zeros(len(names), "int64")
+            places[found] = [self._place(names[k]) for k in found]
+            place = places[code]
             self._grow(len(self.names))
         index = place
         if self._num_bins > 1:
             index = bin_index(confidence, self._num_bins)
             index = index + place * self._num_bins
         confidence = confidence.astype("float64")
-        found = bin_sums(
+        sums = bin_sums(
             confidence,
             correct,
             index,
@@ -105,7 +109,7 @@ class GroupedSums:
             votes=True,
         )
         self._sums += np.reshape(
-            [*found, found.squared_residual], self._sums.shape
+            [*sums, sums.squared_residual], self._sums.shape
         )
         if self._cells.size:
             self._add_cells(place, confidence, correct)
@@ -115,6 +119,7 @@ class GroupedSums:
             terms += [kept, kept * weight, kept * (1.0 - correct)]
         for total, values in zip(self._counts, terms, strict=False):
             total += np.bincount(place, values, minlength=len(total))
+        return place
 
     def select(self, places: np.ndarray) -> "GroupedSums":
         """The groups at these places alone, in their order."""

@@ -16,12 +16,12 @@ from keras_calib.inputs.checks import (
     check_rank,
     check_share,
 )
-from keras_calib.inputs.values import (
+from keras_calib.inputs.labels import (
     check_ids,
     check_objectness,
     check_soft_labels,
-    is_integer,
 )
+from keras_calib.inputs.values import is_integer
 from keras_calib.numerics.arrays import (
     array_namespace,
     as_array,

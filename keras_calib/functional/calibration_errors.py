@@ -16,8 +16,8 @@ from keras_calib.formulas.bins import (
     sorted_mass_error,
 )
 from keras_calib.formulas.cumulative import (
+    KINDS,
     CumulativeDifferences,
-    check_kind,
     cumulative_error,
     differences_of,
 )
@@ -405,17 +405,16 @@ def smooth_ece(
 ) -> float:
     """Smooth calibration error, in float64.
 
-    Use it when the result must not depend on a choice of bins. It is that of
-    the predicted class, or with `mode="binary"` of the probability of the
-    second of two classes, as in the authors' package.
+    Use it when the result must not depend on a choice of bins.
 
     smECE = the width s at which E(s) = s, with
     E(s) = integral over t in [0, 1] of |mean_n K_s(t, c_n) (c_n - a_n)|
 
     Here c is the confidence, a the correctness and K_s the reflected Gaussian
-    kernel of width s. In the mode `"binary"` c is the probability of the second
-    class, and a whether the class is the second. The value is within constant
-    factors of the distance to the nearest calibrated predictions.
+    kernel of width s. With `mode="binary"`, as in the authors' package, c is
+    the probability of the second class, and a whether the class is the second.
+    The value is within constant factors of the distance to the nearest
+    calibrated predictions.
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
@@ -546,6 +545,6 @@ def ecce(
     Differs:
         The papers take tied samples one by one, so that their order matters.
     """
-    check_kind(kind)
+    check_in("kind", kind, KINDS)
     found = cumulative_differences(labels, probs, mode=mode, **options)
     return float(cumulative_error(found.difference, kind))

@@ -15,6 +15,7 @@ from keras_calib.numerics.softmax import logsumexp
 
 __all__ = [
     "ClasswiseBins",
+    "bins_of_classes",
     "classwise_bins",
     "classwise_ece",
 ]
@@ -149,12 +150,21 @@ def classwise_bins(
     """Sums over the bins of each class, as in `classwise_ece`."""
     check_integer("num_bins", num_bins, 1)
     read = standardize_arrays(labels, probs, **options)
-    truth = _truth_of(read)
+    return bins_of_classes(read, _truth_of(read), num_bins)
+
+
+def bins_of_classes(
+    read: Batch, truth: np.ndarray, num_bins: int, closed: str = "right"
+) -> ClasswiseBins:
+    """Sums over the bins of each class.
+
+    `truth` are class ids `(n,)`, or soft labels or votes `(n, num_classes)`.
+    """
     weight = np.ones(len(truth)) if read.weight is None else read.weight
     blocks = []
     num_classes = read.outputs.shape[-1]
     for p, kept, residual, binned in _width_bins(
-        read, truth, weight, num_classes, num_bins, "right"
+        read, truth, weight, num_classes, num_bins, closed
     ):
         kept = kept * weight
         sums = [binned(x) for x in (kept, p * kept, residual)]

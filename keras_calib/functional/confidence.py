@@ -7,10 +7,9 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas import binned_errors
 from keras_calib.functional.calibration_errors import equal_width_bins
+from keras_calib.inputs.labels import CONTEXT, check_objectness
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
-from keras_calib.inputs.readers import CONTEXT
 from keras_calib.inputs.top_label import top_label
-from keras_calib.inputs.values import check_objectness
 from keras_calib.numerics.arrays import as_array
 
 __all__ = [

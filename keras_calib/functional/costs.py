@@ -85,8 +85,7 @@ def mean_cost(
         https://cseweb.ucsd.edu/~elkan/rescale.pdf
     """
     matrix = check_costs(costs)
-    if reject_cost is not None:
-        check_reject_cost(reject_cost)
+    check_reject_cost(reject_cost)
     read = standardize_arrays(labels, probs, **options)
     check_same_classes(matrix, read.outputs.shape, "probs")
     answers = np.empty(len(read.outputs), int)
@@ -100,12 +99,9 @@ def mean_cost(
         cost = np.einsum("nj,jn->n", read.labels, matrix[:, answers])
     else:
         cost = matrix[hard_labels(read.labels), answers]
-    accepted = np.ones(len(cost), bool)
-    if reject_cost is not None:
-        accepted = within_price(expected, reject_cost)
     return mean_cost_of_decisions(
         cost,
-        accepted,
+        within_price(expected, reject_cost),
         read.weight,
         matrix.max(),
         reject_cost=reject_cost,
@@ -158,8 +154,7 @@ def mean_cost_of_records(
         https://doi.org/10.1109/TIT.1970.1054406
     """
     check_above("error_cost", error_cost, 0.0)
-    if reject_cost is not None:
-        check_reject_cost(reject_cost)
+    check_reject_cost(reject_cost)
     sure = as_array(confidence, "confidence", "float64")
     right = as_array(correct, "correct", "float64")
     if sure.shape != right.shape:
@@ -183,13 +178,10 @@ def mean_cost_of_records(
                 "`sample_weight` must not be 0 everywhere", sum=0.0
             )
     cost = error_cost * (1.0 - right.reshape(-1))
-    accepted = np.ones(len(cost), bool)
-    if reject_cost is not None:
-        expected = error_cost * (1.0 - sure.reshape(-1))
-        accepted = within_price(expected, reject_cost)
+    expected = error_cost * (1.0 - sure.reshape(-1))
     return mean_cost_of_decisions(
         cost,
-        accepted,
+        within_price(expected, reject_cost),
         weight,
         error_cost,
         reject_cost=reject_cost,

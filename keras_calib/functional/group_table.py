@@ -1,7 +1,7 @@
 """What `by_group` returns: a table of metrics by group, and its tests."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -191,19 +191,20 @@ def group_metrics(
     effective = np.concatenate([x.effective for x in attributes.values()])
     enough = effective >= min_size - 1e-9
     ends = np.cumsum([len(x.names) for x in attributes.values()])[:-1]
-    places = [np.flatnonzero(x) for x in np.split(enough, ends)]
-    kept = {
-        name: sums.select(place)
-        for (name, sums), place in zip(attributes.items(), places, strict=True)
+    places = {
+        name: np.flatnonzero(x)
+        for name, x in zip(attributes, np.split(enough, ends), strict=True)
     }
+    kept = {name: attributes[name].select(x) for name, x in places.items()}
     named = [*metrics, *(("coverage", "risk") if accepts else ())]
 
     def estimates(name: str, attribute: str | None, at: float) -> Estimates:
+        if name in more:
+            return more[name](attribute, places.get(attribute or ""), at)
         sums = first.merged() if attribute is None else kept[attribute]
-        if name not in more:
-            return _estimates(sums, name, at)
-        place = dict(zip(kept, places, strict=True)).get(attribute or "")
-        return more[name](attribute, place, at)
+        if name in _NORMS:
+            return sums.binned(_NORMS[name], at)
+        return getattr(sums, name)(at)
 
     count = max(1, int(enough.sum()))
     at = 1.0 - (1.0 - level) / (count if simultaneous else 1)
@@ -247,12 +248,6 @@ def group_metrics(
     return GroupMetrics(
         table, _finite(overall), largest, tuple(metrics), level, min_size
     )
-
-
-def _estimates(sums: GroupedSums, name: str, level: float) -> Estimates:
-    if name in _NORMS:
-        return sums.binned(_NORMS[name], level)
-    return getattr(sums, name)(level)
 
 
 def _largest(
@@ -329,11 +324,10 @@ def holm(p_values: Any) -> np.ndarray:
         Scandinavian Journal of Statistics 6, 1979,
         https://www.jstor.org/stable/4615733
     """
-    p_values, tested, order = _ordered(p_values)
-    count = len(order)
-    steps = p_values[order] * np.arange(count, 0, -1)
-    adjusted = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return _placed(adjusted, tested, order)
+    return _adjusted(
+        p_values,
+        lambda p: np.maximum.accumulate(p * np.arange(len(p), 0, -1)),
+    )
 
 
 def benjamini_hochberg(p_values: Any) -> np.ndarray:
@@ -353,11 +347,12 @@ def benjamini_hochberg(p_values: Any) -> np.ndarray:
         of the Royal Statistical Society B 57, 1995,
         https://doi.org/10.1111/j.2517-6161.1995.tb02031.x
     """
-    p_values, tested, order = _ordered(p_values)
-    count = len(order)
-    steps = p_values[order] * count / np.arange(1, count + 1)
-    adjusted = np.minimum.accumulate(steps[::-1])[::-1]
-    return _placed(np.minimum(adjusted, 1.0), tested, order)
+
+    def of_sorted(p: np.ndarray) -> np.ndarray:
+        steps = p * len(p) / np.arange(1, len(p) + 1)
+        return np.minimum.accumulate(steps[::-1])[::-1]
+
+    return _adjusted(p_values, of_sorted)
 
 
 def largest_difference(
@@ -398,23 +393,18 @@ def largest_difference(
     return float(value.max() - value.min()), least, most
 
 
-def _ordered(p_values: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """P-values, which of them are tests, and these in ascending order."""
+def _adjusted(p_values: Any, of_sorted: Callable) -> np.ndarray:
+    """P-values at most 1, by what is made of those of tests in order."""
     p_values = np.asarray(p_values, "float64")
-    tested = ~np.isnan(p_values)
-    inside = (p_values[tested] >= 0.0) & (p_values[tested] <= 1.0)
-    if p_values.ndim != 1 or not inside.all():
+    is_test = ~np.isnan(p_values)
+    outside = is_test & ~((p_values >= 0.0) & (p_values <= 1.0))
+    if p_values.ndim != 1 or outside.any():
         raise value_error(
             "`p_values` must be one row of numbers in [0, 1], or NaN",
             **{"p_values.shape": p_values.shape},
         )
-    places = np.flatnonzero(tested)
-    return p_values, tested, places[np.argsort(p_values[places])]
-
-
-def _placed(
-    adjusted: np.ndarray, tested: np.ndarray, order: np.ndarray
-) -> np.ndarray:
-    found = np.full(len(tested), np.nan)
-    found[order] = adjusted
+    places = np.flatnonzero(is_test)
+    order = places[np.argsort(p_values[places])]
+    found = np.full(len(p_values), np.nan)
+    found[order] = np.minimum(of_sorted(p_values[order]), 1.0)
     return found

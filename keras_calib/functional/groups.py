@@ -41,9 +41,9 @@ from keras_calib.inputs.checks import (
     located,
 )
 from keras_calib.inputs.groups import joined_names, read_groups
+from keras_calib.inputs.labels import numbers_of_votes
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.readers import numbers_of_votes
 from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.values import both, in_unit_interval
 from keras_calib.inputs.weights import weight_of_rows
@@ -82,30 +82,20 @@ class Grouping(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Predictions that count, arrays `(n,)`.
+    """Predictions that count, with their weights.
 
-    `losses` has those of all classes by name, `votes` the numbers of votes,
-    `accept` what was accepted.
+    `columns`, arrays `(n,)`, are those of `"brier"`, `"nll"`, numbers of
+    `"votes"` and `"accept"` that there are.
     """
 
     top: Outcomes
-    weight: np.ndarray
-    votes: np.ndarray | None
-    losses: dict[str, np.ndarray]
-    accept: np.ndarray | None
-    is_votes: bool
+    columns: dict[str, np.ndarray]
+    is_votes: bool = False
 
     def at(self, places: np.ndarray) -> "_Rows":
         """Those at these places."""
-        columns = {
-            name: x[places]
-            for name, x in self._asdict().items()
-            if isinstance(x, np.ndarray)
-        }
-        losses = {name: x[places] for name, x in self.losses.items()}
-        return self._replace(
-            **columns, top=self.top.part(places), losses=losses
-        )
+        columns = {name: x[places] for name, x in self.columns.items()}
+        return self._replace(top=self.top.part(places), columns=columns)
 
 
 @reads_arrays
@@ -202,25 +192,16 @@ def by_group(
         # Those of Keras' mask are no weights.
         read = read._replace(weight=None, mask=both(read.mask, read.weight > 0))
     lead = as_array(probs, "probs").shape[:-1]
-    votes = None
+    columns = _accepted(accept, lead)
     if read.votes and statistic is not None:
-        votes = numbers_of_votes(labels, len(read.outputs))
-    losses = {}
+        columns["votes"] = numbers_of_votes(labels, len(read.outputs))
     if "brier" in metrics:
-        losses["brier"] = brier_losses_of_rows(read, "float64")
+        columns["brier"] = brier_losses_of_rows(read, "float64")
     if "nll" in metrics:
-        losses["nll"] = losses_of_rows(log_losses, read, "float64")
-    weight = np.ones(len(read.outputs)) if read.weight is None else read.weight
-    if read.mask is not None:
-        weight = weight * read.mask
+        columns["nll"] = losses_of_rows(log_losses, read, "float64")
     return _table(
         _Rows(
-            top_of_arrays(read),
-            weight,
-            votes,
-            losses,
-            _accepts(accept, lead),
-            read.votes,
+            top_of_arrays(read)._replace(mask=read.mask), columns, read.votes
         ),
         groupings(groups, lead, intersections),
         metrics=metrics,
@@ -305,9 +286,8 @@ def by_group_from_top1(
         weight = weight_of_rows(sample_weight, lead)
     confidence = np.clip(confidence, 0.0, 1.0)
     top = Outcomes(confidence, correct, weight=weight, confidence=confidence)
-    ones = np.ones(len(correct)) if weight is None else weight
     return _table(
-        _Rows(top, ones, None, {}, _accepts(accept, lead), False),
+        _Rows(top, _accepted(accept, lead)),
         groupings(groups, lead, intersections),
         metrics=metrics,
         statistic=statistic,
@@ -336,16 +316,17 @@ def _check(
     return metrics
 
 
-def _accepts(accept: Any, lead: tuple[int, ...]) -> np.ndarray | None:
+def _accepted(accept: Any, lead: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """The column of what was accepted, if that is known."""
     if accept is None:
-        return None
+        return {}
     accept = as_array(accept, "accept")
     if accept.shape != lead or not np.isin(accept, (0, 1)).all():
         raise value_error(
             "`accept` must be True or False for each prediction",
             **{"accept.shape": accept.shape, "labels.shape": lead},
         )
-    return accept.reshape(-1).astype(bool)
+    return {"accept": accept.reshape(-1).astype(bool)}
 
 
 def _table(
@@ -362,28 +343,28 @@ def _table(
     """
     tail_of(shown["level"])
     check_flag("simultaneous", shown["simultaneous"])
-    if statistic is not None and rows.top.weight is not None:
+    top = rows.top
+    if statistic is not None and top.weight is not None:
         raise value_error(
             "`statistic` must be None with `sample_weight`: a test counts "
             "predictions, and weights change its null distribution",
             statistic=statistic,
         )
-    counts, sums, codes = np.flatnonzero(rows.weight > 0), {}, {}
-    rows = rows.at(counts)
+    weight = np.ones(len(top.correct)) if top.weight is None else top.weight
+    if top.mask is not None:
+        weight = weight * top.mask
+    counts, sums, codes = np.flatnonzero(weight > 0), {}, {}
+    rows = rows._replace(top=top._replace(weight=weight)).at(counts)
+    accept = rows.columns.get("accept")
     for name, (names, code) in grouped.items():
-        code = code[counts]
         sums[name] = GroupedSums(num_bins, rows.is_votes)
-        # In the order of the names, which `add` keeps, without empty ones.
-        size = np.bincount(code, minlength=len(names))
-        filled = np.flatnonzero(size)
-        codes[name] = (np.cumsum(size > 0) - 1)[code]
-        sums[name].add(
-            [names[k] for k in filled],
-            codes[name],
+        codes[name] = sums[name].add(
+            names,
+            code[counts],
             rows.top.confidence,
             rows.top.correct,
-            rows.weight,
-            rows.accept,
+            rows.top.weight,
+            accept,
         )
     slices = _Slices(rows, codes)
     p_values = None
@@ -404,7 +385,7 @@ def _table(
         more,
         None if p_values is None else np.concatenate(p_values),
         **shown,
-        accepts=rows.accept is not None,
+        accepts=accept is not None,
     )
 
 
@@ -441,9 +422,8 @@ class _Slices:
         places = np.flatnonzero(size >= min_size)
         parts = self.parts(attribute, places)
         for place, own in zip(places, parts, strict=True):
-            test = records_test(
-                own.top, own.votes, statistic, num_bins, **draws
-            )
+            votes = own.columns.get("votes")
+            test = records_test(own.top, votes, statistic, num_bins, **draws)
             found[place] = test.p_value
         return found
 
@@ -468,7 +448,7 @@ class _Slices:
 
         rows = []
         for part in self.parts(attribute, places):
-            ranks, weight = rank(part.top), part.weight
+            ranks, weight = rank(part.top), part.top.weight
             ends = rank_interval(
                 value,
                 ranks,
@@ -483,7 +463,7 @@ class _Slices:
         self, name: str, attribute: str | None, places: Any, level: float
     ) -> Estimates:
         """Mean loss of each group, `"brier"` or `"nll"`."""
-        losses = self._rows.losses[name]
+        losses = self._rows.columns[name]
         largest = 2.0 if name == "brier" else None
         finite = np.isfinite(losses)
         moments = self._moments(np.where(finite, losses, 0), attribute, places)
@@ -500,7 +480,7 @@ class _Slices:
         self, values: np.ndarray, attribute: str | None, places: Any
     ) -> Moments:
         """Moments of values of the predictions of each group."""
-        code, w = np.zeros(len(values), int), self._rows.weight
+        code, w = np.zeros(len(values), int), self._rows.top.weight
         if attribute is not None:
             code = self._codes[attribute]
 

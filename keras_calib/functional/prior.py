@@ -22,11 +22,11 @@ from keras_calib.inputs.options import check_reading
 from keras_calib.inputs.rows import (
     both_classes,
     check_no_nan,
+    check_probabilities,
     check_row_sums,
     warn_of_probabilities,
     without_harm,
 )
-from keras_calib.inputs.values import check_probabilities
 from keras_calib.inputs.weights import read_masked, weight_of_rows
 from keras_calib.numerics.softmax import logsumexp
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_calib.formulas import binned_errors
 from keras_calib.formulas.binned_errors import Decomposition
-from keras_calib.formulas.bins import CLOSED, bin_index
+from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.proper import (
     BrierDecomposition,
     brier_losses_of_rows,
@@ -15,13 +15,13 @@ from keras_calib.formulas.proper import (
     check_clip,
     log_losses,
     losses_of_rows,
+    squared_probabilities,
 )
 from keras_calib.functional.calibration_errors import equal_width_bins
+from keras_calib.functional.classwise import bins_of_classes
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
-from keras_calib.numerics.row_blocks import block_slices
-from keras_calib.numerics.softmax import logsumexp
 
 __all__ = [
     "brier_decomposition",
@@ -223,33 +223,19 @@ def brier_decomposition(
     check_integer("num_bins", num_bins, 1)
     check_in("closed", closed, CLOSED)
     read = standardize_arrays(labels, probs, **options)
-    count, num_classes = read.outputs.shape
-    weight = np.ones(count) if read.weight is None else read.weight
-    is_soft = read.labels.ndim == 2
-    sums = np.zeros((3, num_classes * num_bins))
-    squares = of_labels = 0.0
-    for part in block_slices(read.outputs):
-        rows = read.outputs[part].astype("float64")
-        if read.from_logits:
-            rows = np.exp(rows - logsumexp(rows)[:, None])
-        ids = read.labels[part]
-        truth = ids if is_soft else ids[:, None] == np.arange(num_classes)
-        given = rows.astype(read.outputs.dtype, copy=False)
-        keys = bin_index(given, num_bins, closed)
-        keys = (keys + num_bins * np.arange(num_classes)).reshape(-1)
-        each = np.broadcast_to(weight[part][:, None], rows.shape)
-        for total, values in zip(sums, (1.0, rows, truth), strict=True):
-            values = (each * values).reshape(-1)
-            total += np.bincount(keys, values, minlength=len(total))
+    truth = read.labels
+    bins = bins_of_classes(read, truth, num_bins, closed)
+    uncertainty = None
+    if truth.ndim == 2:
         # Each vote is a label of its own, whose squares sum to 1.
-        square = truth if read.votes else np.square(truth, dtype="float64")
-        of_labels += float(np.sum(each * square))
-        squares += float(np.sum(each * np.square(rows)))
-    mass, forecast, positive = sums.reshape(3, num_classes, num_bins)
-    total = float(weight.sum())
-    base = positive.sum(axis=-1) / total
-    uncertainty = of_labels / total - float(np.sum(base**2))
-    score = _mean(brier_losses_of_rows(read, "float64"), read)
+        squares = truth if read.votes else np.square(truth, dtype="float64")
+        base = bins.positive.sum(axis=-1) / bins.total
+        uncertainty = _mean(squares.sum(-1), read) - float(np.sum(base**2))
     return brier_parts(
-        mass, forecast, positive, score, squares / total, uncertainty
+        bins.weight,
+        bins.probability,
+        bins.positive,
+        _mean(brier_losses_of_rows(read, "float64"), read),
+        _mean(losses_of_rows(squared_probabilities, read, "float64"), read),
+        uncertainty,
     )

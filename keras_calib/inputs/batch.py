@@ -1,5 +1,6 @@
 """Labels, predictions and weights of a batch or a data set, in one form."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,23 +11,16 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs import rows
 from keras_calib.inputs.checks import check_flag, check_not_empty, class_axis
-from keras_calib.inputs.options import ReadOptions, check_reading
-from keras_calib.inputs.readers import (
+from keras_calib.inputs.labels import (
+    are_allowed,
+    check_allowed,
+    check_one_hot,
+    check_soft_labels,
     split_objectness,
     standardize_labels,
 )
-from keras_calib.inputs.values import (
-    SUM_TOLERANCE,
-    Rules,
-    are_allowed,
-    both,
-    check_allowed,
-    check_one_hot,
-    check_probabilities,
-    check_soft_labels,
-    has_values,
-    is_integer,
-)
+from keras_calib.inputs.options import ReadOptions, check_reading
+from keras_calib.inputs.values import SUM_TOLERANCE, Rules, both, has_values
 from keras_calib.inputs.weights import (
     broadcast_weight,
     read_masked,
@@ -38,7 +32,7 @@ from keras_calib.numerics.arrays import (
     as_numbers,
     at_least_float32,
 )
-from keras_calib.numerics.row_blocks import read_rows
+from keras_calib.numerics.row_blocks import block_slices, read_rows
 from keras_calib.numerics.softmax import to_logits
 
 __all__ = [
@@ -47,6 +41,7 @@ __all__ = [
     "standardize",
     "standardize_arrays",
     "standardize_logits",
+    "with_rows",
 ]
 
 
@@ -67,8 +62,9 @@ class Batch(NamedTuple):
     @property
     def counted(self) -> Any:
         """False for samples to leave out or of weight 0; None for none."""
-        weight = self.weight
-        return both(self.mask, None if weight is None else weight != 0)
+        if self.weight is None:
+            return self.mask
+        return both(self.mask, self.weight != 0)
 
     def each(self, function: Callable[[Any], Any]) -> "Batch":
         """The batch of what a function makes of each array or tensor."""
@@ -79,9 +75,10 @@ class Batch(NamedTuple):
 
     def flat(self) -> "Batch":
         """The batch as rows of samples (array-agnostic)."""
-        xp, lead = array_namespace(self.outputs), len(self.outputs.shape) - 1
+        lead = len(self.outputs.shape) - 1
         if lead == 1:
             return self
+        xp = array_namespace(self.outputs)
         return self.each(lambda x: xp.reshape(x, (-1, *x.shape[lead:])))
 
     def possible_labels(self, rules: Rules, hard: bool = False) -> Any:
@@ -90,7 +87,7 @@ class Batch(NamedTuple):
         Ids are in range. Rows sum to 1, and are one-hot if they must be `hard`.
         """
         labels, outputs = self.labels, self.outputs
-        if is_integer(labels):
+        if len(labels.shape) < len(outputs.shape):
             right = ops.logical_and(labels >= 0, labels < outputs.shape[-1])
         else:
             distance = ops.abs(ops.sum(labels, axis=-1) - 1.0)
@@ -113,17 +110,17 @@ class Batch(NamedTuple):
 
         Logits of samples that do not count stay as they are.
         """
-        logits, weight = self.outputs, self.weight
+        labels, logits, weight = self.labels, self.outputs, self.weight
         label_mask = self.possible_labels(rules, hard)
         if not self.from_logits:
             if not has_values(logits):
                 label_mask = ops.logical_and(label_mask, rows.sums_to_1(logits))
             logits = to_logits(logits)
-        if is_integer(self.labels):
+        if len(labels.shape) < len(logits.shape):
             # Devices differ in what they read at an impossible id.
-            labels = ops.clip(self.labels, 0, logits.shape[-1] - 1)
+            labels = ops.clip(labels, 0, logits.shape[-1] - 1)
         else:
-            labels = ops.cast(self.labels, dtype)
+            labels = ops.cast(labels, dtype)
         return self._replace(
             labels=ops.stop_gradient(labels),
             outputs=ops.cast(logits, dtype),
@@ -148,8 +145,10 @@ def standardize(
     Samples of weight 0 may hold anything.
 
     Args:
-        labels: Class ids `(batch, ...)`, or one-hot or soft labels or votes
-            `(batch, ..., num_classes)`, or pairs with objectness.
+        labels: Class ids `(batch, ...)` or with a 1 on the class axis, or
+            one-hot or soft labels or votes `(batch, ..., num_classes)`, or
+            pairs with objectness. With binary outputs also the probability,
+            or the share of the votes, of the second class.
         outputs: Predictions `(batch, ..., num_classes)`.
         sample_weight: Weights `(batch, ...)` or `(batch,)`, or None.
         options: How they are read.
@@ -159,9 +158,10 @@ def standardize(
         rules: Rules to which those of the values are added, for the caller
             to `enforce` with others. None to check the values here.
     """
-    given, from_logits, votes = outputs, options.from_logits, options.votes
-    if xp is not np:
-        outputs = as_numbers(outputs, names[1])
+    given, from_logits = outputs, options.from_logits
+    if xp is not np and isinstance(given, list | tuple):
+        # They are not yet of Keras' floatx.
+        outputs = as_numbers(given, names[1])
     outputs = at_least_float32(outputs, names[1], xp)
     axis = class_axis(outputs, options.axis, names[1])
     lead = list(outputs.shape)
@@ -169,7 +169,7 @@ def standardize(
     mask = objectness = weight = None
     if xp is np:
         check_not_empty(names[1], outputs)
-    else:
+    elif not isinstance(given, np.ndarray):
         mask = keras_mask(given, len(lead))
     counts = mask
     if options.objectness:
@@ -189,7 +189,7 @@ def standardize(
         outputs,
         axis=axis,
         ignore_class=options.ignore_class,
-        votes=votes,
+        votes=options.labels == "votes",
         names=names,
         mask=counts,
         rules=rules,
@@ -198,8 +198,9 @@ def standardize(
         outputs = xp.moveaxis(outputs, axis, -1)
     if xp is not np:
         if not from_logits:
-            counts = both(valid, counts)
-            check_probabilities(outputs, names[1], counts, rules=rules)
+            rows.check_probabilities(
+                outputs, names[1], both(valid, counts), rules=rules
+            )
         outputs = rows.both_classes(outputs, from_logits)
     return Batch(
         labels,
@@ -208,7 +209,7 @@ def standardize(
         weight,
         both(valid, mask),
         objectness,
-        votes=votes,
+        votes=options.labels == "votes",
     )
 
 
@@ -230,15 +231,32 @@ def read_arrays(
     batch = standardize(
         labels, outputs, sample_weight, options, np, names=names, rules=rules
     ).flat()
-    labels, given, from_logits = batch[:3]
-    reading["from_logits"] = from_logits
-    counts, label_facts = batch.counted, None
+    labels, given = batch.labels, batch.outputs
+    label_facts = None
     if labels.ndim > 1 and not batch.votes:
         label_facts = read_rows(labels, from_logits=False, dtype="float32")
         if not rows.is_sound(label_facts, False, SUM_TOLERANCE):
+            counts = batch.counted
             check_soft_labels(labels, names[0], counts, rules=rules)
             labels = rows.without_harm(labels, counts, False)
-    name = names[1]
+    batch = batch._replace(labels=labels, label_facts=label_facts)
+    return with_rows(batch, given, names[1], rules, **reading)
+
+
+def with_rows(
+    batch: Batch, given: Any, name: str, rules: Rules | None, **reading: Any
+) -> Batch:
+    """A batch with other rows `(n, num_classes)`, checked, and their facts.
+
+    Args:
+        batch: Labels, weights and masks of these rows.
+        given: Rows of which `batch.from_logits` tells the kind.
+        name: Name of the rows in errors.
+        rules: As in `standardize`.
+        **reading: How facts are read, as in `read_rows`.
+    """
+    from_logits, counts = batch.from_logits, batch.counted
+    reading["from_logits"] = from_logits
     outputs = rows.both_classes(given, from_logits)
     facts = read_rows(outputs, **reading)
     if not rows.is_sound(facts, from_logits):
@@ -247,23 +265,23 @@ def read_arrays(
         facts = read_rows(outputs, **reading)
         rows.check_sound(given, facts, from_logits, name, counts, rules=rules)
     if from_logits:
-        allowed = rows.allowed_rows(labels, outputs)
+        allowed = np.empty(len(outputs), bool)
+        for part in block_slices(outputs):
+            allowed[part] = are_allowed(batch.labels[part], outputs[part])
         if not allowed.all():
             check_allowed(allowed, name, counts, rules=rules)
             outputs = np.where(allowed[:, None], outputs, outputs.dtype.type(0))
             facts = read_rows(outputs, **reading)
-    return batch._replace(
-        labels=labels, outputs=outputs, facts=facts, label_facts=label_facts
-    )
+    return batch._replace(outputs=outputs, facts=facts)
 
 
 def standardize_arrays(
     labels: Any,
     outputs: Any,
-    *,
-    from_logits: bool = False,
     sample_weight: Any = None,
     ignore_class: int | None = None,
+    *,
+    from_logits: bool = False,
     name: str = "probs",
     drop: bool = True,
     refuse_probabilities: bool | None = False,
@@ -278,9 +296,9 @@ def standardize_arrays(
             `(n, ..., num_classes)`.
         outputs: Predictions `(n, ..., num_classes)`. Rows that Keras' mask
             leaves out weigh 0.
-        from_logits: Whether `outputs` are logits.
         sample_weight: Weights `(n, ...)` or `(n,)`, or None.
         ignore_class: Class id of the rows to leave out, or None.
+        from_logits: Whether `outputs` are logits.
         name: Name of `outputs` in errors.
         drop: Whether to remove rows of the ignored class, which copies the
             others. If not, `mask` marks them.
@@ -304,9 +322,6 @@ def standardize_arrays(
         names=("labels", name),
         log_odds=False,
     )
-    if batch.labels.ndim == 1:
-        labels = batch.labels.astype("int64", copy=False)
-        batch = batch._replace(labels=labels)
     if from_logits and refuse_probabilities:
         rows.check_no_probabilities(batch.outputs, name)
     elif from_logits and refuse_probabilities is not None:
@@ -325,23 +340,10 @@ def standardize_arrays(
     return batch
 
 
-def standardize_logits(
-    labels: Any,
-    logits: Any,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
-    *,
-    drop: bool = True,
-    refuse_probabilities: bool | None = True,
-) -> Batch:
-    """`standardize_arrays` for logits, which must not be probabilities."""
-    return standardize_arrays(
-        labels,
-        logits,
-        from_logits=True,
-        sample_weight=sample_weight,
-        ignore_class=ignore_class,
-        name="logits",
-        drop=drop,
-        refuse_probabilities=refuse_probabilities,
-    )
+# For logits, which must not be probabilities.
+standardize_logits = functools.partial(
+    standardize_arrays,
+    from_logits=True,
+    name="logits",
+    refuse_probabilities=True,
+)

@@ -136,7 +136,7 @@ def check_rank(name: str, x: Any, minimum: int, meaning: str) -> None:
 
 def check_not_empty(name: str, x: Any) -> None:
     """Raise ValueError if an array has no elements."""
-    if 0 in shape_of(x):
+    if 0 in x.shape:
         raise value_error(
             f"`{name}` must not be empty", **{f"{name}.shape": shape_of(x)}
         )
@@ -160,13 +160,14 @@ def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
     A batch may be empty, but not the other axes.
     """
     rank = len(y_pred.shape)
-    meaning = "(batch, ..., num_classes)"
-    if rank == 1:
-        meaning += (
-            f"; scores of the second of two classes need an axis more: "
-            f"`{name}[:, None]`"
-        )
-    check_rank(name, y_pred, 2, meaning)
+    if rank < 2:
+        meaning = "(batch, ..., num_classes)"
+        if rank == 1:
+            meaning += (
+                f"; scores of the second of two classes need an axis more: "
+                f"`{name}[:, None]`"
+            )
+        check_rank(name, y_pred, 2, meaning)
     if not -rank <= axis < rank:
         raise value_error(
             f"`axis` must be an axis of `{name}`",

@@ -17,25 +17,24 @@ from keras_calib.inputs.values import (
     PROBABILITY_TOLERANCE,
     SUM_TOLERANCE,
     Rule,
-    are_allowed,
     as_check,
-    check_probabilities,
     has_values,
     in_unit_interval,
     is_made_up,
+    told_by_extremes,
 )
 from keras_calib.numerics.arrays import array_namespace, cast, to_numpy
-from keras_calib.numerics.row_blocks import RowFacts, block_slices
+from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.numerics.softmax import is_ruled_out
 
 __all__ = [
-    "allowed_rows",
     "as_logits_message",
     "both_classes",
     "check_call",
     "check_logits",
     "check_no_nan",
     "check_no_probabilities",
+    "check_probabilities",
     "check_row_sums",
     "check_sound",
     "few_rows",
@@ -106,14 +105,6 @@ def check_sound(
     return Rule(is_sound(facts, from_logits), fail)
 
 
-def allowed_rows(labels: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-    """`are_allowed` of rows `(n, num_classes)`, in blocks of rows."""
-    found = np.empty(len(outputs), bool)
-    for part in block_slices(outputs):
-        found[part] = are_allowed(labels[part], outputs[part])
-    return found
-
-
 def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
     """Raise ValueError if a row has a NaN, or a logit that float32 has not."""
     bad = np.isnan(outputs)
@@ -133,6 +124,24 @@ def check_no_nan(outputs: np.ndarray, from_logits: bool, name: str) -> None:
         raise value_error(
             f"`{name}` must not rule out all classes of a row", **located(bad)
         )
+
+
+@as_check
+def check_probabilities(probs: Any, name: str, mask: Any = None) -> Rule:
+    """Probabilities in the mask must lie in [0, 1]; NaN passes."""
+    xp = array_namespace(probs)
+    right = xp.logical_not(
+        xp.logical_or(
+            probs < -PROBABILITY_TOLERANCE, probs > 1 + PROBABILITY_TOLERANCE
+        )
+    )
+    if mask is not None:
+        right = xp.all(right, axis=-1)
+    rule = (
+        f"`{name}` must be probabilities in [0, 1]; pass `from_logits=True` "
+        "for logits"
+    )
+    return told_by_extremes(rule, right, probs, mask)
 
 
 @as_check

@@ -7,9 +7,9 @@ from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
-from keras_calib.inputs.checks import class_axis
-from keras_calib.inputs.values import Rule, Rules, as_check, check_weights
+from keras_calib.inputs.values import Rule, Rules, as_check, told_by_extremes
 from keras_calib.numerics.arrays import (
+    array_namespace,
     as_array,
     at_least_float32,
     shape_of,
@@ -19,6 +19,7 @@ from keras_calib.numerics.arrays import (
 __all__ = [
     "are_frequency_weights",
     "broadcast_weight",
+    "check_weight_scale",
     "masked_weight",
     "read_masked",
     "standardize_weights",
@@ -32,17 +33,23 @@ def standardize_weights(
     rules: Rules | None = None,
     xp: Any = ops,
 ) -> Any:
-    """Read weights that broadcast to the labels, from `(batch,)` or more."""
-    weight = at_least_float32(sample_weight, "sample_weight", xp)
+    """Read weights that broadcast to the labels, from `(batch,)` or more.
+
+    Arrays become float64.
+    """
+    if xp is np:
+        weight = as_array(sample_weight, "sample_weight", "float64")
+    else:
+        weight = at_least_float32(sample_weight, "sample_weight")
     lead_shape = tuple(lead_shape)
     rank = len(lead_shape)
     if len(weight.shape) == rank + 1 and weight.shape[-1] == 1:
         weight = xp.squeeze(weight, axis=-1)
     got = shape_of(weight)
-    padded = got + (1,) * (rank - len(got))
-    fits = len(got) <= rank and all(
+    missing = rank - len(got)
+    fits = missing >= 0 and all(
         w is None or n is None or w in (n, 1)
-        for w, n in zip(padded, lead_shape, strict=True)
+        for w, n in zip(got + (1,) * missing, lead_shape, strict=True)
     )
     if not fits:
         raise value_error(
@@ -50,8 +57,8 @@ def standardize_weights(
             "weight per sample",
             **{"sample_weight.shape": got, "labels.shape": lead_shape},
         )
-    check_weights(weight, rules=rules)
-    for _ in range(rank - len(got)):
+    _check_weights(weight, rules=rules)
+    for _ in range(missing):
         weight = xp.expand_dims(weight, -1)
     return weight
 
@@ -63,8 +70,7 @@ def broadcast_weight(
     rules: Rules | None = None,
 ) -> Any:
     """Read weights and broadcast them to the labels `(batch, ...)`."""
-    axis = class_axis(y_pred, axis)
-    lead, sizes = list(shape_of(y_pred)), list(ops.shape(y_pred))
+    lead, sizes = list(y_pred.shape), list(ops.shape(y_pred))
     del lead[axis], sizes[axis]
     weight = standardize_weights(sample_weight, lead, rules)
     return ops.broadcast_to(weight, sizes)
@@ -74,12 +80,36 @@ def weight_of_rows(
     sample_weight: Any, lead_shape: tuple, rules: Rules | None = None
 ) -> np.ndarray:
     """Read one weight per row of a whole data set, float64 `(n,)`."""
-    weight = as_array(sample_weight, "sample_weight", "float64")
-    weight = standardize_weights(weight, lead_shape, rules, np)
+    weight = standardize_weights(sample_weight, lead_shape, rules, np)
     _check_range(weight, rules=rules)
     if weight.shape != lead_shape:
         weight = np.broadcast_to(weight, lead_shape)
     return weight.reshape(-1)
+
+
+@as_check
+def _check_weights(weight: Any) -> Rule:
+    """Weights must be finite and at least 0."""
+    if isinstance(weight, np.ndarray):
+        right = weight.min() >= 0 and weight.max() < float("inf")
+    else:
+        right = ops.logical_and(weight >= 0, weight < float("inf"))
+    rule = "`sample_weight` must be finite and >= 0"
+    return told_by_extremes(rule, right, weight)
+
+
+@as_check
+def check_weight_scale(weight: Any) -> Rule:
+    """The largest weight must fit into exact sums."""
+    xp, low, high = array_namespace(weight), 1e-3, 1e4
+    largest = xp.max(weight)
+    right = xp.logical_and(largest >= low, largest <= high)
+    right = xp.logical_or(right, xp.logical_not(largest > 0))
+    rule = (
+        f"`sample_weight` must have its largest value between {low:g} and "
+        f"{high:g}; only ratios matter, so divide by the mean"
+    )
+    return told_by_extremes(rule, right, weight)
 
 
 @as_check

@@ -1,7 +1,7 @@
 """Calibration of several labels at once, each a problem of two classes."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import keras
@@ -12,7 +12,7 @@ from keras_calib.backend.errors import invalid, type_error, value_error, warn
 from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.choosing import CalibratorChoice
-from keras_calib.calibrators.columns import fit_columns, tables
+from keras_calib.calibrators.columns import OneVsRest, fit_columns, tables
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.fitting_data import (
     FittingData,
@@ -25,22 +25,21 @@ from keras_calib.calibrators.folds import (
     unfitted_copy,
     warn_if_harmful,
 )
-from keras_calib.calibrators.one_vs_rest import OneVsRest
 from keras_calib.calibrators.temperature import TemperatureScaling
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.rows import check_no_probabilities
-from keras_calib.inputs.weights import read_masked
 from keras_calib.labels.columns import (
     FitsLabelsOnModel,
     LabelColumns,
     check_label_names,
-    joined_batches,
     label_logits,
+    place_of_label,
     read_columns,
 )
 from keras_calib.numerics.arrays import shape_of, to_numpy
 from keras_calib.numerics.softmax import is_ruled_out
+from keras_calib.predictions.collect import joined
 
 __all__ = ["MultiLabelCalibrator"]
 
@@ -171,12 +170,13 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         self.check_labels(labels)
         check_folds(num_folds)
         if logits is None:
-            batches = checked_batches(labels, sample_weight)
-            labels, logits, sample_weight = joined_batches(batches)
+            batches = [*checked_batches(labels, sample_weight)]
+            if not batches:
+                raise value_error("`labels` must hold a batch", batches=0)
+            labels, logits, sample_weight = joined(
+                [(*batch, None)[:3] for batch in batches]
+            )
         names = self.label_names
-        logits, sample_weight = read_masked(
-            logits, "logits", sample_weight, by_label=True
-        )
         columns = read_columns(
             labels,
             logits,
@@ -188,7 +188,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         shown: Sequence[Any] = ["all labels"]
         if not self.shared:
             shown = names or range(columns.num_labels)
-        parts = _parts_of(columns, logits, self.shared)
+        parts = _parts_of(columns, self.shared)
         usable = _usable_labels(self.calibrator, parts, shown, force)
         self._set(self._fit_each(parts, shown, usable, num_folds), usable)
         return self
@@ -241,8 +241,11 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
             ValueError: If there is no such label, or it is not calibrated.
         """
         self.check_fitted()
-        index = 0 if self.shared else self._place(label)
-        if not self._applied()[index]:
+        applied, index = self._applied(), 0
+        if not self.shared:
+            names = self.label_names or [*map(str, range(len(applied)))]
+            index = place_of_label(label, names)
+        if not applied[index]:
             raise value_error(
                 "`label` must be one that is calibrated: its fit lacked "
                 "examples of both outcomes",
@@ -349,19 +352,6 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
             return np.ones(1, bool)
         return to_numpy(self._applies) > 0.5
 
-    def _place(self, label: int | str) -> int:
-        """The column of a label."""
-        count, names = len(self._applied()), self.label_names or ()
-        if isinstance(label, str) and label in names:
-            return names.index(label)
-        if isinstance(label, bool) or label not in range(count):
-            raise value_error(
-                "`label` must be the number or name of a label",
-                label=label,
-                labels=count,
-            )
-        return int(label)
-
     def _read(self, logits: Any, from_logits: bool) -> Any:
         """Logits of as many labels as fitted, float32."""
         self.check_fitted()
@@ -380,33 +370,30 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         return self.calibrator.features(pairs)[..., 1]
 
 
-def _parts_of(
-    columns: LabelColumns, logits: np.ndarray, shared: bool
-) -> list[FittingData | None]:
+def _parts_of(columns: LabelColumns, shared: bool) -> list[FittingData | None]:
     """The samples of each label, None if it has none; with `shared` all."""
     # All entries are judged at once, as losses and metrics do.
     check_no_probabilities(columns.pooled()[1], "logits")
-    every = range(columns.num_labels)
-    given = [columns.pooled()] if shared else map(columns.column, every)
-    parts = [
-        read_samples(*x, refuse_probabilities=None) if len(x[0]) else None
-        for x in given
-    ]
+
+    def split(table: LabelColumns) -> Iterable[tuple]:
+        every = range(columns.num_labels)
+        return [table.pooled()] if shared else map(table.column, every)
+
     # Labels of an example, and of the places of an image, are alike.
-    each = int(np.prod(logits.shape[1:-1]))
-    size = each * columns.num_labels if shared else each
-    if size == 1:
-        return parts
-    present = columns.present
-    entries = np.arange(columns.labels.size if shared else len(columns.labels))
-    group = (entries // size).astype("int32")
-    for k, part in enumerate(parts):
-        if part is None:
-            continue
-        kept: Any = slice(None)
-        if present is not None:
-            kept = present.reshape(-1) if shared else present[:, k]
-        parts[k] = part._replace(group=group[kept])
+    places = int(np.prod(columns.lead[1:]))
+    example = (np.arange(len(columns.labels)) // places).astype("int32")
+    example = np.broadcast_to(example[:, None], columns.labels.shape)
+    alone = places * (columns.num_labels if shared else 1) == 1
+    parts: list[FittingData | None] = []
+    groups = split(columns._replace(labels=example))
+    for (own, outputs, weight), (group, *_) in zip(
+        split(columns), groups, strict=True
+    ):
+        part = None
+        if len(own):
+            part = read_samples(own, outputs, weight, refuse_probabilities=None)
+            part = part._replace(group=None if alone else group)
+        parts.append(part)
     return parts
 
 

@@ -4,7 +4,7 @@ Each label is a two-class problem of its own, of the one output `(..., 1)` that
 every reader knows. Losses, metrics, calibrators and selectors read them here.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,13 +13,12 @@ from keras import backend, ops
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import keras_mask, set_keras_mask
 from keras_calib.inputs.checks import (
-    check_in,
     check_integer,
     check_not_empty,
     check_rank,
 )
+from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.values import Rule, Rules, as_check, is_integer
 from keras_calib.inputs.weights import (
     read_masked,
@@ -39,8 +38,6 @@ from keras_calib.numerics.arrays import (
 from keras_calib.predictions.batches import Examples
 from keras_calib.predictions.collect import (
     FitsOnModel,
-    Predicted,
-    joined,
     labels_of,
 )
 from keras_calib.predictions.outputs import to_model_logits
@@ -50,13 +47,11 @@ __all__ = [
     "FitsLabelsOnModel",
     "LabelColumns",
     "as_entries",
-    "check_example",
     "check_label_names",
     "check_label_weights",
-    "check_num_labels",
-    "joined_batches",
     "label_logits",
     "over_labels",
+    "place_of_label",
     "read_columns",
 ]
 
@@ -78,12 +73,14 @@ class LabelColumns(NamedTuple):
         weight: Weights `(n, labels)`, 0 where labels are missing; None for
             weights of 1 and no missing labels.
         present: False for missing labels, `(n, labels)`; None for none.
+        lead: The axes before that of the labels, which rows are made of.
     """
 
     labels: np.ndarray
     outputs: np.ndarray
     weight: np.ndarray | None = None
     present: np.ndarray | None = None
+    lead: tuple[int, ...] = ()
 
     @property
     def num_labels(self) -> int:
@@ -103,16 +100,18 @@ class LabelColumns(NamedTuple):
             weight = weight[kept]
         return labels[kept], outputs[kept], weight
 
-    def columns(
-        self,
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-        """All columns in turn, as `column` returns them."""
-        return map(self.column, range(self.num_labels))
+    def part(self, rows: Any) -> "LabelColumns":
+        """Some of the rows."""
+        return self._mapped(lambda table: table[rows])
 
     def pooled(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """The entries of all columns as one, in the form of `column`."""
-        flat = [None if x is None else x.reshape(-1, 1) for x in self]
-        return LabelColumns(*flat).column(0)  # type: ignore[arg-type]  # above
+        return self._mapped(lambda table: table.reshape(-1, 1)).column(0)
+
+    def _mapped(self, function: Callable) -> "LabelColumns":
+        *tables, _ = self
+        given: list[Any] = [None if x is None else function(x) for x in tables]
+        return LabelColumns(*given)
 
 
 def as_entries(
@@ -184,7 +183,7 @@ def read_columns(
     check_not_empty(name, outputs)
     if ignore_class is not None:
         check_integer("ignore_class", ignore_class)
-    size = outputs.shape[-1]
+    *lead, size = outputs.shape
     weight = present = None
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, outputs.shape)
@@ -214,7 +213,7 @@ def read_columns(
             )
         if weight is not None:
             weight = np.where(present, weight, 0.0)
-    return LabelColumns(labels, outputs, weight, present)
+    return LabelColumns(labels, outputs, weight, present, tuple(lead))
 
 
 def over_labels(x: Any, counted: Any, example: str) -> Any:
@@ -238,11 +237,6 @@ def over_labels(x: Any, counted: Any, example: str) -> Any:
     least = xp.min(shown, axis=-1)
     some = xp.any(counted, axis=-1)
     return xp.where(some, least, xp.zeros_like(least))
-
-
-def check_num_labels(num_labels: Any) -> None:
-    """Raise unless `num_labels` is a whole number of at least 1."""
-    check_integer("num_labels", num_labels, 1)
 
 
 def check_label_names(
@@ -329,9 +323,17 @@ def _fitting(
     return labels
 
 
-def check_example(example: Any) -> None:
-    """Raise unless `example` says how labels become one confidence."""
-    check_in("example", example, EXAMPLES)
+def place_of_label(label: Any, names: Sequence[str]) -> int:
+    """The column of a label, of its name or number."""
+    if label in names:
+        return list(names).index(label)
+    if isinstance(label, bool) or label not in range(len(names)):
+        raise value_error(
+            "`label` must be the number or name of a label",
+            label=label,
+            labels=list(names[:10]),
+        )
+    return int(label)
 
 
 def label_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
@@ -365,11 +367,3 @@ class FitsLabelsOnModel(FitsOnModel):
             counts = counts.reshape(outputs.shape)
         logits = label_logits(outputs, bool(reading.from_logits), counts)
         return labels_of(batch), logits, weight
-
-
-def joined_batches(batches: Iterable[tuple]) -> Predicted:
-    """Labels, logits and weights of batches `(labels, logits[, weights])`."""
-    rows = [(*batch, None)[:3] for batch in batches]
-    if not rows:
-        raise value_error("`labels` must hold a batch", batches=0)
-    return joined(rows)

@@ -1,6 +1,6 @@
 """A metric of several labels at once, each a two-class problem."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,22 +10,20 @@ from keras import backend, ops
 from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.replicas import assign_sum
-from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.labels.columns import (
+    EXAMPLES,
     as_entries,
-    check_example,
     check_label_names,
     check_label_weights,
-    check_num_labels,
+    place_of_label,
 )
 from keras_calib.labels.states import ColumnSummary, ExampleSummary
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import lost_order
-from keras_calib.metrics.risk_coverage import HistogramMetric
 from keras_calib.metrics.segmentation import PerImage
 from keras_calib.metrics.state_dicts import nan_if_lost, what_is_wrong
 from keras_calib.metrics.states.composite import Readings
-from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import (
     array_namespace,
@@ -34,16 +32,7 @@ from keras_calib.numerics.arrays import (
     shape_of,
 )
 
-__all__ = [
-    "MultiLabelMetric",
-    "check_metric_of_examples",
-    "check_metric_of_labels",
-    "index_of_label",
-    "labels_of_states",
-    "mean_over_labels",
-    "pooled",
-    "values_by_label",
-]
+__all__ = ["MultiLabelMetric", "pooled"]
 
 _AVERAGES = ("macro", "micro", "weighted")
 _OF_SUMS = ("metric", "config", "by", "example")
@@ -131,11 +120,11 @@ class MultiLabelMetric(StreamingMetric):
         name: str | None = None,
         dtype: Any = None,
     ):
-        check_metric_of_labels(metric, (MultiLabelMetric, PerImage))
+        _check_metric(metric)
         check_in("by", by, ("label", "example"))
-        check_example(example)
+        check_in("example", example, EXAMPLES)
         if num_labels is not None:
-            check_num_labels(num_labels)
+            check_integer("num_labels", num_labels, 1)
         label_names = check_label_names(label_names, num_labels)
         num_labels = len(label_names) if label_names else num_labels
         if isinstance(average, str):
@@ -144,22 +133,20 @@ class MultiLabelMetric(StreamingMetric):
             average = check_label_weights("average", average, num_labels)
             num_labels = len(average)
         if by == "example":
-            check_metric_of_examples(metric, average)
+            _check_of_examples(metric, average)
         self.mode = metric.mode
         # A copy, whose labels may be read as votes.
         metric = type(metric).from_config(metric.get_config())
-        options = metric.options.of_metric()
+        summary: Any = ExampleSummary(metric.summary, example)
         if by == "label":
-            summary: Any = ColumnSummary(metric.summary, num_labels or 0)
-        else:
-            summary = ExampleSummary(metric.summary, example)
+            summary = ColumnSummary(metric.summary, num_labels or 0)
         self.metric, self.label_names = metric, label_names
         self.num_labels, self.average = num_labels, average
         self.by, self.example = by, example
         prefix = "example_" if by == "example" else ""
         super().__init__(
             summary,
-            **options,
+            **metric.options.of_metric(),
             refresh_every=metric.refresh_every,
             name=name or prefix + metric.name,
             dtype=dtype,
@@ -227,7 +214,7 @@ class MultiLabelMetric(StreamingMetric):
         Raises:
             ValueError: With `by="example"`, which has no values by label.
         """
-        values = self._by_label(*self._state_of_labels())
+        values = self._by_label(self._state_of_labels()[0])
         return self.metric._named(list(values.T))
 
     def of_label(self, label: int | str) -> StreamingMetric:
@@ -242,7 +229,7 @@ class MultiLabelMetric(StreamingMetric):
             ValueError: If there is no such label, or with `by="example"`.
         """
         sums, _ = self._state_of_labels()
-        index = index_of_label(label, self._labels)
+        index = place_of_label(label, self._labels)
         limbs, _, _, odd = self.summary.split(sums)
         return self._made(limbs[:, index], [0, int(odd[index] > 0), 0, 0])
 
@@ -315,13 +302,40 @@ class MultiLabelMetric(StreamingMetric):
         }
 
     def _check_together(self, states):
-        labels_of_states(states, self.num_labels, self.label_names)
+        self._num_labels_of(states)
+
+    def _num_labels_of(self, states: list[dict[str, Any]]) -> int | None:
+        """Number of labels of this metric and of states that it adds, or None.
+
+        Raises ValueError if they differ, or have other names: sums of other
+        labels must not be added.
+        """
+        num_labels, names = self.num_labels, self.label_names
+        for config in (state["config"] for state in states):
+            labels, listed = config.get("num_labels"), config.get("label_names")
+            if None not in (labels, num_labels) and labels != num_labels:
+                raise value_error(
+                    "`metrics` must have as many labels as this metric",
+                    num_labels=num_labels,
+                    other=labels,
+                )
+            if None not in (listed, names) and list(listed) != list(
+                names or ()
+            ):
+                raise value_error(
+                    "`metrics` must have the labels of this metric, in this "
+                    "order",
+                    label_names=names,
+                    other=listed,
+                )
+            num_labels, names = num_labels or labels, names or listed
+        return num_labels
 
     def _checked(self, state):
         own, other = self._comparable_config(), state["config"]
         if any(other.get(key) != own[key] for key in _OF_SUMS):
             return super()._checked(state)
-        labels = labels_of_states([state], self.num_labels, self.label_names)
+        labels = self._num_labels_of([state])
         # One side may not know its labels yet, or have no names.
         state = {**state, "config": {**own, "num_labels": labels}}
         if labels is not None:
@@ -370,24 +384,61 @@ class MultiLabelMetric(StreamingMetric):
     def _values_of(self, sums: Any, flags: Any) -> list[Any]:
         if self.by == "example" or self.average == "micro":
             return self.metric._values(self._readings(sums, flags))
-        values = self._by_label(sums, flags)
+        values = self._by_label(sums)
         if self.average is None:
             xp = array_namespace(values)
             flat = xp.reshape(xp.transpose(values), (-1,))
             return [flat[i] for i in range(flat.shape[0])]
         _, mass, positive, _ = self.summary.split(sums)
-        mean = mean_over_labels(values, mass, positive, self.average)
+        mean = self._mean(values, mass, positive)
         mean = nan_if_lost(mean, flags[0], mass)
         return [mean[i] for i in range(mean.shape[0])]
 
-    def _by_label(self, sums: Any, flags: Any) -> Any:
+    def _by_label(self, sums: Any) -> Any:
         """Values `(labels, values)`, NaN for labels that lack samples."""
         limbs, mass, _, odd = self.summary.split(sums)
-        return values_by_label(self._values_of_limbs, limbs, mass, odd)
+        xp = array_namespace(limbs)
 
-    def _values_of_limbs(self, limbs: Any, whole: Any) -> list[Any]:
-        value = self.metric._value(Readings(self.metric.summary, limbs, whole))
-        return value if isinstance(value, list) else [value]
+        def values_of(limbs: Any, odd: Any) -> list[Any]:
+            readings = Readings(self.metric.summary, limbs, odd == 0)
+            value = self.metric._value(readings)
+            return value if isinstance(value, list) else [value]
+
+        def as_row(label: tuple) -> Any:
+            return ops.stack(
+                [ops.cast(x, "float32") for x in values_of(*label)]
+            )
+
+        if xp is np:
+            labels = range(limbs.shape[1])
+            rows = [values_of(limbs[:, k], odd[k]) for k in labels]
+            values = np.array(rows, "float64")
+        else:
+            values = ops.map(as_row, (ops.moveaxis(limbs, 1, 0), odd))
+        missing = xp.logical_and(mass == 0, xp.any(mass > 0))
+        missing = xp.expand_dims(missing, -1)
+        return xp.where(missing, xp.full_like(values, float("nan")), values)
+
+    def _mean(self, values: Any, mass: Any, positive: Any) -> Any:
+        """Means `(values,)` of values by label `(labels, values)`.
+
+        It is array-agnostic. Labels without mass are left out, and before any
+        sample all count. The mean of no label is NaN. `mass` is the weight of
+        the samples of each label, and `positive` of those where it is 1.
+        """
+        xp = array_namespace(values)
+        dtype = backend.standardize_dtype(values.dtype)
+        weight = cast(mass > 0, dtype)
+        if isinstance(self.average, tuple):
+            weight = weight * xp.array(self.average, dtype=dtype)
+        elif self.average == "weighted":
+            weight = cast(positive, dtype)
+        nothing = xp.logical_not(xp.any(mass > 0))
+        weight = xp.where(nothing, xp.ones_like(weight), weight)
+        total, weight = xp.sum(weight), xp.expand_dims(weight, -1)
+        shown = xp.where(weight > 0, values, xp.zeros_like(values))
+        mean = safe_divide(xp.sum(weight * shown, axis=0), total)
+        return xp.where(total > 0, mean, xp.full_like(mean, float("nan")))
 
     def _readings(self, sums, flags):
         if self.by == "label":
@@ -401,52 +452,8 @@ class MultiLabelMetric(StreamingMetric):
 
     def _what_is_wrong(self, sums, flags):
         yield from what_is_wrong(self.name, flags[0], sums)
-        if isinstance(self.metric, HistogramMetric | CalibrationMetrics):
-            readings = self._readings(sums, flags)
-            names = getattr(self.metric, "include", (self.metric._quantity,))
-            yield from lost_order(self.metric, names, readings)
-
-
-def mean_over_labels(
-    values: Any, mass: Any, positive: Any, average: Any
-) -> Any:
-    """Means `(values,)` of the values by label `(labels, values)`.
-
-    It is array-agnostic. Labels without mass are left out, and before any
-    sample all count. The mean of no label is NaN.
-
-    Args:
-        values: Values by label `(labels, values)`.
-        mass: Weight of the samples of each label.
-        positive: Weight of those where the label is 1.
-        average: `"macro"`, `"weighted"` by `positive`, or weights.
-    """
-    xp, dtype = array_namespace(values), backend.standardize_dtype(values.dtype)
-    weight = cast(mass > 0, dtype)
-    if isinstance(average, tuple):
-        weight = weight * xp.array(average, dtype=dtype)
-    elif average == "weighted":
-        weight = cast(positive, dtype)
-    nothing = xp.logical_not(xp.any(mass > 0))
-    weight = xp.where(nothing, xp.ones_like(weight), weight)
-    total, weight = xp.sum(weight), xp.expand_dims(weight, -1)
-    shown = xp.where(weight > 0, values, xp.zeros_like(values))
-    mean = safe_divide(xp.sum(weight * shown, axis=0), total)
-    return xp.where(total > 0, mean, xp.full_like(mean, float("nan")))
-
-
-def index_of_label(label: Any, names: Sequence[str]) -> int:
-    """Number of a label, of its name or number."""
-    if label in names:
-        return list(names).index(label)
-    is_number = isinstance(label, int) and not isinstance(label, bool)
-    if not is_number or not 0 <= label < len(names):
-        raise value_error(
-            "`label` must be the number or the name of a label",
-            label=label,
-            labels=list(names[:10]),
-        )
-    return label
+        names = getattr(self.metric, "include", (self.metric._quantity,))
+        yield from lost_order(self.metric, names, self._readings(sums, flags))
 
 
 def pooled(limbs: Any) -> Any:
@@ -460,38 +467,10 @@ def pooled(limbs: Any) -> Any:
     return limbs[:, 0]
 
 
-def labels_of_states(
-    states: Sequence[dict[str, Any]],
-    num_labels: int | None,
-    names: Sequence[str] | None,
-) -> int | None:
-    """Number of labels of a metric and states that it adds, or None.
-
-    Raises ValueError if they differ, or have other names: sums of other labels
-    must not be added.
-    """
-    for config in (state["config"] for state in states):
-        labels, listed = config.get("num_labels"), config.get("label_names")
-        if None not in (labels, num_labels) and labels != num_labels:
-            raise value_error(
-                "`metrics` must have as many labels as this metric",
-                num_labels=num_labels,
-                other=labels,
-            )
-        if None not in (listed, names) and list(listed) != list(names or ()):
-            raise value_error(
-                "`metrics` must have the labels of this metric, in this order",
-                label_names=names,
-                other=listed,
-            )
-        num_labels, names = num_labels or labels, names or listed
-    return num_labels
-
-
-def check_metric_of_labels(metric: Any, refused: tuple) -> None:
+def _check_metric(metric: Any) -> None:
     """Raise unless a metric can be one of the two classes of a label."""
     plain = isinstance(metric, StreamingMetric)
-    if not plain or isinstance(metric, refused):
+    if not plain or isinstance(metric, MultiLabelMetric | PerImage):
         raise type_error(
             "`metric` must be a metric of keras_calib for two classes, such "
             "as `ECE`",
@@ -508,7 +487,7 @@ def check_metric_of_labels(metric: Any, refused: tuple) -> None:
         )
 
 
-def check_metric_of_examples(metric: StreamingMetric, average: Any) -> None:
+def _check_of_examples(metric: StreamingMetric, average: Any) -> None:
     """Raise unless a metric needs no more than confidences."""
     alone = getattr(metric, "score", "msp") == "msp"
     if metric.summary.needs_rows or not alone or metric.options.votes:
@@ -523,34 +502,3 @@ def check_metric_of_examples(metric: StreamingMetric, average: Any) -> None:
             '`average` needs `by="label"`: an example is one prediction',
             average=average,
         )
-
-
-def values_by_label(
-    values_of: Callable[[Any, Any], list[Any]],
-    limbs: Any,
-    mass: Any,
-    odd: Any,
-) -> Any:
-    """Values `(labels, values)`, NaN for labels that lack samples.
-
-    Args:
-        values_of: Values of the limbs of one label, and of whether its
-            weights are whole numbers.
-        limbs: Limbs by label.
-        mass: Weight of each label.
-        odd: Above 0 where a weight of the label was no whole number.
-    """
-    xp = array_namespace(limbs)
-    if xp is np:
-        labels = range(limbs.shape[1])
-        rows = [values_of(limbs[:, i], odd[i] == 0) for i in labels]
-        values = np.array(rows, "float64")
-    else:
-        values = ops.map(
-            lambda x: ops.stack(
-                [ops.cast(y, "float32") for y in values_of(x[0], x[1] == 0)]
-            ),
-            (ops.moveaxis(limbs, 1, 0), odd),
-        )
-    missing = xp.expand_dims(xp.logical_and(mass == 0, xp.any(mass > 0)), -1)
-    return xp.where(missing, xp.full_like(values, float("nan")), values)

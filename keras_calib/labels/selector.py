@@ -8,12 +8,10 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators import Calibrator
 from keras_calib.inputs.checks import check_flag, check_in
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.values import in_unit_interval
-from keras_calib.inputs.weights import read_masked
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.columns import (
     EXAMPLES,
@@ -29,22 +27,16 @@ from keras_calib.labels.thresholds import (
     ShareTarget,
     ladders_of_labels,
     outcomes_of_examples,
-    split_rows,
-    weighted,
 )
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import StreamingMetric
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.classifier import SelectiveClassifier
-from keras_calib.selection.ladder import (
-    check_equal_weights,
-    check_units,
-    read_outcomes,
-)
+from keras_calib.selection.ladder import check_units, read_outcomes
 from keras_calib.selection.rules import by_blocks
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.thresholds import ErrorTarget
-from keras_calib.selection.tuning import check_nothing_to_tune
+from keras_calib.selection.tuning import check_nothing_to_tune, drawn_parts
 
 __all__ = ["MultiLabel", "MultiLabelSelector", "selector_of"]
 
@@ -197,10 +189,6 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
                 method=method,
             )
         target.check()
-        logits, sample_weight = read_masked(
-            logits, "logits", sample_weight, by_label=True
-        )
-        check_units(delta, logits.shape[:-1])
         names = self.label_names
         columns = read_columns(
             labels,
@@ -210,13 +198,18 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             num_labels=None if names is None else len(names),
             name="logits",
         )
+        check_units(delta, columns.lead)
         _check_usable(columns)
         if tune_fraction is None:
             check_nothing_to_tune([self.calibrator], delta)
         else:
-            tune, columns = split_rows(columns, tune_fraction, seed)
+            parts = drawn_parts(len(columns.labels), tune_fraction, seed)
+            tune, columns = map(columns.part, parts)
             if self.calibrator is not None and not self.calibrator.fitted:
-                self.calibrator.fit(*weighted(tune))
+                weight = tune.weight
+                if weight is None and tune.present is not None:
+                    weight = tune.present.astype("float32")
+                self.calibrator.fit(tune.labels, tune.outputs, weight)
         outputs = columns.outputs.astype("float32")
         scored = by_blocks(self._calibrated, outputs)
         self._take(columns._replace(outputs=scored), target, at_once)
@@ -236,32 +229,27 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             `(..., labels)`, or `(...)` by example.
         """
         self.check_fitted()
-        note_graph(self)
-        answers = self.answers(label_logits(logits, from_logits))
-        if not from_logits:
-            # Compiled code cannot refuse what is no probability.
-            sound = in_unit_interval(logits)
-            if self.by == "example":
-                sound = ops.all(sound, axis=-1)
-            answers["accept"] = ops.logical_and(answers["accept"], sound)
-        return answers
-
-    def answers(self, logits: Any) -> dict[str, Any]:
-        """Named answers to logits before calibration."""
-        given, logits = logits, self._calibrated(logits)
-        score = self._score(logits)
+        given = label_logits(logits, from_logits)
+        calibrated = self._calibrated(given)
         # What overflows has no confidence, also where a calibrator makes one.
         bound = float("inf")
-        sound = ops.logical_and(ops.abs(given) < bound, ops.abs(logits) < bound)
+        sound = ops.logical_and(
+            ops.abs(given) < bound, ops.abs(calibrated) < bound
+        )
+        if not from_logits:
+            # Compiled code cannot refuse what is no probability.
+            sound = ops.logical_and(sound, in_unit_interval(logits))
         if self.by == "example":
             sound = ops.all(sound, axis=-1)
+        score = self._score(calibrated)
+        reached = score >= self.threshold_for(None, ())
         return {
-            "logits": logits,
-            "probabilities": ops.sigmoid(logits),
-            "confidence": ops.sigmoid(ops.abs(logits)),
+            "logits": calibrated,
+            "probabilities": ops.sigmoid(calibrated),
+            "confidence": ops.sigmoid(ops.abs(calibrated)),
             "score": score,
-            "accept": ops.logical_and(score >= self._threshold, sound),
-            "labels": ops.cast(logits > 0.0, "int32"),
+            "accept": ops.logical_and(reached, sound),
+            "labels": ops.cast(calibrated > 0.0, "int32"),
         }
 
     def _calibrated(self, logits: Any) -> Any:
@@ -283,9 +271,6 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
     def _take(self, columns: LabelColumns, target: Any, at_once: bool) -> None:
         """Takes the best thresholds for calibrated logits in columns."""
         right = (columns.outputs > 0.0) == (columns.labels > 0.5)
-        if columns.weight is not None:
-            shown = columns.weight[columns.weight > 0]
-            check_equal_weights(shown, target.delta)
         score = by_blocks(self._score, columns.outputs)
         if self.by == "label":
             names = self.label_names or range(columns.num_labels)

@@ -1,4 +1,4 @@
-"""Examples of several labels as outcomes, and their targets.
+"""Several labels as outcomes, and a target for whole examples.
 
 Derivation: docs/derivations.md, 'Families of claims'.
 """
@@ -23,14 +23,11 @@ from keras_calib.selection.ladder import (
     read_outcomes,
 )
 from keras_calib.selection.thresholds import ErrorTarget
-from keras_calib.selection.tuning import drawn_parts
 
 __all__ = [
     "ShareTarget",
     "ladders_of_labels",
     "outcomes_of_examples",
-    "split_rows",
-    "weighted",
 ]
 
 
@@ -87,6 +84,7 @@ def ladders_of_labels(
 ) -> list[Ladder | None]:
     """The thresholds of each label; None for one that no example has."""
     found: list[Ladder | None] = []
+    # One by one, as copies of all columns at once take long.
     for k in range(columns.num_labels):
         kept: Any = slice(None)
         if columns.present is not None:
@@ -131,21 +129,3 @@ def outcomes_of_examples(
             )
         weight = weight[:, 0]
     return Outcomes(score[kept], found, weight=weight)
-
-
-def split_rows(
-    columns: LabelColumns, fraction: float, seed: int
-) -> list[LabelColumns]:
-    """A random share of the examples for tuning, and the rest."""
-    return [
-        LabelColumns._make(None if x is None else x[part] for x in columns)
-        for part in drawn_parts(len(columns.labels), fraction, seed)
-    ]
-
-
-def weighted(columns: LabelColumns) -> tuple:
-    """Labels, logits and weights, 0 for missing labels, or None."""
-    weight = columns.weight
-    if weight is None and columns.present is not None:
-        weight = columns.present.astype("float32")
-    return columns.labels, columns.outputs, weight

@@ -44,14 +44,10 @@ def l1_ace(
 ) -> Any:
     """Average calibration error (L1-ACE) of each class, hard binned.
 
-    Use it inside a loss of your own; `L1ACE` is the class to compile with.
+    Use it inside a loss of your own; `L1ACE` is the class to compile with, and
+    describes the bins b of pixels n.
 
     mean_images mean_k mean_b |mean_{n in b} p_nk - mean_{n in b} labels_nk|
-
-    The pixels n of an image fall into bins b by the probability p_nk of the
-    class, each (low, high] and of equal width. Empty bins have no part. The
-    gradient runs through the probabilities, not through the choice of bin. A
-    bin whose two means agree has no gradient.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 

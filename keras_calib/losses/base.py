@@ -21,7 +21,7 @@ from keras_calib.inputs.rows import (
 )
 from keras_calib.inputs.values import Rules, enforce, has_values
 from keras_calib.losses.closed_forms import read_as
-from keras_calib.numerics.arrays import as_numbers, safe_divide, shape_of
+from keras_calib.numerics.arrays import as_numbers, safe_divide
 
 __all__ = ["PerSampleLoss"]
 
@@ -156,7 +156,7 @@ class PerSampleLoss(keras.losses.Loss):
 
     def _per_sample(self, batch, beside):
         """Losses `(batch, ...)`; 0 if not counted, NaN for no such label."""
-        if 0 in shape_of(batch.outputs) and num_replicas() == 1:
+        if 0 in batch.outputs.shape and num_replicas() == 1:
             # No samples; 0, in which the predictions still take part.
             return ops.sum(batch.outputs, axis=-1)
         counted = batch.counted
@@ -165,19 +165,18 @@ class PerSampleLoss(keras.losses.Loss):
                 name: ops.where(counted, x, ops.zeros_like(x))
                 for name, x in beside.items()
             }
-        losses = self._values(batch, beside)
+        losses = self._values(batch, counted, beside)
         nan = ops.full_like(losses, float("nan"))
         losses = ops.where(batch.label_mask, losses, nan)
         if counted is None:
             return losses
         return ops.where(counted, losses, ops.zeros_like(losses))
 
-    def _values(self, batch, beside):
+    def _values(self, batch, counted, beside):
         """Losses `(batch, ...)`, also of samples that do not count."""
         beside = {**self.beside_of(batch), **beside}
         options = {**beside, **self.hyperparameters}
-        given = batch.labels, batch.outputs, batch.counted
-        return self._run(self.fn, *given, options)
+        return self._run(self.fn, batch.labels, batch.outputs, counted, options)
 
     def _run(self, fn, labels, logits, mask, options):
         """`fn` of labels in the form that it takes, compiled if asked for."""

@@ -68,14 +68,13 @@ class BatchCoupledLoss(PerSampleLoss):
         if fidelity is not None and fidelity.needs_hard_labels:
             self.needs_hard_labels = True
 
-    def _values(self, batch, beside):
-        labels, logits = batch.labels, batch.outputs
+    def _values(self, batch, mask, beside):
+        labels, logits, weight = batch.labels, batch.outputs, batch.weight
         fidelity, options = cross_entropy, {}
         if self.fidelity is not None:
             fidelity = self.fidelity.fn
             options = self.fidelity.beside_of(batch)
             options = {**options, **self.fidelity.hyperparameters}
-        weight, mask = batch.weight, batch.counted
         losses = self._run(fidelity, labels, logits, mask, options)
         if mask is not None:
             shares = ops.cast(mask, logits.dtype)

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 from keras import backend, ops
 
-from keras_calib.backend.compiled import subtract_at
+from keras_calib.backend.compiled import subtract_at, take_at
 from keras_calib.backend.gradients import (
     is_wide,
     with_gradient,
     with_gradient_by_rows,
 )
-from keras_calib.inputs.readers import soft_labels
-from keras_calib.inputs.values import SUM_TOLERANCE, Rules, is_integer
+from keras_calib.inputs.labels import soft_labels
+from keras_calib.inputs.values import SUM_TOLERANCE, Rules
 from keras_calib.inputs.weights import broadcast_weight
-from keras_calib.numerics.arrays import at_least_float32, labels_like, take_at
+from keras_calib.numerics.arrays import at_least_float32, labels_like
 from keras_calib.numerics.softmax import SoftmaxParts, allowed, softmax_parts
 
 __all__ = [
@@ -59,7 +59,7 @@ def read_as(
 
     A marked `fn` gets `_ClassIds` with the mask, others get rows.
     """
-    if is_integer(labels):
+    if len(labels.shape) < len(logits.shape):
         if getattr(fn, "reads_ids", False):
             if mask is not None:
                 mask = ops.broadcast_to(mask, ops.shape(labels))
@@ -139,10 +139,13 @@ class Targets:
 
     def cross_entropy(self, parts: SoftmaxParts) -> Any:
         """-sum_k t_k log p_k of labels that sum to 1, `(...)`."""
-        value = -ops.sum(self.weigh(self.log_probs(parts)), axis=-1)
+        log_sum = ops.squeeze(parts.log_sum, axis=-1)
+        if self._ids is None:
+            value = -ops.sum(self._rows * parts.log_probs, axis=-1)
+        else:
+            value = log_sum - take_at(parts.shifted, self._ids)
         if self._alpha is None:
             return value
-        log_sum = ops.squeeze(parts.log_sum, axis=-1)
         # ops.mean rounds float64 to float32 on torch.
         even = ops.sum(parts.kept, axis=-1)
         even = log_sum - even / ops.squeeze(parts.num_allowed, axis=-1)
@@ -182,17 +185,19 @@ def of_softmax(
     Further tensors `(...)` are passed on. Rows as wide as a vocabulary are
     computed in blocks, so a closed form must take nothing else of the rows.
     """
-    logits = at_least_float32(logits)
-    mask = mask_of(labels)
+    by_id = isinstance(labels, _ClassIds)
+    mask = labels.mask if by_id else None
+    if not by_id:
+        # Those beside ids were read with them.
+        logits = at_least_float32(logits)
     if not is_wide(logits):
         logits = shown(logits, mask)
         targets = Targets(labels, logits, alpha)
         values = with_gradient(
             lambda z: closed_form(targets, softmax_parts(z), *beside), logits
         )
-        return values + targets.fault()
+        return values if by_id else values + targets.fault()
     lead = ops.shape(logits)[:-1]
-    rows, by_id = labels, isinstance(labels, _ClassIds)
     rows = labels.ids if by_id else labels_like(labels, logits)
     share = alpha
     by_row = alpha if len(getattr(alpha, "shape", ())) > 0 else None

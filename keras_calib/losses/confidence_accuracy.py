@@ -32,9 +32,6 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
 
     mean_k |mean_n p_nk - mean_n labels_nk|
 
-    Classes that the batch lacks are included. A class whose two means agree
-    has no gradient.
-
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
@@ -90,10 +87,6 @@ def dca(
     Use it inside a loss of your own; `DCA` is the class to compile with.
 
     |d|, d = mean_n max_k p_nk - mean_n a_n, a = 1 if the prediction is correct
-
-    With `huber_delta`, |d| becomes d^2 / 2 where |d| <= huber_delta, and
-    huber_delta (|d| - huber_delta / 2) beyond. The gradient runs through the
-    confidence alone. Among tied classes it goes to the first.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 

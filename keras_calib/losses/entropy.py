@@ -87,9 +87,7 @@ def confidence_penalty(
     Use it inside a loss of your own; `ConfidencePenalty` is the class to
     compile with.
 
-    CE - beta H, H = -sum_k p_k log p_k
-
-    With a threshold the loss is CE + beta relu(threshold - H).
+    CE - beta H, or CE + beta relu(threshold - H); H = -sum_k p_k log p_k
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 

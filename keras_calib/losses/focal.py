@@ -144,9 +144,7 @@ def flsd(
 
     Use it inside a loss of your own; `FLSD` is the class to compile with.
 
-    -(1 - p_y)^gamma(p_y) log p_y
-
-    No gradient flows through gamma(p_y). The loss jumps where gamma does.
+    -(1 - p_y)^gamma(p_y) log p_y, which jumps where gamma does
 
     Args:
         labels: One-hot labels `(..., num_classes)`.

@@ -39,22 +39,8 @@ def mmce(
 ) -> Any:
     """Maximum mean calibration error of a batch, in time N log N.
 
-    Use it inside a loss of your own; `MMCE` is the class to compile with.
-
-    Let r be the confidence, a = 1 where the prediction is correct, and
-    k(r, s) = exp(-|r - s| / kernel_width). Among N samples, m are correct and
-    n are wrong. The variants are:
-
-    - `"unweighted"`: sum_ij (a_i - r_i) (a_j - r_j) k_ij / N^2.
-    - `"unweighted_sqrt"`: The square root of it.
-    - `"weighted"`: The root of sum_ij u_i u_j k_ij. Here u is (1 - r) / m for
-      correct samples and -r / n for wrong ones.
-    - `"weighted_released"`: The same, with the sums over correct, wrong and
-      mixed pairs divided by m^2, n^2 and m n once more. It is 0 if no sample
-      is correct or none is wrong.
-
-    The gradient runs through r, not through a. Among tied classes it goes to
-    the first.
+    Use it inside a loss of your own; `MMCE` is the class to compile with, and
+    gives the formula of each variant.
 
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
@@ -63,7 +49,7 @@ def mmce(
         logits: Logits `(..., num_classes)`.
         kernel_width, variant: As in `MMCE`.
         sample_weight: Weights `(...)`, >= 0, or None. A sample of weight 2
-            counts as two samples, in N, m and n too.
+            counts as two samples, in every N, m and n.
 
     Returns:
         A scalar in [0, 1], or in [0, sqrt(2)] for the weighted variants. It

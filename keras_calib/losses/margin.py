@@ -35,9 +35,6 @@ def mbls(
 
     CE + strength mean_k relu(max_j z_j - z_k - margin)
 
-    The gradient also runs through the maximum. Among tied classes it goes to
-    the first.
-
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
@@ -119,7 +116,7 @@ def acls(
         if factor is not None:
             factor = ops.expand_dims(factor, -1)
         if through_min:
-            lowest = parts.lowest
+            lowest = ops.min(kept, axis=-1, keepdims=True)
             positive = -margin - lowest
             strength = lambda1
         else:
@@ -325,7 +322,7 @@ class ACLS(PerSampleLoss):
 
     def split_labels(self, y_true, rules=None):
         if not self.needs_penalty_mask:
-            return super().split_labels(y_true)
+            return y_true, {}
         y_true = ops.convert_to_tensor(as_numbers(y_true, "y_true"))
         shape = shape_of(y_true)
         if len(shape) < 2 or shape[-1] == 1:

@@ -21,11 +21,7 @@ def cpc(
 
     Use it inside a loss of your own; `CPC` is the class to compile with.
 
-    CE + lambda1 B + lambda2 E, with s(x) = log(1 + exp(x))
-
-    - B = mean_{k != y} s(z_k - z_y) compares the true class with each other.
-    - E is the mean of s(z_k - z_l) / 2 over ordered pairs k != l, both != y.
-      It is smallest where the wrong classes are equally likely.
+    CE + lambda1 B + lambda2 E, with the terms B and E of `CPC`
 
     Memory is that of a few copies of the logits. Time grows with the square of
     the number of classes.

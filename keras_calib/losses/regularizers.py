@@ -19,7 +19,7 @@ from keras_calib.inputs.checks import (
     check_two_classes,
     class_axis,
 )
-from keras_calib.inputs.readers import soft_labels, standardize_labels
+from keras_calib.inputs.labels import soft_labels, standardize_labels
 from keras_calib.inputs.rows import check_no_nan, warn_of_probabilities
 from keras_calib.inputs.values import both, read_mask
 from keras_calib.losses.base import PerSampleLoss

@@ -21,13 +21,15 @@ from keras_calib.inputs.checks import (
     check_rows,
     class_axis,
 )
-from keras_calib.inputs.readers import (
+from keras_calib.inputs.labels import (
+    check_ids,
+    check_objectness,
     narrowed_ids,
     soft_labels,
     split_objectness,
 )
 from keras_calib.inputs.rows import both_classes
-from keras_calib.inputs.values import SUM_TOLERANCE, check_ids, check_objectness
+from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax, reads_ids
 from keras_calib.numerics.arrays import (

@@ -173,12 +173,10 @@ def svls(
 ) -> Any:
     """Spatially varying label smoothing (SVLS), one value per pixel.
 
-    Use it inside a loss of your own; `SVLS` is the class to compile with.
+    Use it inside a loss of your own; `SVLS` is the class to compile with, and
+    gives the weights w_i of the neighbours i.
 
     -sum_k t_k log p_k, t = label / 2 + sum_i w_i label_i / 2
-
-    The sum is over the neighbours i in a box around the pixel. Their weights
-    w_i are proportional to exp(-distance^2 / (2 sigma^2)) and sum to 1.
 
     Derivation: docs/derivations.md, 'Labels around a pixel'.
 
@@ -226,10 +224,7 @@ def nacl(
 
     Use it inside a loss of your own; `NACL` is the class to compile with.
 
-    CE + strength mean_k |z_k - t_k|
-
-    Here t_k is the share of class k among the pixels of a box around the
-    pixel.
+    CE + strength mean_k |z_k - t_k|, t_k the share of class k around the pixel
 
     Derivation: docs/derivations.md, 'Labels around a pixel'.
 

@@ -1,6 +1,5 @@
 """The base class of all streaming metrics."""
 
-import contextlib
 import math
 import threading
 import warnings
@@ -22,16 +21,16 @@ from keras_calib.backend.keras_internals import (
     logged_name,
     set_direction,
 )
-from keras_calib.backend.locks import STATES
-from keras_calib.backend.replicas import assign_sum, num_replicas
 from keras_calib.backend.traced import is_traced
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.rows import as_logits_message, resembles_probabilities
 from keras_calib.metrics.reading import (
+    add_limbs,
     add_on_host,
     is_empty,
+    max_rows,
     read_batch,
     read_scores,
 )
@@ -184,10 +183,9 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         batch, num_invalid = read_batch(*given, self.options)
         if is_empty(batch):
             return
-        size = getattr(self.summary, "max_rows", exact_sums.MAX_BATCH)
         limbs = [
             run_by_xla(self._limbs, part, only_if=self.options.jit_compile)
-            for part in split_rows(batch, size)
+            for part in split_rows(batch, max_rows(self.summary))
         ]
         self._add(limbs, batch.weight, num_invalid, batch)
 
@@ -246,13 +244,17 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
             # On the host: in float64, and faster than one by one on a device.
             values = self._values_of(*self._state())
             return self._named([self._scalar(float(x)) for x in values])
-        later = _late_values(
-            self,
-            StreamingMetric._logged,
-            lambda: ops.concatenate([ops.ravel(self.sums), self.flags]),
-        )
-        if later is not None:
-            return later
+        name = None if self.refresh_every == 1 else logged_name()
+        if name is not None:
+            # Only the logs get the value: the step need not compute it.
+            later = read_later(
+                self,
+                name,
+                StreamingMetric._logged,
+                lambda: ops.concatenate([ops.ravel(self.sums), self.flags]),
+            )
+            if later is not None:
+                return later
         variables = map(ops.convert_to_tensor, (self.sums, self.flags))
         return self._named([*map(self._scalar, self._values_of(*variables))])
 
@@ -372,15 +374,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
                 looks_wrong,
             ]
         )
-        # Replicas have a state each.
-        alone = num_replicas() > 1 or self._is_traced()
-        with contextlib.nullcontext() if alone else STATES:
-            sums = self.sums.value
-            for limbs in added:
-                sums = exact_sums.add(sums, limbs)
-            # Both are computed before either is stored.
-            assign_sum(self.flags, self.flags + flags)
-            assign_sum(self.sums, sums)
+        add_limbs(self, added, flags)
 
     def _state(self) -> tuple[np.ndarray, np.ndarray]:
         """Sums and flags on the host."""
@@ -395,11 +389,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         return is_traced(ops.convert_to_tensor(self.flags))
 
     def _add_state(self):
-        how: Any = {"dtype": "int32", "aggregation": "sum"}
-        self.sums, self.flags = (
-            self.add_variable(shape, "zeros", name=name, **how)
-            for name, shape in (("sums", self.summary.shape), ("flags", (4,)))
-        )
+        self._add_sums(self.summary.shape)
 
 
 class Display:
@@ -428,15 +418,3 @@ class Display:
         if self._refresh_every is not None:
             return (self._step - 1) % self._refresh_every == 0
         return self._step % 32 == 0 or self._step & (self._step - 1) == 0
-
-
-def _late_values(
-    metric: Any, read: Callable, state: Callable
-) -> dict[str, Any] | None:
-    """What a step returns of a metric whose value only the logs get.
-
-    None says that the step computes the value. `read` and `state` are as in
-    `read_later`.
-    """
-    name = None if metric.refresh_every == 1 else logged_name()
-    return None if name is None else read_later(metric, name, read, state)

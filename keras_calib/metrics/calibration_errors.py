@@ -7,7 +7,7 @@ import keras
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import NORMS, Decomposition, decompose
 from keras_calib.formulas.bins import CLOSED, BinSums
-from keras_calib.formulas.cumulative import CumulativeDifferences, check_kind
+from keras_calib.formulas.cumulative import KINDS, CumulativeDifferences
 from keras_calib.inputs.checks import check_in, check_integer, check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
@@ -297,8 +297,8 @@ class AECE(StreamingMetric):
             edge into one bin. A histogram cannot do so, but `bounds()` allows
             for it. Weights that are not whole numbers, which are repeats, all
             count as samples of the mean weight, sum w^2 / sum w.
-        resolution: Number of bins of the fine histogram. Defaults to `8192`,
-            which takes 394 kB.
+        resolution: Number of bins of the fine histogram, at least 64. Defaults
+            to `8192`, which takes 394 kB.
         mode: `"top_label"` for the confidence of the predicted class,
             `"binary"` for the probability of the second of two, as in `ECE`.
         name: Name of the metric.
@@ -366,12 +366,7 @@ class SmoothECE(StreamingMetric):
     mean confidence, so values below about 0.001 cannot be distinguished.
 
     Args:
-        resolution: Number of bins of the fine histogram, at least 64.
-        mode: `"top_label"` for the confidence of the predicted class,
-            `"binary"` for the probability of the second of two classes, as in
-            `ECE`.
-        name: Name of the metric.
-        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
+        resolution, mode, name, **kwargs: Those of `AECE`.
 
     Example:
 
@@ -420,13 +415,7 @@ class ECCE(StreamingMetric):
 
     Args:
         kind: `"range"` for ECCE-R, `"maximum"` for ECCE-MAD.
-        resolution: Number of bins of the fine histogram. Defaults to `8192`,
-            which takes 394 kB.
-        mode: `"top_label"` for the confidence of the predicted class,
-            `"binary"` for the probability of the second of two classes, as in
-            `ECE`.
-        name: Name of the metric.
-        **kwargs: Those of `StreamingMetric`, such as `from_logits`.
+        resolution, mode, name, **kwargs: Those of `AECE`.
 
     Example:
 
@@ -454,7 +443,7 @@ class ECCE(StreamingMetric):
         name: str | None = None,
         **kwargs: Any,
     ):
-        check_kind(kind)
+        check_in("kind", kind, KINDS)
         summary = HistogramSummary(resolution, mode=mode)
         super().__init__(summary, name=name, **kwargs)
         self._keep(kind=kind, resolution=resolution)

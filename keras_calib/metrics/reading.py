@@ -4,6 +4,7 @@ A batch in the memory of the host that has no fault is read by NumPy, which is
 faster. All others are read as tensors, where what is wrong with them is found.
 """
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.backend.locks import STATES
 from keras_calib.backend.replicas import assign_sum, num_replicas
-from keras_calib.backend.traced import host_array
+from keras_calib.backend.traced import host_array, is_traced
 from keras_calib.inputs import config
 from keras_calib.inputs.batch import Batch, read_arrays, standardize
 from keras_calib.inputs.checks import located
@@ -31,13 +32,12 @@ from keras_calib.inputs.values import (
     Rule,
     Rules,
     both,
-    check_weight_scale,
     enforce,
     has_values,
     in_unit_interval,
     is_made_up,
 )
-from keras_calib.inputs.weights import standardize_weights
+from keras_calib.inputs.weights import check_weight_scale, standardize_weights
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import (
@@ -47,15 +47,19 @@ from keras_calib.numerics.arrays import (
     to_numpy,
 )
 from keras_calib.numerics.hashing import sample_pixels
+from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import log_odds_of
 
 __all__ = [
     "add_limbs",
     "add_on_host",
+    "add_rows",
     "is_empty",
+    "max_rows",
     "read_batch",
     "read_on_host",
     "read_scores",
+    "read_without_faults",
 ]
 
 
@@ -66,18 +70,19 @@ def add_on_host(
     sample_weight: Any,
 ) -> bool:
     """Add a batch to the state of a metric by NumPy; False if it cannot."""
-    summary = metric.summary
-    found = read_on_host(metric, summary, y_true, y_pred, sample_weight)
-    if found is None:
+    found = read_on_host(metric, metric.summary, y_true, y_pred, sample_weight)
+    return found is not None and _add_records(metric, *found)
+
+
+def add_rows(metric: Any, batch: Batch) -> bool:
+    """Add what `read_without_faults` read, as `add_on_host` does.
+
+    So several metrics, or a metric and others, read a batch once.
+    """
+    if not _takes_arrays(metric, metric.summary):
         return False
-    records, flags = found
-    with np.errstate(all="ignore"):
-        added = [
-            on_host(summary.update(part))
-            for part in split_rows(records, _max_rows(summary))
-        ]
-    add_limbs(metric, added, flags)
-    return True
+    found = _records_of(metric.summary, batch)
+    return found is not None and _add_records(metric, *found)
 
 
 def read_on_host(
@@ -93,51 +98,91 @@ def read_on_host(
     reads in `on_host`: `"records"`, or `"tensors"` or `"arrays"` if it needs
     the outputs of all classes too.
     """
-    form = getattr(summary, "on_host", None)
-    if form is None or num_replicas() > 1:
+    if not _takes_arrays(metric, summary):
         return None
+    batch = read_without_faults(
+        y_true, y_pred, sample_weight, metric.options, dtype="float32"
+    )
+    return None if batch is None else _records_of(summary, batch)
+
+
+def _takes_arrays(metric: Any, summary: Any) -> bool:
+    """Whether the state is in the memory of the host, and one."""
+    if getattr(summary, "on_host", None) is None or num_replicas() > 1:
+        return False
     # None where it is traced, or on another device.
-    if host_array(ops.convert_to_tensor(metric.flags)) is None:
+    return host_array(ops.convert_to_tensor(metric.flags)) is not None
+
+
+def _records_of(
+    summary: Any, batch: Batch
+) -> tuple[Outcomes, np.ndarray] | None:
+    """Records and flags of rows without faults; None if weights have one."""
+    outputs, weight = batch.outputs, batch.weight
+    if summary.on_host != "records" and len(outputs) > max_rows(summary):
         return None
-    read = _read(y_true, y_pred, sample_weight, metric.options)
-    if read is None:
-        return None
-    records, outputs = read
-    if form != "records":
-        if len(outputs) > _max_rows(summary):
+    if weight is not None:
+        with np.errstate(over="ignore"):
+            weight = weight.astype("float32")
+        if batch.mask is not None:
+            weight = np.where(batch.mask, weight, np.float32(0.0))
+        rules = Rules()
+        check_weight_scale(weight, rules=rules)
+        if not rules.hold:
             return None
-        records = _with_rows(records, outputs, form)
-    weight, looks_wrong = records.weight, False
+        batch = batch._replace(weight=weight)
     fractional = weight is not None and (weight != np.floor(weight)).any()
-    if metric.options.from_logits:
-        looks_wrong = resembles_probabilities(outputs)
+    looks_wrong = batch.from_logits and resembles_probabilities(outputs)
     # In the order of the flags in `base`.
-    return records, np.array([0, fractional, 0, looks_wrong], "int32")
+    flags = np.array([0, fractional, 0, looks_wrong], "int32")
+    return _outcomes(batch, summary.on_host), flags
 
 
-def add_limbs(metric: Any, added: list[np.ndarray], found: np.ndarray) -> None:
-    """Add limbs and flags to the state of a metric."""
-    with STATES:
-        sums, flags = (
-            on_host(ops.convert_to_tensor(variable))
-            for variable in (metric.sums, metric.flags)
-        )
+def _add_records(metric: Any, records: Outcomes, flags: np.ndarray) -> bool:
+    """Add records to the state of a metric; True."""
+    summary = metric.summary
+    with np.errstate(all="ignore"):
+        added = [
+            on_host(summary.update(part))
+            for part in split_rows(records, max_rows(summary))
+        ]
+    add_limbs(metric, added, flags)
+    return True
+
+
+def add_limbs(metric: Any, added: list[Any], found: Any) -> None:
+    """Add limbs and flags, arrays or tensors, to the state of a metric."""
+    by_numpy = isinstance(found, np.ndarray)
+    # Replicas have a state each.
+    alone = not by_numpy and (
+        num_replicas() > 1 or is_traced(ops.convert_to_tensor(metric.flags))
+    )
+    with contextlib.nullcontext() if alone else STATES:
+        sums, flags = map(ops.convert_to_tensor, (metric.sums, metric.flags))
+        if by_numpy:
+            sums, flags = on_host(sums), on_host(flags)
         for limbs in added:
             sums = exact_sums.add(sums, limbs)
+        # Both are computed before either is stored.
         assign_sum(metric.flags, flags + found)
         assign_sum(metric.sums, sums)
 
 
-def _max_rows(summary: Any) -> int:
+def max_rows(summary: Any) -> int:
+    """Number of rows that a summary adds at once."""
     return getattr(summary, "max_rows", exact_sums.MAX_BATCH)
 
 
-def _read(
-    y_true: Any, y_pred: Any, sample_weight: Any, options: ReadOptions
-) -> tuple[Outcomes, np.ndarray] | None:
-    """Outcomes of a batch without faults, and its rows; None for others.
+def read_without_faults(
+    y_true: Any,
+    y_pred: Any,
+    sample_weight: Any,
+    options: ReadOptions,
+    dtype: str | None = None,
+) -> Batch | None:
+    """Rows of a batch in the memory of the host; None if it may have a fault.
 
-    `rows` of the records is the `Batch` without outputs.
+    The facts of its rows are in `dtype`, or in that of the rows.
     """
     if options.objectness or options.pixels_per_image is not None:
         return None
@@ -162,23 +207,21 @@ def _read(
         weight[0] if weight else None,
         options,
         rules=rules,
-        dtype="float32",
+        dtype=dtype,
     )
-    if batch.weight is not None:
-        with np.errstate(over="ignore"):
-            counted = batch.weight.astype("float32")
-        if batch.mask is not None:
-            counted = np.where(batch.mask, counted, np.float32(0.0))
-        batch = batch._replace(weight=counted)
-        check_weight_scale(counted, rules=rules)
-    if not rules.hold:
-        return None
-    return _outcomes(batch), batch.outputs
+    return batch if rules.hold else None
 
 
-def _outcomes(batch: Batch) -> Outcomes:
-    """Outcomes of rows on the host, with the `Batch` without outputs."""
+def _outcomes(batch: Batch, form: str) -> Outcomes:
+    """Outcomes of rows on the host, with their `Batch` as `form` says.
+
+    That of `"records"` lacks outputs. Others are float32 arrays or tensors.
+    """
     facts: Any = batch.facts
+    if facts.largest.dtype != np.float32:
+        facts = read_rows(
+            batch.outputs, from_logits=batch.from_logits, dtype="float32"
+        )
     labels, weight, mask = batch.labels, batch.weight, batch.mask
     zero, score = np.float32(0.0), None
     if mask is None:
@@ -192,29 +235,23 @@ def _outcomes(batch: Batch) -> Outcomes:
         correct = (facts.predicted == ids).astype("int32")
     if batch.from_logits:
         score = np.where(mask, facts.log_odds, zero)
+    rows = batch._replace(outputs=None, facts=None, label_facts=None, mask=mask)
+    if form != "records":
+        if labels.ndim > 1:
+            labels = labels.astype("float32", copy=False)
+        outputs = batch.outputs.astype("float32", copy=False)
+        fields = {"labels": labels, "outputs": outputs, "mask": mask}
+        if form == "tensors":
+            fields = {k: ops.convert_to_tensor(x) for k, x in fields.items()}
+        rows = rows._replace(**fields)
     return Outcomes(
         score=score,
         correct=correct,
         weight=weight,
         confidence=np.where(mask, facts.confidence, zero),
         mask=mask,
-        rows=batch._replace(
-            outputs=None, facts=None, label_facts=None, mask=mask
-        ),
+        rows=rows,
     )
-
-
-def _with_rows(records: Outcomes, outputs: np.ndarray, form: str) -> Outcomes:
-    """Records with the `Batch` of float32 labels and outputs."""
-    batch = records.rows
-    labels = batch.labels
-    if labels.ndim > 1:
-        labels = labels.astype("float32", copy=False)
-    outputs = outputs.astype("float32", copy=False)
-    fields = {"labels": labels, "outputs": outputs, "mask": batch.mask}
-    if form == "tensors":
-        fields = {k: ops.convert_to_tensor(x) for k, x in fields.items()}
-    return records._replace(rows=batch._replace(**fields))
 
 
 def read_batch(
@@ -231,13 +268,17 @@ def read_batch(
         batch = _some_pixels(batch, options.pixels_per_image, options.seed)
     # All but class ids and masks in float32.
     batch = batch.flat().each(_measured)
-    outputs = batch.outputs
     if is_empty(batch):
         return batch, ops.zeros((), dtype="int32")
+    usable = run_by_xla(
+        lambda rows: usable_outputs(rows, options.from_logits),
+        batch.outputs,
+        only_if=options.jit_compile,
+    )
     mask, weight, num_invalid = _resolve_mask(
         batch.mask,
         batch.weight,
-        _usable(outputs, options),
+        usable,
         batch.possible_labels(rules),
         rules,
         lambda invalid_mask: _judge(invalid_mask, batch),
@@ -303,15 +344,6 @@ def read_scores(
         mask=mask,
     )
     return records, num_invalid
-
-
-def _usable(outputs: Any, options: ReadOptions) -> Any:
-    """Mask of valid rows."""
-    return run_by_xla(
-        lambda rows: usable_outputs(rows, options.from_logits),
-        outputs,
-        only_if=options.jit_compile,
-    )
 
 
 def is_empty(batch: Batch) -> bool:

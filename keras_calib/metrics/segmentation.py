@@ -186,13 +186,9 @@ class PerImage(StreamingMetric):
             records = _masked(records, kept)
         num_pixels = self._num_pixels(y_pred)
         values, counts = [], []
-        for image, rows in zip(
-            split_rows(records, num_pixels),
-            split_rows(records.rows, num_pixels),
-            strict=True,
-        ):
+        for image in split_rows(records, num_pixels):
             with np.errstate(all="ignore"):
-                limbs = on_host(summary.update(image._replace(rows=rows)))
+                limbs = on_host(summary.update(image))
             values.append(self.metric._value(Readings(summary, limbs, True)))
             counts.append(image.mask.sum())
         records = _of_images(
@@ -242,11 +238,10 @@ class PerImage(StreamingMetric):
     @without_autograph
     def _of_image(self, image: dict[str, Any]) -> tuple[Any, Any]:
         """Value and number of valid pixels of one image."""
-        fields = {"weight": None, "objectness": None, **image}
         batch = Batch(
             from_logits=self.options.from_logits,
             votes=self.options.votes,
-            **fields,
+            **image,
         )
         summary = self.metric.summary
         limbs = summary.update(outcomes_of(batch))

@@ -25,6 +25,15 @@ _name_of = keras.saving.get_registered_name
 class MergeableMetric(keras.metrics.Metric):
     """Abstract base of metrics with the variables `sums` and `flags`."""
 
+    def _add_sums(self, shape: tuple[int, ...]) -> None:
+        """Makes the variables; the first has this shape."""
+        self.sums, self.flags = (
+            self.add_variable(
+                shape, "zeros", dtype="int32", aggregation="sum", name=name
+            )
+            for name, shape in (("sums", shape), ("flags", (4,)))
+        )
+
     def merge_state(self, metrics: Iterable[Any]) -> None:
         """Add the states of other metrics of the same configuration.
 

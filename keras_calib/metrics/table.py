@@ -56,9 +56,7 @@ class CalibrationMetrics(StreamingMetric):
             which takes milliseconds to compute. Without `nll` and `brier`
             updates with dense predictions take half the time.
         num_bins: Number of bins of the calibration errors. Defaults to `15`.
-        closed: `"right"` for bins (lo, hi], where the first also includes its
-            lower edge. `"left"` for [lo, hi), where the last also includes
-            its upper edge.
+        closed: As in `ECE`.
         clip: Lower bound on probabilities for `nll`, or None.
         risk: Allowed risk for `coverage_at_risk`. Defaults to `0.05`.
         accuracy: Wanted accuracy for `coverage_at_accuracy`. Defaults to

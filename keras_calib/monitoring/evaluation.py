@@ -16,8 +16,8 @@ from keras_calib.calibrators.temperature import split_nll
 from keras_calib.formulas.bins import BinSums
 from keras_calib.functional.comparison import flipped_share
 from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.labels import standardize_labels
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.readers import standardize_labels
 from keras_calib.losses import (
     BatchCoupledLoss,
     PerSampleLoss,

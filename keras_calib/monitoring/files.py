@@ -9,15 +9,15 @@ import socket
 import struct
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.locks import PathLock
-from keras_calib.backend.optional import tensorflow as tf
 from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots.display import matplotlib_module
@@ -54,7 +54,7 @@ class _EpochTracker:
             module = importlib.import_module(of.partition(".")[0])
             self._image = getattr(module, "Image", None)
 
-    def put(self, entry: LoggedEpoch) -> None:
+    def put(self, entry: LoggedEpoch, png: bytes | None) -> None:
         """Sends the values of an epoch, and its diagram."""
         values, step = dict(entry.values), entry.epoch
         draws = self._draws and entry.bins is not None
@@ -89,30 +89,27 @@ class EpochFiles:
         picture_dir: Any,
         tracker: Any = None,
     ):
-        self._tracker = None
-        if tracker is not None:
-            self._tracker = _EpochTracker(tracker, prefix)
-        self._table = self._pictures = self._events = None
+        # Each takes an epoch and its diagram, which is None if there is none.
+        self._writers: list[Callable[[LoggedEpoch, bytes | None], None]] = []
+        last = [] if tracker is None else [_EpochTracker(tracker, prefix).put]
         self._draws = log_dir is not None or picture_dir is not None
         if self._draws:
             matplotlib_module("figure")
         with contextlib.ExitStack() as opened:
             if csv_path is not None:
-                self._table = EpochTable(csv_path, names)
-                opened.callback(self._table.close)
+                table = EpochTable(csv_path, names)
+                opened.callback(table.close)
+                self._writers.append(
+                    lambda entry, png: table.put(entry.epoch, entry.values)
+                )
             if picture_dir is not None:
-                # A prefix such as "cal/" makes a group in TensorBoard.
-                name = f"{prefix.replace('/', '_')}reliability"
-                self._pictures = path_of(picture_dir, "picture_dir") / name
-                self._pictures.parent.mkdir(parents=True, exist_ok=True)
-                # Permissions do not always tell whether one can write.
-                probe = self._pictures.with_name(f"{name}_probe.png")
-                probe.touch()
-                probe.unlink()
+                self._writers.append(_EpochPictures(picture_dir, prefix).put)
             if log_dir is not None:
-                self._events = _EventFile(log_dir, prefix)
-                opened.callback(self._events.close)
+                events = _EventFile(log_dir, prefix)
+                opened.callback(events.close)
+                self._writers.append(events.put)
             self.close = opened.pop_all().close
+        self._writers += last
 
     def put(self, entry: LoggedEpoch) -> None:
         """Writes an epoch, with a warning for each file that fails."""
@@ -121,22 +118,9 @@ class EpochFiles:
             name = f"epoch {entry.epoch}"
             with _told(entry):
                 png = ReliabilityDisplay(entry.bins, name=name).to_png()
-        if self._table is not None:
+        for write in self._writers:
             with _told(entry):
-                self._table.put(entry.epoch, entry.values)
-        if self._pictures is not None and png is not None:
-            name = f"{self._pictures.name}_{entry.epoch:04d}.png"
-            with (
-                _told(entry),
-                replacing(self._pictures.with_name(name)) as file,
-            ):
-                file.write(png)
-        if self._events is not None:
-            with _told(entry):
-                self._events.put(entry, png)
-        if self._tracker is not None:
-            with _told(entry):
-                self._tracker.put(entry)
+                write(entry, png)
 
 
 @contextlib.contextmanager
@@ -151,6 +135,27 @@ def _told(entry: LoggedEpoch) -> Iterator[None]:
             RuntimeWarning,
             stacklevel=5,
         )
+
+
+class _EpochPictures:
+    """Diagrams as files of a folder."""
+
+    def __init__(self, folder: Any, prefix: str):
+        # A prefix such as "cal/" makes a group in TensorBoard.
+        name = f"{prefix.replace('/', '_')}reliability"
+        self._path = path_of(folder, "picture_dir") / name
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Permissions do not always tell whether one can write.
+        probe = self._path.with_name(f"{name}_probe.png")
+        probe.touch()
+        probe.unlink()
+
+    def put(self, entry: LoggedEpoch, png: bytes | None) -> None:
+        """Writes the diagram of an epoch."""
+        if png is not None:
+            name = f"{self._path.name}_{entry.epoch:04d}.png"
+            with replacing(self._path.with_name(name)) as file:
+                file.write(png)
 
 
 class EpochTable:

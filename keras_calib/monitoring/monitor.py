@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from keras_calib.backend.files import replacing
 from keras_calib.backend.locks import in_turn
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring.monitor_setup import (
@@ -15,19 +16,17 @@ from keras_calib.monitoring.monitor_setup import (
     load_parts,
     read_state,
     state_of,
-    write_state,
 )
 from keras_calib.monitoring.outcomes import (
     MOST_LOG,
     PIECE,
     Record,
-    by_hypothesis,
     named,
     read_answers,
+    read_by,
     read_labels,
     read_sums,
     sums_of,
-    totals_of,
 )
 from keras_calib.monitoring.waiting import Waiting
 from keras_calib.monitoring.watch import Watch
@@ -241,7 +240,7 @@ class Monitor:
             ValueError: If it is of other arguments, or no sum of counts.
                 Nothing is added then.
         """
-        parts, totals = self._check_sums(sums)
+        parts, totals = read_sums(sums, self._holds, self._setup.marks())
         for name, part in parts.items():
             self._watches[name].add_sum(*part)
         self._record.note(totals, self._logs())
@@ -366,7 +365,8 @@ class Monitor:
 
     def save(self, path: Any) -> None:
         """Writes arguments and state as one file, which is replaced whole."""
-        write_state(path, self.state_dict())
+        with replacing(path) as file:
+            np.savez_compressed(file, **self.state_dict())
 
     @classmethod
     def load(cls, path: Any) -> Self:
@@ -401,10 +401,6 @@ class Monitor:
     def _logs(self) -> list[float]:
         return [watch.log_evidence for watch in self._watches.values()]
 
-    def _check_sums(self, sums: Any) -> tuple[dict[str, tuple], np.ndarray]:
-        """Parts of the hypotheses, and the totals; raises as `add_sums`."""
-        return read_sums(sums, self._holds, self._setup.marks())
-
     def _add(
         self, accepted: np.ndarray, known: np.ndarray, outcomes: tuple
     ) -> None:
@@ -412,9 +408,7 @@ class Monitor:
         for i in range(0, len(known), PIECE):
             part = slice(i, i + PIECE)
             labelled = [x[part][known[part]] for x in outcomes]
-            found = by_hypothesis(accepted[part], *labelled)
-            for name, holds in self._holds.items():
-                factors = holds.log_factors(*found[name])
-                self._watches[name].add(factors, holds.facts(*found[name]))
-            totals = totals_of(accepted[part], *labelled)
+            parts, totals = read_by(self._holds, accepted[part], labelled)
+            for name, found in parts.items():
+                self._watches[name].add(*found)
             self._record.note(totals, self._logs())

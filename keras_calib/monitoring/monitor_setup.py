@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error, warn
-from keras_calib.backend.files import Stored, reading_npz, replacing
+from keras_calib.backend.files import Stored, reading_npz
 from keras_calib.inputs.checks import (
     check_above,
     check_at_least,
@@ -35,7 +35,6 @@ __all__ = [
     "load_parts",
     "read_state",
     "state_of",
-    "write_state",
 ]
 
 # Of coverage, half is for the interval of the expected share.
@@ -180,8 +179,18 @@ def alike(monitors: Any, kind: type) -> list[Any]:
 
 
 def _chosen_of(selector: Any) -> Choice | None:
+    if selector is None:
+        return None
     chosen = selector
-    if _is_selector(selector):
+    if not isinstance(selector, Choice):
+        # A record of a choice needs no Keras.
+        from keras_calib.selection import SelectiveClassifier
+
+        if not isinstance(selector, SelectiveClassifier):
+            raise type_error(
+                "`selector` must be a `SelectiveClassifier` or its `chosen`",
+                selector=selector,
+            )
         chosen = selector.chosen
         if chosen is None:
             raise value_error(
@@ -189,13 +198,6 @@ def _chosen_of(selector: Any) -> Choice | None:
                 "and `coverage`",
                 selector=selector,
             )
-    if chosen is None:
-        return None
-    if not isinstance(chosen, Choice):
-        raise type_error(
-            "`selector` must be a `SelectiveClassifier` or its `chosen`",
-            selector=selector,
-        )
     if isinstance(chosen.threshold, tuple):
         raise value_error(
             "`selector` must have one threshold for all; with thresholds of "
@@ -211,15 +213,6 @@ def _chosen_of(selector: Any) -> Choice | None:
             limit=chosen.limit,
         )
     return chosen
-
-
-def _is_selector(selector: Any) -> bool:
-    """Whether it is a layer; a record of its choice needs no Keras."""
-    if selector is None or isinstance(selector, Choice):
-        return False
-    from keras_calib.selection import SelectiveClassifier
-
-    return isinstance(selector, SelectiveClassifier)
 
 
 def _expected(chosen: Choice, part: float) -> tuple[float, float]:
@@ -256,12 +249,6 @@ def _inside(name: str, value: Any, check_low: Any = check_above) -> float:
         raise value_error(f"`{name}` must be < 1", **{name: value})
     # A float of NumPy is no number of JSON.
     return float(value)
-
-
-def write_state(path: Any, state: Mapping[str, Any]) -> None:
-    """Writes a state as one file, which replaces `path` when complete."""
-    with replacing(path) as file:
-        np.savez_compressed(file, **state)
 
 
 def read_state(path: Any, make: Callable[[dict[str, Any]], Any]) -> Any:

@@ -15,13 +15,12 @@ __all__ = [
     "PIECE",
     "Record",
     "are_counts",
-    "by_hypothesis",
     "named",
     "read_answers",
+    "read_by",
     "read_labels",
     "read_sums",
     "sums_of",
-    "totals_of",
 ]
 
 # Bits of the hash of an answer that are summed.
@@ -106,13 +105,12 @@ def sums_of(
     """
     confidence, accepted, correct = outcomes
     labelled = [x[~np.isnan(correct)] for x in outcomes]
-    values = by_hypothesis(accepted, *labelled)
-    factors = [x.log_factors(*values[name]) for name, x in holds.items()]
+    parts, totals = read_by(holds, accepted, labelled)
     hashed = confidence.view("uint64") * np.uint64(0x9E3779B97F4A7C15)
     bits = hashed[:, None] >> np.arange(64 - _BITS, 64, dtype="uint64") & 1
-    rows = [x.sum(axis=0) for x in (*factors, bits)]
-    rows.insert(-1, totals_of(accepted, *labelled))
-    return np.concatenate([*rows, len(confidence) * marks])
+    factors = [x.sum(axis=0) for x, _ in parts.values()]
+    ends = bits.sum(axis=0), len(confidence) * marks
+    return np.concatenate([*factors, totals, *ends])
 
 
 def read_sums(
@@ -167,18 +165,37 @@ def read_sums(
     return parts, totals
 
 
-def by_hypothesis(
+def read_by(
+    holds: Mapping[str, Any],
     accepted: np.ndarray,
-    confidence: np.ndarray,
-    labelled_accepted: np.ndarray,
-    correct: np.ndarray,
-) -> dict[str, tuple[np.ndarray, ...]]:
-    """Outcomes by hypothesis: `accepted` of all, the others of labelled."""
-    return {
-        "risk": (1.0 - correct[labelled_accepted],),
+    labelled: Sequence[np.ndarray],
+) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], np.ndarray]:
+    """Log factors and facts of answers by hypothesis, and their totals.
+
+    `accepted` is that of all answers, `labelled` are the outcomes of those
+    with a label.
+    """
+    confidence, accepted_too, correct = labelled
+    wrong = 1.0 - correct[accepted_too]
+    outcomes: dict[str, tuple[np.ndarray, ...]] = {
+        "risk": (wrong,),
         "calibration": (confidence, correct),
         "coverage": (accepted,),
     }
+    parts = {
+        name: (each.log_factors(*outcomes[name]), each.facts(*outcomes[name]))
+        for name, each in holds.items()
+    }
+    totals = (
+        len(accepted),
+        accepted.sum(),
+        len(wrong),
+        wrong.sum(),
+        len(correct),
+        correct.sum(),
+        confidence.sum(),
+    )
+    return parts, np.array(totals, "float64")
 
 
 def _check_binary(x: np.ndarray, *, name: str, allow_nan: bool) -> None:
@@ -277,23 +294,3 @@ def are_counts(totals: np.ndarray) -> np.ndarray:
     cells += [known - right - wrong, unknown, answers - known - unknown]
     found = np.all([(x >= 0.0) & (x % 1.0 == 0.0) for x in cells], axis=0)
     return found & (confidence >= 0.0) & (confidence <= known * (1.0 + 1e-9))
-
-
-def totals_of(
-    accepted: np.ndarray,
-    confidence: np.ndarray,
-    labelled_accepted: np.ndarray,
-    correct: np.ndarray,
-) -> np.ndarray:
-    """Totals of answers: `accepted` of all, the others of the labelled."""
-    of_accepted = correct[labelled_accepted]
-    found = (
-        len(accepted),
-        accepted.sum(),
-        len(of_accepted),
-        len(of_accepted) - of_accepted.sum(),
-        len(correct),
-        correct.sum(),
-        confidence.sum(),
-    )
-    return np.array(found, "float64")

@@ -47,13 +47,14 @@ ops = keras_module("keras.ops")
 _BLOCK = 512
 # Codes of the dtypes of real numbers that every backend has a tensor of.
 _PLAIN = frozenset("?bBhHiIlLqQefd")
+_ARRAYS = np.ndarray | np.generic
 # What is no tensor, and needs no Keras.
-_OF_NUMPY = np.ndarray | np.generic | list | tuple | float | int
+_OF_NUMPY = _ARRAYS | list | tuple | float | int
 
 
 def array_namespace(x: Any) -> Any:
     """Module to compute with: NumPy for its arrays, else keras.ops."""
-    return np if isinstance(x, np.ndarray | np.generic) else _keras_ops()
+    return np if isinstance(x, _ARRAYS) else _keras_ops()
 
 
 @functools.cache
@@ -89,7 +90,11 @@ def as_numbers(x: Any, name: str) -> Any:
         if backend.is_keras_tensor(x):
             return x
         if ops.is_tensor(x) or isinstance(x, keras.Variable):
-            return _tensor(x, name)
+            check_numbers(name, x)
+            x = x.value if isinstance(x, keras.Variable) else x
+            x = ops.convert_to_tensor(x, sparse=False)
+            # Keras does not convert variables of TensorFlow.
+            return x.read_value() if hasattr(x, "read_value") else x
     first = x[0] if isinstance(x, list | tuple) and x else x
     check_numbers(name, first, of_part=True)
     if hasattr(x, "detach"):
@@ -112,24 +117,19 @@ def as_numbers(x: Any, name: str) -> Any:
     return array.astype(array.dtype.newbyteorder("="))
 
 
-def _tensor(x: Any, name: str) -> Any:
-    """A tensor of real numbers from one, or from a variable."""
-    check_numbers(name, x)
-    x = x.value if isinstance(x, keras.Variable) else x
-    x = ops.convert_to_tensor(x, sparse=False)
-    # Keras does not convert variables of TensorFlow.
-    return x.read_value() if hasattr(x, "read_value") else x
-
-
 def as_array(x: Any, name: str, dtype: Any = None) -> np.ndarray:
     """Convert anything array-like to a NumPy array of real numbers."""
     if type(x) in (bool, float) or isinstance(x, np.generic):
         x = np.asarray(x)
-    return to_numpy(as_numbers(x, name), dtype)
+    x = as_numbers(x, name)
+    is_done = isinstance(x, np.ndarray) and dtype is None
+    return x if is_done else to_numpy(x, dtype)
 
 
 def on_host(x: Any) -> np.ndarray:
     """The values of an array or tensor, not copied if they are on the host."""
+    if isinstance(x, np.ndarray):
+        return x
     from keras_calib.backend.traced import host_array
 
     array = host_array(x)
@@ -155,7 +155,7 @@ def at_least_float32(x: Any, name: str = "logits", xp: Any = None) -> Any:
         return x if wide else x.astype("float32")
     listed = isinstance(x, list | tuple)
     x = as_numbers(x, name)
-    if array_namespace(x) is np:
+    if isinstance(x, np.ndarray):
         # JAX would wrap integers that int32 cannot hold.
         if listed:
             x = x.astype(backend.floatx())
@@ -182,7 +182,7 @@ def labels_like(labels: Any, logits: Any) -> Any:
 
 def at_least(x: Any, bound: float) -> Any:
     """max(x, bound) in the dtype of `x` (array-agnostic)."""
-    if array_namespace(x) is np:
+    if isinstance(x, _ARRAYS):
         return np.maximum(x, x.dtype.type(bound))
     if backend.backend() == "torch":
         # ops.maximum rounds float64 to float32 on torch.
@@ -192,7 +192,7 @@ def at_least(x: Any, bound: float) -> Any:
 
 def cast(x: Any, dtype: str) -> Any:
     """Values in another dtype (array-agnostic)."""
-    if array_namespace(x) is np:
+    if isinstance(x, _ARRAYS):
         return x.astype(dtype, copy=False)
     return ops.cast(x, dtype)
 
@@ -214,7 +214,7 @@ def running_sum(x: Any) -> Any:
 
 def cumsum(x: Any, axis: int) -> Any:
     """Cumulative sums in the dtype of `x` (array-agnostic)."""
-    if array_namespace(x) is np:
+    if isinstance(x, np.ndarray):
         return np.cumsum(x, axis=axis)
     if backend.backend() == "torch":
         # ops.cumsum rounds float64 to float32 on torch.
@@ -257,7 +257,7 @@ def tanh(x: Any) -> Any:
 
 def take_at(x: Any, ids: Any) -> Any:
     """Entries `(...)` of rows `(..., n)` at places `(...)` (array-agnostic)."""
-    if array_namespace(x) is np:
+    if isinstance(x, np.ndarray):
         # Of two axes, as it makes places of all others.
         flat, places = x.reshape(-1, x.shape[-1]), ids.reshape(-1, 1)
         return np.take_along_axis(flat, places, axis=-1).reshape(ids.shape)
@@ -268,7 +268,7 @@ def take_at(x: Any, ids: Any) -> Any:
 
 def safe_divide(numerator: Any, denominator: Any) -> Any:
     """Quotient, 0 where the denominator is 0 (array-agnostic)."""
-    xp = array_namespace(denominator)
+    xp = np if isinstance(denominator, _ARRAYS) else ops
     zero = denominator == 0
     quotient = numerator / xp.where(
         zero, xp.ones_like(denominator), denominator

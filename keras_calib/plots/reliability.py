@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -41,10 +41,9 @@ __all__ = [
     "ReliabilityDisplay",
 ]
 
+_NUM_BINS = 15
 # An interval that says little: its bin is faint.
 _WIDE = 0.3
-
-
 # How a diagram names the forecast of an event, how often it is, and the gap.
 _EVENTS = {
     "top_label": (
@@ -60,25 +59,9 @@ _EVENTS = {
 }
 
 
-class _BinsDisplay(ModelDisplay):
-    """Base of displays of bins."""
-
-    _bins_of: Callable
-    _num_bins = 15
-
-    @classmethod
-    def _of_arrays(cls, labels, probs, reading, num_bins=None, **options):
-        how = {k: options[k] for k in ("mode",) if k in options}
-        num_bins = cls._num_bins if num_bins is None else num_bins
-        bins = cls._bins_of(labels, probs, num_bins=num_bins, **reading, **how)
-        return cls(bins, **options)  # type: ignore[call-arg]  # dataclasses
-
-
 @dataclasses.dataclass(eq=False, repr=False)
-class _BinnedDisplay(_BinsDisplay):
+class _BinnedDisplay(ModelDisplay):
     """Base of displays that keep bins of the confidence as `sums`."""
-
-    _bins_of = staticmethod(equal_width_bins)
 
     sums: BinSums
     _: dataclasses.KW_ONLY
@@ -119,12 +102,17 @@ class _BinnedDisplay(_BinsDisplay):
         return cls(metric.bins(), **options)
 
     @classmethod
+    def _of_arrays(cls, labels, probs, reading, num_bins=None, **options):
+        num_bins = _NUM_BINS if num_bins is None else num_bins
+        mode = options.get("mode", "top_label")
+        sums = equal_width_bins(labels, probs, num_bins, mode=mode, **reading)
+        return cls(sums, **options)
+
+    @classmethod
     def _of_model(cls, *how, num_bins=None, votes=False, **options):
-        make = functools.partial(
-            ECE,
-            cls._num_bins if num_bins is None else num_bins,
-            mode=options.pop("mode", "top_label"),
-        )
+        num_bins = _NUM_BINS if num_bins is None else num_bins
+        mode = options.pop("mode", "top_label")
+        make = functools.partial(ECE, num_bins, mode=mode)
         return cls.from_metric(streamed(make, *how, votes=votes), **options)
 
 
@@ -342,7 +330,7 @@ class ConfidenceDisplay(_BinnedDisplay):
 
 
 @dataclasses.dataclass(eq=False, repr=False)
-class ClasswiseReliabilityDisplay(_BinsDisplay):
+class ClasswiseReliabilityDisplay(ModelDisplay):
     """Reliability diagrams of the worst classes, a panel per class.
 
     Use it to find classes with wrong probabilities: a model with a calibrated
@@ -371,9 +359,6 @@ class ClasswiseReliabilityDisplay(_BinsDisplay):
         Nixon et al., Measuring Calibration in Deep Learning, CVPR Workshops
         2019, https://arxiv.org/abs/1904.01685
     """
-
-    _bins_of = staticmethod(classwise_bins)
-    _num_bins = 10
 
     bins: ClasswiseBins
     _: dataclasses.KW_ONLY
@@ -413,15 +398,16 @@ class ClasswiseReliabilityDisplay(_BinsDisplay):
         self._size = (max(2.2 * columns + 0.4, 3.6), 2.2 * self._grid[0] + 0.8)
 
     @classmethod
-    def _of_model(
-        cls,
-        model: Any,
-        source: tuple[Any, int, Any],
-        reading: tuple,
-        **options: Any,
-    ) -> Self:
+    def _of_arrays(cls, labels, probs, reading, num_bins=None, **options):
+        num_bins = 10 if num_bins is None else num_bins
+        bins = classwise_bins(labels, probs, num_bins=num_bins, **reading)
+        return cls(bins, **options)
+
+    @classmethod
+    def _of_model(cls, model, source, reading, **options):
         read = read_as(model, *reading)
-        found = predicted(model, *source, read.output)
+        data, batch_size, steps = source
+        found = predicted(model, data, batch_size, steps, read.output)
         return cls.from_predictions(
             found.labels,
             found.outputs,

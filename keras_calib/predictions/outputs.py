@@ -9,8 +9,11 @@ from keras import ops
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import class_axis
 from keras_calib.inputs.options import ReadOptions, check_reading
-from keras_calib.inputs.rows import both_classes, check_row_sums
-from keras_calib.inputs.values import check_probabilities
+from keras_calib.inputs.rows import (
+    both_classes,
+    check_probabilities,
+    check_row_sums,
+)
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import to_logits
 

@@ -6,7 +6,6 @@ breaks a rule where it stands. Nothing here needs Keras.
 
 import contextlib
 import csv
-import importlib
 import itertools
 import json
 import math
@@ -18,6 +17,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import NpzFile, each_once, path_of, reading_npz
+from keras_calib.backend.late import imported
 
 __all__ = ["Table", "plain"]
 
@@ -124,6 +124,29 @@ class Table:
         else:
             received = {"type": self._type(name), **received}
         return value_error(f"`{name}` {rule}", **received)
+
+    def check(
+        self,
+        name: str,
+        good: np.ndarray,
+        rule: str,
+        start: int,
+        values: np.ndarray,
+    ) -> None:
+        """Raises ValueError for the first value that is not good.
+
+        `start` is the place of the first row, and `good` may lack last axes.
+        """
+        if good.all():
+            return
+        index = tuple(np.argwhere(~good)[0])
+        value = values[index]
+        if np.ndim(value):
+            told = {"values": np.round(value[:10].astype("float64"), 4)}
+        else:
+            told = {"value": np.asarray(value)}
+        told = {k: x.tolist() for k, x in told.items()}
+        raise self.bad_value(name, rule, start + int(index[0]), **told)
 
     @contextlib.contextmanager
     def _readable(self, numbers: Sequence[str] = ()) -> Iterator[None]:
@@ -385,10 +408,4 @@ def _listed(values: Iterable[Any]) -> np.ndarray:
 
 
 def _pyarrow(module: str) -> Any:
-    try:
-        return importlib.import_module(f"pyarrow.{module}")
-    except ImportError as error:
-        raise ImportError(
-            "Reading CSV and parquet needs pyarrow: "
-            "pip install 'keras-calib[report]'"
-        ) from error
+    return imported(f"pyarrow.{module}", "Reading CSV and parquet", "report")

@@ -6,15 +6,14 @@ Floor: the highest, above `monitoring`: a command may use every package.
 
 Read in this order:
 
-- `entry_points`: `report` and `report_of_predictions`, from data to page.
-  `blocks` joins small batches on the way.
+- `entry_points`: `report` and `report_of_predictions`, from data to page, with
+  what users gave by `model_parts`. Small batches are joined on the way.
 - Figures: `evaluation` gathers them batch by batch, with `groups` (classes,
-  levels of confidence) and `annotators` (votes). `measures`, `verdict` and
-  `slider` say what the page tells of them.
-- Several labels at once: `label_report` takes the place of
-  `report_of_batches`, with `label_evaluation`, `label_sums`, `label_verdict`
-  and `label_page`.
-- Page: `html` fills the templates `page.*.jinja`, with `pictures`.
+  levels of confidence, sites); `labels` does so for several labels at once.
+  `measures`, `verdict` and `slider` say what the page tells of them.
+- Page: `sections` has a table of the sections of each kind, and what they
+  show. `html` fills `page.html.jinja`, whose macros for a kind are in
+  `classes.html.jinja` or `labels.html.jinja`, with `pictures`.
 - Command line: `command_line`, and `commands` with a module for each command.
 - `cards`: the model card of an export, from its certificate.
 - `prediction_files`: labels and predictions from files.

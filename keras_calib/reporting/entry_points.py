@@ -10,6 +10,7 @@ from keras_calib.functional.groups import groupings
 from keras_calib.inputs.checks import check_flag, check_rank
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.weights import read_masked
+from keras_calib.labels.columns import check_label_names
 from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.predictions.batches import (
     Examples,
@@ -21,16 +22,13 @@ from keras_calib.predictions.batches import (
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
 from keras_calib.predictions.row_order import Told, told_by_batches
-from keras_calib.reporting.attributes import with_groups
-from keras_calib.reporting.evaluation import ModelEvaluation
+from keras_calib.reporting.evaluation import ClassEvaluation, ScoreEvaluation
+from keras_calib.reporting.groups import with_groups
 from keras_calib.reporting.html import Report, page_of, template
-from keras_calib.reporting.label_report import (
-    are_several_labels,
-    report_of_label_batches,
-)
-from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS
+from keras_calib.reporting.labels import LabelEvaluation
 from keras_calib.reporting.model_parts import (
     ModelParts,
+    are_several_labels,
     by_name,
     check_contents,
 )
@@ -43,6 +41,11 @@ __all__ = [
     "report_of_predictions",
 ]
 
+_EVALUATIONS: dict[str, Any] = {
+    "classes": ClassEvaluation,
+    "scores": ScoreEvaluation,
+    "labels": LabelEvaluation,
+}
 # So many outputs of a model are worked on at a time, to bound the memory.
 BLOCK = 2**20
 
@@ -143,6 +146,7 @@ def report(
         multi_label,
         label_names,
         (calibrator, selector),
+        {"groups": groups, "class_names": class_names, "votes": votes or None},
         models=models.values(),
         from_logits=from_logits,
         output=output,
@@ -168,22 +172,19 @@ def report(
         for batch in batches_of(data, batch_size, steps, first.output, in_order)
     )
     batches = merged(with_progress(batches, num_batches, verbose))
-    shared: dict[str, Any] = {
-        "calibrator": calibrator,
-        "selector": selector,
-        "class_names": class_names,
-        "num_bins": num_bins,
-        "num_mistakes": num_mistakes,
-        "title": title,
-        "notes": notes,
-    }
-    if several:
-        own = {"label_names": label_names, "groups": groups}
-        return report_of_label_batches(
-            list(models), batches, first, **own, **shared
-        )
     return report_of_batches(
-        list(models), with_groups(batches, groups), first, **shared
+        list(models),
+        with_groups(batches, groups),
+        first,
+        calibrator=calibrator,
+        selector=selector,
+        class_names=class_names,
+        label_names=label_names,
+        num_bins=num_bins,
+        num_mistakes=num_mistakes,
+        kind="labels" if several else "classes",
+        title=title,
+        notes=notes,
     )
 
 
@@ -259,6 +260,16 @@ def report_of_predictions(
     options = _of_labels(
         ReadOptions(from_logits, ignore_class=ignore_class), votes
     )
+    several = are_several_labels(
+        multi_label,
+        kwargs.get("label_names"),
+        (kwargs.get("calibrator"), kwargs.get("selector")),
+        {
+            "groups": groups,
+            "class_names": kwargs.get("class_names"),
+            "votes": votes or None,
+        },
+    )
     lead = next(iter(outputs.values())).shape[:-1]
     grouped = {} if groups is None else groupings(groups, lead)
     largest = max(array[0].size for array in outputs.values())
@@ -274,15 +285,10 @@ def report_of_predictions(
         for part in parts
     )
     batches = with_progress(batches, len(parts), verbose)
-    if are_several_labels(
-        multi_label,
-        kwargs.get("label_names"),
-        (kwargs.get("calibrator"), kwargs.get("selector")),
-    ):
-        return report_of_label_batches(
-            list(outputs), batches, options, groups=groups, **kwargs
-        )
-    return report_of_batches(list(outputs), batches, options, **kwargs)
+    kind = "labels" if several else "classes"
+    return report_of_batches(
+        list(outputs), batches, options, kind=kind, **kwargs
+    )
 
 
 def report_of_batches(
@@ -293,17 +299,19 @@ def report_of_batches(
     calibrator: Any = None,
     selector: Any = None,
     class_names: Sequence[str] | None = None,
+    label_names: Sequence[str] | None = None,
     num_bins: int = 15,
     num_mistakes: int = 12,
     title: str = "Calibration report",
-    top1: bool = False,
+    kind: str = "classes",
     notes: dict[str, str] | None = None,
 ) -> Report:
     """The report of batches as they come; arguments as in `report`.
 
     A batch is `(labels, outputs of each model, weights or None, samples to
-    show mistakes with or None)`, and may have a dict of `Grouping`. With
-    `top1`, labels are correctness and outputs are confidences `(n,)`.
+    show mistakes with or None)`, and may have a dict of `Grouping`. `kind` is
+    a key of `_EVALUATIONS`. Labels of `"scores"` are correctness, and outputs
+    are confidences `(n,)`.
     """
     # Check what can be checked before hours of predictions.
     template()
@@ -313,27 +321,26 @@ def report_of_batches(
             "`class_names` must be a sequence of names", class_names=class_names
         )
     parts = ModelParts(names, calibrator, selector)
-    evaluations = [
-        ModelEvaluation(
-            name,
-            parts.calibrators.get(name),
-            parts.selectors.get(name),
-            options,
-            num_bins,
-            num_mistakes,
-            TOP1_METRICS if top1 else tuple(EXPLAINED),
-        )
-        for name in names
-    ]
+    several = kind == "labels"
+    if several:
+        parts.check_of_labels()
+    evaluations: list[Any] = []
+    for name in names:
+        own = parts.of(name)
+        told = class_names
+        if several:
+            known = [getattr(part, "label_names", None) for part in own]
+            told = label_names or next(filter(None, known), None)
+            told = check_label_names(told, None)
+        made = name, *own, options, num_bins, num_mistakes, told
+        evaluations.append(_EVALUATIONS[kind](*made))
     for labels, outputs, *others in batches:
         for evaluation, own in zip(evaluations, outputs, strict=True):
-            if top1:
-                evaluation.add_scores(own, labels, *others)
-            else:
-                evaluation.add(labels, own, *others)
-    if not any(x.num_classes for x in evaluations):
-        raise value_error("`labels` must have samples that count", samples=0)
+            evaluation.add(labels, own, *others)
     num_classes = {x.num_classes for x in evaluations}
+    if 0 in num_classes:
+        what = "labels" if several else "samples"
+        raise value_error(f"`labels` must have {what} that count", **{what: 0})
     if class_names is not None and num_classes != {len(class_names)}:
         raise value_error(
             "`class_names` must have a name for each class",
@@ -358,7 +365,6 @@ def report_of_batches(
         evaluations,
         results,
         title=title,
-        class_names=class_names,
         num_bins=num_bins,
         notes=notes or {},
     )
@@ -402,14 +408,12 @@ _BYTES = 2**24
 
 def merged(batches: Iterable[tuple]) -> Iterator[tuple]:
     """Batches of `report_of_batches`, small ones of equal form joined."""
-    waiting: list[tuple] = []
+    waiting: list[list] = []
     for labels, outputs, weight, inputs in batches:
-        batch = (
-            to_numpy(labels),
-            [to_numpy(each) for each in outputs],
-            None if weight is None else to_numpy(weight),
-            None if inputs is None else to_numpy(inputs),
-        )
+        batch = [
+            None if x is None else to_numpy(x)
+            for x in (labels, weight, inputs, *outputs)
+        ]
         if waiting and _form(batch) != _form(waiting[0]):
             yield _joined(waiting)
             waiting = []
@@ -421,27 +425,21 @@ def merged(batches: Iterable[tuple]) -> Iterator[tuple]:
         yield _joined(waiting)
 
 
-def _form(batch: tuple) -> list[Any]:
+def _form(batch: list) -> list[Any]:
     """Shape of a sample and type of each part; None of a part that lacks."""
-    labels, outputs, weight, inputs = batch
-    return [
-        None if part is None else (part.shape[1:], part.dtype)
-        for part in (labels, *outputs, weight, inputs)
-    ]
+    return [None if x is None else (x.shape[1:], x.dtype) for x in batch]
 
 
-def _fullness(batch: tuple) -> float:
-    _, outputs, _, inputs = batch
+def _fullness(batch: list) -> float:
+    _, _, inputs, *outputs = batch
     num_outputs = max(each.size for each in outputs)
     num_bytes = 0 if inputs is None else inputs.nbytes
     return max(num_outputs / _OUTPUTS, num_bytes / _BYTES)
 
 
-def _joined(batches: list[tuple]) -> tuple:
-    labels, outputs, weight, inputs = zip(*batches, strict=True)
-    return (
-        np.concatenate(labels),
-        [np.concatenate(each) for each in zip(*outputs, strict=True)],
-        None if weight[0] is None else np.concatenate(weight),
-        None if inputs[0] is None else np.concatenate(inputs),
+def _joined(batches: list[list]) -> tuple:
+    labels, weight, inputs, *outputs = (
+        None if parts[0] is None else np.concatenate(parts)
+        for parts in zip(*batches, strict=True)
     )
+    return labels, outputs, weight, inputs

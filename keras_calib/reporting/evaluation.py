@@ -1,8 +1,11 @@
-"""All that a report says of a model, gathered batch by batch."""
+"""All that a report says of a model, gathered batch by batch.
+
+Kinds of evaluations differ by how a batch is read and by what their results
+hold: here are those of classes and of logs, in `labels` that of several labels.
+"""
 
 import collections
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,18 +13,18 @@ import numpy as np
 from keras_calib.exporting.answer_threshold import bounded_log_odds
 from keras_calib.formulas.cumulative import cumulative_p_value
 from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.inputs.batch import standardize_arrays
+from keras_calib.inputs.batch import read_arrays, with_rows
+from keras_calib.inputs.labels import nothing_counts
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.readers import nothing_counts
 from keras_calib.inputs.top_label import hard_labels
+from keras_calib.inputs.values import Rules
 from keras_calib.metrics import CalibrationMetrics
+from keras_calib.metrics.reading import add_rows, read_without_faults
 from keras_calib.numerics.arrays import at_least_float32, safe_divide, to_numpy
-from keras_calib.numerics.row_blocks import RowFacts, read_rows
+from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.numerics.softmax import sigmoid, to_logits
-from keras_calib.reporting.annotators import Annotators, confusions, wrong_of
-from keras_calib.reporting.attributes import AttributeGroups
-from keras_calib.reporting.groups import SURE, StageGroups
-from keras_calib.reporting.measures import EXPLAINED
+from keras_calib.reporting.groups import SURE, AttributeGroups, StageGroups
+from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS
 from keras_calib.reporting.verdict import (
     about_selection,
     change_of,
@@ -29,7 +32,14 @@ from keras_calib.reporting.verdict import (
     verdict,
 )
 
-__all__ = ["Mistake", "ModelEvaluation", "with_intervals"]
+__all__ = [
+    "ClassEvaluation",
+    "Evaluation",
+    "Mistake",
+    "ScoreEvaluation",
+    "accepted",
+    "with_intervals",
+]
 
 # Least confidence of errors that are counted by label and predicted class.
 _SURE_PAIR = SURE[1]
@@ -39,7 +49,9 @@ class Mistake(NamedTuple):
     """A sample that a model is wrong about.
 
     `number` counts samples from 0; `label` and `predicted` are class ids. With
-    votes `label` is the class with most of them, and `share` its share.
+    votes `label` is the class with most of them, and `share` its share. A model
+    of several labels is wrong about one: `label` is its number, and `predicted`
+    is 1 where the model says yes.
     """
 
     confidence: float
@@ -50,51 +62,57 @@ class Mistake(NamedTuple):
     share: float | None = None
 
 
-@dataclasses.dataclass
-class ModelEvaluation:
+class Evaluation:
     """Gathers what a model, its calibrator and its selector do on the data.
 
-    Call `add` for each batch, or `add_scores` for each part of a log of the
-    predicted class alone, then `results`.
+    Call `add` for each batch, then `results`.
+
+    Args:
+        name: Name of the model.
+        calibrator: Fitted calibrator, or None.
+        selector: Fitted selector, or None.
+        options: How labels and outputs are read.
+        num_bins: Number of bins of the calibration errors.
+        num_mistakes: How many of the surest mistakes to keep.
+        names: Names of the classes or labels, or None.
+
+    Attributes:
+        kind: `"classes"`, `"scores"` or `"labels"`; a page has sections for
+            each.
     """
 
-    name: str
-    calibrator: Any
-    selector: Any
-    options: ReadOptions
-    num_bins: int
-    num_mistakes: int
-    metrics: Sequence[str] = tuple(EXPLAINED)
+    kind = ""
+    # What a name stands for.
+    _unit = ""
+    # Axes of the outputs that are no samples.
+    _own_axes = 1
 
-    def __post_init__(self):
-        def metrics(from_logits: bool) -> CalibrationMetrics:
-            reading = self.options._replace(from_logits=from_logits)
-            return CalibrationMetrics(
-                list(self.metrics),
-                num_bins=self.num_bins,
-                **reading.of_metric(),
-            )
-
-        self.before = metrics(self.options.from_logits)
-        self.after = None if self.calibrator is None else metrics(True)
-        # Read predictions, and those with weight and a class to count.
+    def __init__(
+        self,
+        name: str,
+        calibrator: Any,
+        selector: Any,
+        options: ReadOptions,
+        num_bins: int,
+        num_mistakes: int,
+        names: Sequence[str] | None = None,
+    ):
+        self.name, self.names = name, names
+        self.calibrator, self.selector = calibrator, selector
+        self.options = options
+        self.num_bins, self.num_mistakes = num_bins, num_mistakes
+        # Read samples, and those with weight and a class to count.
         self.num_samples = self.num_counted = 0
-        # Whether a sample has several predictions, as an image has pixels.
-        self.is_dense = False
-        # Known from the first batch that counts.
+        # Of classes or of labels; known from the first batch that counts.
         self.num_classes = 0
-        # One for each stage, before and after calibration.
-        self.groups: list[StageGroups] = []
-        # Sure errors by (label, predicted class); of votes their shares.
-        self.confused: Any = collections.Counter()
-        # What is known of the annotators, if labels are votes.
-        self.annotators = Annotators() if self.options.votes else None
-        # Groups that came with the data, such as sites.
-        self.attributes = AttributeGroups(self.num_bins, self.options.votes)
         self.mistakes: list[Mistake] = []
-        # Rows: all, the accepted, the wrong among these. Columns: sums of
-        # weights and of their squares.
-        self._selected = np.zeros((3, 2))
+        # Outputs before calibration are as the model gives them.
+        self._from_logits = [bool(options.from_logits)]
+        self._from_logits += [True] * (calibrator is not None)
+        # Sums of weights and of their squares, of all answers, the accepted,
+        # the wrong among these, the accepted that say yes, the wrong among
+        # these: `(2, 5)`, or `(2, 5, labels)`.
+        self._selected: Any = 0.0
 
     def add(
         self,
@@ -105,118 +123,114 @@ class ModelEvaluation:
         groups: Any = None,
     ) -> None:
         """Adds a batch, of whose inputs the surest mistakes are kept."""
-        options, lead = self.options, np.shape(outputs)[:-1]
-        if nothing_counts(labels, sample_weight, options.ignore_class):
-            self.num_samples += int(np.prod(lead))
-            return
-        self.before.update_state(labels, outputs, sample_weight)
-        read = standardize_arrays(
-            labels,
-            outputs,
-            from_logits=options.from_logits,
-            sample_weight=sample_weight,
-            ignore_class=options.ignore_class,
-            name="outputs",
-            drop=False,
-            votes=options.votes,
-        )
-        outputs, truth = read.outputs, read.labels
-        if not options.votes:
-            truth = hard_labels(truth)
-        self.num_classes = outputs.shape[-1]
-        self.is_dense |= len(lead) > 1
-        logits = outputs.reshape(*lead, -1)
-        further = self.after is not None or self.selector is not None
-        if further and not options.from_logits:
-            logits = to_numpy(to_logits(at_least_float32(logits)))
-        facts: Any = read.facts
-        if options.from_logits:
-            facts = read_rows(outputs, from_logits=True)
-        stages = [facts]
-        if self.after is not None:
-            calibrated = to_numpy(self.calibrator(logits))
-            self.after.update_state(labels, calibrated, sample_weight)
-            calibrated = calibrated.reshape(outputs.shape)
-            stages.append(read_rows(calibrated, from_logits=True))
-        weight = np.ones(len(truth)) if read.weight is None else read.weight
-        if read.mask is not None:
-            weight = weight * read.mask
-        answers = accept = None
+        lead = np.shape(outputs)[: np.ndim(outputs) - self._own_axes]
+        ignored = self.options.ignore_class
+        if not nothing_counts(labels, sample_weight, ignored):
+            self._add((labels, outputs, sample_weight), inputs, groups, lead)
+        self.num_samples += int(np.prod(lead))
+
+    def results(self) -> dict[str, Any]:
+        """What the page says of the model, in numbers."""
+        raise NotImplementedError
+
+    def name_of(self, k: int) -> str:
+        """How the page calls a class or a label."""
+        return f"{self._unit} {k}" if self.names is None else self.names[k]
+
+    def _add(self, given: tuple, inputs: Any, groups: Any, lead: Any) -> None:
+        """Adds labels, outputs and weights of which a sample counts.
+
+        `lead` is the shape of the samples.
+        """
+        raise NotImplementedError
+
+    def _answers(self, logits: np.ndarray) -> tuple[Any, dict[str, Any]]:
+        """Calibrated logits, None without a calibrator, and answers."""
+        calibrated, answers = None, {}
         if self.selector is not None:
             answers = self.selector(logits)
-            accept = to_numpy(answers["accept"]).reshape(-1)
-            answers = to_numpy(answers["label"]).reshape(-1)
-        if self.annotators is not None:
-            self.annotators.add(labels, truth, weight)
-        chosen = accept, answers
-        self._add_rows(stages, truth, weight, chosen, inputs, groups, lead)
+        if self.calibrator is not None:
+            # The selector may have calibrated them already.
+            own = getattr(self.selector, "calibrator", None) is self.calibrator
+            calibrated = answers["logits"] if own else self.calibrator(logits)
+            calibrated = to_numpy(calibrated)
+        return calibrated, answers
 
-    def add_scores(
+    def _keep(
         self,
-        confidence: Any,
-        correct: Any,
-        sample_weight: Any,
+        score: np.ndarray,
+        columns: Sequence[np.ndarray],
         inputs: Any,
-        groups: Any = None,
+        size: int,
     ) -> None:
-        """Adds a part of a log `(n,)` of the predicted class alone.
+        """Keeps the surest of mistakes, those of the highest score.
 
-        Right and wrong are classes 0 and 1, of which 0 is always predicted.
-        The calibrator is a map of the confidence.
+        `columns` are those of `Mistake` without the sample, and with places
+        in this batch of `size` samples as numbers.
         """
-        weight = np.ones(len(correct))
-        if sample_weight is not None:
-            weight = np.asarray(sample_weight, "float64")
-        if not weight.any():
-            self.num_samples += len(weight)
-            return
-        self.num_classes, predicted = 2, np.zeros(len(correct), int)
-        self.before.update_scores(confidence, correct, sample_weight)
-        stages = [RowFacts(predicted, confidence, None)]
-        if self.after is not None:
-            confidence = self.calibrator(confidence)
-            self.after.update_scores(confidence, correct, sample_weight)
-            stages.append(RowFacts(predicted, confidence, None))
-        accept = None
-        if self.selector is not None:
-            score = bounded_log_odds(confidence).astype("float32")
-            accept = score >= self.selector.threshold
-        chosen, lead = (accept, predicted), confidence.shape
-        self._add_rows(
-            stages, 1 - correct, weight, chosen, inputs, groups, lead
+        # Stable: of equally sure ones the first are shown.
+        surest = np.argsort(-score, kind="stable")[: self.num_mistakes]
+        of_samples = inputs is not None and len(inputs) == size
+        rows = zip(*(x[surest].tolist() for x in columns), strict=True)
+        for confidence, place, label, predicted, *share in rows:
+            number = self.num_samples + place
+            sample = inputs[place] if of_samples else None
+            self.mistakes.append(
+                Mistake(confidence, number, label, predicted, sample, *share)
+            )
+        self.mistakes.sort(key=lambda x: (-x.confidence, x.number, x.label))
+        del self.mistakes[self.num_mistakes :]
+
+    def _select(
+        self,
+        accept: np.ndarray,
+        wrong: np.ndarray,
+        weight: np.ndarray,
+        yes: Any = 0.0,
+    ) -> None:
+        """Adds the answers of the selector, `(n,)` or `(n, labels)`."""
+        taken = accept.astype("float64")
+        rows = [np.ones_like(taken), taken, taken * wrong]
+        rows += [taken * yes, taken * yes * wrong]
+        self._selected = self._selected + np.stack(
+            [[(w * x).sum(axis=0) for x in rows] for w in (weight, weight**2)]
         )
 
-    def _add_rows(
-        self,
-        stages: list[RowFacts],
-        truth: np.ndarray,
-        weight: np.ndarray,
-        chosen: tuple[Any, Any],
-        inputs: Any,
-        groups: Any,
-        lead: tuple[int, ...],
-    ) -> None:
-        """Adds facts of rows `(n,)`; `chosen` has the selector's answers."""
-        self._add_groups(stages, truth, weight)
-        self._add_errors(stages[-1], truth, weight, inputs)
-        accept, answers = chosen
-        if accept is not None:
-            wrong = wrong_of(truth, answers)
-            rows = np.stack([np.ones_like(accept), accept, accept * wrong])
-            self._selected += rows @ np.stack([weight, weight**2], axis=-1)
-        if groups is not None:
-            self.attributes.add(groups, lead, stages[-1], truth, weight, accept)
-        self.num_samples += len(truth)
-        self.num_counted += int(np.count_nonzero(weight))
+
+class ClassEvaluation(Evaluation):
+    """What a model of classes does."""
+
+    kind, _unit = "classes", "class"
+    _measured = tuple(EXPLAINED)
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        # Metrics and groups of each stage, before and after calibration.
+        self.stages = [
+            CalibrationMetrics(
+                list(self._measured),
+                num_bins=self.num_bins,
+                **self.options._replace(from_logits=x).of_metric(),
+            )
+            for x in self._from_logits
+        ]
+        self.groups: list[StageGroups] = []
+        # Whether a sample has several predictions, as an image has pixels.
+        self.is_dense = False
+        # Sure errors by (label, predicted class); of votes their shares.
+        self.confused: Any = collections.Counter()
+        # What is known of the annotators, if labels are votes.
+        self.annotators = _Annotators() if self.options.votes else None
+        # Groups that came with the data, such as sites.
+        self.attributes = AttributeGroups(self.num_bins, self.options.votes)
 
     @property
     def final(self) -> CalibrationMetrics:
         """Metrics of what users get: after calibration, if there is any."""
-        return self.before if self.after is None else self.after
+        return self.stages[-1]
 
     def results(self) -> dict[str, Any]:
-        """What the page says of the model, in numbers."""
-        metrics, gap = _estimates(self.before), self.before.mean_gap()
+        metrics, gap = _estimates(self.stages[0]), self.stages[0].mean_gap()
         results = {
             "num_samples": self.num_samples,
             "num_counted": self.num_counted,
@@ -233,9 +247,9 @@ class ModelEvaluation:
         if self.annotators is not None:
             results["annotators"] = self.annotators.results()
         before, after = (gap, metrics["ece"]), None
-        if self.after is not None:
-            repaired = _estimates(self.after)
-            after = self.after.mean_gap(), repaired["ece"]
+        if self.calibrator is not None:
+            repaired = _estimates(self.final)
+            after = self.final.mean_gap(), repaired["ece"]
             results |= {
                 "calibrated_overconfidence": after[0]._asdict(),
                 "calibrated_metrics": repaired,
@@ -244,67 +258,86 @@ class ModelEvaluation:
             }
         return {"verdict": verdict(before, after), **results}
 
-    def _add_groups(
+    def _add(self, given: tuple, inputs: Any, groups: Any, lead: Any) -> None:
+        labels, outputs, weight = given
+        options = self.options
+        batch = read_without_faults(labels, outputs, weight, options)
+        if batch is None or not add_rows(self.stages[0], batch):
+            # Read as tensors, where what is wrong is told.
+            self.stages[0].update_state(labels, outputs, weight)
+        if batch is None:
+            batch = read_arrays(labels, outputs, weight, options)
+        self.num_classes = batch.outputs.shape[-1]
+        self.is_dense |= len(lead) > 1
+        logits = batch.outputs.reshape(*lead, -1)
+        parts = self.calibrator, self.selector
+        if not options.from_logits and parts != (None, None):
+            logits = to_numpy(to_logits(at_least_float32(logits)))
+        stages, (calibrated, answers) = [batch.facts], self._answers(logits)
+        if calibrated is not None:
+            rows, rules = calibrated.reshape(batch.outputs.shape), Rules()
+            after = batch._replace(from_logits=True)
+            after = with_rows(after, rows, "y_pred", rules)
+            if not (rules.hold and add_rows(self.final, after)):
+                self.final.update_state(labels, calibrated, weight)
+            stages.append(after.facts)
+        truth = batch.labels
+        if not options.votes:
+            truth = hard_labels(truth).astype("int64", copy=False)
+        weight = np.ones(len(truth)) if batch.weight is None else batch.weight
+        if batch.mask is not None:
+            weight = weight * batch.mask
+        if self.annotators is not None:
+            self.annotators.add(labels, truth, weight)
+        accept = None
+        if answers:
+            accept = to_numpy(answers["accept"]).reshape(-1)
+            answer = to_numpy(answers["label"]).reshape(-1)
+            self._select(accept, _wrong_of(truth, answer), weight)
+        self._add_rows(stages, truth, weight, accept, inputs, groups)
+
+    def _add_rows(
         self,
         stages: list[RowFacts],
         truth: np.ndarray,
         weight: np.ndarray,
+        accept: np.ndarray | None,
+        inputs: Any,
+        groups: Any,
     ) -> None:
-        """Adds the facts of outputs to the groups of each stage."""
-        counts = np.flatnonzero(weight)
+        """Adds facts of rows `(n,)`, and which of them the selector accepts."""
+        size, counts = len(truth), np.flatnonzero(weight)
+        self.num_counted += len(counts)
+        truth, weight = truth[counts], weight[counts]
         if not self.groups:
             made = self.num_classes, self.options.votes
             self.groups = [StageGroups(*made) for _ in stages]
-        for groups, facts in zip(self.groups, stages, strict=True):
+        for sums, facts in zip(self.groups, stages, strict=True):
             predicted = facts.predicted[counts]
-            wrong = wrong_of(truth[counts], predicted)
-            groups.add(
-                facts.confidence[counts], predicted, wrong, weight[counts]
-            )
-
-    def _add_errors(
-        self,
-        facts: RowFacts,
-        truth: np.ndarray,
-        weight: np.ndarray,
-        inputs: Any,
-    ) -> None:
-        """Counts pairs of classes of sure errors, and keeps the surest."""
-        counts = np.flatnonzero(weight)
-        confidence, predicted = facts.confidence, facts.predicted
-        sure = counts[confidence[counts] >= _SURE_PAIR]
-        for *pair, size in confusions(truth[sure], predicted[sure]):
-            self.confused[tuple(pair)] += size
-        label, share = hard_labels(truth), None
-        wrong = predicted != label
+            confidence = facts.confidence[counts]
+            wrong = _wrong_of(truth, predicted)
+            sums.add(confidence, predicted, 1.0 - wrong, weight)
+        # What users get is last.
+        if groups is not None:
+            if accept is not None:
+                accept = accept[counts]
+            rows = confidence, 1.0 - wrong, weight, accept
+            self.attributes.add(groups, size, counts, *rows)
+        sure = confidence >= _SURE_PAIR
+        for *pair, number in _confusions(truth[sure], predicted[sure]):
+            self.confused[tuple(pair)] += number
+        label, is_wrong = hard_labels(truth), wrong > 0
+        columns = [confidence, counts, label, predicted]
         if self.options.votes:
             # Classes may tie for most votes.
             share = truth.max(axis=-1)
-            wrong &= wrong_of(truth, predicted) > 1.0 - share
-        rows, kept = counts[wrong[counts]], self.num_mistakes
-        # Stable: of equally sure ones the first are shown.
-        surest = np.argsort(-confidence[rows], kind="stable")[:kept]
-        of_samples = inputs is not None and len(inputs) == len(truth)
-        self.mistakes += [
-            Mistake(
-                float(confidence[i]),
-                self.num_samples + int(i),
-                int(label[i]),
-                int(predicted[i]),
-                to_numpy(inputs[i]) if of_samples else None,
-                None if share is None else float(share[i]),
-            )
-            for i in rows[surest]
-        ]
-        self.mistakes.sort(key=lambda x: (-x.confidence, x.number))
-        del self.mistakes[kept:]
+            is_wrong = (predicted != label) & (wrong > 1.0 - share)
+            columns.append(share)
+        columns = [x[is_wrong] for x in columns]
+        self._keep(columns[0], columns, inputs, size)
 
     def _selection(self) -> dict[str, Any]:
-        (total, _), (weight, square), (wrong, _) = self._selected
-        # Unequal weights are worth fewer samples than there are.
-        count = float(safe_divide(weight**2, square))
-        risk = float(safe_divide(wrong, weight))
-        low, high = clopper_pearson(min(risk * count, count), count)
+        sums = accepted(self._selected)
         chosen = getattr(self.selector, "chosen", None)
         threshold = getattr(self.selector, "threshold", None)
         confidence = getattr(chosen, "confidence", None)
@@ -313,12 +346,123 @@ class ModelEvaluation:
         found = {
             "threshold": threshold,
             "confidence": confidence,
-            "total": float(total),
-            "coverage": float(safe_divide(weight, total)),
-            "risk": {"value": risk, "low": float(low), "high": float(high)},
+            "total": sums["total"],
+            "coverage": sums["coverage"],
+            "risk": {
+                "value": sums["risk"],
+                "low": sums["risk_low"],
+                "high": sums["risk_high"],
+            },
         }
         texts, broken = about_selection(found, chosen, votes=self.options.votes)
         return {**found, "sentences": texts, "contradicted": broken}
+
+
+class ScoreEvaluation(ClassEvaluation):
+    """What a log of the predicted class alone tells.
+
+    Labels are correctness `(n,)` and outputs are confidences: right and wrong
+    are classes 0 and 1, of which 0 is always predicted. The calibrator is a
+    map of the confidence.
+    """
+
+    kind = "scores"
+    _own_axes = 0
+    _measured = TOP1_METRICS
+
+    def _add(self, given: tuple, inputs: Any, groups: Any, lead: Any) -> None:
+        labels, outputs, sample_weight = given
+        self.num_classes, predicted = 2, np.zeros(len(labels), int)
+        weight = np.ones(len(labels))
+        if sample_weight is not None:
+            weight = np.asarray(sample_weight, "float64")
+        facts: list[RowFacts] = []
+        for metrics in self.stages:
+            if facts:
+                outputs = self.calibrator(outputs)
+            metrics.update_scores(outputs, labels, sample_weight)
+            facts.append(RowFacts(predicted, outputs, None))
+        truth, accept = 1 - labels, None
+        if self.selector is not None:
+            score = bounded_log_odds(outputs).astype("float32")
+            accept = score >= self.selector.threshold
+            self._select(accept, truth != 0, weight)
+        self._add_rows(facts, truth, weight, accept, inputs, groups)
+
+
+class _Annotators:
+    """How many votes the samples have, and how far annotators agree."""
+
+    def __init__(self):
+        self._sums = np.zeros(2)
+        # None once a row of shares was there.
+        self._num_votes: float | None = 0.0
+
+    def add(
+        self, votes: np.ndarray, shares: np.ndarray, weight: np.ndarray
+    ) -> None:
+        """Adds votes as they were given, with their shares `(n, classes)`."""
+        self._sums += weight @ np.stack(
+            [np.ones(len(shares)), shares.max(axis=-1)], axis=-1
+        )
+        rows = to_numpy(votes, "float64").reshape(len(shares), -1)[weight > 0]
+        whole = bool((rows == np.floor(rows)).all()) and rows.shape[1] > 1
+        if self._num_votes is not None:
+            self._num_votes = self._num_votes + rows.sum() if whole else None
+
+    def results(self) -> dict[str, Any]:
+        """The number of votes, None of shares, and the mean agreement.
+
+        That is the mean share of the class with most votes, which no
+        prediction of one class for each sample can exceed.
+        """
+        total, agree = self._sums
+        number = None if self._num_votes is None else int(self._num_votes)
+        return {"num_votes": number, "agreement": float(agree / total)}
+
+
+def _wrong_of(truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Whether classes `(n,)` are wrong, or the share of votes for others."""
+    if truth.ndim == 1:
+        return predicted != truth
+    return 1.0 - truth[np.arange(len(truth)), predicted]
+
+
+def _confusions(
+    truth: np.ndarray, predicted: np.ndarray
+) -> Iterator[tuple[int, int, float]]:
+    """Label, predicted class and number of errors, or sum of their shares."""
+    if truth.ndim == 1:
+        rows = np.flatnonzero(predicted != truth)
+        label, size = truth[rows], np.ones(len(rows))
+    else:
+        rows, label = np.nonzero(truth)
+        size = truth[rows, label]
+        other = label != predicted[rows]
+        rows, label, size = rows[other], label[other], size[other]
+    pairs = np.stack([label, predicted[rows]], axis=-1).astype(int)
+    found, places = np.unique(pairs, axis=0, return_inverse=True)
+    sizes = np.bincount(places.reshape(-1), size, len(found))
+    for pair, total in zip(found.tolist(), sizes.tolist(), strict=True):
+        yield (*pair, total)
+
+
+def accepted(selected: np.ndarray, level: float = 0.95) -> dict[str, float]:
+    """Coverage and risk of accepted answers, with an interval of the risk."""
+    (total, weight, wrong, yes, wrong_yes), squares = selected
+    # Unequal weights are worth fewer answers than there are.
+    count = float(safe_divide(weight**2, squares[1]))
+    risk = float(safe_divide(wrong, weight))
+    low, high = clopper_pearson(min(risk * count, count), count, level=level)
+    return {
+        "total": float(total),
+        "coverage": float(safe_divide(weight, total)),
+        "risk": risk,
+        "risk_low": float(low),
+        "risk_high": float(high),
+        "yes": float(safe_divide(yes, weight)),
+        "risk_of_yes": float(safe_divide(wrong_yes, yes)),
+    }
 
 
 def with_intervals(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
@@ -342,14 +486,13 @@ def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
     """
     found = with_intervals(metrics)
     if "ecce" in found:
-        weight, squares = (
-            float(np.sum(getattr(metrics.bins(), name)))
-            for name in ("weight", "squared_weight")
-        )
+        bins = metrics.bins()
         p_value = cumulative_p_value(
             found["ecce"]["value"],
             metrics.differences().deviation,
-            float(safe_divide(weight**2, squares)),
+            float(
+                safe_divide(bins.weight.sum() ** 2, bins.squared_weight.sum())
+            ),
             "range",
         )
         found["ecce"]["p_value"] = None if metrics.options.votes else p_value

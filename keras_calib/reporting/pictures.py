@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calib.formulas.binned_intervals import accuracy_interval
+from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.plots import CumulativeDisplay
@@ -19,10 +21,22 @@ from keras_calib.plots.display import (
     matplotlib_module,
     plain,
 )
-from keras_calib.reporting.attributes import worst_first
+from keras_calib.reporting.groups import worst_first
 
-__all__ = ["cumulative_diagram", "diagram", "group_picture", "shown"]
+__all__ = [
+    "WIDE",
+    "cumulative_diagram",
+    "diagram",
+    "group_picture",
+    "label_diagram",
+    "shown",
+]
 
+# Inches of a wide diagram, about as wide as a phone, where text must be
+# readable, and of the small one of a label.
+WIDE, _SMALL = (4.4, 3.4), (2.7, 2.5)
+# Longest name above a picture.
+_LONGEST = 24
 # Steps of a curve of cumulative differences, at most.
 _STEPS = 400
 # Groups in a picture, at most.
@@ -109,11 +123,57 @@ def group_picture(found: dict[str, Any] | None) -> dict[str, str] | None:
     return diagram(display, text, display._size)
 
 
+class _LabelDisplay(Display):
+    """Shares with a label against its probability, of one or two stages."""
+
+    def __init__(self, name: str, bins: list[BinSums]):
+        self.name, self.bins = name, bins
+
+    def _draw(self, ax: Any) -> None:
+        name, top = self.name, 0.0
+        if len(name) > _LONGEST:
+            name = f"{name[: _LONGEST - 1]}…"
+        styles = ((ORANGE, "s"), (BLUE, "o"))[-len(self.bins) :]
+        for sums, (color, marker) in zip(self.bins, styles, strict=True):
+            filled = sums.weight > 0
+            x, y = sums.mean_confidence[filled], sums.accuracy[filled]
+            low, high = (end[filled] for end in accuracy_interval(sums))
+            ax.errorbar(
+                x,
+                y,
+                yerr=np.maximum([y - low, high - y], 0.0),
+                fmt=marker,
+                markersize=4,
+                color=color,
+                capsize=2,
+                linewidth=1,
+            )
+            top = max(top, *x, *y)
+        # A rare label would lie in a corner.
+        top = min(1.0, 1.2 * top + 0.02)
+        ax.plot([0, top], [0, top], color=GREY, linestyle="--", linewidth=1)
+        ax.set(
+            xlim=(-0.02 * top, 1.02 * top),
+            ylim=(-0.02 * top, 1.02 * top),
+            xlabel="probability of the label",
+            ylabel="share with the label",
+            title=plain(name),
+        )
+        ax.locator_params(nbins=4)
+
+
+def label_diagram(name: str, bins: list[BinSums]) -> dict[str, str]:
+    """Shares with a label by its probability, of the bins of each stage."""
+    text = f"{name}: share of examples with it by its probability"
+    return diagram(_LabelDisplay(name, bins), text, _SMALL)
+
+
 def shown(sample: Any) -> dict[str, str | None]:
     """A sample as a thumbnail or as a text; both are None of other samples."""
     found: dict[str, str | None] = {"thumbnail": None, "text": None}
     if sample is None:
         return found
+    sample = np.asarray(sample)
     if sample.dtype.kind in "OSU":
         value = sample.reshape(-1)[0] if sample.size == 1 else sample.tolist()
         if isinstance(value, bytes):

@@ -1,17 +1,23 @@
-"""The verdict of a report: can the confidence be trusted, and what to do."""
+"""The verdict of a report: can the confidence be trusted, and what to do.
 
+First of classes, then of several labels: which are off.
+"""
+
+from operator import itemgetter
 from typing import Any
 
 from keras_calib.metrics.mean_gap import MeanGap
+from keras_calib.reporting.measures import kinds_told, listed, names_of
 from keras_calib.selection import Choice
 
 __all__ = [
-    "AGAIN",
+    "about_label_selection",
     "about_selection",
     "change_of",
     "direction",
     "judged",
-    "percent",
+    "label_verdict",
+    "side_of",
     "verdict",
 ]
 
@@ -25,10 +31,24 @@ _BEND = (
     "Fit a calibrator that can bend on held-out data that trained nothing: "
     "choose_calibrator compares several."
 )
-AGAIN = (
+_AGAIN = (
     "Check that the calibrator was fitted on data like these, which trained "
     "nothing. If they were, fit it on more data, or one with more parameters."
 )
+# A distance of a label that is called small, by how often it occurs.
+_SHARE = 0.2
+# Least lower end of the ECE of a label that is off though right on average.
+_BENT = 0.01
+_SIDES = {
+    "over": "predicted too often",
+    "under": "predicted too rarely",
+    "bent": "right on average only",
+}
+_FIT_LABELS = (
+    "Fit a MultiLabelCalibrator on held-out data that trained nothing, and "
+    "give it to the report."
+)
+_NOT_AGAINST = "These data do not contradict it."
 
 
 def direction(gap: MeanGap) -> tuple[str, str]:
@@ -87,7 +107,7 @@ def verdict(
         )
     elif kind == "even" and ece["low"] > 0.0:
         answer = f"Only on average{when}: gaps of both signs cancel."
-        advice = AGAIN if repaired else _BEND
+        advice = _AGAIN if repaired else _BEND
     elif kind == "even":
         answer = (
             f"Yes{when}, as far as these data show: they cannot tell the "
@@ -105,7 +125,7 @@ def verdict(
         )
         advice = (
             "Use the confidence where 2 percentage points do not matter. "
-            + (AGAIN if repaired else _FIT)
+            + (_AGAIN if repaired else _FIT)
         )
     else:
         no = "No, not even after calibration" if repaired else "No"
@@ -113,7 +133,7 @@ def verdict(
             f"{no}: it is too {side} by {_points(abs(gap.value))} percentage "
             "points on average."
         )
-        advice = AGAIN if repaired else _FIT
+        advice = _AGAIN if repaired else _FIT
     return {**judged(*before), "answer": answer, "advice": advice}
 
 
@@ -139,19 +159,19 @@ def about_selection(
     if found["coverage"] == 0.0:
         return ["The selector accepts none of these predictions."], False
     risk = found["risk"]
-    value, low, high = (percent(x, 2) for x in risk.values())
+    value, low, high = (_percent(x, 2) for x in risk.values())
     wrong = "of their votes are for others" if votes else "of them are wrong"
     texts = [
-        f"The selector accepts {percent(found['coverage'])} of these "
+        f"The selector accepts {_percent(found['coverage'])} of these "
         f"predictions, those above its threshold; {value} {wrong} (with 95 % "
         f"certainty {low} to {high})."
     ]
     if chosen is None or chosen.risk_limit is None or chosen.delta is None:
         return texts, False
-    limit = percent(chosen.risk_limit, 2)
+    limit = _percent(chosen.risk_limit, 2)
     texts.append(
         f"It was certified for a risk of at most {limit}, with probability "
-        f"{percent(1.0 - chosen.delta)}."
+        f"{_percent(1.0 - chosen.delta)}."
     )
     if votes:
         texts.append(
@@ -160,15 +180,155 @@ def about_selection(
         )
         return texts, False
     broken = risk["low"] > chosen.risk_limit
-    texts.append(
-        f"These data speak against it: the risk on them is above {limit}. "
-        "They differ from the data that the threshold was chosen on, or "
-        "those had a part in training. Choose the threshold again on data "
-        "like these."
-        if broken
-        else "These data do not contradict it."
-    )
+    texts.append(_against(limit) if broken else _NOT_AGAINST)
     return texts, broken
+
+
+def side_of(gap: MeanGap, ece_low: float) -> str:
+    """How the probabilities of a label are off, if data show it.
+
+    `"over"`: they are too high on average; `"under"`: too low; `"bent"`: both
+    in part; `"few"`: too few data to say; `"even"`: they agree.
+    """
+    side, _ = direction(gap)
+    if side not in ("over", "under") and ece_low > _BENT:
+        return "bent"
+    return side
+
+
+def label_verdict(rows: list[dict[str, Any]], repaired: bool) -> dict[str, Any]:
+    """The verdict on the labels: kind, answer, advice and sentences."""
+    counted = sum(x["count"] > 0 for x in rows)
+    when = ", after calibration" if repaired else ""
+    by_side = {
+        side: [x for x in rows if x["side"] == side]
+        for side in ("over", "under", "bent", "few", "even")
+    }
+    off = [x for side in _SIDES for x in by_side[side]]
+    small = all(
+        x["ece"] <= _SMALL and abs(x["gap"]) <= _SHARE * x["prevalence"]
+        for x in off
+    )
+    if not (off or by_side["even"]):
+        kind, advice = "few", "Measure on more data before you rely on them."
+        answer = (
+            "These data cannot say: no label has enough examples with it and "
+            "without it."
+        )
+    elif not off:
+        kind = "even"
+        answer = (
+            f"Yes{when}, as far as these data show: no label has "
+            "probabilities that differ from how often it is right."
+        )
+        advice = (
+            "Use them as probabilities on data like these, and measure again "
+            "when the data change."
+        )
+    else:
+        size = {side: len(found) for side, found in by_side.items()}
+        kind = "over" if size["over"] >= size["under"] else "under"
+        no = "No, not even after calibration" if repaired else "No"
+        no = f"Nearly{when}" if small else no
+        sides = [x for x in _SIDES if by_side[x]]
+        how = [f"{size[x]:,} {_SIDES[x]}" for x in sides]
+        if len(sides) == 1:
+            how = [_SIDES[sides[0]]]
+        are = "is" if len(off) == 1 else "are"
+        answer = (
+            f"{no}: {len(off):,} of {counted:,} labels {are} off, "
+            f"{listed(how)}."
+        )
+        if counted == 1:
+            answer = f"{no}: the label is {listed(how)}."
+        advice = _AGAIN if repaired else _FIT_LABELS
+        if small:
+            advice = (
+                "Use them where 2 percentage points, and a fifth of how often "
+                f"a label occurs, do not matter. {advice}"
+            )
+    return {
+        "kind": kind,
+        "answer": answer,
+        "advice": advice,
+        "sentences": _in_words(rows),
+    }
+
+
+def _in_words(rows: list[dict[str, Any]]) -> list[str]:
+    """Sentences that name the labels to look at."""
+    known = [x for x in rows if x["count"]]
+    kinds = {
+        "Predicted too often": [x for x in known if x["side"] == "over"],
+        "Predicted too rarely": [x for x in known if x["side"] == "under"],
+        "Right on average, but off at some probabilities": [
+            x for x in known if x["side"] == "bent"
+        ],
+        "No better than always stating the share of examples with the label, "
+        "by NLL": [
+            x
+            for x in known
+            if x["nll"] >= x["base_nll"] and 0 < x["prevalence"] < 1
+        ],
+        "In no example": [x for x in known if not x["positives"]],
+        "In every example": [x for x in known if x["positives"] == x["count"]],
+        "Too few examples to say": [
+            x for x in known if x["side"] == "few" and 0 < x["prevalence"] < 1
+        ],
+        "Missing in all examples": [x for x in rows if not x["count"]],
+    }
+    return kinds_told(kinds, itemgetter("label"))
+
+
+def about_label_selection(found: dict[str, Any]) -> list[str]:
+    """Sentences on the selector of labels or of examples."""
+    by_label = found["by"] == "label"
+    what = "answers to labels" if by_label else "examples"
+    if not found["coverage"]:
+        return [f"The selector accepts none of these {what}."]
+    wrong = "wrong" if by_label else "wrong in a label"
+    if not by_label and found["example"] == "mean":
+        text = (
+            f"The selector accepts {_percent(found['coverage'])} of these "
+            f"examples. Of their answers {_percent(found['risk'], 2)} are "
+            "wrong."
+        )
+    else:
+        text = (
+            f"The selector accepts {_percent(found['coverage'])} of these "
+            f"{what}, of which {_percent(found['risk'], 2)} are {wrong}."
+        )
+    texts = [text]
+    limit, delta = found["certified_risk"], found["delta"]
+    if limit is None or delta is None:
+        return [*texts, "It has no guarantee: it was fitted without `delta`."]
+    whose = "The risk of accepted examples is"
+    if by_label:
+        whose = "The risk of every label at once is"
+        if not found["at_once"]:
+            whose = "The risk of each label alone is"
+    texts.append(
+        f"{whose} certified to be at most {_percent(limit, 2)}, with "
+        f"probability {_percent(1.0 - delta)}."
+    )
+    if found["contradicted"]:
+        named = ""
+        if by_label:
+            rows = [x for x in found["labels"] if x["contradicted"]]
+            named = f" for {names_of(rows, itemgetter('label'))}"
+        texts.append(_against(_percent(limit, 2), named))
+    else:
+        texts.append(_NOT_AGAINST)
+    return texts
+
+
+def _against(limit: str, named: str = "") -> str:
+    return (
+        f"These data speak against it{named}: the risk on them is above "
+        f"{limit}. They differ from the data that the threshold was chosen on, "
+        "or those had a part in training. Choose the threshold again on data "
+        "like these."
+    )
 
 
 def _by_how_much(kind: str, gap: MeanGap) -> str:
@@ -201,6 +361,6 @@ def _points(share: float) -> str:
     return f"{round(100.0 * share, 1) + 0.0:.1f}"
 
 
-def percent(share: float, digits: int = 1) -> str:
+def _percent(share: float, digits: int = 1) -> str:
     """A share as text."""
     return f"{100.0 * share:.{digits}f} %"

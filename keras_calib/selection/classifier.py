@@ -15,8 +15,8 @@ from keras_calib.calibrators import (
     PriorCorrection,
 )
 from keras_calib.inputs.checks import check_flag, class_axis
+from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.weights import masked_weight, read_masked
 from keras_calib.numerics.arrays import as_array, at_least_float32

@@ -276,7 +276,8 @@ def counts_at(
     place = np.where(np.isfinite(scores), place, len(threshold))
     cells = (len(threshold) + 1) * num_kinds
     counts = np.bincount(place * num_kinds + kind, weight, cells)
-    return np.cumsum(counts.reshape(-1, num_kinds)[:-1], axis=0)
+    counts = counts.reshape(len(threshold) + 1, num_kinds)
+    return np.cumsum(counts[:-1], axis=0)
 
 
 def fixed_thresholds(outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:

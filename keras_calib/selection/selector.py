@@ -39,6 +39,10 @@ class Selector(FittedLayer):
     _chosen: Choice | None = None
     # Those that have a threshold each, as they are served.
     _group_ids: Any = None
+    # What to do after another fit of a part.
+    how_to_fit_again = (
+        "call `fit` of the selector, with data that they were not fitted on"
+    )
 
     def __call__(self, logits, *args, **kwargs):
         if kwargs.get("groups") is not None:
@@ -76,8 +80,8 @@ class Selector(FittedLayer):
             raise RuntimeError(
                 invalid(
                     "`calibrator` and `score` must be those for which the "
-                    "threshold was chosen, and were fitted again: call `fit` "
-                    "of the selector, with data that they were not fitted on",
+                    "threshold was chosen, and were fitted again: "
+                    f"{self.how_to_fit_again}",
                     fitted_again=again,
                 )
             )
@@ -90,8 +94,8 @@ class Selector(FittedLayer):
         if is_in_live_graph(self):
             warn(
                 f"Compiled functions with `{type(self).__name__}` accept "
-                "nothing from now on, as a part of it was fitted again: call "
-                "`fit` of the selector too, with other data"
+                "nothing from now on, as a part of it was fitted again: "
+                f"{self.how_to_fit_again}"
             )
 
     def set_threshold(self, threshold: Any, chosen: Choice | None) -> None:

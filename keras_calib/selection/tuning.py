@@ -11,8 +11,8 @@ from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import Batch, standardize_logits
 from keras_calib.inputs.checks import check_above, generator
+from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.readers import is_ignored
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.selection.rules import CostRule, ScoreRule, by_blocks
 

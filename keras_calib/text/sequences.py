@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_flag, check_in, check_rank
-from keras_calib.inputs.readers import narrowed_ids
+from keras_calib.inputs.labels import narrowed_ids
 from keras_calib.inputs.values import read_mask
 from keras_calib.numerics.arrays import (
     as_array,

@@ -1,6 +1,7 @@
 """CaPE: training on the observed frequency of similar predictions."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -226,7 +227,7 @@ class CaPEModel(RecordingModel):
                 steps = arguments.get("steps_per_epoch")
         check_reread("calibration_data", data)
         size = arguments.get("batch_size") or 32
-        self._update = lambda: self.update_targets(data, size, steps)
+        self._update = partial(self.update_targets, data, size, steps)
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)

@@ -10,7 +10,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.replicas import all_rows, num_replicas, own_rows
 from keras_calib.inputs.checks import check_at_least, check_in
-from keras_calib.inputs.readers import standardize_labels
+from keras_calib.inputs.labels import standardize_labels
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.losses import correctness_ranking
 from keras_calib.losses.margin import with_penalty_mask
@@ -161,8 +161,11 @@ class CorrectnessRankingModel(RecordingModel):
         )
         pair = ops.minimum(weight, ops.roll(weight, -1, axis=0))
         if self.role == "condition":
-            active = ops.logical_and(hinge > 0, pair > 0)
-            return self._conditioned(x, labels, y_pred, sample_weight, active)
+            active = ops.cast(ops.logical_and(hinge > 0, pair > 0), "float32")
+            active = own_rows(active, ops.shape(y_pred)[0])
+            # The compiled loss penalises the samples that are marked.
+            labels = with_penalty_mask(labels, y_pred, active)
+            return self.plain_loss(x, labels, y_pred, sample_weight)
         loss = self.plain_loss(x, labels, y_pred, sample_weight)
         ranking = ops.mean(pair * hinge)
         # Keras adds up the losses of the replicas.
@@ -190,13 +193,6 @@ class CorrectnessRankingModel(RecordingModel):
                 "the loss",
                 loss=self.loss,
             )
-
-    def _conditioned(self, x, labels, y_pred, sample_weight, active):
-        """The compiled loss, which penalises the samples marked in `active`."""
-        active = own_rows(ops.cast(active, "float32"), ops.shape(y_pred)[0])
-        return self.plain_loss(
-            x, with_penalty_mask(labels, y_pred, active), y_pred, sample_weight
-        )
 
     def evaluated_loss(self, x, labels, y_pred, sample_weight):
         self._check_loss()

@@ -10,7 +10,7 @@ from keras import backend, ops
 from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.keras_internals import make_functional, unpickler
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.replicas import (
     num_processes,
     num_replicas,
@@ -120,7 +120,8 @@ class EpochModel(KeepsArguments, keras.Model):
         arguments = signature.bind(*args, **kwargs).arguments
         _refuse_training(self, arguments)
         data = arguments.get("x")
-        follows = hasattr(data, "set_epoch")
+        set_epoch = getattr(data, "set_epoch", None)
+        follows = set_epoch is not None
         if follows:
             for name in ("steps_per_epoch", "shuffle"):
                 if arguments.get(name) not in (None, False):
@@ -136,7 +137,16 @@ class EpochModel(KeepsArguments, keras.Model):
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = callbacks.callbacks
         given = [] if callbacks is None else keras.tree.flatten(callbacks)
-        events = _epoch_events(self, data if follows else None)
+
+        def begins(epoch, logs=None):
+            if set_epoch is not None:
+                set_epoch(epoch)
+            self.begin_epoch(epoch)
+
+        events = keras.callbacks.LambdaCallback(
+            on_epoch_begin=begins,
+            on_epoch_end=lambda epoch, logs=None: self.end_epoch(epoch),
+        )
         arguments["callbacks"] = [events, *given]
         try:
             self.begin_training(arguments)
@@ -208,22 +218,6 @@ class EpochModel(KeepsArguments, keras.Model):
             # Only then, as it also affects layers that were frozen.
             model.trainable = False
         return model
-
-
-def _epoch_events(
-    model: EpochModel, data: Any = None
-) -> keras.callbacks.Callback:
-    """Callback that announces epochs to the model, and to data that ask."""
-
-    def begins(epoch, logs=None):
-        if data is not None:
-            data.set_epoch(epoch)
-        model.begin_epoch(epoch)
-
-    return keras.callbacks.LambdaCallback(
-        on_epoch_begin=begins,
-        on_epoch_end=lambda epoch, logs=None: model.end_epoch(epoch),
-    )
 
 
 def _has_index(arguments: dict) -> bool:

@@ -1,6 +1,7 @@
 """Models that train on focal loss with a gamma per epoch or per bin."""
 
 from collections.abc import Sequence
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -303,30 +304,25 @@ class AdaptiveFocalModel(_FocalBinsModel):
             ValueError: If there are weights, or no valid sample.
         """
         confidence, correct = [], []
+        reading = ReadOptions(axis=self.axis, ignore_class=self.ignore_class)
         batches = predict_batches(self, data, batch_size, steps=steps)
         for batch in batches:
             weight = batch.sample_weight
             # The weights of a mask are 0 and 1.
             if weight is not None and not np.isin(weight, (0.0, 1.0)).all():
                 _check_no_weight(weight)
-            outputs = np.moveaxis(batch.outputs, self.axis, -1)
-            labels = to_numpy(batch.labels)
-            reading = ReadOptions(
-                axis=self.axis, ignore_class=self.ignore_class
-            )
             counts = rows_that_count(batch, reading)
             if counts is not None and not counts.any():
                 continue
             top = top_label(
-                labels,
-                outputs,
+                to_numpy(batch.labels),
+                np.moveaxis(batch.outputs, self.axis, -1),
                 from_logits=self.from_logits,
                 sample_weight=counts,
                 ignore_class=self.ignore_class,
-            )
-            kept = slice(None) if top.weight is None else top.weight > 0
-            confidence.append(top.confidence[kept])
-            correct.append(top.correct[kept])
+            ).counted()
+            confidence.append(top.confidence)
+            correct.append(top.correct)
         if not confidence:
             raise value_error(
                 "`validation_data` must have a sample that is not ignored", n=0
@@ -362,11 +358,7 @@ class AdaptiveFocalModel(_FocalBinsModel):
         size = arguments.get("validation_batch_size")
         size = size or arguments.get("batch_size") or 32
         steps = arguments.get("validation_steps")
-
-        def update():
-            self.update_gammas(data, size, steps)
-
-        self._update = update
+        self._update = partial(self.update_gammas, data, size, steps)
 
     def end_epoch(self, epoch: int) -> None:
         super().end_epoch(epoch)

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.replicas import all_rows, sum_over_replicas
 from keras_calib.formulas.scores import msp
 from keras_calib.inputs.checks import check_at_least, check_integer, check_share

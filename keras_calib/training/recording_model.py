@@ -7,10 +7,10 @@ from keras import backend, ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import in_stateless_scope
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas
 from keras_calib.inputs.checks import check_integer
-from keras_calib.inputs.readers import narrowed_ids
+from keras_calib.inputs.labels import narrowed_ids
 from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.numerics.arrays import as_numbers, shape_of, value_if_eager
 from keras_calib.predictions.batches import split_index
@@ -71,7 +71,12 @@ class RecordingModel(EpochModel):
     def begin_training(self, arguments: dict) -> None:
         super().begin_training(arguments)
         refuse_class_weight(arguments)
-        index = _index_of(arguments)
+        data, y = arguments.get("x"), arguments.get("y")
+        index = None
+        if hasattr(data, "set_epoch"):
+            index = getattr(data, "index", None)
+        elif isinstance(y, dict):
+            _, index = split_index(y)
         if index is not None:
             checked_index(index, self.num_samples)
 
@@ -174,14 +179,6 @@ def _check_one_method(cls: type) -> None:
             )
 
 
-def _index_of(arguments: dict) -> Any:
-    """The index in the arrays given to `fit`; None for other data."""
-    data, y = arguments.get("x"), arguments.get("y")
-    if hasattr(data, "set_epoch"):
-        return getattr(data, "index", None)
-    return split_index(y)[1] if isinstance(y, dict) else None
-
-
 def checked_index(index: Any, num_samples: int) -> tuple[Any, Any]:
     """int32 numbers `(batch,)`, 0 if out of range, and which are in range.
 
@@ -223,14 +220,10 @@ def set_at(record: Any, index: Any, values: Any, chosen: Any) -> None:
     """Sets values where `chosen`; repeated samples get their mean."""
     chosen = ops.cast(chosen, record.dtype)
     change = ops.cast(values, record.dtype) - read_at(record, index)
-    times = _sums_of_equals(index, chosen)
-    add_at(record, index, chosen * change / ops.maximum(times, 1.0))
-
-
-def _sums_of_equals(index: Any, values: Any) -> Any:
-    """For each of a batch, the sum over all with the same number."""
+    # How many of the batch have the same number.
     group = ops.searchsorted(ops.sort(index), index)
-    return ops.take(_added(ops.zeros_like(values), group, values), group)
+    times = ops.take(_added(ops.zeros_like(chosen), group, chosen), group)
+    add_at(record, index, chosen * change / ops.maximum(times, 1.0))
 
 
 def _added(x: Any, index: Any, values: Any) -> Any:

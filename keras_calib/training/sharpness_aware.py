@@ -11,7 +11,7 @@ from keras_calib.backend.keras_internals import (
     loss_tracker,
     updated_metrics,
 )
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.inputs.checks import check_above
 from keras_calib.training.epoch_model import EpochModel

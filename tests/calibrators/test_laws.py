@@ -5,16 +5,16 @@ import re
 import keras
 import numpy as np
 import pytest
-from cases import BACKEND, CALIBRATORS, array, one_hot, softmax
+from cases import BACKEND, CALIBRATORS, array, one_hot, sample, softmax
 from keras import ops
 
 import keras_calib as kc
+from keras_calib.calibrators.columns import OneVsRest
 from keras_calib.calibrators.local import (
     TreeShape,
     start_weights,
     tree_temperature,
 )
-from keras_calib.calibrators.one_vs_rest import OneVsRest
 
 # Fits that need a package which only some backends go with run where it is.
 CASES = [case for case in CALIBRATORS if case.can_fit]
@@ -32,6 +32,7 @@ KINDS = [
     if case.cls
     in (kc.VectorScaling, kc.VennAbers, kc.GaussianProcessCalibration)
 ]
+TABLES = [case for case in CALIBRATORS if issubclass(case.cls, OneVsRest)]
 K = 4
 
 
@@ -396,3 +397,22 @@ def test_no_fitted_value_is_taken_that_no_fit_has():
             other = {**labels, "values": values}
             with pytest.raises(WRONG, match=f"`{name}` must be "):
                 kc.MultiLabelCalibrator.from_config(other)
+
+
+@pytest.mark.portable
+@pytest.mark.parametrize("num_classes", [2, 4])
+@pytest.mark.parametrize("case", TABLES, ids=str)
+def test_rounding_by_another_backend_moves_no_fitted_point(case, num_classes):
+    """A table says the same of the points it was fitted on, however rounded."""
+    labels, logits = sample(n=300, num_classes=num_classes, scale=3.0)
+    logits = logits.astype("float32")
+    calibrator = case.make().fit(labels, logits, num_folds=0)
+    expected = softmax(array(calibrator(logits)).astype("float64"))
+    # A shift of all logits leaves the probabilities, but for their rounding.
+    for shift in (0.1, -0.3, 1.7):
+        if case.cls is kc.VennAbers and num_classes == 2:
+            # It reads their difference, which is exact where nothing is added.
+            continue
+        moved = logits + np.float32(shift)
+        found = softmax(array(calibrator(moved)).astype("float64"))
+        np.testing.assert_allclose(found, expected, atol=1e-4)

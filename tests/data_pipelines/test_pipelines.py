@@ -30,10 +30,12 @@ def pairs_of_squares():
 
 def soft_targets(batch, num_classes=CLASSES, **options):
     """What a pipeline makes of the parts of one batch."""
-    how = pipelines.Labelling("soft", num_classes, None, None, 100, **options)
+    how = pipelines.Batching(
+        None, "soft", num_classes, None, None, 100, **options
+    )
     named = {"name": np.full(len(batch["label"]), "a"), **batch}
     rows = tf.data.Dataset.from_tensors(named)
-    return rows.map(lambda batch: pipelines.labels_of(batch, how))
+    return rows.map(how.labels)
 
 
 @pytest.mark.slow
@@ -69,17 +71,17 @@ def test_batches_hold_the_share_that_one_crop_by_itself_has():
                 "name": str(k),
             }
         )
-    how = pipelines.Labelling("pairs", CLASSES, "boxes", (0, 2), 100)
     cropping = Cropping.random(16, (0.08, 1.0), (3 / 4, 4 / 3), flip=True)
+    how = pipelines.Batching(cropping, "pairs", CLASSES, "boxes", (0, 2), 100)
 
     def crop(place, example):
-        arguments = cropping, example, tf.stack([place, 1]), how
+        seed = tf.stack([place, 1])
         # Through `augment`, shares are found one by one.
-        alone = pipelines.to_batch(*arguments, augment=lambda example: example)
-        return pipelines.to_batch(*arguments), alone
+        alone = how.crop(example, seed, augment=lambda example: example)
+        return how.crop(example, seed), alone
 
     (batches,) = make_examples(rows).repeat(2).enumerate().map(crop).batch(12)
-    pairs, alone = (pipelines.labels_of(batch, how) for batch in batches)
+    pairs, alone = map(how.labels, batches)
     np.testing.assert_allclose(pairs, alone, atol=1e-6)
     assert len(np.unique(pairs[:, 1])) > 8
 

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from scored_boxes import images, records
+from scored_boxes import changed, images, made, records
 
 import keras_calib as kc
 
@@ -24,17 +24,9 @@ def _drawn(rng, wrong, *, alike):
         np.repeat(x.ravel(), count.ravel()) for x in np.indices(count.shape)
     )
     right = np.repeat(right.ravel(), count.ravel())
-    size = len(image)
-    return kc.DetectionRecords(
-        rng.uniform(size=size),
-        right,
-        right * 1.0,
-        label,
-        image,
-        None,
-        NUM,
-        max(int(right.sum()), 1),
-        MOST,
+    confidence = rng.uniform(size=len(image))
+    return made(
+        confidence, right, image, label=label, num_images=NUM, most=MOST
     )
 
 
@@ -74,10 +66,7 @@ def test_good_classes_get_a_threshold_and_others_an_advice():
     rare = (found.label == 3) & (found.image >= 10)
     rare |= found.label == 4
     found = found._replace(
-        **{
-            name: getattr(found, name)[~rare]
-            for name in ("confidence", "correct", "overlap", "label", "image")
-        }
+        outcomes=found.outcomes.part(~rare), overlap=found.overlap[~rare]
     )
     chosen = kc.choose_detection_class_thresholds(
         found,
@@ -95,32 +84,23 @@ def test_good_classes_get_a_threshold_and_others_an_advice():
     assert fewest > chosen.group_samples[3] > 0
     assert advice[1] in repr(chosen) and "3 of 5" not in repr(chosen)
     # So many images do, if all of their boxes are right.
-    one = kc.DetectionRecords(
-        np.full(fewest, 0.995),
-        np.ones(fewest, bool),
-        np.ones(fewest),
-        np.full(fewest, 3),
-        np.arange(fewest),
-        None,
-        fewest,
-        fewest,
-        MOST,
-    )
     options = {"num_classes": 5, "precision": 0.7, "average": "images"}
-    enough = _chosen(one, **options, thresholds=[0.5])
-    assert enough.threshold[3] == 0.5
-    fewer = one._replace(
-        **{
-            name: getattr(one, name)[:-1]
-            for name in ("confidence", "correct", "overlap", "label", "image")
-        },
-        num_images=fewest - 1,
-    )
-    assert _chosen(fewer, **options, thresholds=[0.5]) is None
+    for number, enough in ((fewest, True), (fewest - 1, False)):
+        one = made(
+            np.full(number, 0.995),
+            np.ones(number, bool),
+            np.arange(number),
+            label=3,
+            num_images=number,
+            most=MOST,
+        )
+        chosen = _chosen(one, **options, thresholds=[0.5])
+        assert (chosen is not None) == enough
+        assert not enough or chosen.threshold[3] == 0.5
 
 
 def test_one_class_alone_has_the_threshold_of_all_boxes():
-    found = records()._replace(label=np.zeros_like(records().label))
+    found = changed(records(), group=np.zeros_like(records().label))
     options = {"precision": 0.15, "max_boxes": 3, "thresholds": [0.9, 0.5, 0.1]}
     one = kc.choose_detection_threshold(found, **options)
     by_class = kc.choose_detection_class_thresholds(

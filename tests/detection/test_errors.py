@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from scored_boxes import SIZE, images, padded, records, stored
+from scored_boxes import SIZE, images, made, padded, records, stored
 
 import keras_calib as kc
 
@@ -99,8 +99,10 @@ def test_box_formats_and_padding_do_not_change_records(name):
     size = None if name.startswith("rel_") else SIZE
     one = kc.match_detections(true, found, box_format=name, image_shape=size)
     assert one.max_detections == 40
-    for own, other in zip(one[:6], records()[:6], strict=True):
+    for name in ("confidence", "correct", "label", "image", "overlap"):
+        own, other = (getattr(x, name) for x in (one, records()))
         np.testing.assert_allclose(own, other, atol=1e-12)
+    np.testing.assert_allclose(one.features, records().features, atol=1e-12)
 
 
 def test_detectors_that_are_calibrated_lie_within_the_interval():
@@ -110,17 +112,9 @@ def test_detectors_that_are_calibrated_lie_within_the_interval():
         # All boxes of an image are right or wrong together.
         confidence = rng.uniform(size=80)
         right = rng.uniform(size=80) < confidence
-        one = kc.DetectionRecords(
-            np.repeat(confidence, 12),
-            np.repeat(right, 12),
-            np.repeat(right, 12) * 1.0,
-            np.zeros(960, int),
-            np.repeat(np.arange(80), 12),
-            None,
-            80,
-            0,
-            100,
-        )
+        image = np.arange(80)
+        boxes = (np.repeat(x, 12) for x in (confidence, right, image))
+        one = made(*boxes, num_images=80, most=100)
         inside.append(kc.detection_ece(one).low == 0.0)
     assert np.mean(inside) > 0.9
 

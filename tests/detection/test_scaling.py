@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, logit
-from scored_boxes import records
+from scored_boxes import changed, records
 
 import keras_calib as kc
 
@@ -93,7 +93,7 @@ def test_scaling_lowers_the_d_ece_of_its_own_detections():
     scaling = kc.DetectionScaling(4, by_class=False).fit(found)
     after = scaling({"confidence": found.confidence, "labels": found.label})
     after = keras.ops.convert_to_numpy(after["confidence"])
-    after = found._replace(confidence=after.astype("float64"))
+    after = changed(found, confidence=after.astype("float64"))
     assert kc.detection_ece(after).value < kc.detection_ece(found).value / 2
 
 
@@ -106,7 +106,7 @@ REFUSED = {
     "records": (lambda: kc.DetectionScaling(2).fit([1]), "match_detections"),
     "all right": (
         lambda: kc.DetectionScaling(4).fit(
-            records()._replace(correct=np.ones(len(records().label), bool))
+            changed(records(), correct=np.ones(len(records().label)))
         ),
         "right detections and wrong ones",
     ),
@@ -165,6 +165,6 @@ def test_what_cannot_be_scaled_is_refused(name):
 
 def test_confidence_that_falls_where_boxes_are_right_is_warned_of():
     found = records()
-    found = found._replace(confidence=1.0 - found.confidence)
+    found = changed(found, confidence=1.0 - found.confidence)
     with pytest.warns(RuntimeWarning, match="`box_format` and the class ids"):
         kc.DetectionScaling(4).fit(found)

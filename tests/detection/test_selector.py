@@ -1,5 +1,6 @@
 """Boxes are calibrated, kept or left out as their threshold says."""
 
+import json
 import re
 
 import keras
@@ -197,3 +198,32 @@ def test_the_boxes_of_a_choice_are_its_own():
     )
     with pytest.raises(ValueError, match="`max_boxes` must be left out"):
         kc.DetectionSelector(threshold=chosen, max_boxes=5)
+
+
+def test_facts_of_a_choice_hold_until_its_calibrator_is_fitted_again():
+    scaling = kc.DetectionScaling(4, by_class=False).fit(records())
+    options = {"precision": 0.1, "max_boxes": 2, "thresholds": [0.5, 0.1]}
+    for chosen, group in (
+        (kc.choose_detection_threshold(records(), **options), None),
+        (
+            kc.choose_detection_class_thresholds(
+                records(), num_classes=4, **options, delta=0.9
+            ),
+            0,
+        ),
+    ):
+        selector = kc.DetectionSelector(scaling, chosen)
+        np.testing.assert_allclose(selector.threshold, chosen.threshold)
+        assert selector.table(group).threshold.tolist() == [0.5, 0.1]
+        assert "max_boxes=2" in repr(selector)
+        stored = json.loads(
+            json.dumps(keras.saving.serialize_keras_object(selector))
+        )
+        again = keras.saving.deserialize_keras_object(stored)
+        assert again.max_boxes == 2 and again.chosen.delta == chosen.delta
+        assert again.chosen.facts["average"] == "boxes"
+        np.testing.assert_array_equal(again.threshold, selector.threshold)
+        scaling.fit(records())
+        with pytest.raises(RuntimeError, match="fitted again"):
+            selector(padded(images("found"), 40))
+        again(padded(images("found"), 40))

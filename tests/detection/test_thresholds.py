@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from scored_boxes import images, records
+from scored_boxes import images, made, records
 
 import keras_calib as kc
 from keras_calib.formulas.bounded_means import betting_p_value
@@ -20,17 +20,8 @@ def _drawn(rng, wrong, *, together=True):
     size = len(image)
     right = rng.uniform(size=NUM if together else size) >= wrong
     right = right[image] if together else right
-    return kc.DetectionRecords(
-        rng.uniform(size=size),
-        right,
-        right * 1.0,
-        np.zeros(size, int),
-        image,
-        None,
-        NUM,
-        max(int(right.sum()), 1),
-        MOST,
-    )
+    confidence = rng.uniform(size=size)
+    return made(confidence, right, image, num_images=NUM, most=MOST)
 
 
 def _chosen(found, **options):

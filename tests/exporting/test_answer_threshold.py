@@ -78,6 +78,17 @@ def answers(request, tmp_path_factory):
     return folder / "t.json", data
 
 
+def test_numbered_groups_are_in_the_order_of_their_numbers(tmp_path):
+    log, out = tmp_path / "log.csv", tmp_path / "t.json"
+    rows = [f"0.9,1,{task}" for task in ("10", "2") * 40]
+    log.write_text("\n".join(["confidence,correct,task", *rows]))
+    given = ["threshold", str(log), "--risk=0.2", "--groups=task", "--quiet"]
+    assert main([*given, f"--out={out}"]) == 0
+    assert main(["verify", str(out), f"--data={log}", "--quiet"]) == 0
+    groups = kc.load_threshold(out).facts["selection"]["groups"]
+    assert [one["group"] for one in groups] == ["2", "10"]
+
+
 def test_every_changed_fact_of_answers_is_found(answers):
     path, data = answers
     facts = json.loads(path.read_text())

@@ -147,7 +147,7 @@ def test_probabilities_next_to_one_are_compared_as_far_as_they_are_known():
 
 def test_every_signature_is_probed_with_two_batches():
     served = ServedModel(segmenter(4, side=8), selector(0.0), True)
-    images = ImageReader(served, keras.layers.Rescaling(1 / 255), None)
+    images = ImageReader(served.inputs, keras.layers.Rescaling(1 / 255), None)
     batches = {}
     for probe in verification.probes(served, None, images):
         (given,) = probe.inputs.values()

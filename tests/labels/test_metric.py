@@ -329,7 +329,7 @@ def test_labels_that_cannot_be_read_are_refused():
     ):
         with pytest.raises(ValueError, match=match):
             kc.MultiLabel(kc.ECE(), **options)
-    with pytest.raises(ValueError, match="number or the name"):
+    with pytest.raises(ValueError, match="number or name"):
         metric.of_label(3)
     with pytest.raises(NotImplementedError, match="of_label"):
         metric.interval()

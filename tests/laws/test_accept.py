@@ -11,6 +11,7 @@ from unsound import LABELS, LOGITS, ROWS, SOUND, check
 import keras_calib as kc
 from keras_calib.exporting.answer_threshold import answer_statement
 from keras_calib.formulas.scores import SCORE_NAMES
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.selection.rules import accepted
 
 INF, NAN = np.inf, np.nan
@@ -177,15 +178,14 @@ def test_no_box_without_confidence_is_kept_by_a_saved_model(tmp_path):
 
 def test_an_answer_without_confidence_is_refused():
     chosen = kc.choose_threshold([0.9, 0.1], [1, 0], coverage=0.5)
-    data = {"rows_sha256": "", "group": None, "wrong": 1}
-    facts = {"calibrator": None, "coverage": 0.5, "data": data}
-    for column, values in (
-        ("confidence", (NAN, INF, -INF, 3e38, 1.5)),
-        ("score", (NAN, INF, -INF)),
+    facts = {"calibrator": None, "coverage": 0.5, "group": None}
+    score, loss = np.array([0.9, 0.1]), np.array([0.0, 1.0])
+    for confidence, values in (
+        (score, (NAN, INF, -INF, 3e38, 1.5)),
+        (None, (NAN, INF, -INF)),
     ):
-        answer = kc.AnswerThreshold(
-            answer_statement(chosen, column=column, **facts)
-        )
+        log = Outcomes(score=score, loss=loss, confidence=confidence)
+        answer = kc.AnswerThreshold(answer_statement(chosen, log, **facts))
         for value in values:
             with pytest.raises(ValueError, match="must be"):
                 answer([0.9, value])

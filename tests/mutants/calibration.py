@@ -55,7 +55,7 @@ MUTANTS = {
         "test_beta_calibration_never_decreases_with_the_probability",
     ),
     "penalty_of_the_slope": Mutant(
-        "calibrators/columns.py",
+        "calibrators/logistic.py",
         "penalty = np.array([0.0, ridge, ridge])",
         "penalty = np.array([ridge, ridge, ridge])",
         "calibrators/test_two_classes.py::"

@@ -42,7 +42,7 @@ MUTANTS = {
     ),
     "context_not_told": Mutant(
         "data/pipelines.py",
-        "tf.where(context, tf.cast(CONTEXT, shares.dtype), shares)",
+        "tf.where(context, marked, shares)",
         "tf.where(context, shares, shares)",
         "data_pipelines/test_pipelines.py::"
         "test_context_examples_have_exactly_uniform_targets",

@@ -6,27 +6,27 @@ _DATA = "inputs/test_bad_data.py::test_bad_data_is_refused"
 _COMPILED = "inputs/test_values_in_compiled_code.py::"
 MUTANTS = {
     "ids_up_to_the_number_of_classes": Mutant(
-        "inputs/values.py",
+        "inputs/labels.py",
         "right = xp.logical_and(ids >= 0, ids < limit)",
         "right = xp.logical_and(ids >= 0, ids <= limit)",
         _DATA,
     ),
     "ids_that_are_not_whole": Mutant(
-        "inputs/values.py",
+        "inputs/labels.py",
         "return xp.logical_and(right, xp.equal(ids, xp.round(ids)))",
         "return right",
         _DATA,
     ),
     "negative_weights": Mutant(
-        "inputs/values.py",
+        "inputs/weights.py",
         'right = ops.logical_and(weight >= 0, weight < float("inf"))',
         'right = ops.logical_and(weight >= -1, weight < float("inf"))',
         _DATA,
     ),
     "rules_not_looked_at": Mutant(
         "inputs/values.py",
-        "    if kept is None or kept.all():\n",
-        "    if kept is None or kept.any():\n",
+        "    if known is None or np.all(known):\n",
+        "    if known is None or np.any(known):\n",
         _DATA,
     ),
     "a_transfer_for_each_rule": Mutant(
@@ -80,7 +80,7 @@ MUTANTS = {
         "test_arrays_with_a_mask_are_read_as_metrics_read_them",
     ),
     "ids_are_cast_first": Mutant(
-        "inputs/readers.py",
+        "inputs/labels.py",
         "    return xp.where(right, ids, -xp.ones_like(ids))\n",
         "    return ids\n",
         "inputs/test_values_in_compiled_code.py::"

@@ -46,18 +46,18 @@ MUTANTS = {
     ),
     "ignored_samples_selected": Mutant(
         "reporting/evaluation.py",
-        "weight = weight * read.mask",
+        "weight = weight * batch.mask",
         "weight = weight * 1.0",
         "reporting/test_report.py::test_what_is_ignored_is_not_selected",
     ),
     "mistakes_numbered_in_their_batch": Mutant(
         "reporting/evaluation.py",
-        "self.num_samples + int(i),",
-        "int(i),",
+        "self.num_samples + place\n",
+        "place\n",
         "reporting/test_page.py::test_surest_mistakes_are_the_surest",
     ),
     "slider_below_its_risk": Mutant(
-        "reporting/html.py",
+        "reporting/slider.py",
         "met = np.flatnonzero(curve.risk <= risk + 1e-12)",
         "met = np.flatnonzero(curve.risk <= 0.9 * risk)",
         "reporting/test_page.py::test_slider_rows_are_points_of_the_curve",
@@ -166,8 +166,8 @@ MUTANTS = {
     ),
     "slider_before_calibration": Mutant(
         "reporting/evaluation.py",
-        "return self.before if self.after is None else self.after",
-        "return self.before",
+        "return self.stages[-1]",
+        "return self.stages[0]",
         "reporting/test_page.py::test_the_slider_is_of_calibrated_confidences",
     ),
 }

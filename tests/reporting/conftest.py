@@ -16,15 +16,10 @@ def cached_template():
 @pytest.fixture(scope="module", autouse=True)
 def templates_are_compiled_once():
     """A report compiles its template twice, which takes a third of its time."""
-    from keras_calib.reporting import (
-        entry_points,
-        html,
-        label_page,
-        label_report,
-    )
+    from keras_calib.reporting import entry_points, html
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (html, entry_points, label_page, label_report):
+        for module in (html, entry_points):
             patch.setattr(module, "template", cached_template())
         yield
 

@@ -18,7 +18,7 @@ from report_pages import (
 
 import keras_calib as kc
 from keras_calib.reporting import entry_points
-from keras_calib.reporting.html import operating_points
+from keras_calib.reporting.slider import operating_points
 
 
 @pytest.fixture(scope="module")

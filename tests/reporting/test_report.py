@@ -15,6 +15,7 @@ from report_pages import (
 )
 
 import keras_calib as kc
+from keras_calib.inputs import batch
 
 
 @pytest.fixture(scope="module")
@@ -278,6 +279,42 @@ def test_pixels_and_weights_count_as_in_metrics(monkeypatch):
     one = made.results["model"]["overconfidence"]["value"]
     other = weighted.results["model"]["overconfidence"]["value"]
     assert abs(one - other) < 1e-9
+
+
+def test_a_batch_is_read_once_unless_it_may_have_a_fault(monkeypatch):
+    results_alone(monkeypatch)
+    reads, standardize = [], batch.standardize
+
+    def counted(*args, **options):
+        reads.append(1)
+        return standardize(*args, **options)
+
+    monkeypatch.setattr(batch, "standardize", counted)
+    labels, logits = noisy_predictions(200)
+    calibrator = kc.TemperatureScaling(temperature=2.0)
+    selector = kc.SelectiveClassifier(calibrator=calibrator, threshold=0.0)
+
+    def results():
+        reads.clear()
+        made = kc.report_of_predictions(
+            labels, logits, from_logits=True, selector=selector, verbose=0
+        )
+        return made.results["model"]
+
+    results()
+    assert len(reads) == 1
+    # Too large to be right for sure, and as sure of its class as 60.
+    logits[0] = 0.0
+    logits[0, labels[0]] = 60.0
+    once = results()
+    logits[0, labels[0]] = 2e30
+    again = results()
+    assert len(reads) > 1
+    for name in ("metrics", "calibrated_metrics"):
+        for measure in ("accuracy", "ece", "nll"):
+            found, known = (x[name][measure]["value"] for x in (again, once))
+            assert found == pytest.approx(known, abs=1e-6), measure
+    assert again["selection"]["coverage"] == once["selection"]["coverage"]
 
 
 def test_batches_in_which_nothing_counts_are_left_out(monkeypatch):

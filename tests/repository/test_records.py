@@ -22,7 +22,6 @@ OF_RECORDS = {
     "predictions.tables",
     "reporting.cards",
     "reporting.command_line",
-    "reporting.commands.answer_thresholds",
     "reporting.commands.monitor",
     "reporting.commands.plan",
     "reporting.commands.report",

@@ -44,13 +44,8 @@ EXCEPTIONS = {
         "os.rename(written, path)": "from there",
         "os.rename(earlier, path)": "back, after a failure",
     },
-    "exporting/hub_detectors.py": {
-        "archive.write_out(os.fspath(path), verbose=False)": (
-            "a scratch folder, renamed by `put`"
-        ),
-    },
     "exporting/certificates.py": {
-        "pyarrow.parquet.write_table(pyarrow.table(columns), file)": (
+        "imported('pyarrow.parquet', *_PARQUET).write_table(table, file)": (
             "gets the file of `replacing`"
         ),
     },

@@ -3,7 +3,7 @@
 import numpy as np
 
 from data.datasets import load_digits
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 
 __all__ = ["boxed_digits"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from absl import app
 
-from keras_calib.backend.optional import tensorflow_datasets as tfds
+from keras_calib.backend.late import tensorflow_datasets as tfds
 
 __all__ = [
     "load_digits",

@@ -9,8 +9,8 @@ import keras_calib
 from data.canvases import make_canvases
 from data.datasets import tfds_builder
 from data.large_images import split_names
-from keras_calib.backend.optional import tensorflow as tf
-from keras_calib.backend.optional import tensorflow_datasets as tfds
+from keras_calib.backend.late import tensorflow as tf
+from keras_calib.backend.late import tensorflow_datasets as tfds
 
 __all__ = ["Detections", "evaluation_batches", "load_boxes", "training_batches"]
 

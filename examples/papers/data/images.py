@@ -13,7 +13,7 @@ from absl import app
 
 import keras_calib
 from data.datasets import load_digits, tfds_arrays, tfds_builder
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 
 __all__ = [
     "ImageSets",

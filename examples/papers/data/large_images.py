@@ -12,7 +12,7 @@ from config.losses import label_kind, remembers
 import keras_calib
 from data.class_maps import read_class_map
 from data.datasets import tfds_builder
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 
 __all__ = [
     "context_batches",

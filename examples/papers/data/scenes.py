@@ -10,7 +10,7 @@ from absl import app
 import keras_calib
 from data.datasets import tfds_builder
 from data.large_images import split_names
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 
 __all__ = ["Scenes", "evaluation_batches", "load_scenes", "training_batches"]
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from matplotlib.figure import Figure
 
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from keras_calib.plots.display import BLUE, ORANGE, as_picture, show
 
 __all__ = ["activation_maps", "draw_activations"]

@@ -3,7 +3,7 @@
 import numpy as np
 
 import keras_calib
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from results.runs import (
     measures,
     predict,

@@ -13,7 +13,7 @@ from nets.detector import DETECTORS, build_detector
 from results.detections import average_precision
 from results.runs import load_network, read_flags, run_folder, write_row
 
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from runs.training import Task, fit, own_folder
 
 __all__ = [

@@ -11,7 +11,7 @@ from data.large_images import is_large, large_parts
 from nets.catalogue import NETS
 
 import keras_calib
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from runs.training import Task
 
 __all__ = ["array_task", "image_task", "network", "normalizer"]

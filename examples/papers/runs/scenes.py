@@ -11,7 +11,7 @@ from nets.catalogue import SEGMENTERS
 from nets.deeplab import before_interpolation
 from results.pixels import PixelMeter
 
-from keras_calib.backend.optional import tensorflow as tf
+from keras_calib.backend.late import tensorflow as tf
 from runs.images import normalizer
 from runs.training import Task
 

@@ -17,7 +17,7 @@ from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.states.histogram import ScoreMap
-from keras_calib.metrics.states.records import sums_by_key
+from keras_calib.metrics.states.records import sums_by_key, weights_by_key
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import (
     array_namespace,
@@ -88,12 +88,10 @@ class ClassBinSummary:
             shares = _weighted(records.rows.labels, weight, scale)
             digits = self._share_digits(shares, probs, records.mask)
             truth = exact_sums.limbs_of_digits(digits, scale)
-            all_weight = _all_weight(records)
-            return ops.concatenate([totals, truth, all_weight], axis=-1)
-        ids = ops.cast(hard_labels(records.rows.labels), "int32")
-        ids = ops.clip(ids, 0, self.num_classes - 1)
-        truth, all_weight = self._labels(records, ids, take_at(probs, ids))
-        return ops.concatenate([totals, truth, all_weight], axis=-1)
+        else:
+            ids = _labels_in_range(records, self.num_classes)
+            truth = self._labels(records, ids, take_at(probs, ids))
+        return ops.concatenate([totals, truth, _all_weight(records)], axis=-1)
 
     def _update_on_host(self, records: Outcomes) -> np.ndarray:
         """The same for NumPy arrays, by blocks that fit the cache."""
@@ -137,10 +135,9 @@ class ClassBinSummary:
         totals = exact_sums.limbs_of_digits(digits, scale)
         if rows.votes:
             truth = exact_sums.limbs_of_digits(of_votes, scale)
-            all_weight = _all_weight(records)
         else:
-            truth, all_weight = self._labels(records, ids, p_of_label)
-        return np.concatenate([totals, truth, all_weight], axis=-1)
+            truth = self._labels(records, ids, p_of_label)
+        return np.concatenate([totals, truth, _all_weight(records)], axis=-1)
 
     def error(self, limbs: Any) -> Any:
         """Mean over the classes of their calibration errors."""
@@ -176,8 +173,8 @@ class ClassBinSummary:
             xp.reshape(shares, (-1,)), xp.reshape(keys, (-1,)), self._num_keys
         )
 
-    def _labels(self, records: Outcomes, ids: Any, p: Any) -> tuple[Any, Any]:
-        """Limbs of labels by class and bin of p_y, and of all weights."""
+    def _labels(self, records: Outcomes, ids: Any, p: Any) -> Any:
+        """Limbs of labels by class and bin of p_y."""
         xp = array_namespace(ids)
         keys = ids * self.num_bins
         keys = keys + bin_index(p, self.num_bins, self.closed)
@@ -186,7 +183,7 @@ class ClassBinSummary:
             # 0 stands for p below the threshold, and is in no bin.
             kept = xp.logical_and(kept, p > 0)
         keys = xp.where(kept, keys, xp.full_like(keys, self._num_keys))
-        return _weights_by_key(records, keys, self._num_keys)
+        return weights_by_key(records.weight, keys, self._num_keys)
 
 
 class ClassHistogramSummary:
@@ -221,12 +218,11 @@ class ClassHistogramSummary:
         if records.rows.votes:
             shares = ops.reshape(records.rows.labels, (-1,))
             _, truth = sums_by_key(weight, shares, flat, size)
-            all_weight = _all_weight(records)
-            return ops.concatenate([mass, total, truth, all_weight], axis=-1)
-        ids = ops.cast(hard_labels(records.rows.labels), "int32")
-        ids = ops.clip(ids, 0, self.num_classes - 1)
-        truth, all_weight = _weights_by_key(records, take_at(keys, ids), size)
-        return ops.concatenate([mass, total, truth, all_weight], axis=-1)
+        else:
+            ids = _labels_in_range(records, self.num_classes)
+            truth = weights_by_key(records.weight, take_at(keys, ids), size)
+        parts = [mass, total, truth, _all_weight(records)]
+        return ops.concatenate(parts, axis=-1)
 
     def by_class(self, limbs: Any) -> list[Any]:
         """Mass, sum of p, labels, and sum less labels, by class and cell."""
@@ -245,10 +241,8 @@ class ClassHistogramSummary:
 
     def error(self, limbs: Any, num_bins: int, frequency_weights: Any) -> Any:
         """Mean over the classes of their equal-mass errors."""
-        xp, (mass, _, _, residual) = (
-            array_namespace(limbs),
-            self.by_class(limbs),
-        )
+        xp = array_namespace(limbs)
+        mass, _, _, residual = self.by_class(limbs)
         before = xp.cumsum(mass, axis=-1) - mass
         errors = equal_mass_error(
             before, mass, residual, num_bins, frequency_weights
@@ -291,32 +285,19 @@ def _check_classes(rows: Batch, num_classes: int) -> None:
         )
 
 
+def _labels_in_range(records: Outcomes, num_classes: int) -> Any:
+    """Class ids of a batch of tensors; of masked rows any."""
+    ids = ops.cast(hard_labels(records.rows.labels), "int32")
+    return ops.clip(ids, 0, num_classes - 1)
+
+
 def _all_weight(records: Outcomes) -> Any:
     """Limbs `(3, 1)` of all weights."""
     if records.weight is not None:
         return exact_sums.sum_rows(records.weight[None])
-    total = array_namespace(records.mask).sum(cast(records.mask, "int32"))
-    total = array_namespace(total).reshape(total, (1,))
+    xp = array_namespace(records.mask)
+    total = xp.sum(cast(records.mask, "int32"), keepdims=True)
     return exact_sums.limbs_from_counts(total)
-
-
-def _weights_by_key(
-    records: Outcomes, keys: Any, num_keys: int
-) -> tuple[Any, Any]:
-    """Limbs of the weights by the key of their row, and of all weights."""
-    if records.weight is None:
-        xp = array_namespace(keys)
-        counts = exact_sums.count_by_key(keys, num_keys)
-        total = xp.sum(cast(records.mask, "int32"))
-        limbs = exact_sums.limbs_from_counts(
-            xp.concatenate([counts, xp.reshape(total, (1,))])
-        )
-        return limbs[:, :-1], limbs[:, -1:]
-    scale = exact_sums.power_of_two_above(records.weight)
-    return (
-        exact_sums.sum_by_key(records.weight, keys, num_keys, scale=scale),
-        exact_sums.sum_rows(records.weight[None]),
-    )
 
 
 def _weighted(values: Any, weight: Any, scale: Any) -> Any:

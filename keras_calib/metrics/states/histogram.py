@@ -23,9 +23,9 @@ from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.metrics.states.records import (
     by_column,
     second_class,
-    squares_by_key,
     sums_by_key,
     vote_sums_by_key,
+    weights_by_key,
 )
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import (
@@ -219,7 +219,9 @@ class HistogramSummary:
         weight, calibration_bin = by_column(
             columns, records.weight, calibration_bin
         )
-        squares = squares_by_key(weight, calibration_bin, self.num_bins)
+        squares = weights_by_key(
+            weight, calibration_bin, self.num_bins, squared=True
+        )
         if self.votes:
             sums = self._sums_of_votes(records, offset, cell, columns)
             return xp.concatenate([*sums[:-1], squares, sums[-1]], axis=-1)

@@ -1,5 +1,6 @@
 """Outcomes of a batch, which are all that most metrics need."""
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,12 +22,12 @@ from keras_calib.numerics.softmax import (
 __all__ = [
     "by_column",
     "limbs_of_batch",
+    "outcomes_of",
     "second_class",
     "split_rows",
-    "squares_by_key",
     "sums_by_key",
-    "outcomes_of",
     "vote_sums_by_key",
+    "weights_by_key",
 ]
 
 
@@ -54,18 +55,19 @@ def outcomes_of(batch: Batch) -> Outcomes:
 
 
 def split_rows(batch: Any, size: int) -> Iterable[Any]:
-    """Split a Batch or Outcomes into parts of at most `size` rows."""
-    fields = batch._asdict()
-    rows = [x for x in fields.values() if hasattr(x, "shape")]
-    count = rows[0].shape[0]
+    """Split a Batch or Outcomes with a mask into parts of `size` rows."""
+    count = batch.mask.shape[0]
     if count is None or count <= size:
         yield batch
         return
+    fields = {k: x for k, x in batch._asdict().items() if hasattr(x, "shape")}
+    rows = getattr(batch, "rows", None)
     for start in range(0, count, size):
         part = slice(start, start + size)
-        yield batch._replace(
-            **{k: x[part] for k, x in fields.items() if hasattr(x, "shape")}
-        )
+        fields_of_part = {k: x[part] for k, x in fields.items()}
+        if rows is not None:
+            fields_of_part["rows"] = rows.each(operator.itemgetter(part))
+        yield batch._replace(**fields_of_part)
 
 
 def limbs_of_batch(batch: Batch, summary: Any) -> Any:
@@ -152,14 +154,17 @@ def sums_by_key(
     )
 
 
-def squares_by_key(weight: Any, keys: Any, num_keys: int) -> Any:
-    """Limbs of squared weights by key."""
+def weights_by_key(
+    weight: Any, keys: Any, num_keys: int, *, squared: bool = False
+) -> Any:
+    """Limbs of weights, or of their squares, by key; weights of None are 1."""
     if weight is None:
         counts = exact_sums.count_by_key(keys, num_keys)
         return exact_sums.limbs_from_counts(counts)
-    xp = array_namespace(weight)
-    scale = xp.square(exact_sums.power_of_two_above(weight))
-    return exact_sums.sum_by_key(xp.square(weight), keys, num_keys, scale=scale)
+    scale = exact_sums.power_of_two_above(weight)
+    if squared:
+        weight, scale = map(array_namespace(weight).square, (weight, scale))
+    return exact_sums.sum_by_key(weight, keys, num_keys, scale=scale)
 
 
 def vote_sums_by_key(

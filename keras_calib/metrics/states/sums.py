@@ -13,9 +13,9 @@ from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.metrics.states.records import (
     by_column,
     second_class,
-    squares_by_key,
     sums_by_key,
     vote_sums_by_key,
+    weights_by_key,
 )
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace, cast, on_host
@@ -154,7 +154,7 @@ class BinSummary:
         mass, total = sums_by_key(weight, confidence, keys, num_keys)
         squares = mass
         if weight is not None:
-            squares = squares_by_key(weight, keys, num_keys)
+            squares = weights_by_key(weight, keys, num_keys, squared=True)
         return xp.concatenate([mass, total, squares], axis=-1)
 
     def _update_by_votes(self, records: Outcomes, columns: int | None) -> Any:
@@ -168,7 +168,7 @@ class BinSummary:
         squares = mass
         if weight is not None:
             weight, keys = by_column(columns, weight, keys)
-            squares = squares_by_key(weight, keys, num_bins)
+            squares = weights_by_key(weight, keys, num_bins, squared=True)
             squares = xp.stack([squares, xp.zeros_like(squares)], axis=-1)
         parts = [
             xp.reshape(x, (*x.shape[:-2], 2 * num_bins))

@@ -8,8 +8,7 @@ Read in this order: `arguments` has the form of a command and the flags that
 all share, `terminal` what is shown. A module of a command has its `COMMAND`,
 whose arguments are read and checked without Keras, so that help comes at once.
 What needs Keras or NumPy is imported by the functions that do the work:
-`file_reports`, `answer_thresholds`, `threshold_check`, `watched_logs` and
-`pilot_files`.
+`file_reports` and `watched_logs`.
 """
 
 __all__ = []

@@ -4,19 +4,43 @@ Nothing here needs Keras or NumPy: help and errors of usage come at once.
 """
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.prediction_files.roles import ROLES
 
-__all__ = ["Command", "Options", "check_shares", "columns", "flags"]
+__all__ = [
+    "Command",
+    "DECIMAL",
+    "DELTA",
+    "Options",
+    "check_ending",
+    "check_shares",
+    "columns",
+    "flags",
+]
 
 # What follows a flag, by its name in the help; others are texts.
 _TYPES = {"SHARE": float, "N": int, "ID": int}
 # Flags, with the name of what follows, and their help or what argparse takes.
 Options = dict[str, str | dict[str, Any]]
+
+DELTA: Options = {
+    "--delta SHARE": {
+        "default": 0.05,
+        "help": "probability that the guarantee fails (%(default)s)",
+    }
+}
+DECIMAL: Options = {
+    "--decimal": {
+        "default": ".",
+        "choices": (".", ","),
+        "help": "decimal point of a .csv file (%(default)s)",
+    }
+}
 
 
 class Command(NamedTuple):
@@ -99,3 +123,12 @@ def check_shares(given: argparse.Namespace, names: Iterable[str]) -> None:
                 f"`{name}` must be a number between 0 and 1, such as 0.05",
                 **{name: share},
             )
+
+
+def check_ending(flag: str, path: str | None, endings: Sequence[str]) -> None:
+    """Raises ValueError for the path of a file of another kind."""
+    if path is not None and Path(path).suffix.lower() not in endings:
+        raise value_error(
+            f"{flag} must be a file that ends in {' or '.join(endings)}",
+            **{flag: path},
+        )

@@ -20,16 +20,14 @@ from keras_calib.calibrators import (
 from keras_calib.exporting.answer_threshold import (
     bounded_log_odds,
     calibrated_confidence,
+    calibrator_facts,
+    told_calibrator,
 )
 from keras_calib.functional.groups import grouping
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
-from keras_calib.reporting.commands.answer_thresholds import (
-    calibrator_facts,
-    told_calibrator,
-)
 from keras_calib.reporting.commands.terminal import Progress, blamed
 from keras_calib.reporting.entry_points import BLOCK, report_of_batches
 from keras_calib.reporting.html import Report
@@ -43,7 +41,6 @@ from keras_calib.reporting.prediction_files.repeated_samples import (
     check_ids_apart,
     row_keys,
 )
-from keras_calib.reporting.prediction_files.roles import Columns
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["ConfidenceCalibrator", "report_of_files"]
@@ -110,7 +107,7 @@ def report_of_files(
             class_names=None if first.top1 else first.class_names,
             num_bins=given.bins,
             title=given.title,
-            top1=first.top1,
+            kind="scores" if first.top1 else "classes",
             notes=given.notes or _file_notes(paths, names, held_out) | told,
         )
 
@@ -119,20 +116,15 @@ def _opened(
     given: Namespace, paths: list[tuple[str, str]]
 ) -> dict[str, PredictionFile]:
     """Files by their flags; the first names the classes of all."""
-    same = {*Columns._fields} - {"class_names", "groups"}
-    columns = Columns(
-        class_names=given.classes,
-        **{name: getattr(given, name) for name in same},
-    )
-    files = {}
+    options, classes, files = vars(given), given.classes, {}
     for flag, text in paths:
         # Groups are compared on the predictions alone.
-        named = given.groups if flag == "--predictions" else ()
+        groups = given.groups if flag == "--predictions" else ()
+        own = {**options, "groups": groups, "class_names": classes}
         with blamed(flag := f"{flag}={text}"):
-            own = columns._replace(groups=tuple(named))
-            files[flag] = file = PredictionFile(text, own)
+            files[flag] = file = PredictionFile(text, **own)
         if not file.top1:
-            columns = columns._replace(class_names=file.class_names)
+            classes = file.class_names
     count = len(given.predictions)
     if count > 1 and all(file.top1 for file in files.values()):
         raise ValueError(

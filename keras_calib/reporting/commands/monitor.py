@@ -2,12 +2,12 @@
 
 import argparse
 import math
-from pathlib import Path
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.arguments import (
     Command,
     Options,
+    check_ending,
     check_shares,
     columns,
     flags,
@@ -137,17 +137,9 @@ def _check(given: argparse.Namespace) -> None:
     given.restart = _restarted(given.restart)
     if given.waiting is not None and given.waiting < 0:
         raise value_error("`max_waiting` must be >= 0", waiting=given.waiting)
-    for name, endings in {
-        "state": (".npz",),
-        "out": (".png", ".svg", ".html"),
-        "selector": (".keras", ".json"),
-    }.items():
-        text = getattr(given, name)
-        if text is not None and Path(text).suffix.lower() not in endings:
-            raise value_error(
-                f"--{name} must be a file that ends in {' or '.join(endings)}",
-                **{f"--{name}": text},
-            )
+    check_ending("--state", given.state, [".npz"])
+    check_ending("--out", given.out, [".png", ".svg", ".html"])
+    check_ending("--selector", given.selector, [".keras", ".json"])
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> int:

@@ -12,12 +12,14 @@ from keras_calib.backend.files import replacing, write_csv
 from keras_calib.reporting.commands.arguments import (
     Command,
     Options,
+    check_ending,
     check_shares,
     columns,
     flags,
 )
 from keras_calib.reporting.commands.terminal import (
     Progress,
+    blamed,
     load_keras,
     of_arguments,
     picture_of,
@@ -70,12 +72,12 @@ _OPTIONS: Options = {
         "file to write too: a picture .png or .svg, or .json or .csv"
     ),
 }
+_ROLES = "labels", "logits", "probs", "confidence", "correct", "predicted"
 _COLUMNS = columns(
-    *("labels", "logits", "probs", "confidence", "correct", "predicted"),
+    *_ROLES,
     logits="columns of logits, as in `report`",
     probs="columns of probabilities, as in `report`",
 )
-_KINDS = ".png", ".svg", ".json", ".csv"
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -91,21 +93,19 @@ def _check(given: argparse.Namespace) -> None:
         raise ValueError("One of --pilot and --accuracy must be given")
     if given.pilot is not None and given.accuracy is not None:
         raise ValueError("--pilot and --accuracy exclude each other")
-    if given.out is None:
-        return
-    if Path(given.out).suffix.lower() not in _KINDS:
-        raise value_error(
-            f"`path` must end in one of {', '.join(_KINDS)}", path=given.out
-        )
+    check_ending("--out", given.out, [".png", ".svg", ".json", ".csv"])
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> None:
     """Prints the plan, and writes it where --out says."""
     load_keras(progress)
-    from keras_calib.reporting.commands.pilot_files import pilot_of_file
     from keras_calib.selection import plan
 
-    pilot = pilot_of_file(given, progress) if given.pilot else None
+    pilot = None
+    if given.pilot:
+        progress.say(f"Reading {given.pilot} ...")
+        with blamed(f"--pilot={given.pilot}"):
+            pilot = _pilot(given)
     progress.say("Simulating selections ...")
     names = [x.removeprefix("--") for x in _SHARES]
     options = {x: getattr(given, x) for x in (*names, "max_samples")}
@@ -115,6 +115,32 @@ def _run(given: argparse.Namespace, progress: Progress) -> None:
     if given.out is not None:
         _write(found, Path(given.out))
     print(found)
+
+
+def _pilot(given: argparse.Namespace) -> tuple[Any, Any]:
+    """Scores and correctness of a file."""
+    from keras_calib.functional.ranking import top_scored
+    from keras_calib.reporting.prediction_files.reader import PredictionFile
+
+    options = {x: getattr(given, x) for x in _ROLES}
+    file = PredictionFile(given.pilot, **options)
+    if file.pixels:
+        raise value_error(
+            "`pilot` must have one prediction for each sample",
+            file=given.pilot,
+        )
+    rows = file.read()
+    if rows.sample_weight is not None and (rows.sample_weight != 1.0).any():
+        raise ValueError(
+            "a plan counts samples, so weights must be 1 everywhere: "
+            "leave the column `sample_weight` out"
+        )
+    if file.top1:
+        return rows.outputs, rows.labels
+    top = top_scored(
+        rows.labels, rows.outputs, "msp", from_logits=file.from_logits
+    )
+    return top.score, top.correct
 
 
 def _write(found: Any, path: Path) -> None:

@@ -6,8 +6,11 @@ from pathlib import Path
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.arguments import (
+    DECIMAL,
+    DELTA,
     Command,
     Options,
+    check_ending,
     check_shares,
     columns,
     flags,
@@ -136,20 +139,13 @@ _COLUMNS: Options = {
         "sign between the columns of a .csv file; by default the one of , ; | "
         "and tab that is most frequent in its first line"
     ),
-    "--decimal": {
-        "default": ".",
-        "choices": (".", ","),
-        "help": "decimal point of a .csv file (%(default)s)",
-    },
+    **DECIMAL,
 }
 _CONTENT: Options = {
     "--risk SHARE": (
         "largest share of wrong predictions among the accepted, between 0 and 1"
     ),
-    "--delta SHARE": {
-        "default": 0.05,
-        "help": "probability that the guarantee fails (%(default)s)",
-    },
+    **DELTA,
     "--bins N": {
         "default": 15,
         "help": "number of bins of the ECE, at most 1000 (%(default)s)",
@@ -174,13 +170,14 @@ def _check(given: argparse.Namespace) -> None:
     if not 1 <= given.bins <= 1000:
         bound = ">= 1" if given.bins < 1 else "<= 1000"
         raise value_error(f"`num_bins` must be {bound}", num_bins=given.bins)
-    is_page = Path(given.out).suffix.lower() in (".html", ".htm")
     if not given.predictions:
         raise ValueError("--predictions, the file to report on, must be given")
-    if given.out != "-" and (not is_page or Path(given.out).is_dir()):
-        raise value_error(
-            "`path` must be a file that ends in .html", path=given.out
-        )
+    if given.out != "-":
+        check_ending("--out", given.out, [".html", ".htm"])
+        if Path(given.out).is_dir():
+            raise value_error(
+                "--out must be a file, not a folder", **{"--out": given.out}
+            )
     check_shares(given, ("risk", "delta"))
     if (given.selection is None) != (given.risk is None):
         raise ValueError(

@@ -1,17 +1,21 @@
 """The arguments of `keras-calib threshold`, read and checked without Keras."""
 
 import argparse
+import math
 from pathlib import Path
+from typing import Any
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.arguments import (
+    DELTA,
     Command,
     Options,
+    check_ending,
     check_shares,
     columns,
     flags,
 )
-from keras_calib.reporting.commands.terminal import Progress, load_keras
+from keras_calib.reporting.commands.terminal import Progress, blamed, load_keras
 
 __all__ = ["COMMAND"]
 
@@ -65,10 +69,7 @@ _TARGET: Options = {
     "--coverage SHARE": (
         "least share to accept, instead of --risk; no guarantee"
     ),
-    "--delta SHARE": {
-        "default": 0.05,
-        "help": "probability that the guarantee fails (%(default)s)",
-    },
+    **DELTA,
 }
 _COLUMNS = columns(
     *("confidence", "score", "correct", "labels", "predicted", "ids", "groups"),
@@ -101,10 +102,7 @@ def _check(given: argparse.Namespace) -> None:
                 "--log and --calibration must be different answers",
                 **{"--log": given.log},
             )
-    if given.out is not None and Path(given.out).suffix.lower() != ".json":
-        raise value_error(
-            "`path` must be a file that ends in .json", path=given.out
-        )
+    check_ending("--out", given.out, [".json"])
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> None:
@@ -112,13 +110,81 @@ def _run(given: argparse.Namespace, progress: Progress) -> None:
     if given.calibration is not None:
         # A calibrator is fitted, as a layer.
         load_keras(progress)
-    from keras_calib.reporting.commands.answer_thresholds import (
-        threshold_of_logs,
+    from keras_calib.exporting.answer_threshold import (
+        answer_statement,
+        calibrated_confidence,
+        calibrator_facts,
+        told_calibrator,
     )
+    from keras_calib.exporting.statement import write_statement
+    from keras_calib.reporting.prediction_files.answer_log import (
+        labelled_answers,
+    )
+    from keras_calib.reporting.prediction_files.repeated_samples import (
+        check_ids_apart,
+    )
+    from keras_calib.selection.ladder import read_outcomes
+    from keras_calib.selection.thresholds import ErrorTarget
 
-    text = threshold_of_logs(given, progress)
+    with blamed(f"--log={given.log}"):
+        log, unlabelled = labelled_answers(
+            given.log, vars(given), progress, bool(given.calibration)
+        )
+    lines, score = [], log.score
+    facts: dict[str, Any] | None = None
+    if given.calibration:
+        with blamed(f"--calibration={given.calibration}"):
+            columns = {**vars(given), "groups": None}
+            other, _ = labelled_answers(given.calibration, columns, progress)
+            if log.unit is not None and other.unit is not None:
+                ids = {"--log": log.unit, "--calibration": other.unit}
+                check_ids_apart(ids)
+            progress.say("Fitting the calibrator ...")
+            kind = given.calibrator or "affine"
+            facts = calibrator_facts(other.score, other.correct, kind)
+            score = calibrated_confidence(facts, score)
+        lines.append(told_calibrator(facts))
+    progress.say("Choosing the threshold ...")
+    delta = None if given.risk is None else given.delta
+    with blamed(f"--log={given.log}"):
+        target = ErrorTarget(given.risk, given.coverage, delta).check()
+        groups = {"group": log.group, "names": log.names}
+        chosen = target.choose(read_outcomes(score, log.correct, **groups))
+    if given.out:
+        told = answer_statement(
+            chosen,
+            log,
+            calibrator=facts,
+            coverage=given.coverage,
+            group=given.groups,
+        )
+        write_statement(given.out, told)
+    if unlabelled:
+        lines.append(f"{unlabelled:,} answers without a label left out.")
+    what = "score" if log.confidence is None else "confidence"
+    lines += _told(chosen, f"calibrated {what}" if facts else what)
     progress.clear()
-    print(text)
+    print("\n".join(lines))
+
+
+def _told(chosen: Any, what: str) -> list[str]:
+    if isinstance(chosen.threshold, tuple):
+        text = str(chosen).removeprefix("Choice: ")
+        return [f"Thresholds for the {what}:", text]
+    least = f"a {what} of at least {chosen.threshold:.9g}"
+    if chosen.threshold == -math.inf:
+        least = "every answer"
+    lines = [
+        f"Accept {least}: {chosen.coverage:.2%} of {chosen.num_samples:,} "
+        f"answers, of which {chosen.risk:.2%} are wrong."
+    ]
+    if chosen.delta is not None:
+        lines.append(
+            f"With probability {1.0 - chosen.delta:g} at most "
+            f"{chosen.limit:g} of the accepted in use are wrong "
+            f"({chosen.method})."
+        )
+    return lines
 
 
 COMMAND = Command(

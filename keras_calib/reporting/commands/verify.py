@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from keras_calib.reporting.commands.arguments import (
+    DECIMAL,
     Command,
     Options,
     columns,
@@ -55,11 +56,7 @@ _OPTIONS: Options = {
         cost="column of costs of answers, with costs (cost)",
     ),
     "--separator NAME": "sign between the columns of a .csv file",
-    "--decimal": {
-        "default": ".",
-        "choices": (".", ","),
-        "help": "decimal point of a .csv file (%(default)s)",
-    },
+    **DECIMAL,
 }
 
 
@@ -135,21 +132,24 @@ def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
             f"{' and '.join(wanted.values())}. "
             f"Received: {', '.join(file.names[:20])}"
         )
-    found = {}
-    for argument, column in wanted.items():
-        asked = ([column], []) if argument == "groups" else ([], [column])
-        parts = [np.atleast_1d(x[column]) for x in file.parts(*asked, [])]
-        if not parts:
-            raise ValueError(f"{given.data} must have records, not names alone")
-        found[argument] = np.concatenate(parts)
-    return found
+    numbers = [x for argument, x in wanted.items() if argument != "groups"]
+    texts = [x for x in wanted.values() if x not in numbers]
+    parts = [*file.parts(texts, numbers)]
+    if not parts:
+        raise ValueError(f"{given.data} must have records, not names alone")
+    return {
+        argument: np.concatenate([np.atleast_1d(x[column]) for x in parts])
+        for argument, column in wanted.items()
+    }
 
 
 def _answers(
     facts: dict[str, Any], given: argparse.Namespace, progress: Progress
 ) -> dict[str, Any]:
     """The answers of a log, as they were when their threshold was chosen."""
-    from keras_calib.reporting.commands.answer_thresholds import (
+    import numpy as np
+
+    from keras_calib.reporting.prediction_files.answer_log import (
         labelled_answers,
     )
 
@@ -162,11 +162,11 @@ def _answers(
     names[column] = getattr(given, column)
     if column == "confidence":
         names[column] = given.confidence or column
-    asked = argparse.Namespace(**names)
-    rows = labelled_answers(given.data, asked, progress, column == "confidence")
-    values = {"score": "scores"}.get(column, column)
-    found = {values: rows.score, "correct": rows.correct}
-    return found if group is None else {**found, "groups": rows.group}
+    log, _ = labelled_answers(given.data, names, progress, column != "score")
+    found = {"scores" if column == "score" else column: log.score}
+    if log.names:
+        found["groups"] = np.array(log.names)[log.group]
+    return {**found, "correct": log.correct}
 
 
 COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, {"": _OPTIONS}, _check, _run)

@@ -224,10 +224,9 @@ def _check_new(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
 
     Before any is added, as new ids take the place of those remembered.
     """
-    what = f"Looking for known ids in {log.path.name}"
-    for part in progress.rows(log.parts(), what, log.num_rows):
+    for part in log.watched(progress, "Looking for known ids in"):
         try:
-            monitor._waiting.check_new(part.ids, len(part.labels))
+            monitor._waiting.check_new(part.outcomes.unit, len(part.labels))
         except ValueError as error:
             raise ValueError(
                 "the log has answers that are in --state already: give each "
@@ -236,12 +235,10 @@ def _check_new(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
 
 
 def _add(log: AnswerLog, monitor: Monitor, progress: Progress) -> None:
-    what = f"Reading {log.path.name}"
-    for part in progress.rows(log.parts(), what, log.num_rows):
-        confidence = part.confidence
-        if monitor.tolerance is None:
-            confidence = None
-        monitor.update(confidence, part.accepted, part.labels, ids=part.ids)
+    for part in log.watched(progress):
+        rows = part.outcomes
+        confidence = None if monitor.tolerance is None else rows.confidence
+        monitor.update(confidence, part.accepted, part.labels, ids=rows.unit)
 
 
 def _add_labels(
@@ -250,15 +247,13 @@ def _add_labels(
     """Adds labels; returns how many were left out."""
     if log.is_empty:
         return 0
-    log.require(("ids",), ("correct", "labels"))
-    if "correct" not in log.has:
-        log.require(("predicted",))
+    log.require(("ids",))
+    log.require_labels()
     left = 0
-    what = f"Reading {log.path.name}"
-    for part in progress.rows(log.parts(), what, log.num_rows):
+    for part in log.watched(progress):
         here = part.labels == part.labels
-        names = [x for x, has in zip(part.ids or [], here, strict=True) if has]
-        left += monitor.update_labels(names, part.labels[here], unknown=unknown)
+        ids, labels = part.outcomes.unit[here], part.labels[here]
+        left += monitor.update_labels(ids, labels, unknown=unknown)
     return left
 
 

@@ -9,14 +9,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
+from keras_calib.inputs.groups import read_groups
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.predictions.tables import Table, plain
+from keras_calib.reporting.commands.terminal import Progress
 from keras_calib.reporting.prediction_files.roles import (
     ROLES,
     check_one_role,
     check_present,
+    column_of,
 )
 
-__all__ = ["AnswerLog", "Answers", "correctness_of", "same_labels"]
+__all__ = [
+    "AnswerLog",
+    "Answers",
+    "flags_of",
+    "labelled_answers",
+    "same_labels",
+]
 
 _VERDICTS = "accepted", "correct", "labels", "predicted"
 _READ = "ids", "confidence", "score", *_VERDICTS, "time", "groups"
@@ -36,21 +46,20 @@ class Answers(NamedTuple):
     """Answers of a log, in its order; None for columns that it has not.
 
     Attributes:
-        labels: 1 for a right and 0 for a wrong answer `(n,)`, NaN without a
-            label.
+        outcomes: Scores and confidences, with ids as units; `correct` is
+            NaN without a label.
         accepted: Whether each answer was accepted, or None.
-        confidence: Confidence `(n,)`, or None.
-        ids: Ids as texts `(n,)`, or None.
-        score: Scores `(n,)`, or None.
         group: Names of groups `(n,)`, or None.
     """
 
-    labels: np.ndarray
+    outcomes: Outcomes
     accepted: np.ndarray | None
-    confidence: np.ndarray | None
-    ids: list[str] | None
-    score: np.ndarray | None = None
-    group: np.ndarray | None = None
+    group: np.ndarray | None
+
+    @property
+    def labels(self) -> np.ndarray:
+        """1 for a right and 0 for a wrong answer `(n,)`, NaN if unknown."""
+        return self.outcomes.correct
 
 
 class AnswerLog:
@@ -99,11 +108,7 @@ class AnswerLog:
         # What an option gives is not found by its own name too.
         given = {columns[x] for x in _VERDICTS}
         free = [x for x in self._file.names if x not in given]
-        found = {
-            what: columns[what]
-            or next((x for x in ROLES[what].names if x in free), None)
-            for what in _READ
-        }
+        found = {x: column_of(x, columns[x], free) for x in _READ}
         if columns["labels"] or columns["predicted"]:
             # As asked for, whatever a column of another name says.
             if columns["correct"]:
@@ -128,6 +133,19 @@ class AnswerLog:
                     "--correct and so on",
                     columns=self.names,
                 )
+
+    def require_labels(self) -> None:
+        """Raises ValueError unless the file says what was right."""
+        self.require(("correct", "labels"))
+        if "correct" not in self.has:
+            self.require(("predicted",))
+
+    def watched(
+        self, progress: Progress, what: str = "Reading"
+    ) -> Iterator[Answers]:
+        """The answers, piece by piece, with a line of progress."""
+        told = f"{what} {self.path.name}"
+        return progress.rows(self.parts(), told, self.num_rows)
 
     def parts(self) -> Iterator[Answers]:
         """The answers, piece by piece."""
@@ -156,21 +174,20 @@ class AnswerLog:
         if "time" in read:
             self._check_times(read["time"], start)
         accepted, changed = self._accepted(read, start)
-        return Answers(
-            self._correct(read, start),
-            accepted,
-            changed.get("confidence"),
-            self._ids(read["ids"], start) if "ids" in read else None,
-            changed.get("score"),
-            read.get("groups"),
+        outcomes = Outcomes(
+            score=changed.get("score"),
+            correct=self._correct(read, start),
+            confidence=changed.get("confidence"),
+            unit=self._ids(read["ids"], start) if "ids" in read else None,
         )
+        return Answers(outcomes, accepted, read.get("groups"))
 
     def _correct(self, read: dict[str, np.ndarray], start: int) -> np.ndarray:
         if "correct" in read:
-            return self._flags("correct", read["correct"], start, gaps=True)
+            name = self._columns["correct"]
+            return flags_of(self._file, name, read["correct"], start, gaps=True)
         if {"labels", "predicted"} <= read.keys():
-            pairs = zip(read["labels"], read["predicted"], strict=True)
-            return np.array([_same(*pair) for pair in pairs])
+            return same_labels(read["labels"], read["predicted"], gaps=True)
         return np.full(len(next(iter(read.values()))), np.nan)
 
     def _accepted(
@@ -184,50 +201,21 @@ class AnswerLog:
             read = {**read, **self._threshold(read[column])}
             accepted = read["accept"]
         if "accepted" in read:
-            accepted = self._flags("accepted", read["accepted"], start)
+            name = self._columns["accepted"]
+            accepted = flags_of(self._file, name, read["accepted"], start)
         elif accepted is None and self._threshold is not None:
             column = "score" if "score" in read else "confidence"
-            if (wrong := np.isnan(read[column])).any():
-                raise self._bad(column, "must not be NaN", start, wrong)
-            accepted = read[column] >= self._threshold
+            values, name = read[column], self._columns[column]
+            good = ~np.isnan(values)
+            self._file.check(name, good, "must not be NaN", start, values)
+            accepted = values >= self._threshold
         return accepted, read
 
-    def _ids(self, values: np.ndarray, start: int) -> list[str]:
-        ids = [*map(plain, values)]
-        if (empty := np.array([not x for x in ids], bool)).any():
-            rule = "must have a value in every row"
-            raise self._bad("ids", rule, start, empty, value="")
+    def _ids(self, values: np.ndarray, start: int) -> np.ndarray:
+        ids = np.array([*map(plain, values)], object)
+        name, rule = self._columns["ids"], "must have a value in every row"
+        self._file.check(name, ids != "", rule, start, ids)
         return ids
-
-    def _bad(
-        self, what: str, rule: str, start: int, wrong: Any, **received: Any
-    ) -> ValueError:
-        """The error of a column, in the first row that is wrong."""
-        row = start + int(np.argmax(wrong))
-        return self._file.bad_value(self._columns[what], rule, row, **received)
-
-    def _flags(
-        self, what: str, values: np.ndarray, start: int, gaps: bool = False
-    ) -> np.ndarray:
-        """Numbers 0 and 1, NaN for what is missing."""
-        found = np.empty(len(values))
-        for i, value in enumerate(values):
-            text = plain(value).lower()
-            if gaps and text in _WITHOUT:
-                found[i] = np.nan
-            elif text in _FLAGS:
-                found[i] = _FLAGS[text]
-            else:
-                rule = ", or nothing without a label" if gaps else ""
-                rule += _GRADES if _is_grade(text) else ""
-                raise self._bad(
-                    what,
-                    f"must be 1 or 0, or true or false{rule}",
-                    start + i,
-                    True,
-                    value=str(value),
-                )
-        return found
 
     def _check_times(self, texts: np.ndarray, start: int) -> None:
         for i, text in enumerate(texts):
@@ -240,49 +228,132 @@ class AnswerLog:
                     "answers in their order"
                 )
             if rule:
-                raise self._bad("time", rule, row, True, value=str(text))
+                name = self._columns["time"]
+                raise self._file.bad_value(name, rule, row, value=str(text))
             self.last = row, now
 
 
-def correctness_of(
-    file: Table, name: str, values: np.ndarray, start: int
-) -> np.ndarray:
-    """1 for right and 0 for wrong of a column with a value in every row."""
-    if values.dtype.kind in "OU":
-        found = [_FLAGS.get(plain(x).lower(), np.nan) for x in values]
-        values = np.where(np.isnan(found), values, np.array(found, object))
-    (wrong,) = np.nonzero(~np.isin(values, (0, 1)))
-    if len(wrong):
-        value = values[wrong[0]]
-        raise file.bad_value(
-            name,
-            "must be 0, 1, true or false in every row"
-            + _GRADES * _is_grade(str(value)),
-            start + int(wrong[0]),
-            value=value if isinstance(value, str) else value.item(),
+def labelled_answers(
+    path: str,
+    columns: dict[str, str | None],
+    progress: Progress,
+    of_confidence: bool = True,
+) -> tuple[Outcomes, int]:
+    """The answers of a log that have a label, and how many have none.
+
+    The score is what the log has: a score or, with `of_confidence` or where
+    it has no score, the confidence.
+    """
+    log = AnswerLog(path, columns)
+    empty = value_error("the log must have answers", rows=0)
+    if log.is_empty:
+        raise empty
+    needed: tuple[str, ...] = ("score", "confidence")
+    if of_confidence or (columns["confidence"] and not columns["score"]):
+        needed = ("confidence",)
+    log.require(needed)
+    log.require_labels()
+    column = next(name for name in needed if name in log.has)
+    kept: list[tuple] = []
+    start = 0
+    for part in log.watched(progress):
+        values = np.asarray(getattr(part.outcomes, column))
+        _check_values(column, values, start)
+        start += len(values)
+        others = part.labels, part.outcomes.unit, part.group
+        read = values.astype("float64"), *others
+        kept.append(tuple(() if x is None else x for x in read))
+    if not start:
+        raise empty
+    score, correct, ids, groups = map(np.concatenate, zip(*kept, strict=True))
+    here = correct == correct
+    if not here.any():
+        raise value_error("the log must have labels", rows=start)
+    rows = Outcomes(score[here], correct[here])
+    if column == "confidence":
+        rows = rows._replace(confidence=rows.score)
+    if "ids" in log.has:
+        _check_once(ids)
+        rows = rows._replace(unit=ids[here])
+    if columns["groups"]:
+        own = groups[here].astype(str)
+        names, places = read_groups(own, own.shape)
+        rows = rows._replace(group=places, names=names)
+    return rows, int((~here).sum())
+
+
+def _check_once(ids: np.ndarray) -> None:
+    """Raises ValueError for an id that two rows have."""
+    names, first, counts = np.unique(ids, return_index=True, return_counts=True)
+    if len(names) < len(ids):
+        place = np.argmax(counts > 1)
+        raise value_error(
+            "every `id` must be there once, as the guarantee is for answers "
+            "that are independent; --ids gives another column",
+            row=int(first[place]) + 1,
+            id=str(names[place]),
+            times=int(counts[place]),
         )
-    return values.astype("int64")
 
 
-def same_labels(labels: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """1 where two texts are spelt alike, where 1.0 is 1, else 0 `(n,)`."""
-    same = labels == predicted
-    pairs = zip(labels[~same], predicted[~same], strict=True)
-    same[~same] = [plain(one) == plain(two) for one, two in pairs]
-    return same.astype("int64")
+def _check_values(column: str, values: np.ndarray, start: int) -> None:
+    """Raises ValueError for the first value that is no confidence or score."""
+    if column == "score":
+        wrong, rule = np.isnan(values), "must not be NaN"
+    else:
+        wrong = ~((values >= 0.0) & (values <= 1.0))
+        rule = (
+            "must be in [0, 1] in every row; give a log-probability or "
+            "another number by --score"
+        )
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise value_error(
+            f"`{column}` {rule}", row=start + row + 1, value=float(values[row])
+        )
+
+
+def flags_of(
+    file: Table, name: str, values: np.ndarray, start: int, gaps: bool = False
+) -> np.ndarray:
+    """Numbers 0 and 1; with `gaps` NaN for what is missing."""
+    known, places = np.unique(values.astype(str), return_inverse=True)
+    texts = [plain(x).lower() for x in known]
+    found = np.array([_FLAGS.get(x, np.nan) for x in texts])
+    bad = np.isnan(found)
+    if gaps:
+        bad &= ~np.isin(texts, _WITHOUT)
+    if not bad[places].any():
+        return found[places]
+    row = int(np.argmax(bad[places]))
+    rule = "must be 0, 1, true or false"
+    rule += ", or nothing without a label" if gaps else " in every row"
+    rule += _GRADES * _is_grade(texts[places[row]])
+    value = values[row : row + 1].tolist()[0]
+    raise file.bad_value(name, rule, start + row, value=value)
+
+
+def same_labels(
+    labels: np.ndarray, predicted: np.ndarray, gaps: bool = False
+) -> np.ndarray:
+    """1 where two texts are spelt alike, where 1.0 is 1, else 0 `(n,)`.
+
+    With `gaps` NaN where there is no label.
+    """
+    found = np.array((labels == predicted) & (labels != ""), "float64")
+    for k in np.flatnonzero(found == 0.0):
+        label, answer = plain(labels[k]), plain(predicted[k])
+        # A class may be called None. Beside numbers `nan` is no class.
+        is_number = label.lower() == "nan" and _time(answer) is not None
+        is_gap = gaps and (not label or is_number)
+        found[k] = np.nan if is_gap else label == answer
+    return found
 
 
 def _is_grade(text: str) -> bool:
     with contextlib.suppress(ValueError):
         return 0.0 < float(text) < 1.0
     return False
-
-
-def _same(label: Any, predicted: Any) -> float:
-    label, predicted = plain(label), plain(predicted)
-    # A class may be called None. Beside numbers `nan` is no class.
-    is_gap = label.lower() == "nan" and _time(predicted) is not None
-    return float(label == predicted) if label and not is_gap else np.nan
 
 
 def _time(text: str) -> float | None:

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.readers import shares_of_rows
+from keras_calib.inputs.labels import shares_of_rows
 from keras_calib.inputs.rows import check_no_probabilities, usable_outputs
 from keras_calib.predictions.tables import Table
 from keras_calib.reporting.prediction_files.answer_log import (
-    correctness_of,
+    flags_of,
     same_labels,
 )
-from keras_calib.reporting.prediction_files.roles import Columns, find_roles
+from keras_calib.reporting.prediction_files.roles import find_roles
 
 __all__ = ["PredictionFile", "Rows", "join_rows"]
 
@@ -41,13 +41,24 @@ class PredictionFile:
     have `sample_weight` and `class_names`. A table has a column `label` and
     columns `logit_0`, `logit_1`, ... or `prob_0`, `prob_1`, ..., in any
     order. Names of classes may take the place of numbers. Parquet and JSON
-    may have lists in one column `logits` or `probs`. `Columns` gives other
-    names.
+    may have lists in one column `logits` or `probs`.
 
     Top-1 records have a `confidence`, and `correct` or `predicted` and `label`.
 
-    Raises ImportError if a table needs pyarrow, ValueError if the file has
-    another form, or its first values are not what they are called.
+    Other columns of classes are given by the start of their names, a pattern
+    with one `*`, or a list with commas. With `votes` the labels may be so too.
+
+    Args:
+        path: The file.
+        **options: Names of columns by their role, None for those of `ROLES`;
+            `groups` are several. Besides them `class_names`, `ignore_class`,
+            `votes`, and `separator` and `decimal` of a `.csv` file. Others are
+            left alone.
+
+    Raises:
+        ImportError: If a table needs pyarrow.
+        ValueError: If the file has another form, or its first values are not
+            what they are called.
 
     Attributes:
         from_logits: Whether outputs are logits.
@@ -58,24 +69,25 @@ class PredictionFile:
         top1: Whether only the predicted class is known.
     """
 
-    def __init__(self, path: Any, columns: Columns | None = None):
-        columns = columns or Columns()
-        self._file = Table(path, columns.separator, columns.decimal)
+    def __init__(self, path: Any, **options: Any):
+        self._file = Table(
+            path, options.get("separator"), options.get("decimal", ".")
+        )
         self.num_rows = self._file.num_rows
-        self._ignored = columns.ignore_class
-        self.group_names = columns.groups
+        self._ignored = options.get("ignore_class")
+        self.group_names = options.get("groups", ())
         named = self._file.array("class_names")
         if named is not None:
             own = [str(x) for x in named.reshape(-1)]
-            if columns.class_names not in (None, own):
+            if options.get("class_names") not in (None, own):
                 raise value_error(
                     f"`class_names` of {self._file.path.name} must be those "
                     "of the other files, or of --classes, in the same order",
                     class_names=own[:20],
                 )
-            columns = columns._replace(class_names=own)
+            options["class_names"] = own
         name, names = self._file.path.name, self._file.names
-        self._roles = roles = find_roles(name, names, columns)
+        self._roles = roles = find_roles(name, names, options)
         self.from_logits, self.top1 = roles.from_logits, roles.top1
         self.class_names = roles.class_names
         # Top-1 records may say what was right in place of labels.
@@ -225,17 +237,18 @@ class PredictionFile:
         weight = part[roles.weights] if roles.weights else None
         if roles.predicted is None:
             labels = part[roles.labels]
-            correct = correctness_of(self._file, roles.labels, labels, start)
+            correct = flags_of(self._file, roles.labels, labels, start)
         else:
-            pair = [
+            labels, predicted = (
                 self._names_of(part[x], x, start)
                 for x in (roles.labels, roles.predicted)
-            ]
-            correct = same_labels(*pair)
+            )
+            correct = same_labels(labels, predicted)
             if self._ignored is not None:
-                counts = pair[0] != str(self._ignored)
+                counts = labels != str(self._ignored)
                 weight = counts * (1.0 if weight is None else weight)
         ids = part[roles.ids] if roles.ids else None
+        correct = correct.astype("int64")
         rows = Rows(correct, confidence, weight, ids, self._groups(part))
         if any(x.shape[:1] != confidence.shape for x in rows if x is not None):
             raise value_error(
@@ -244,7 +257,14 @@ class PredictionFile:
                 shapes=[x.shape for x in rows if x is not None],
             )
         self._check_weights(weight, start)
-        self._check_confidences(confidence, name, start)
+        self._file.check(
+            name,
+            (confidence >= 0.0) & (confidence <= 1.0),
+            "must be the probability of the predicted class, from 0 to 1, in "
+            "every row",
+            start,
+            confidence,
+        )
         return rows
 
     def _names_of(
@@ -256,14 +276,8 @@ class PredictionFile:
         below = np.char.startswith(values, "-")
         if self._ignored is not None:
             below &= values != str(self._ignored)
-        if (wrong := np.flatnonzero(below)).size:
-            row = int(wrong[0])
-            raise self._file.bad_value(
-                name,
-                "must hold class ids >= 0, or names, in every row",
-                start + row,
-                value=str(values[row]),
-            )
+        rule = "must hold class ids >= 0, or names, in every row"
+        self._file.check(name, ~below, rule, start, values)
         return values
 
     def _check_shapes(self, rows: Rows) -> None:
@@ -288,17 +302,9 @@ class PredictionFile:
         counts = np.ones(ids.shape, bool)
         if self._ignored is not None:
             counts = ids != self._ignored
-        wrong = counts & ~(
-            (ids >= 0) & (ids < num_classes) & (ids == np.rint(ids))
-        )
-        if wrong.any():
-            index = tuple(np.argwhere(wrong)[0])
-            raise self._file.bad_value(
-                name,
-                f"must hold class ids in [0, {num_classes}) in every row",
-                start + int(index[0]),
-                value=ids[index].item(),
-            )
+        is_id = (ids >= 0) & (ids < num_classes) & (ids == np.rint(ids))
+        rule = f"must hold class ids in [0, {num_classes}) in every row"
+        self._file.check(name, is_id | ~counts, rule, start, ids)
         return counts
 
     def _check_values(self, rows: Rows, start: int) -> None:
@@ -325,28 +331,9 @@ class PredictionFile:
     def _check_weights(self, weight: np.ndarray | None, start: int) -> None:
         if weight is None or self._roles.weights is None:
             return
-        (wrong, *_) = np.nonzero(~((weight >= 0) & np.isfinite(weight)))
-        if len(wrong):
-            raise self._file.bad_value(
-                self._roles.weights,
-                "must be finite and >= 0 in every row",
-                start + int(wrong[0]),
-                value=weight[wrong[0]].tolist(),
-            )
-
-    def _check_confidences(
-        self, confidence: np.ndarray, name: str, start: int
-    ) -> None:
-        wrong = ~((confidence >= 0.0) & (confidence <= 1.0))
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise self._file.bad_value(
-                name,
-                "must be the probability of the predicted class, from 0 to 1, "
-                "in every row",
-                start + row,
-                value=float(confidence[row]),
-            )
+        good = (weight >= 0) & np.isfinite(weight)
+        rule = "must be finite and >= 0 in every row"
+        self._file.check(self._roles.weights, good, rule, start, weight)
 
     def _check_votes(self, rows: Rows, counts: np.ndarray, start: int) -> None:
         """Raises unless labels are votes where, and only where, they must be.
@@ -359,7 +346,7 @@ class PredictionFile:
             if labels.shape != shape or num_classes < 2:
                 return
             one: Any = labels.max(axis=-1) == 1
-            wrong = counts & ~(one & (np.abs(labels).sum(axis=-1) == 1))
+            good = one & (np.abs(labels).sum(axis=-1) == 1)
             rule = (
                 "must be class ids, or rows with one 1: these look like votes "
                 "of several annotators, which --votes reads"
@@ -384,22 +371,13 @@ class PredictionFile:
             if votes.shape[-1] == 1:
                 votes = np.concatenate([1.0 - votes, votes], axis=-1)
             labels = votes
-            wrong = counts & ~shares_of_rows(votes)[1]
+            good = shares_of_rows(votes)[1]
             rule = (
                 "must be counts of votes, which are whole numbers, or shares "
                 "that sum to 1, with a vote in every row; give a row without "
                 "votes a weight of 0"
             )
-        if wrong.any():
-            index = tuple(np.argwhere(wrong)[0])
-            raise self._file.bad_value(
-                name,
-                rule,
-                start + int(index[0]),
-                values=np.round(
-                    labels[index][:10].astype("float64"), 4
-                ).tolist(),
-            )
+        self._file.check(name, good | ~counts, rule, start, labels)
 
     def _unusable(self, values: np.ndarray, row: int) -> ValueError:
         """The error of outputs that are no logits or no probabilities."""

@@ -1,18 +1,18 @@
 """What columns hold, and which of a file do: by their names or by options."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os.path import commonprefix
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_calib.backend.errors import value_error
 
 __all__ = [
-    "Columns",
     "ROLES",
     "Role",
     "Roles",
     "check_one_role",
     "check_present",
+    "column_of",
     "find_roles",
 ]
 
@@ -70,45 +70,6 @@ ROLES = {
 _VOTES = "votes", "vote", "labels", "label"
 
 
-class Columns(NamedTuple):
-    """What the columns of a file hold; None takes the default names.
-
-    Attributes:
-        labels: Name of the class ids, or of the names of the classes. With
-            `votes`, what `logits` may be.
-        logits: Name of a column of lists or of an array; or the start of the
-            names of columns, a pattern with one `*`, or names with commas.
-        probs: The same of probabilities.
-        confidence: Name of the probability of the predicted class, where
-            nothing is known of the others: top-1 records.
-        correct: Name of the column that says whether it was right.
-        predicted: Name of the predicted class, if there is no such column.
-        weights: Name of the weights.
-        ids: Name of the identifiers of samples.
-        class_names: Names of the classes in the order of their ids.
-        ignore_class: Class id of rows that do not count.
-        separator: Between the columns of a `.csv` file; None looks for it.
-        decimal: Decimal point of a `.csv` file.
-        votes: Whether labels are rows of annotators' votes.
-        groups: Names of the columns of groups.
-    """
-
-    labels: str | None = None
-    logits: str | None = None
-    probs: str | None = None
-    confidence: str | None = None
-    correct: str | None = None
-    predicted: str | None = None
-    weights: str | None = None
-    ids: str | None = None
-    class_names: Sequence[str] | None = None
-    ignore_class: int | None = None
-    separator: str | None = None
-    decimal: str = "."
-    votes: bool = False
-    groups: Sequence[str] = ()
-
-
 class Roles(NamedTuple):
     """Names of the columns that are read.
 
@@ -159,8 +120,22 @@ def check_present(file: str, names: list[str], wanted: Sequence[str]) -> None:
         )
 
 
-def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
-    """What the columns `names` of a file are; ValueError if they are not."""
+def column_of(role: str, given: str | None, names: Sequence[str]) -> Any:
+    """The column that an option gives, or the first of the role's own names.
+
+    None if there is neither.
+    """
+    own = (x for x in ROLES[role].names if x in names)
+    return given or next(own, None)
+
+
+def find_roles(
+    file: str, names: list[str], columns: Mapping[str, Any]
+) -> Roles:
+    """What the columns `names` of a file are; ValueError if they are not.
+
+    `columns` are the options of `PredictionFile`.
+    """
     roles = _found_roles(file, names, columns)
     labels = "--labels" if roles.predicted or not roles.top1 else "--correct"
     outputs = "--logits" if roles.from_logits else "--probs"
@@ -172,32 +147,38 @@ def find_roles(file: str, names: list[str], columns: Columns) -> Roles:
     used += [(outputs, x) for x in roles.outputs]
     used.append(("--weights", roles.weights or ""))
     texts = {roles.ids or "": "--ids"}
-    texts |= dict.fromkeys(columns.groups, "--groups")
+    texts |= dict.fromkeys(columns.get("groups", ()), "--groups")
     used += [(option, x) for x, option in texts.items() if x not in classes]
     check_one_role(used)
     return roles
 
 
-def _found_roles(file: str, names: list[str], columns: Columns) -> Roles:
-    check_present(file, names, [x for x in _single(columns) if x is not None])
+def _found_roles(
+    file: str, names: list[str], columns: Mapping[str, Any]
+) -> Roles:
+    asked: dict[str, Any] = {role: columns.get(role) for role in ROLES}
+    votes = columns.get("votes", False)
+    single = ["confidence", "correct", "predicted", "weights", "ids"]
+    wanted = [asked[x] for x in single + ["labels"] * (not votes)]
+    wanted += columns.get("groups", ())
+    check_present(file, names, [x for x in wanted if x is not None])
     weights, labels, predicted, correct = (
-        getattr(columns, role)
-        or next((x for x in ROLES[role].names if x in names), None)
+        column_of(role, asked[role], names)
         for role in ("weights", "labels", "predicted", "correct")
     )
-    if columns.votes:
-        labels = columns.labels or "votes"
-    others = (weights, columns.ids)
-    given = {"logits": columns.logits, "probs": columns.probs}
-    given = {kind: text for kind, text in given.items() if text is not None}
+    if votes:
+        labels = asked["labels"] or "votes"
+    known = columns.get("class_names")
+    others = weights, asked["ids"]
     kinds = {"logits": True, "probs": False}
-    wanted = {text: kind for kind, text in given.items()}
-    if not given and columns.confidence is None:
-        wanted = {x: kind for kind in kinds for x in ROLES[kind].names}
+    given = {kind: asked[kind] for kind in kinds if asked[kind] is not None}
+    starts = {text: kind for kind, text in given.items()}
+    if not given and asked["confidence"] is None:
+        starts = {x: kind for kind in kinds for x in ROLES[kind].names}
     found = [
         (kinds[kind], outputs)
-        for text, kind in wanted.items()
-        if (outputs := _class_columns(file, names, text, columns.class_names))
+        for text, kind in starts.items()
+        if (outputs := _class_columns(file, names, text, known))
     ]
     if given and not found:
         ((kind, text),) = given.items()
@@ -213,14 +194,15 @@ def _found_roles(file: str, names: list[str], columns: Columns) -> Roles:
     if len(found) == 1 and labels:
         ((is_logits, (outputs, classes)),) = found
         read = outputs, is_logits, False, None, *others, classes
-        votes = _vote_columns(file, names, columns, classes)
-        return Roles(labels, *read, votes)
-    confidence = columns.confidence or "confidence"
-    if not found and confidence in names and not columns.votes:
+        if not votes:
+            return Roles(labels, *read)
+        called = _VOTES if asked["labels"] is None else (labels,)
+        return Roles(labels, *read, _vote_columns(file, names, called, classes))
+    confidence = asked["confidence"] or "confidence"
+    if not found and confidence in names and not votes:
         records = [confidence], False, True
-        classes = columns.class_names
-        if columns.correct is None and predicted and labels:
-            return Roles(labels, *records, predicted, *others, classes)
+        if asked["correct"] is None and predicted and labels:
+            return Roles(labels, *records, predicted, *others, known)
         if correct is not None:
             return Roles(correct, *records, None, *others, None)
     raise value_error(
@@ -237,13 +219,11 @@ def _found_roles(file: str, names: list[str], columns: Columns) -> Roles:
 def _vote_columns(
     file: str,
     names: list[str],
-    columns: Columns,
+    called: Sequence[str],
     classes: Sequence[str] | None,
 ) -> list[str]:
-    """Columns of votes in the order of the classes; none of class ids."""
-    if not columns.votes:
-        return []
-    for text in _VOTES if columns.labels is None else (columns.labels,):
+    """Columns of votes in the order of the classes, by what they are called."""
+    for text in called:
         if found := _class_columns(file, names, text, classes):
             return found[0]
     raise value_error(
@@ -252,13 +232,6 @@ def _vote_columns(
         "another name",
         columns=names[:20],
     )
-
-
-def _single(columns: Columns) -> tuple[str | None, ...]:
-    """Options that are the name of one column."""
-    records = columns.confidence, columns.correct, columns.predicted
-    labels = None if columns.votes else columns.labels
-    return (labels, *records, columns.weights, columns.ids, *columns.groups)
 
 
 def _class_columns(

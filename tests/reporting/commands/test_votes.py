@@ -14,9 +14,6 @@ import keras_calib as kc
 from keras_calib.reporting.command_line import main
 from keras_calib.reporting.commands import file_reports
 from keras_calib.reporting.prediction_files.reader import PredictionFile
-from keras_calib.reporting.prediction_files.roles import Columns
-
-_VOTES = Columns(votes=True)
 
 
 def _voted(n, seed=0):
@@ -51,20 +48,20 @@ def test_votes_of_every_format_are_read_alike(tmp_path, name):
     shares = counts / counts.sum(axis=-1, keepdims=True)
     for votes in (counts, shares):
         path = _write(tmp_path / name, votes, logits)
-        columns = _VOTES._replace(class_names=["ant", "bee", "cat"])
-        rows = PredictionFile(path, columns).read()
+        names = ["ant", "bee", "cat"]
+        rows = PredictionFile(path, votes=True, class_names=names).read()
         np.testing.assert_allclose(rows.labels, votes, rtol=1e-6)
         np.testing.assert_allclose(rows.outputs, logits, rtol=1e-6)
         # The other way round, each says what to do.
         if name != "a.csv":
-            plain = Columns(labels="votes" if name == "a.npz" else "label")
+            plain = "votes" if name == "a.npz" else "label"
             with pytest.raises(ValueError, match="which --votes reads"):
-                PredictionFile(path, plain)
+                PredictionFile(path, labels=plain)
 
 
 def test_one_column_is_the_share_of_the_second_class(tmp_path):
     (tmp_path / "a.csv").write_text("votes,prob\n0.25,0.5\n1,0.75\n")
-    rows = PredictionFile(tmp_path / "a.csv", _VOTES).read()
+    rows = PredictionFile(tmp_path / "a.csv", votes=True).read()
     assert rows.labels.tolist() == [[0.25], [1.0]]
 
 

@@ -9,7 +9,6 @@ from report_pages import write_file
 
 from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.reporting.prediction_files.reader import PredictionFile, Rows
-from keras_calib.reporting.prediction_files.roles import Columns
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_columns_and_labels_may_have_any_names(
     columns[labels] = [NAMES[k] for k in ids]
     columns["number"] = range(40)
     path = write_table(tmp_path / "a.csv", separator, columns)
-    file = PredictionFile(path, Columns(**options, ids="number"))
+    file = PredictionFile(path, **options, ids="number")
     rows = file.read()
     names = np.asarray(file.class_names)
     assert sorted(names) == sorted(NAMES)
@@ -136,7 +135,7 @@ def test_labels_are_the_numbers_of_the_columns(tmp_path, first):
     columns = {f"z{k + first}": logits[:, k].tolist() for k in range(3)}
     columns["label"] = ids + first
     path = write_table(tmp_path / "a.csv", ",", columns)
-    file = PredictionFile(path, Columns(logits="z"))
+    file = PredictionFile(path, logits="z")
     np.testing.assert_array_equal(file.read().labels, ids)
     assert file.class_names == (["1", "2", "3"] if first else None)
 
@@ -144,7 +143,7 @@ def test_labels_are_the_numbers_of_the_columns(tmp_path, first):
 def test_one_column_of_a_table_is_the_second_of_two_classes(tmp_path):
     columns = {"truth": ["false", "true"], "score": [0.25, 0.75]}
     path = write_table(tmp_path / "a.csv", ",", columns)
-    rows = PredictionFile(path, Columns("truth", probs="score")).read()
+    rows = PredictionFile(path, labels="truth", probs="score").read()
     assert rows.labels.tolist() == [0, 1]
     assert rows.outputs.tolist() == [[0.25], [0.75]]
 
@@ -235,7 +234,7 @@ def test_errors_name_column_row_and_value(
     columns[column][5000] = "" if value is None else value
     path = write_table(tmp_path / "a.csv", ",", columns)
     with pytest.raises(ValueError, match=match):
-        PredictionFile(path, Columns(**options)).read()
+        PredictionFile(path, **options).read()
 
 
 @pytest.mark.parametrize("row", [4000, 5000])
@@ -312,7 +311,7 @@ def test_a_column_that_two_options_give_is_refused(records, kind):
         (("--weights", "--ids"), {"ids": "sample_weight"}),
     ):
         with pytest.raises(ValueError, match=f"{options[0]}', '{options[1]}"):
-            PredictionFile(top1, Columns(**columns))
+            PredictionFile(top1, **columns)
     if kind != ".npz":
         for options, columns in (
             (("--labels", "--probs"), {"labels": "probs_0"}),
@@ -321,17 +320,19 @@ def test_a_column_that_two_options_give_is_refused(records, kind):
         ):
             match = f"{options[0]}', '{options[1]}"
             with pytest.raises(ValueError, match=match):
-                PredictionFile(whole, Columns(**columns))
+                PredictionFile(whole, **columns)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_classes_may_be_groups_too(records, kind):
-    columns = Columns(groups=["label", "predicted"], ids="label")
-    rows = PredictionFile(records / f"t{kind}", columns).read()
+    columns = {"groups": ["label", "predicted"], "ids": "label"}
+    rows = PredictionFile(records / f"t{kind}", **columns).read()
     np.testing.assert_array_equal(rows.labels, [1, 1, 0])
     assert rows.groups.tolist() == [["0", "0"], ["1", "1"], ["1", "0"]]
-    named = columns._replace(class_names=["no", "yes"])
-    assert PredictionFile(records / f"t{kind}", named).read().groups is not None
+    named = {**columns, "class_names": ["no", "yes"]}
+    assert (
+        PredictionFile(records / f"t{kind}", **named).read().groups is not None
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -347,8 +348,9 @@ def test_an_answer_is_not_right_because_it_is_itself(records, kind):
     # A confidence is a score, and a group may be anything.
     columns = {"score": "confidence", "groups": "predicted", "ids": "predicted"}
     (part,) = AnswerLog(path, {**columns, "correct": "predicted"}).parts()
-    assert part.score.tolist() == part.confidence.tolist() == [0.9, 0.75, 1.0]
-    assert [*map(str, part.group)] == part.ids == ["0", "1", "0"]
+    rows = part.outcomes
+    assert rows.score.tolist() == rows.confidence.tolist() == [0.9, 0.75, 1.0]
+    assert part.group.tolist() == rows.unit.tolist() == ["0", "1", "0"]
     # An option takes a column away from the name that it would be found by.
     log = AnswerLog(path, {"labels": "correct", "predicted": "label"})
     (part,) = log.parts()
@@ -366,8 +368,8 @@ def test_lines_of_json_hold_the_same(tmp_path):
     ]
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
-    columns = Columns(ids="id", groups=["site"])
-    file = PredictionFile(path, columns)
+    columns = {"ids": "id", "groups": ["site"]}
+    file = PredictionFile(path, **columns)
     read = file.read()
     assert (file.num_rows, file.from_logits) == (30, True)
     np.testing.assert_array_equal(read.labels, labels)
@@ -381,4 +383,4 @@ def test_lines_of_json_hold_the_same(tmp_path):
         lines = [*rows, {**rows[0], **changed}]
         path.write_text("\n".join(map(json.dumps, lines)))
         with pytest.raises(ValueError, match=words):
-            PredictionFile(path, columns).read()
+            PredictionFile(path, **columns).read()

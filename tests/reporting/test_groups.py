@@ -7,8 +7,8 @@ import pytest
 
 import keras_calib as kc
 from keras_calib.predictions.tables import Table
-from keras_calib.reporting.attributes import worst_first
 from keras_calib.reporting.command_line import main
+from keras_calib.reporting.groups import worst_first
 
 
 @pytest.fixture(scope="module")

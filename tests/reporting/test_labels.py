@@ -6,7 +6,7 @@ import pytest
 from report_pages import Page, mistakes
 
 import keras_calib as kc
-from keras_calib.reporting import label_page, label_report
+from keras_calib.reporting import entry_points, sections
 
 NAMES = ["sky", "car", "dog"]
 
@@ -26,8 +26,8 @@ def tagged(n=800, seed=0, scale=2.0):
 @pytest.fixture
 def alone(monkeypatch):
     """Reports without their pages."""
-    monkeypatch.setattr(label_report, "template", lambda name: None)
-    monkeypatch.setattr(label_report, "label_page_of", lambda *_, **__: "")
+    monkeypatch.setattr(entry_points, "template", lambda: None)
+    monkeypatch.setattr(entry_points, "page_of", lambda *_, **__: "")
 
 
 def report(labels, outputs, **options):
@@ -189,8 +189,8 @@ def test_labels_without_positives_have_a_page():
 
 
 def test_many_labels_are_folded_away_and_escaped(monkeypatch):
-    monkeypatch.setattr(label_page, "_NUM_PICTURES", 0)
-    monkeypatch.setattr(label_page, "_NUM_ROWS", 2)
+    monkeypatch.setattr(sections, "_NUM_PICTURES", 0)
+    monkeypatch.setattr(sections, "_NUM_ROWS", 2)
     made = report(*tagged(60), label_names=["a", "b", "<b>c"])
     page = Page(made.html)
     assert "1 more in this table" in page.text

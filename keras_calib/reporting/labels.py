@@ -1,0 +1,213 @@
+"""All that a report says of a model of several labels, batch by batch."""
+
+from typing import Any
+
+import numpy as np
+
+from keras_calib.labels.columns import LabelColumns, label_logits, read_columns
+from keras_calib.labels.metric import MultiLabelMetric
+from keras_calib.labels.table import VALUES, LabelTable
+from keras_calib.metrics import CalibrationMetrics
+from keras_calib.numerics.arrays import safe_divide, to_numpy
+from keras_calib.numerics.softmax import sigmoid
+from keras_calib.reporting.evaluation import (
+    Evaluation,
+    accepted,
+    with_intervals,
+)
+from keras_calib.reporting.verdict import (
+    about_label_selection,
+    label_verdict,
+    side_of,
+)
+
+__all__ = ["LabelEvaluation"]
+
+_EXAMPLE_METRICS = ("accuracy", "mean_confidence", "ece")
+
+
+class LabelEvaluation(Evaluation):
+    """What a model of several labels does."""
+
+    kind, _unit = "labels", "label"
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        # Of each stage, before and after calibration.
+        self.stages = [LabelTable(self.num_bins, x) for x in self._from_logits]
+        # Whole examples, after calibration if there is any.
+        self._examples = MultiLabelMetric(
+            CalibrationMetrics(
+                _EXAMPLE_METRICS,
+                num_bins=self.num_bins,
+                from_logits=self._from_logits[-1],
+            ),
+            by="example",
+        )
+        # By label: those that are there, and the weight of right answers.
+        self._present: Any = 0
+        self._right: Any = 0.0
+        # Examples of which some labels are missing.
+        self._partly = 0
+
+    def results(self) -> dict[str, Any]:
+        stages = [
+            [x.facts(k) for k in range(self.num_classes)] for x in self.stages
+        ]
+        summaries = [
+            table.summary(found)
+            for table, found in zip(self.stages, stages, strict=True)
+        ]
+        missing = np.broadcast_to(
+            self.num_samples - self._present, (self.num_classes,)
+        )
+        rows = self._rows(stages, missing)
+        examples = self._examples.pooled()
+        results = {
+            "num_examples": self.num_samples,
+            "num_labels": self.num_classes,
+            "num_missing": int(np.sum(missing)),
+            "num_partly_missing": self._partly,
+            "labels_per_example": {
+                what: float(sum(x[what] for x in stages[-1]))
+                for what in ("prevalence", "probability")
+            },
+            "summary": summaries[0],
+            "labels": rows,
+            "examples": {**with_intervals(examples), "aurc": examples.aurc()},
+            "selection": None,
+        }
+        if len(stages) > 1:
+            results["calibrated_summary"] = summaries[1]
+        found = label_verdict(rows, len(stages) > 1)
+        if self.selector is not None:
+            results["selection"] = self._selection(rows)
+        return {"verdict": found, **results}
+
+    def _add(self, given: tuple, inputs: Any, groups: Any, lead: Any) -> None:
+        labels, outputs, sample_weight = given
+        names = self.names
+        columns = read_columns(
+            to_numpy(labels),
+            to_numpy(outputs),
+            sample_weight=sample_weight,
+            ignore_class=self.options.ignore_class,
+            num_labels=None if names is None else len(names),
+            name="outputs",
+        )
+        self.num_classes = columns.num_labels
+        weight, present = columns.weight, columns.present
+        if weight is None and present is not None:
+            weight = present.astype("float32")
+        logits = to_numpy(label_logits(columns.outputs, self._from_logits[0]))
+        stages, final = [columns.outputs], logits
+        calibrated, answers = self._answers(logits)
+        if calibrated is not None:
+            final = calibrated
+            stages.append(final)
+        for table, rows in zip(self.stages, stages, strict=True):
+            table.add(columns.labels, rows, weight)
+        self._examples.update_state(columns.labels, stages[-1], weight)
+        if weight is None:
+            weight = np.ones(logits.shape)
+        if present is None:
+            present = np.ones(logits.shape, bool)
+        right = (final > 0) == (columns.labels > 0.5)
+        complete = np.asarray(present.all(axis=-1))
+        self._right = self._right + (weight * right).sum(axis=0)
+        self._present = self._present + present.sum(axis=0)
+        self._partly += int((present.any(axis=-1) & ~complete).sum())
+        places, label = np.nonzero(~right & present)
+        odds = final[places, label]
+        score = np.abs(odds)
+        confidence = sigmoid(score.astype("float64"))
+        found = [confidence, places, label, (odds > 0).astype(int)]
+        self._keep(score, found, inputs, len(logits))
+        if answers:
+            self._add_selection(answers, columns, weight, complete)
+
+    def _add_selection(
+        self,
+        answers: dict[str, Any],
+        columns: LabelColumns,
+        weight: np.ndarray,
+        complete: np.ndarray,
+    ) -> None:
+        accept, yes = (to_numpy(answers[x]) for x in ("accept", "labels"))
+        wrong = (yes != (columns.labels > 0.5)).astype("float64")
+        if self.selector.by == "example":
+            # The score of an example is of all its labels.
+            weight = weight.max(axis=-1) * complete
+            mean = self.selector.example == "mean"
+            wrong = wrong.mean(axis=-1) if mean else wrong.max(axis=-1)
+            yes = 0.0
+        self._select(accept, wrong, weight, yes)
+
+    def _rows(
+        self, stages: list[list[dict[str, float]]], missing: np.ndarray
+    ) -> list[dict[str, Any]]:
+        """Rows of the labels, in their order, after calibration if any."""
+        final, table = stages[-1], self.stages[-1]
+        level = 1.0 - 0.05 / max(1, sum(x["count"] > 0 for x in final))
+        rows = []
+        for k, facts in enumerate(final):
+            ends = table.ece_interval(k, 0.95)
+            gap = table.gap(k, level)
+            side = "few"
+            if facts["count"]:
+                side = side_of(gap, table.ece_interval(k, level)[0])
+            row = {
+                "label": self.name_of(k),
+                "number": k,
+                "missing": int(missing[k]),
+                **facts,
+                "accuracy": float(safe_divide(self._right[k], facts["count"])),
+                "ece_low": ends[0],
+                "ece_high": ends[1],
+                "gap": gap.value,
+                "gap_low": gap.low,
+                "gap_high": gap.high,
+                "side": side,
+            }
+            if len(stages) > 1:
+                row |= {f"before_{x}": stages[0][k][x] for x in VALUES}
+            rows.append(row)
+        return rows
+
+    def _selection(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        chosen = getattr(self.selector, "chosen", None)
+        by_label, sums = self.selector.by == "label", self._selected
+        limit = getattr(chosen, "risk_limit", None)
+        found: dict[str, Any] = {
+            "by": self.selector.by,
+            "example": self.selector.example,
+            "certified_risk": limit,
+            "delta": getattr(chosen, "delta", None),
+            "at_once": True
+            if chosen is None
+            else chosen.facts.get("at_once", True),
+            **accepted(sums.sum(axis=-1) if by_label else sums),
+        }
+        threshold = self.selector.threshold
+        if by_label:
+            level = 1.0 - 0.05 / len(rows)
+            found["labels"] = [
+                {
+                    "label": row["label"],
+                    "threshold": float(threshold[k]),
+                    "confidence": float(sigmoid(np.float64(threshold[k]))),
+                    **accepted(sums[..., k]),
+                    "contradicted": limit is not None
+                    and accepted(sums[..., k], level)["risk_low"] > limit,
+                }
+                for k, row in enumerate(rows)
+            ]
+            found["contradicted"] = any(
+                x["contradicted"] for x in found["labels"]
+            )
+        else:
+            found["threshold"] = threshold
+            found["contradicted"] = limit is not None and bool(
+                found["risk_low"] > limit
+            )
+        return {**found, "sentences": about_label_selection(found)}
