@@ -15,7 +15,12 @@ from keras_calib.formulas.costs import (
     within_price,
 )
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import check_above, check_not_empty, located
+from keras_calib.inputs.checks import (
+    check_above,
+    check_any_weight,
+    check_not_empty,
+    located,
+)
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.values import in_unit_interval
@@ -173,10 +178,7 @@ def mean_cost_of_records(
     weight = None
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, sure.shape)
-        if not weight.any():
-            raise value_error(
-                "`sample_weight` must not be 0 everywhere", sum=0.0
-            )
+        check_any_weight(weight)
     cost = error_cost * (1.0 - right.reshape(-1))
     expected = error_cost * (1.0 - sure.reshape(-1))
     return mean_cost_of_decisions(

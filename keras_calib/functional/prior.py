@@ -13,6 +13,7 @@ from keras_calib.formulas.prior import (
     read_prior,
 )
 from keras_calib.inputs.checks import (
+    check_any_weight,
     check_integer,
     check_not_empty,
     class_axis,
@@ -186,10 +187,7 @@ def _read(
     weight = np.ones(len(rows))
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, lead).astype("float64")
-        if not weight.any():
-            raise value_error(
-                "`sample_weight` must not be 0 everywhere", sum=0.0
-            )
+        check_any_weight(weight)
     rows = without_harm(rows, weight > 0, from_logits)
     check_no_nan(rows, from_logits, "probs")
     if from_logits:

@@ -10,7 +10,12 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs import rows
-from keras_calib.inputs.checks import check_flag, check_not_empty, class_axis
+from keras_calib.inputs.checks import (
+    check_any_weight,
+    check_flag,
+    check_not_empty,
+    class_axis,
+)
 from keras_calib.inputs.labels import (
     are_allowed,
     check_allowed,
@@ -42,6 +47,7 @@ __all__ = [
     "standardize_arrays",
     "standardize_logits",
     "with_rows",
+    "without_masked",
 ]
 
 
@@ -326,18 +332,23 @@ def standardize_arrays(
         rows.check_no_probabilities(batch.outputs, name)
     elif from_logits and refuse_probabilities is not None:
         rows.warn_of_probabilities(batch.outputs, name)
-    valid, facts = batch.mask, batch.facts
-    if valid is not None and not valid.any():
+    if batch.mask is not None and not batch.mask.any():
         raise value_error(
             "`labels` must hold a class that is not ignored",
             ignore_class=ignore_class,
         )
-    if valid is not None and drop:
-        batch = batch._replace(mask=None).each(lambda x: x[valid])
-        batch = batch._replace(facts=facts.of(valid))
-    if batch.weight is not None and not batch.weight.any():
-        raise value_error("`sample_weight` must not be 0 everywhere", sum=0.0)
+    batch = without_masked(batch) if drop else batch
+    check_any_weight(batch.weight)
     return batch
+
+
+def without_masked(batch: Batch) -> Batch:
+    """A batch of arrays without the rows that its mask leaves out."""
+    valid, facts = batch.mask, batch.facts
+    if valid is None:
+        return batch
+    batch = batch._replace(mask=None).each(lambda x: x[valid])
+    return batch._replace(facts=facts.of(valid))
 
 
 # For logits, which must not be probabilities.

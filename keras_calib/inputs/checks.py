@@ -14,6 +14,7 @@ from keras_calib.numerics.arrays import fits, shape_of
 __all__ = [
     "MODES",
     "check_above",
+    "check_any_weight",
     "check_at_least",
     "check_at_most",
     "check_flag",
@@ -140,6 +141,12 @@ def check_not_empty(name: str, x: Any) -> None:
         raise value_error(
             f"`{name}` must not be empty", **{f"{name}.shape": shape_of(x)}
         )
+
+
+def check_any_weight(weight: Any) -> None:
+    """Raise ValueError if all weights of an array are 0; None has none."""
+    if weight is not None and not weight.any():
+        raise value_error("`sample_weight` must not be 0 everywhere", sum=0.0)
 
 
 def check_rows(name: str, x: Any, logits: Any) -> None:

@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_not_empty, generator, located
+from keras_calib.inputs.checks import (
+    check_any_weight,
+    check_not_empty,
+    generator,
+    located,
+)
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 
@@ -147,10 +152,7 @@ def read_outcomes(
 
         weight = weight_of_rows(sample_weight, scores.shape)
         weight = weight.reshape(scores.shape)
-        if not weight.any():
-            raise value_error(
-                "`sample_weight` must not be 0 everywhere", sum=0.0
-            )
+        check_any_weight(weight)
     cost = None
     if largest_cost is None:
         good = (correct == 0.0) | (correct == 1.0)

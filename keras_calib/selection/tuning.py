@@ -9,10 +9,16 @@ import numpy as np
 from keras_calib.backend.errors import invalid, value_error
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
-from keras_calib.inputs.batch import Batch, standardize_logits
-from keras_calib.inputs.checks import check_above, generator
+from keras_calib.inputs.batch import (
+    Batch,
+    standardize_logits,
+    with_rows,
+    without_masked,
+)
+from keras_calib.inputs.checks import check_above, check_any_weight, generator
 from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.outcomes import Outcomes
+from keras_calib.inputs.rows import warn_of_probabilities
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.selection.rules import CostRule, ScoreRule, by_blocks
 
@@ -75,13 +81,12 @@ class HeldOut(NamedTuple):
         # the shape of the logits, as it may look at neighbours.
         every = read.outputs.reshape(*logits.shape[:-1], -1)
         outputs = by_blocks(calibrator, every).reshape(read.outputs.shape)
-        rows = slice(None) if read.mask is None else read.mask
-        return standardize_logits(
-            read.labels[rows],
-            outputs[rows],
-            None if read.weight is None else read.weight[rows],
-            refuse_probabilities=False,
-        )
+        if read.mask is not None:
+            outputs, read = outputs[read.mask], without_masked(read)
+            check_any_weight(read.weight)
+        read = with_rows(read, outputs, "logits", None, log_odds=False)
+        warn_of_probabilities(read.outputs, "logits")
+        return read
 
     def judged(self, read: Batch, rule: ScoreRule | CostRule) -> Outcomes:
         """Outcomes `(n,)` of the answers to calibrated logits.
