@@ -19,6 +19,7 @@ from keras_calib.numerics.arrays import array_namespace, at_least
 __all__ = [
     "BAND",
     "CumulativeDifferences",
+    "ENOUGH_VARIANCE",
     "KINDS",
     "brownian_tail",
     "cumulative_error",
@@ -33,8 +34,9 @@ BAND = 2.241402727
 # Each series takes over where its terms fall fastest; so many are enough.
 _SWITCH = {"range": 2.0, "maximum": 1.5}
 _TERMS = 12
-# Variance in samples that makes the walk of the differences nearly Brownian.
-_ENOUGH_VARIANCE = 5.0
+# Variance of a number of samples that makes it nearly normal, and the walk of
+# the differences nearly Brownian.
+ENOUGH_VARIANCE = 5.0
 # Points of the walk that are looked at, and drawn paths of its noise.
 _POINTS = 256
 _PATHS = 1000
@@ -143,7 +145,7 @@ def cumulative_p_value(
     `deviation` is that of `CumulativeDifferences`, and `num_samples` the
     effective number of predictions.
     """
-    if (deviation * num_samples) ** 2 < _ENOUGH_VARIANCE:
+    if (deviation * num_samples) ** 2 < ENOUGH_VARIANCE:
         return None
     return brownian_tail(error / deviation, kind)
 

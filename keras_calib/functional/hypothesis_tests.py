@@ -10,6 +10,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.bins import bin_index, bin_sums
 from keras_calib.formulas.cumulative import (
+    ENOUGH_VARIANCE,
     brownian_tail,
     cumulative_error,
     differences_of,
@@ -32,9 +33,6 @@ __all__ = [
 
 # Uniform numbers drawn at once, 8 MB.
 _BLOCK = 1_000_000
-# Variance that makes the squared gap of a bin nearly chi-square, and the walk
-# of cumulative differences nearly Brownian.
-_ENOUGH_VARIANCE = 5.0
 _STATISTICS = ("ece", "chi2", "spiegelhalter", "ecce_range", "ecce_maximum")
 
 
@@ -343,12 +341,12 @@ def _chi_square(
 def _merged_starts(variance: np.ndarray) -> list[int]:
     """First bins of runs of bins that hold enough variance each."""
     starts: list[int] = []
-    held = _ENOUGH_VARIANCE
+    held = ENOUGH_VARIANCE
     for i, more in enumerate(variance):
-        if held >= _ENOUGH_VARIANCE and variance[i:].sum() > 0:
+        if held >= ENOUGH_VARIANCE and variance[i:].sum() > 0:
             rest = float(variance[i:].sum())
             # A rest of too little variance joins the last run.
-            if not starts or rest >= _ENOUGH_VARIANCE:
+            if not starts or rest >= ENOUGH_VARIANCE:
                 starts.append(i)
             held = 0.0
         held += more
@@ -378,7 +376,7 @@ def _cumulative(
     found = differences_of(score, null.confidence, correct)
     observed = float(cumulative_error(found.difference, kind))
     variance = float(np.sum(null.variance))
-    if variance >= _ENOUGH_VARIANCE:
+    if variance >= ENOUGH_VARIANCE:
         deviation = np.sqrt(variance) / len(score)
         p_value = brownian_tail(observed / deviation, kind)
         return CalibrationTest(observed, p_value)

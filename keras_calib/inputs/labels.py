@@ -79,7 +79,7 @@ def standardize_labels(
     Returns:
         Labels, and a mask that is False for the ignored class, or None. They
         are tensors, or NumPy arrays if `y_pred` is one. Ids are integers, -1
-        for what is no id of a class. With binary outputs, labels are rows for
+        for what is no id of a class; with binary outputs they are rows for
         both classes. Votes are shares, 0 in a row that is neither counts nor
         shares. The values of soft labels in arrays are left to `read_arrays`.
     """

@@ -469,7 +469,12 @@ def _target_of(
             raise value_error(told, coverage=coverage)
         if prior is not None:
             return PriorTarget(prior, risk, delta, method, seed).check()
-        _check_no_method(method, " with `one_threshold`: the test is binomial")
+        if method is not None:
+            raise value_error(
+                "`method` must be None with `one_threshold`: the test is "
+                "binomial",
+                method=method,
+            )
         return MixtureTarget(risk, delta, seed).check()
     prices = asked.get("mean_cost"), asked.get("reject_cost")
     if rule.costs is not None:
@@ -488,14 +493,12 @@ def _target_of(
             mean_cost=prices[0],
             reject_cost=prices[1],
         )
-    if method != "ltt":
-        _check_no_method(method, ' or "ltt": risks have exact binomial tests')
+    if method not in (None, "ltt"):
+        raise value_error(
+            '`method` must be None or "ltt": risks have exact binomial tests',
+            method=method,
+        )
     return ErrorTarget(risk, coverage, delta).check()
-
-
-def _check_no_method(method: str | None, reason: str) -> None:
-    if method is not None:
-        raise value_error(f"`method` must be None{reason}", method=method)
 
 
 def _check_prior(prior: Any, num_classes: int, calibrator: Any) -> None:

@@ -83,9 +83,9 @@ class Ladder(NamedTuple):
 
     def at(self, place: int) -> tuple[float, float, float]:
         """A threshold, its coverage and its risk."""
-        columns = self.threshold, self.coverage, self.risk
-        threshold, coverage, risk = (float(x[place]) for x in columns)
-        return threshold, coverage, risk
+        accepted, lost = float(self.accepted[place]), float(self.loss[place])
+        risk = lost / accepted if accepted else 0.0
+        return float(self.threshold[place]), accepted / self.total, risk
 
 
 def check_units(delta: float | None, shape: tuple) -> None:

@@ -21,8 +21,6 @@ __all__ = ["control_risks"]
 # By which ranks grow from one start of a walk to the next. Other targets may
 # leave few thresholds, which a walk must not pass by.
 _FACTOR = math.sqrt(2.0)
-
-
 # What fails at a threshold. Quantities of one kind share a level. True shares
 # of failures fall or rise with the threshold for all kinds but "accepted".
 _KINDS = {
@@ -84,7 +82,7 @@ def _tests(
             claim = errors(found, limit, share, least=least, factor=_FACTOR)
             certified = alone(claim, len(found.threshold))
         if name == "coverage" and certified.any():
-            # Below it walks need not begin.
+            # Walks need not begin where the coverage is too small.
             least = int(found.accepted[certified][0])
         tested[name] = _Tested(value, p_value, certified)
     counts = found.accepted.astype(int)

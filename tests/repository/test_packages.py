@@ -60,6 +60,18 @@ FLOORS = {
 WINGS = {"text", "labels", "detection"}
 MAY_IMPORT_WINGS = {"exporting", "reporting"}
 OF_A_WING = r"detection|multi_label|label_|token|sequence"
+# What has a field `confidence` or `correct` and is no row, with what it is.
+OTHER_CONFIDENCES = {
+    "detection/display.py:DetectionReliabilityDisplay": "a picture",
+    "formulas/binned_intervals.py:_Bins": "means of bins",
+    "formulas/bins.py:BinSums": "sums of bins",
+    "functional/hypothesis_tests.py:DrawnLabels": "labels to be drawn",
+    "metrics/states/histogram.py:Cells": "sums of cells",
+    "plots/segmentation.py:SegmentationDisplay": "a picture",
+    "reporting/evaluation.py:Mistake": "an answer that is shown",
+    "reporting/groups.py:GroupRow": "a row of a table",
+    "selection/choice.py:Choice": "thresholds",
+}
 # What users import from.
 NAMESPACES = (
     "calibrators",
@@ -165,6 +177,20 @@ def test_a_subject_stands_in_its_wing():
         if own not in WINGS | {"data"} and re.search(OF_A_WING, path.stem)
     }
     assert not found
+
+
+def test_rows_above_the_door_are_outcomes():
+    found = {
+        f"{relative(path)}:{node.name}"
+        for path, own in ROOM_OF.items()
+        if own and FLOORS[own] > FLOORS["inputs"]
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.ClassDef)
+        for part in node.body
+        if isinstance(part, ast.AnnAssign)
+        and ast.unparse(part.target) in ("confidence", "correct")
+    }
+    assert found == set(OTHER_CONFIDENCES)
 
 
 def test_modules_import_at_their_top_only_what_is_always_installed():

@@ -296,7 +296,7 @@ def _all_weight(records: Outcomes) -> Any:
     if records.weight is not None:
         return exact_sums.sum_rows(records.weight[None])
     xp = array_namespace(records.mask)
-    total = xp.sum(cast(records.mask, "int32"), keepdims=True)
+    total = xp.sum(cast(records.mask, "int32"), axis=-1, keepdims=True)
     return exact_sums.limbs_from_counts(total)
 
 
