@@ -179,12 +179,12 @@ def test_no_box_without_confidence_is_kept_by_a_saved_model(tmp_path):
 def test_an_answer_without_confidence_is_refused():
     chosen = kc.choose_threshold([0.9, 0.1], [1, 0], coverage=0.5)
     facts = {"calibrator": None, "coverage": 0.5, "group": None}
-    score, loss = np.array([0.9, 0.1]), np.array([0.0, 1.0])
+    score, correct = np.array([0.9, 0.1]), np.array([1.0, 0.0])
     for confidence, values in (
         (score, (NAN, INF, -INF, 3e38, 1.5)),
         (None, (NAN, INF, -INF)),
     ):
-        log = Outcomes(score=score, loss=loss, confidence=confidence)
+        log = Outcomes(score=score, correct=correct, confidence=confidence)
         answer = kc.AnswerThreshold(answer_statement(chosen, log, **facts))
         for value in values:
             with pytest.raises(ValueError, match="must be"):
