@@ -103,11 +103,15 @@ def _seconds() -> float:
 def _loop() -> float:
     """What some work of the interpreter and of NumPy takes here and now."""
     started = time.process_time()
-    values = np.linspace(0.0, 1.0, 20_000)
-    total = 0
+    # Short arrays: of long ones, processors with wide instructions sort three
+    # times as many, and run tests no faster.
+    values = np.linspace(0.0, 1.0, 64)
+    total, seen = 0, {}
     for i in range(100):
-        total += int(np.argmax(np.exp(np.sort(values * -i))))
-        total += sum(j % 7 for j in range(5_000))
+        total += sum(j % 7 for j in range(2_000))
+        for j in range(100):
+            total += float(np.sum(np.exp(values * -j)))
+            seen[f"{i % 10} {j}"] = [total, str(total)]
     return time.process_time() - started
 
 

@@ -286,6 +286,8 @@ def fixed_thresholds(outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
     """Thresholds between scores, at most 256, and the coverage of each.
 
     They are even in coverage, strictest first; the last accepts all.
+
+    Derivation: docs/derivations.md, 'Other priors and mixtures'.
     """
     found = of_scores(outcomes)
     wanted = np.arange(1, _MOST + 1) / _MOST - 1e-9

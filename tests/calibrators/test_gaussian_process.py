@@ -226,6 +226,9 @@ def test_what_does_not_fit_is_refused():
 
 def test_a_fit_without_tensorflow_probability_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_probability", None)
+    # One that has not found it yet.
+    unused = type(gaussian_process.tfp)("tensorflow_probability", "bayes")
+    monkeypatch.setattr(gaussian_process, "tfp", unused)
     gaussian_process._bound.cache_clear()
     layer = kc.GaussianProcessCalibration()
     with pytest.raises(ImportError, match=r"'keras-calib\[bayes\]'"):
