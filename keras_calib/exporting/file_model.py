@@ -503,4 +503,4 @@ def _are_near(given: np.ndarray, wanted: np.ndarray, tolerance: float) -> bool:
         return False
     if given.dtype.kind != "f":
         return np.array_equal(given, wanted)
-    return bool(near(tolerance, wanted, given).all())
+    return bool(near(tolerance, wanted, given, ruled_out=False).all())

@@ -369,7 +369,8 @@ def _places(names: tuple, groups: Any, like: np.ndarray) -> np.ndarray:
     """The place of each group among those of the certificate, or -1."""
     given = np.asarray(groups)
     values = given.reshape(-1).tolist()
-    if not all(isinstance(x, int | str | bytes) for x in values):
+    kinds = int | str | bytes
+    if not all(isinstance(x, kinds) and type(x) is not bool for x in values):
         raise type_error(
             "`groups` must be integers or strings, without NaN and None",
             dtype=given.dtype.name,

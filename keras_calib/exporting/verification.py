@@ -211,14 +211,19 @@ def _wrong_labels(
     return {k: v[kept[v.shape == same]] for k, v in wrong.items()}
 
 
-def near(tolerance: float, a: np.ndarray, b: Any) -> np.ndarray:
-    """Which answers b are those that are wanted, a, within a tolerance."""
+def near(
+    tolerance: float, a: np.ndarray, b: Any, ruled_out: bool = True
+) -> np.ndarray:
+    """Which answers b are those that are wanted, a, within a tolerance.
+
+    With `ruled_out` logits that rule out a class are all the same.
+    """
     # The median ignores a few classes that are masked by -1e9.
     sizes = np.abs(a[np.isfinite(a)])
     scale = max(1.0, np.median(sizes)) if sizes.size else 1.0
     found = np.isclose(b, a, tolerance, tolerance * scale, equal_nan=True)
     # LiteRT gives the least float for logits of -inf.
-    return found | (is_ruled_out(a) & is_ruled_out(b))
+    return found | (ruled_out & is_ruled_out(a) & is_ruled_out(b))
 
 
 class _GroupsInTurn:

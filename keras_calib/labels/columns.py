@@ -327,7 +327,8 @@ def place_of_label(label: Any, names: Sequence[str]) -> int:
     """The column of a label, of its name or number."""
     if label in names:
         return list(names).index(label)
-    if isinstance(label, bool) or label not in range(len(names)):
+    is_number = type(label) is int or isinstance(label, np.integer)
+    if not is_number or label not in range(len(names)):
         raise value_error(
             "`label` must be the number or name of a label",
             label=label,

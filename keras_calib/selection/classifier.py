@@ -267,7 +267,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
         labels = as_array(labels, "labels")
         logits, sample_weight = read_masked(logits, "logits", sample_weight)
         class_axis(logits, -1, "logits")
-        names, places = (), None
+        names = places = None
         if groups is not None:
             shape, weight = logits.shape[:-1], sample_weight
             if ignore_class is not None and labels.size == math.prod(shape):
@@ -285,7 +285,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
         ) as (found, place, num_classes):
             if isinstance(asked, PriorTarget):
                 _check_prior(asked.prior, num_classes, self.calibrator)
-            found = counted(found._replace(names=names), delta)
+            found = counted(found._replace(names=names or ()), delta)
             self._take(found, rules[place], asked)
         return self
 
@@ -332,7 +332,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
             )
         # Served scores are float32.
         scores = as_array(scores, "scores", "float32")
-        names, places = (), None
+        names = places = None
         if groups is not None:
             names, places = read_groups(groups, scores.shape, sample_weight)
         rule = self._rules[0]
@@ -348,7 +348,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
         if isinstance(asked, PriorTarget):
             places = read_classes(labels, scores.shape, len(asked.prior))
         outcomes = read_outcomes(
-            scores, correct, sample_weight, asked.delta, places, names
+            scores, correct, sample_weight, asked.delta, places, names or ()
         )
         self._take(outcomes, rule, asked)
         return self
@@ -428,11 +428,12 @@ def _rule_of(costs: Any, score: Any) -> CostRule:
 
 
 def _target_of(
-    asked: Target, rule: Any, names: tuple, seed: int, caller: str
+    asked: Target, rule: Any, names: Any, seed: int, caller: str
 ) -> ErrorTarget | CostTarget | PriorTarget | MixtureTarget:
     """What `caller` was asked for, checked, by the rule of the answers.
 
-    `names` are those of the groups, and `seed` is that of rows that are drawn.
+    `names` are those of the groups, None without groups, and `seed` is that
+    of rows that are drawn.
     """
     for name in asked.keys() - Target.__annotations__:
         raise type_error(
@@ -441,13 +442,13 @@ def _target_of(
         )
     one_threshold = asked.get("one_threshold", False)
     check_flag("one_threshold", one_threshold)
-    if one_threshold and not names:
+    if one_threshold and names is None:
         raise value_error(
             "`one_threshold` needs `groups`: it is one threshold that holds "
             "for every mixture of them",
             groups=None,
         )
-    if names and rule.costs is not None:
+    if names is not None and rule.costs is not None:
         raise value_error(
             "`groups` must be left out with `costs`: thresholds by group are "
             "for risk and coverage"
@@ -459,7 +460,7 @@ def _target_of(
     prior = asked.get("target_prior")
     if prior is not None or one_threshold:
         told = None
-        if prior is not None and names:
+        if prior is not None and names is not None:
             told = "`target_prior` and `groups` exclude each other"
         elif rule.costs is not None:
             told = "`target_prior` must be left out with `costs`"

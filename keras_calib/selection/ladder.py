@@ -141,9 +141,8 @@ def read_outcomes(
         scores = scores.astype("float64")
     if scores.shape != correct.shape:
         raise value_error(
-            "`scores` and `correct` must have one shape",
-            scores=scores.shape,
-            correct=correct.shape,
+            f"`scores` and `{name}` must have one shape",
+            **{"scores": scores.shape, name: correct.shape},
         )
     weight = np.ones(scores.shape)
     if sample_weight is not None:

@@ -238,7 +238,7 @@ def plan(
         assumed, others = of_pilot(found, _NUM_POPULATIONS, rng)
     a = np.array(sorted({float(x) for x in coverages}))
     for value in a:
-        check_share("coverages", value, positive=True)
+        check_share("coverages", float(value), positive=True)
     for size in sizes:
         check_integer("sizes", size, 1)
     aim = _Aim(assumed, float(risk), delta, power, max_samples)

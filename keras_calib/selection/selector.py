@@ -79,8 +79,8 @@ class Selector(FittedLayer):
         if again:
             raise RuntimeError(
                 invalid(
-                    "`calibrator` and `score` must be those for which the "
-                    "threshold was chosen, and were fitted again: "
+                    "The parts of a selector must be those for which its "
+                    "threshold was chosen, and some were fitted again: "
                     f"{self.how_to_fit_again}",
                     fitted_again=again,
                 )
@@ -194,16 +194,16 @@ class Selector(FittedLayer):
         several = chosen is not None and isinstance(chosen.threshold, tuple)
         if (group is None) == several:
             raise value_error(
-                "`group` must name a group after a fit with `groups`, and "
+                "`group` must name a group where each has a threshold, and "
                 "else be None",
                 group=group,
-                groups=len(self.groups),
+                groups=0 if chosen is None else len(chosen.group),
             )
         if chosen is None or not chosen.tables:
             raise RuntimeError(
                 invalid(
-                    "`table` needs the data of a `fit`, which loaded layers "
-                    "do not keep",
+                    "`table` needs the data that chose the threshold, which "
+                    "loaded layers do not keep",
                     fitted=self.fitted,
                 )
             )
@@ -227,7 +227,7 @@ class Selector(FittedLayer):
         for part in cls.stored_parts:
             found = keras.saving.deserialize_keras_object(config[part])
             config[part] = found
-        if config["chosen"]:
+        if config.get("chosen"):
             config["chosen"] = Choice.from_dict(config["chosen"])
         return cls(**config)
 

@@ -90,7 +90,7 @@ def test_an_unfitted_layer_refuses_to_answer():
         selector(np.ones((1, 2), "float32"))
     with pytest.raises(RuntimeError, match="must be fitted before use"):
         _ = selector.threshold
-    with pytest.raises(RuntimeError, match="needs the data of a `fit`"):
+    with pytest.raises(RuntimeError, match="needs the data that chose"):
         selector.table()
     # A refused call builds the layer; it can be fitted all the same.
     labels, logits = noisy(num_classes=2)

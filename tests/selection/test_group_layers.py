@@ -83,6 +83,20 @@ def test_a_group_whose_rows_do_not_count_is_no_group(one_threshold, way):
     assert len(found.chosen.group) == 3
 
 
+@pytest.mark.parametrize("one_threshold", [False, True])
+def test_groups_without_a_row_that_counts_are_told_so(one_threshold):
+    labels, logits, groups = data()
+    options = {"risk": 0.2, "delta": 0.1, "one_threshold": one_threshold}
+    with pytest.raises(ValueError, match="must not be 0 everywhere"):
+        kc.SelectiveClassifier().fit(
+            labels,
+            logits,
+            groups=groups,
+            sample_weight=np.zeros(len(labels)),
+            **options,
+        )
+
+
 def test_the_order_of_rows_and_their_groups_is_kept():
     labels, logits, groups = data()
     ignored = np.where(np.arange(1000) % 7 == 0, 9, labels)

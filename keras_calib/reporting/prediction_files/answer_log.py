@@ -317,7 +317,9 @@ def flags_of(
     file: Table, name: str, values: np.ndarray, start: int, gaps: bool = False
 ) -> np.ndarray:
     """Numbers 0 and 1; with `gaps` NaN for what is missing."""
-    known, places = np.unique(values.astype(str), return_inverse=True)
+    # -0.0 is 0.0.
+    own = values + 0.0 if values.dtype.kind == "f" else values
+    known, places = np.unique(own.astype(str), return_inverse=True)
     texts = [plain(x).lower() for x in known]
     found = np.array([_FLAGS.get(x, np.nan) for x in texts])
     bad = np.isnan(found)

@@ -75,6 +75,13 @@ def test_bad_arrays_in_files_are_refused(tmp_path):
         PredictionFile(tmp_path / "absent.npz")
 
 
+def test_correctness_of_minus_0_is_wrong(tmp_path):
+    path = tmp_path / "records.npz"
+    np.savez(path, confidence=[0.9, 0.6, 0.7], correct=[1.0, -0.0, 0.0])
+    (rows,) = PredictionFile(path).batches(10)
+    assert np.unique(rows.labels, return_counts=True)[1].tolist() == [2, 1]
+
+
 NAMES = ("cat", "dog", "eel")
 
 
