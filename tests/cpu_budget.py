@@ -39,7 +39,7 @@ OF_FILES = {
 # Of all, beside the budget, for what varies from run to run.
 MARGIN = 1.2
 # Seconds of `_loop` while both cores of the reference machine test.
-LOOP = 0.103
+LOOP = 0.058
 # Tests of a process after which the loop is run.
 EVERY = 150
 SHOWN = 20
