@@ -117,11 +117,19 @@ def betting_p_value(
     return _in_order(losses[order], limit, delta)
 
 
-def first_rank_by_betting(limit: float, delta: float, loss: float = 0.0) -> int:
+def first_rank_by_betting(
+    limit: float, delta: float, loss: float = 0.0, most: int | None = None
+) -> int:
     """The fewest equal losses whose p-value by betting is at most `delta`.
 
-    `loss` must be below `limit`.
+    `loss` must be below `limit`. Above `most` it is a lower bound, as a tiny
+    limit needs more losses than the memory holds.
     """
+    # What the capital grows by with each, if no bet is smaller than the first.
+    growth = np.log1p(_LARGEST_BET * (limit - loss) / (1.0 - limit))
+    fewest = int(np.ceil(np.log(1.0 / delta) / growth))
+    if most is not None and fewest > most:
+        return fewest
 
     def enough(count: int) -> bool:
         return bool(_in_order(np.full(count, loss), limit, delta) <= delta)

@@ -13,6 +13,7 @@ Reference:
     2011, https://doi.org/10.1002/bimj.201000239
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -172,9 +173,9 @@ def places_by_betting(
     factor: float = 2.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Places of the thresholds to test, and starts and shares among these."""
-    ranks, shares = starts(
-        int(accepted[-1]), limit, level, first_rank_by_betting, least, factor
-    )
+    count = int(accepted[-1])
+    first_of = functools.partial(first_rank_by_betting, most=count)
+    ranks, shares = starts(count, limit, level, first_of, least, factor)
     tested = np.arange(len(accepted) if len(ranks) else 0)
     if len(tested) > _MOST_TESTED:
         spread = np.linspace(ranks[0], accepted[-1], _MOST_TESTED)

@@ -164,6 +164,9 @@ def test_first_rank_by_betting_is_the_fewest_that_pass(limit, delta):
     options = {"delta": delta}
     assert betting_p_value(np.zeros(count), limit, **options) <= delta
     assert betting_p_value(np.zeros(count - 1), limit, **options) > delta
+    # More than there are is told without trying them.
+    assert first_rank_by_betting(limit, delta, most=count) == count
+    assert first_rank_by_betting(1e-12, delta, most=count) > count
 
 
 def test_losses_outside_their_range_are_refused():
