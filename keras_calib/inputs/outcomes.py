@@ -46,10 +46,14 @@ class Outcomes(NamedTuple):
         return 1 - self.correct if self.cost is None else self.cost
 
     def counted(self) -> "Outcomes":
-        """The rows of a weight above 0."""
-        if self.weight is None or (self.weight > 0).all():
+        """The rows of arrays that no mask leaves out, of a weight above 0."""
+        counts = self.mask
+        if self.weight is not None:
+            some = self.weight > 0
+            counts = some if counts is None else counts & some
+        if counts is None or counts.all():
             return self
-        return self.part(self.weight > 0)
+        return self.part(counts)
 
     def part(self, rows: Any) -> "Outcomes":
         """Some of the rows, without what is known of all classes."""

@@ -7,6 +7,7 @@ import pytest
 from keras import ops
 
 import keras_calib as kc
+from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics import arrays
 
 RNG = np.random.default_rng(0)
@@ -96,3 +97,18 @@ def test_several_things_that_are_wrong_are_told_in_order():
             call(entry, labels, weight=-WEIGHT)
         with pytest.raises(ValueError, match=r"`y_true` must hold class ids"):
             call(entry, labels)
+
+
+def test_rows_that_count_are_not_masked_and_have_weight():
+    rows = Outcomes(
+        np.arange(4.0),
+        np.array([1, 0, 1, 0]),
+        weight=np.array([1.0, 0.0, 1.0, 2.0]),
+        mask=np.array([True, True, False, True]),
+    )
+    assert rows.counted().score.tolist() == [0.0, 3.0]
+    unweighted = rows._replace(weight=None)
+    assert unweighted.counted().score.tolist() == [0.0, 1.0, 3.0]
+    assert rows._replace(mask=None).counted().loss.tolist() == [0, 0, 1]
+    alone = Outcomes(rows.score, rows.correct)
+    assert alone.counted() is alone
