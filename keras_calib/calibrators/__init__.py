@@ -21,7 +21,6 @@ from keras_calib.calibrators.choosing import (
     CalibratorChoice,
     CandidateScore,
     choose_calibrator,
-    choose_calibrator_on,
 )
 from keras_calib.calibrators.compact_logits import CompactLogits
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
@@ -63,6 +62,5 @@ __all__ = [
     "VectorScaling",
     "VennAbers",
     "choose_calibrator",
-    "choose_calibrator_on",
     "refinement_nll",
 ]

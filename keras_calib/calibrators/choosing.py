@@ -3,9 +3,8 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-import keras
 import numpy as np
 from scipy.stats import t as student_t
 
@@ -19,7 +18,7 @@ from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.fitting_data import (
     FittingData,
     one_thread_of_blas,
-    read_any,
+    read_predictions,
 )
 from keras_calib.calibrators.folds import (
     is_harmful,
@@ -38,14 +37,12 @@ from keras_calib.calibrators.temperature import (
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer
-from keras_calib.predictions.collect import check_data_set, predicted_batches
-from keras_calib.predictions.outputs import read_as
+from keras_calib.predictions.fitting import KindOptions, given_rows
 
 __all__ = [
     "CalibratorChoice",
     "CandidateScore",
     "choose_calibrator",
-    "choose_calibrator_on",
 ]
 
 # The default candidates beside a temperature, the simplest first.
@@ -142,9 +139,9 @@ def choose_calibrator(
     *,
     candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None = None,
     num_folds: int = 5,
-    ignore_class: int | None = None,
     level: float = 0.95,
     seed: int = 0,
+    **options: Unpack[KindOptions],
 ) -> CalibratorChoice:
     """Choose a calibrator by its NLL on samples that it is not fitted on.
 
@@ -154,14 +151,15 @@ def choose_calibrator(
     most one standard error, of the difference by sample, above the best. It is
     then fitted on all samples.
 
-    No calibrator, `"none"`, is always a candidate. Pixels of one image, or
-    tokens of one sequence, share a fold.
+    No calibrator, `"none"`, is always a candidate. Pixels of one image,
+    tokens of one sequence, and rows of one unit share a fold. For a model and
+    data call `choose_calibrator(Predictions.of_model(model, data))`.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels, or batches, as
-            in `Calibrator.fit`.
+        labels: `Predictions`, or class ids `(n, ...)` or one-hot or soft
+            labels, as in `Calibrator.fit`.
         logits: Logits `(n, ..., num_classes)` or `(n, ..., 1)`, on which the
-            model was not trained; None if `labels` holds batches.
+            model was not trained; None with `Predictions`.
         sample_weight: Weights of the shape of the class ids, or `(n,)`.
         candidates: Calibrators, the simplest first, or a dict of them by name;
             they need not be fitted, and are not changed. None takes a
@@ -170,9 +168,9 @@ def choose_calibrator(
             temperature, affine, structured vector and quadratic scaling, and
             Venn-Abers.
         num_folds: Number of folds, >= 2, each with equal shares of the classes.
-        ignore_class: Class id to leave out, such as 255.
         level: Level of the intervals, in (0, 1).
         seed: Seed of the folds.
+        **options: `from_logits` and `ignore_class`, as in `Calibrator.fit`.
 
     Returns:
         `CalibratorChoice`, whose `calibrator` is fitted on all samples; print
@@ -201,7 +199,8 @@ def choose_calibrator(
     check_integer("num_folds", num_folds, 2)
     check_integer("seed", seed, 0)
     tail = tail_of(level)
-    samples = read_any(labels, logits, sample_weight, ignore_class)
+    given = given_rows(labels, logits, sample_weight=sample_weight, **options)
+    samples = read_predictions(given)
     named = _named(candidates, samples.num_classes)
     # The simplest calibrator says whether any can be fitted.
     TemperatureScaling().check_enough(samples)
@@ -226,78 +225,11 @@ def choose_calibrator(
         calibrator = unfitted_copy(named[chosen])
         with one_thread_of_blas():
             calibrator.fit_samples(samples)
+    with calibrator.remembering(given.from_logits):
+        pass
     if candidates is not None:
         _warn_of_harm(losses, samples)
     return CalibratorChoice(calibrator, chosen, reason, scores, level)
-
-
-def choose_calibrator_on(
-    model: keras.Model,
-    dataset: Iterable,
-    *args: Any,
-    candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None = None,
-    num_folds: int = 5,
-    from_logits: bool | None = None,
-    ignore_class: int | None = None,
-    output: str | int | None = None,
-    pixels_per_image: int | None = None,
-    steps: int | None = None,
-    level: float = 0.95,
-    seed: int = 0,
-    verbose: str | int = "auto",
-) -> CalibratorChoice:
-    """Run a model over held-out data and choose a calibrator of its logits.
-
-    Use it when you have a model and data rather than logits.
-
-    Args:
-        model: A Keras model, as in `Calibrator.fit_on`.
-        dataset: Data that trained and chose nothing, as in
-            `Calibrator.fit_on`.
-        *args: Nothing; `x, y` are refused with a hint.
-        candidates: As in `choose_calibrator`.
-        num_folds: Number of folds, >= 2.
-        from_logits: Whether the model returns logits; None takes it from the
-            loss that the model was compiled with.
-        ignore_class: Class id to leave out; None takes it from that loss.
-        output: Name or position of the output, for a model that has several.
-        pixels_per_image: Number of pixels of each image to keep, for dense
-            outputs; None keeps all.
-        steps: Number of batches to use; None uses all.
-        level: Level of the intervals, in (0, 1).
-        seed: Seed of the folds and of the choice of pixels.
-        verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end, 0
-            for silence.
-
-    Returns:
-        `CalibratorChoice`, as of `choose_calibrator`.
-
-    Raises:
-        TypeError: If `Calibrator.fit_on` rejects the model or the data, or a
-            candidate is no calibrator.
-        ValueError: If `choose_calibrator` rejects the data.
-
-    Reference:
-        The rule of one standard error: Breiman et al., Classification and
-        Regression Trees, 1984, section 3.4.3.
-    """
-    check_data_set(model, dataset, args)
-    reading = read_as(model, from_logits, ignore_class, output)
-    batches = predicted_batches(
-        model,
-        dataset,
-        reading._replace(pixels_per_image=pixels_per_image, seed=seed),
-        steps=steps,
-        verbose=verbose,
-    )
-    return choose_calibrator(
-        batches,
-        candidates=candidates,
-        num_folds=num_folds,
-        ignore_class=reading.ignore_class,
-        level=level,
-        seed=seed,
-    )
 
 
 def _named(candidates: Any, num_classes: int) -> dict[str, Any]:

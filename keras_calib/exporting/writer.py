@@ -41,7 +41,7 @@ from keras_calib.exporting.verification import Probe, check_answers, probes
 from keras_calib.inputs.checks import check_flag
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.selector import MultiLabelSelector
-from keras_calib.predictions.outputs import reads_logits
+from keras_calib.predictions.outputs import from_logits_of, reads_logits
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["export"]
@@ -126,7 +126,8 @@ def export(
         format: "savedmodel", "onnx" or "litert"; None takes it from the
             ending of the path.
         from_logits: Whether the model returns logits. None takes it from the
-            loss that the model was compiled with.
+            loss that the model was compiled with, or from what calibrator or
+            selector were fitted on.
         image_preprocessing: A function or layer of decoded and resized images
             `(batch, height, width, channels)`, float32 in [0, 255], that
             returns the model's input: `keras.layers.Rescaling(1 / 255)`, or
@@ -206,7 +207,8 @@ def export(
     _check_calibrated_once(model, selector.calibrator)
     check_classifier(model, "model")
     several = isinstance(selector, MultiLabelSelector)
-    logits = reads_logits(model, from_logits, several_labels=several)
+    told = from_logits_of(model, from_logits, None, selector)
+    logits = reads_logits(model, told, several_labels=several)
     network, samples, converter = whole_model(
         model, sample_inputs, made.name, image_preprocessing is not None
     )

@@ -1,7 +1,7 @@
 """A selector for several labels at once."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -9,17 +9,17 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.calibrators import Calibrator
+from keras_calib.calibrators.fitted_layer import of_logits
 from keras_calib.inputs.checks import check_flag, check_in
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.columns import (
     EXAMPLES,
-    FitsLabelsOnModel,
     LabelColumns,
     check_label_names,
+    columns_of,
     label_logits,
-    read_columns,
 )
 from keras_calib.labels.loss import MultiLabelLoss
 from keras_calib.labels.metric import MultiLabelMetric
@@ -30,6 +30,11 @@ from keras_calib.labels.thresholds import (
 )
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import StreamingMetric
+from keras_calib.predictions.fitting import (
+    FitsOnModel,
+    RowOptions,
+    given_rows,
+)
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.classifier import SelectiveClassifier
 from keras_calib.selection.ladder import check_units, read_outcomes
@@ -42,7 +47,7 @@ __all__ = ["MultiLabel", "MultiLabelSelector", "selector_of"]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class MultiLabelSelector(FitsLabelsOnModel, Selector):
+class MultiLabelSelector(Selector, FitsOnModel):
     """Abstains from answers to single labels, or to whole examples.
 
     Use it to let a model of several labels answer only where it is sure
@@ -90,7 +95,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         inequality, by which each has an equal share of `delta`
     """
 
-    fits_batches = False
+    reads_labels = True
 
     def __init__(
         self,
@@ -127,7 +132,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
     def fit(
         self,
         labels: Any,
-        logits: Any,
+        logits: Any = None,
         *,
         risk: float | None = None,
         coverage: float | None = None,
@@ -136,8 +141,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         at_once: bool = True,
         tune_fraction: float | None = None,
         seed: int = 0,
-        sample_weight: Any = None,
-        ignore_class: int | None = None,
+        **options: Unpack[RowOptions],
     ) -> Self:
         """Chooses the thresholds on held-out data and returns self.
 
@@ -153,8 +157,10 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         among them.
 
         Args:
-            labels: 0 or 1 for each label, `(n, labels)`.
-            logits: Logits before calibration `(n, labels)`.
+            labels: `Predictions` of several labels; or 0 or 1 for each label,
+                `(n, labels)`.
+            logits: Logits before calibration `(n, labels)`; None with
+                `Predictions`.
             risk: Largest allowed risk; `fit` maximises the coverage.
             coverage: Least share to accept, instead of `risk`.
             delta: Probability that the guarantee may fail, in (0, 1). None
@@ -165,9 +171,10 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             tune_fraction: Share of the rows, drawn at random, that fits an
                 unfitted calibrator; the rest chooses the thresholds.
             seed: Seed of this split.
-            sample_weight: Weights `(n,)` or `(n, labels)`; 0 or 1 with
-                `delta`. Labels of weight 0 are missing.
-            ignore_class: Value that marks missing labels, such as -1.
+            **options: `sample_weight`, `(n,)` or `(n, labels)`, 0 or 1 with
+                `delta`. Labels of weight 0 are missing. `ignore_class`, the
+                value that marks missing labels, such as -1. `from_logits`,
+                False for probabilities.
 
         Raises:
             ValueError: If the target is out of reach, or by example if only
@@ -176,8 +183,8 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             RuntimeError: If the calibrator is not fitted and `tune_fraction`
                 is None.
         """
-        self.check_labels(labels)
         check_flag("at_once", at_once)
+        given = given_rows(labels, logits, by_label=True, **options)
         target: Any
         target = ErrorTarget(risk, coverage, delta)
         if self.by == "example" and self.example == "mean":
@@ -189,16 +196,8 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
                 method=method,
             )
         target.check()
-        names = self.label_names
-        columns = read_columns(
-            labels,
-            logits,
-            sample_weight=sample_weight,
-            ignore_class=ignore_class,
-            num_labels=None if names is None else len(names),
-            name="logits",
-        )
-        check_units(delta, columns.lead)
+        columns = columns_of(given, self.label_names)
+        check_units(delta, columns.lead, given.units)
         _check_usable(columns)
         if tune_fraction is None:
             check_nothing_to_tune([self.calibrator], delta)
@@ -209,18 +208,21 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
                 weight = tune.weight
                 if weight is None and tune.present is not None:
                     weight = tune.present.astype("float32")
-                self.calibrator.fit(tune.labels, tune.outputs, weight)
+                with self.calibrator.remembering(given.from_logits):
+                    self.calibrator.fit(tune.labels, tune.outputs, weight)
         outputs = columns.outputs.astype("float32")
         scored = by_blocks(self._calibrated, outputs)
-        self._take(columns._replace(outputs=scored), target, at_once)
+        with self.remembering(given.from_logits):
+            self._take(columns._replace(outputs=scored), target, at_once)
         return self
 
-    def call(self, logits, *, from_logits=True):
+    def call(self, logits, *, from_logits=None):
         """Answers as the served model does.
 
         Args:
             logits: The model's outputs `(..., labels)`.
-            from_logits: Whether they are logits, not probabilities.
+            from_logits: Whether they are logits, not probabilities; None
+                takes them as those of the fit.
 
         Returns:
             A dict of `logits` (calibrated), `probabilities` and `confidence`
@@ -229,6 +231,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             `(..., labels)`, or `(...)` by example.
         """
         self.check_fitted()
+        from_logits = self.takes_logits(from_logits)
         given = label_logits(logits, from_logits)
         calibrated = self._calibrated(given)
         # What overflows has no confidence, also where a calibrator makes one.
@@ -255,7 +258,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
     def _calibrated(self, logits: Any) -> Any:
         if self.calibrator is None:
             return ops.cast(logits, "float32")
-        return self.calibrator(logits)
+        return of_logits(self.calibrator, logits)
 
     def _score(self, logits: Any) -> Any:
         """Scores of calibrated logits, by label or by example."""

@@ -8,10 +8,20 @@ import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-__all__ = ["Spool"]
+__all__ = ["Spool", "is_mapped"]
+
+
+def is_mapped(x: Any) -> bool:
+    """Whether the values of an array are read from a file, as needed."""
+    while isinstance(x, np.ndarray):
+        if isinstance(x, np.memmap):
+            return True
+        x = x.base
+    return False
 
 
 class Spool:

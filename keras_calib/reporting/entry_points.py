@@ -20,7 +20,7 @@ from keras_calib.predictions.batches import (
     with_progress,
 )
 from keras_calib.predictions.collect import labels_of
-from keras_calib.predictions.outputs import read_as
+from keras_calib.predictions.outputs import from_logits_of, read_as
 from keras_calib.predictions.row_order import Told, told_by_batches
 from keras_calib.reporting.evaluation import ClassEvaluation, ScoreEvaluation
 from keras_calib.reporting.groups import with_groups
@@ -152,7 +152,13 @@ def report(
         output=output,
     )
     options = {
-        name: read_as(model, from_logits, ignore_class, output, several)
+        name: read_as(
+            model,
+            from_logits_of(model, from_logits, output, calibrator, selector),
+            ignore_class,
+            output,
+            several,
+        )
         for name, model in models.items()
     }
     for field in ("from_logits", "ignore_class"):

@@ -12,7 +12,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import binomial_p_value
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.arrays import as_array, safe_divide
 from keras_calib.selection.choice import Choice, choose
 from keras_calib.selection.claims import (
     check_risk_and_delta,
@@ -23,8 +23,10 @@ from keras_calib.selection.families import every_mixture
 from keras_calib.selection.ladder import (
     counts_at,
     fixed_thresholds,
+    named_group,
     of_grid,
     read_outcomes,
+    records_of,
     tenth_of,
     tenth_sizes,
 )
@@ -166,8 +168,8 @@ class MixtureTarget(NamedTuple):
 
 def choose_threshold_for_mixtures(
     scores: Any,
-    correct: Any,
-    groups: Any,
+    correct: Any = None,
+    groups: Any = None,
     *,
     risk: float,
     delta: float,
@@ -185,9 +187,12 @@ def choose_threshold_for_mixtures(
     no group when served.
 
     Args:
-        scores: Scores `(n,)`, higher = surer.
-        correct: 1 for right and 0 for wrong predictions `(n,)`.
-        groups: Group of each sample `(n,)`, integers or strings.
+        scores: Scores `(n,)`, higher = surer. Or `Predictions`, as in
+            `choose_threshold`.
+        correct: 1 for right and 0 for wrong predictions `(n,)`. None with
+            `Predictions`.
+        groups: Group of each sample `(n,)`, integers or strings, or the name
+            of a group of the `Predictions`.
         risk: Largest allowed share of errors among the accepted, in (0, 1).
         delta: Probability that the guarantee may fail, in (0, 1). It needs
             samples that are independent within each group and chose nothing
@@ -219,6 +224,10 @@ def choose_threshold_for_mixtures(
     from keras_calib.selection.served_groups import read_groups
 
     target = MixtureTarget(risk, delta, seed).check()
-    outcomes = read_outcomes(scores, correct, None, delta)
-    names, places = read_groups(groups, outcomes.score.shape)
-    return target.choose(outcomes._replace(group=places, names=names))
+    groups = named_group(scores, groups)
+    scores, correct, weight, unit = records_of(scores, correct)
+    scores = as_array(scores, "scores")
+    names, places = read_groups(groups, scores.shape, weight)
+    return target.choose(
+        read_outcomes(scores, correct, weight, delta, places, names, unit=unit)
+    )
