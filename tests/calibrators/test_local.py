@@ -260,10 +260,6 @@ def test_what_is_no_image_is_refused(fitted):
     for data, rule in (
         ((labels.reshape(-1), logits.reshape(-1, K)), "those of images"),
         ((labels[:2], logits[:2]), "three images or more"),
-        (
-            ([(labels, logits), (labels[:, 1:], logits[:, 1:])],),
-            "images of one size",
-        ),
     ):
         with pytest.raises(ValueError, match=rule):
             make().fit(*data)

@@ -76,7 +76,6 @@ NOT_FROZEN = {
         "answers of networks, of random layers among them",
     ),
     "CalibratedDecoder": "needs KerasHub; its layer is frozen",
-    "choose_calibrator_on": "runs a model for a choice that is frozen",
     "FileModel": "runs converters of models, which round otherwise",
     "model_card": "words around the facts of a certificate",
 }
