@@ -16,6 +16,7 @@ _SHAPE = "takes arrays of its own shape: tests/laws/test_shaped_battery.py"
 NO_PREDICTIONS = {
     **dict.fromkeys({name.partition(",")[0] for name in SHAPED}, _SHAPE),
     "LocalTemperatureScaling": _MAPS,
+    "Predictions": "is what functions take",
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
         _ABSTRACT,

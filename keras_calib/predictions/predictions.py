@@ -671,10 +671,11 @@ class Predictions:
                 if name not in _NUMBERS and name != "inputs":
                     others.setdefault(name, []).append(x)
             yield self._like(columns, None)
-        if not spool.arrays():
+        written = spool.arrays()
+        if not written:
             raise value_error("`data` must have batches with a row", rows=0)
         arrays: dict[Any, Any] = dict.fromkeys(_COLUMNS)
-        arrays |= spool.arrays()
+        arrays |= written
         arrays |= {k: np.concatenate(x) for k, x in others.items()}
         if run.weighs_nothing:
             arrays["sample_weight"] = None
