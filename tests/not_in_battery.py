@@ -62,7 +62,7 @@ NO_PREDICTIONS = {
             *("ConfidencePruningModel", "CorrectnessRankingModel"),
             *("DeepEnsemble", "EpochModel"),
             *("MonteCarloDropout", "RecordingModel", "ScheduledFocalModel"),
-            *("SharpnessAwareModel", "export", "report"),
+            *("SharpnessAwareModel", "export"),
         ),
         _MODEL,
     ),

@@ -55,8 +55,8 @@ def given_rows(
 
     Raises:
         TypeError: If labels are a model, or there are no logits, or an option
-            is unknown.
-        ValueError: If something is told beside `Predictions` that they know.
+            is unknown, or told beside `Predictions`, which know it.
+        ValueError: If `Predictions` are of another kind.
     """
     for name in options.keys() - RowOptions.__annotations__:
         raise type_error(
@@ -75,10 +75,10 @@ def given_rows(
             "ignore_class": ignored is not None,
         }
         if twice := [name for name, is_told in told.items() if is_told]:
-            raise value_error(
-                f"`{twice[0]}` must be left out beside `Predictions`, which "
-                "know it",
-                told=twice,
+            raise type_error(
+                f"`{twice[0]}` must not be given beside `Predictions`, which "
+                "tell it",
+                arguments=twice,
             )
         return check_kind(labels, by_label)
     if isinstance(labels, keras.Model):

@@ -219,6 +219,8 @@ def from_logits_of(
         return from_logits
     if _known(model, choose_output(model, output)) is not None:
         return None
+    # A choice has a calibrator, and a selector knows that of its own.
+    parts = (*parts, *(getattr(part, "calibrator", None) for part in parts))
     remembered = [getattr(part, "from_logits", None) for part in parts]
     return next((x for x in remembered if isinstance(x, bool)), None)
 
@@ -229,6 +231,8 @@ def has_several_labels(
     """Whether a compiled loss takes each of several channels as a label."""
     chosen = choose_output(model, output)
     loss = loss_of(model, chosen)
+    if getattr(loss, "several_labels", False):
+        return True
     return bool(_channels_of_labels(model, loss, chosen))
 
 

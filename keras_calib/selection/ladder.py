@@ -126,9 +126,9 @@ def records_of(
             )
         return scores, correct, sample_weight, None
     if sample_weight is not None:
-        raise value_error(
-            "`sample_weight` must be left out beside `Predictions`, which "
-            "know it",
+        raise type_error(
+            "`sample_weight` must not be given beside `Predictions`, which "
+            "tell it",
             sample_weight=type(sample_weight).__name__,
         )
     if correct is None and scores.votes:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.stats import norm
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.intervals import (
     binomial_p_value,
     binomial_upper_bound,
@@ -252,9 +252,9 @@ def _records(
     """Scores and correctness of a pilot in each form."""
     if isinstance(pilot, Predictions):
         if not from_logits:
-            raise value_error(
-                "`from_logits` must be left out beside `Predictions`, which "
-                "know it",
+            raise type_error(
+                "`from_logits` must not be given beside `Predictions`, which "
+                "tell it",
                 from_logits=from_logits,
             )
         found = read_outcomes(pilot, None, delta=delta)
