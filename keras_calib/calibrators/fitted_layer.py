@@ -24,7 +24,7 @@ from keras_calib.numerics.arrays import (
 from keras_calib.predictions.fitting import check_kind
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = ["DEPENDENTS", "CalibratesPredictions", "FittedLayer", "of_logits"]
+__all__ = ["CalibratesPredictions", "DEPENDENTS", "FittedLayer", "of_logits"]
 
 # Longer arrays are shown by their shape.
 _SHOWN = 4

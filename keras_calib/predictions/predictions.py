@@ -565,7 +565,7 @@ class Predictions(GivenTogether):
         copied: dict[Any, Any] = {}
         if not isinstance(rows, slice) and is_mapped(self.outputs):
             # What is on disk stays there.
-            own, size = Spool(), self._rows_of_part()
+            own, size = Spool(), self.rows_of_part()
             for start in range(0, len(rows), size):
                 some = rows[start : start + size]
                 own.add(

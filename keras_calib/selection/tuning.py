@@ -147,7 +147,7 @@ def _calibrated(given: Predictions, calibrator: Any) -> Iterator[Batch]:
     for start in range(0, len(every), size):
         block = every[start : start + size]
         rows = slice(start * places, (start + len(block)) * places)
-        part = read.each(lambda x, rows=rows: x[rows])
+        part = _rows(read, rows)
         with np.errstate(over="ignore"):
             # What becomes infinite is refused below.
             block = block.astype("float32", copy=False)
@@ -155,7 +155,7 @@ def _calibrated(given: Predictions, calibrator: Any) -> Iterator[Batch]:
             block = by_blocks(lambda x: of_logits(calibrator, x), block)
         part = part._replace(outputs=block.reshape(part.outputs.shape))
         if (mask := part.mask) is not None:
-            part = part._replace(mask=None).each(lambda x, mask=mask: x[mask])
+            part = _rows(part._replace(mask=None), mask)
         if not len(part.outputs):
             continue
         if not plain:
@@ -165,6 +165,10 @@ def _calibrated(given: Predictions, calibrator: Any) -> Iterator[Batch]:
             has_told = True
             warn_of_probabilities(part.outputs, "logits")
         yield part._replace(facts=None)
+
+
+def _rows(read: Batch, rows: Any) -> Batch:
+    return read.each(lambda x: x[rows])
 
 
 def _judged(read: Batch, rule: ScoreRule | CostRule) -> Outcomes:
