@@ -49,7 +49,7 @@ from keras_calib.selection.served_groups import read_groups
 from keras_calib.selection.thresholds import ErrorTarget
 from keras_calib.selection.tuning import tuned
 
-__all__ = ["SelectiveClassifier", "Target"]
+__all__ = ["FitOptions", "SelectiveClassifier", "Target"]
 
 # Largest difference of two priors that are one.
 _SAME = 1e-3
