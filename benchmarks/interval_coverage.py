@@ -289,7 +289,7 @@ def difference_table(num_draws: int, seed: int) -> str:
                     *networks(rng, n),
                     metric,
                     from_logits=True,
-                    num_replicates=100,
+                    num_draws=100,
                     seed=i,
                 )
                 draws.append(

@@ -153,7 +153,7 @@ def _display(function):
         given = {"sample_weight": weight} if weights else {}
         return function(labels, predictions, **given)
 
-    takes = "probs" if "probs" in known else "logits"
+    takes = "probs" if "outputs" in known else "logits"
     return Entry(call, takes=takes, weights=weights)
 
 
@@ -231,7 +231,7 @@ SPECIAL = {
     ),
     "compare": Entry(
         lambda y, p, w: kc.compare(
-            y, p, p, kc.ece, num_replicates=4, sample_weight=w
+            y, p, p, kc.ece, num_draws=4, sample_weight=w
         )
     ),
     "correctness_ranking": Entry(
@@ -254,7 +254,7 @@ SPECIAL = {
     "estimate_prior": Entry(
         lambda y, p, w: (
             kc.estimate_prior(
-                p, np.full(3, 1 / 3), sample_weight=w, num_bootstrap=4
+                p, np.full(3, 1 / 3), sample_weight=w, num_draws=4
             ).prior
         ),
         labels=False,
@@ -352,7 +352,7 @@ def entry_of(name: str) -> Entry | None:
         return _display(thing.from_predictions)
     first = list(inspect.signature(thing).parameters)
     call, takes = _weighted(thing, name)
-    if first[:2] == ["labels", "probs"]:
+    if first[:2] == ["labels", "outputs"]:
         return Entry(call, weights=takes)
     if first[:2] == ["labels", "logits"]:
         return Entry(call, takes="rows", weights=takes)

@@ -109,7 +109,7 @@ class LocalTemperatureScaling(Calibrator):
     2^depth filters of the logits by gates: a gate is the sigmoid of a filter.
     With `use_image` a last gate mixes in a filter of the image.
 
-    The filters minimise the mean NLL of the pixels plus strength / (2 n)
+    The filters minimise the mean NLL of the pixels plus penalty / (2 n)
     sum w^2 by Adam, w their weights for standardised inputs and n the number
     of pixels. They begin where T(x) = T_0, and the epoch of the least NLL on
     images that are left out wins. T_0 stays unless a t-test over these images
@@ -127,7 +127,7 @@ class LocalTemperatureScaling(Calibrator):
         dilation_rate: Distance of the pixels that a filter reads.
         validation_fraction: Share of the images that choose the epoch, in
             (0, 1); two images or more.
-        strength: Strength of the ridge, >= 0.
+        penalty: Strength of the ridge, >= 0.
         learning_rate: Learning rate of Adam, > 0, for standardised inputs.
         batch_size: Images in a batch.
         epochs: Most epochs.
@@ -182,7 +182,7 @@ class LocalTemperatureScaling(Calibrator):
         kernel_size: int = 5,
         dilation_rate: int = 2,
         validation_fraction: float = 0.2,
-        strength: float = 20.0,
+        penalty: float = 20.0,
         learning_rate: float = 0.003,
         batch_size: int = 4,
         epochs: int = 100,
@@ -216,7 +216,7 @@ class LocalTemperatureScaling(Calibrator):
                 "`validation_fraction` must be below 1",
                 validation_fraction=validation_fraction,
             )
-        check_at_least("strength", strength, 0.0)
+        check_at_least("penalty", penalty, 0.0)
         check_above("learning_rate", learning_rate, 0.0)
         check_integer("seed", seed, 0)
         super().__init__(name=name, **kwargs)
@@ -226,7 +226,7 @@ class LocalTemperatureScaling(Calibrator):
             kernel_size=kernel_size,
             dilation_rate=dilation_rate,
             validation_fraction=validation_fraction,
-            strength=strength,
+            penalty=penalty,
             learning_rate=learning_rate,
             batch_size=batch_size,
             epochs=epochs,
@@ -492,7 +492,7 @@ def _train_tree(
     channels = None if data.image is None else data.image.shape[-1]
     start = start_weights(how.tree, data.logits.shape[-1], channels, how.seed)
     pixels = max(int(np.count_nonzero(data.weight[order[held:]])), 1)
-    ridge = keras.regularizers.L2(0.5 * how.strength / pixels)
+    ridge = keras.regularizers.L2(0.5 * how.penalty / pixels)
     tree = _Tree(start, how.tree, temperature, data, ridge)
     model = _compiled(tree, data, how.learning_rate)
     before = everything.losses(model)

@@ -68,7 +68,7 @@ class ParametrizedTemperatureScaling(Calibrator):
     T(z) = max(|net(largest logits of z, sorted)|, T_0 / 2), z becomes z / T(z)
 
     T_0 is the optimum of `TemperatureScaling`. The network has two hidden
-    layers of ReLU. L-BFGS minimises the mean loss plus strength / (2 n)
+    layers of ReLU. L-BFGS minimises the mean loss plus penalty / (2 n)
     sum w^2, from three random starts where T(z) = T_0. The weights w are those
     for standardised inputs, and n is the sum of the sample weights.
 
@@ -80,7 +80,7 @@ class ParametrizedTemperatureScaling(Calibrator):
         num_inputs: Number of largest logits that the network reads, >= 1;
             all of them if there are fewer classes.
         units: Units of each hidden layer, >= 1.
-        strength: Strength of the ridge, >= 0.
+        penalty: Strength of the ridge, >= 0.
         seed: Seed of the weights at the start.
         temperature: T_0, > 0, if you know the fit; None waits for `fit`.
         kernel_1: Weights `(inputs, units)` of the first layer; they go with
@@ -130,7 +130,7 @@ class ParametrizedTemperatureScaling(Calibrator):
         objective: str = "nll",
         num_inputs: int = 10,
         units: int = 5,
-        strength: float = 20.0,
+        penalty: float = 20.0,
         seed: int = 0,
         temperature: float | None = None,
         kernel_1: Any = None,
@@ -145,14 +145,14 @@ class ParametrizedTemperatureScaling(Calibrator):
         check_in("objective", objective, ("nll", "mse"))
         check_integer("num_inputs", num_inputs, 1)
         check_integer("units", units, 1)
-        check_at_least("strength", strength, 0.0)
+        check_at_least("penalty", penalty, 0.0)
         check_integer("seed", seed, 0)
         super().__init__(name=name, **kwargs)
         self._keep(
             objective=objective,
             num_inputs=num_inputs,
             units=units,
-            strength=strength,
+            penalty=penalty,
             seed=seed,
         )
         self.lowers_nll = objective == "nll"
@@ -227,7 +227,7 @@ def _fitted_network(
     objective: str,
     num_inputs: int,
     units: int,
-    strength: float,
+    penalty: float,
     seed: int,
 ) -> tuple[float, _Network]:
     """T of all samples, and the network, for inputs as they are."""
@@ -243,7 +243,7 @@ def _fitted_network(
     # A constant input tells nothing.
     scale[(scale <= 1e-9 * np.abs(mean)) | (scale == 0.0)] = np.inf
     problem = _Problem(
-        few, objective, temperature, mean, scale, strength / total, shapes
+        few, objective, temperature, mean, scale, penalty / total, shapes
     )
     rng = np.random.default_rng(seed)
     starts = [_start(shapes, rng) for _ in range(_STARTS)]

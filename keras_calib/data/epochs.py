@@ -206,8 +206,8 @@ class EpochBatches(keras.utils.PyDataset):
     its `fit`.
 
     Args:
-        x: Inputs `(n, ...)`, an array or a structure of arrays.
-        y: Labels `(n, ...)`.
+        data: Inputs `(n, ...)`, an array or a structure of arrays.
+        labels: Labels `(n, ...)`.
         batch_size: Samples per batch.
         sample_weight: Weights `(n,)`, or None.
         seed: Seed of the order, or None for the order of the arrays.
@@ -237,8 +237,8 @@ class EpochBatches(keras.utils.PyDataset):
 
     def __init__(
         self,
-        x: Any,
-        y: Any,
+        data: Any,
+        labels: Any,
         *,
         batch_size: int = 32,
         sample_weight: Any = None,
@@ -251,14 +251,14 @@ class EpochBatches(keras.utils.PyDataset):
         if seed is not None:
             check_integer("seed", seed, 0)
         require(
-            not isinstance(y, dict),
-            "`y` must be labels: the index is added here, unless "
+            not isinstance(labels, dict),
+            "`labels` must be labels: the index is added here, unless "
             "`with_index=False`",
-            y=type(y).__name__,
+            labels=type(labels).__name__,
         )
         super().__init__()
-        self._x = x if _is_structure(x) else np.asarray(x)
-        self._y = np.asarray(y)
+        self._x = data if _is_structure(data) else np.asarray(data)
+        self._y = np.asarray(labels)
         self._weight = sample_weight
         if sample_weight is not None:
             self._weight = np.asarray(sample_weight)
@@ -323,8 +323,8 @@ class EpochBatches(keras.utils.PyDataset):
 
 
 def array_pipeline(
-    x: Any,
-    y: Any,
+    data: Any,
+    labels: Any,
     *,
     batch_size: int = 32,
     sample_weight: Any = None,
@@ -342,7 +342,7 @@ def array_pipeline(
     the arrays, `seed` and the epoch only.
 
     Args:
-        x, y, batch_size, sample_weight: As for `EpochBatches`.
+        data, labels, batch_size, sample_weight: As for `EpochBatches`.
         seed: Seed of the order and of `augment`; None for the order of the
             arrays.
         drop_remainder: Whether to drop the last, smaller batch of an epoch,
@@ -382,8 +382,8 @@ def array_pipeline(
         check_integer("num_parallel_calls", num_parallel_calls, 1)
     numbers = _epoch_numbers(epochs, first_epoch)
     arrays = EpochBatches(
-        x,
-        y,
+        data,
+        labels,
         batch_size=batch_size,
         sample_weight=sample_weight,
         seed=seed,
@@ -418,13 +418,13 @@ def array_pipeline(
         )
 
     def batch(epoch: Any, place: Any, index: Any) -> tuple:
-        x, labels, *weight = keras.tree.map_structure(
+        data, labels, *weight = keras.tree.map_structure(
             lambda part: tf.gather(part, index), parts
         )
         if augment is not None:
             key = random_bits([2], tf.stack([root + epoch, place]))
-            x, labels = augment(x, labels, key)
-        made = tuple(x) if isinstance(x, list) else x
+            data, labels = augment(data, labels, key)
+        made = tuple(data) if isinstance(data, list) else data
         return (made, {"label": labels, "index": index}, *weight)
 
     # -1 is TensorFlow's infinite cardinality.

@@ -60,7 +60,7 @@ def training_pipeline(
     batch_size: int,
     num_classes: int,
     *,
-    targets: str = "soft",
+    labels: str = "soft",
     beta: float = 1.0,
     floor: str | None = None,
     scale: Sequence[float] = (0.08, 1.0),
@@ -99,7 +99,7 @@ def training_pipeline(
         size: Height and width of the images, or one number for both.
         batch_size: Number of examples of a batch.
         num_classes: Number of classes.
-        targets: `"soft"` for labels smoothed by objectness
+        labels: `"soft"` for labels smoothed by objectness
             `(batch, num_classes)`. `"pairs"` for class id and objectness
             `(batch, 2)`, -1 for context examples, as
             `AdaptiveLabelSmoothing` takes them. `"one_hot"` or `"ids"`
@@ -156,30 +156,30 @@ def training_pipeline(
     spec, calls = _read(
         dataset, batch_size, num_classes, max_boxes, num_parallel_calls
     )
-    check_in("targets", targets, _TARGETS)
+    check_in("labels", labels, _TARGETS)
     check_beta_and_floor(beta, floor)
     check_at_least("jitter", jitter, 0.0)
     check_share("context_share", context_share)
     resizing = {"interpolation": interpolation, "antialias": antialias}
     cropping = Cropping.random(size, scale, ratio, flip=flip, **resizing)
     source = object_source(spec, objects, classes)
-    needs_objects = targets in ("soft", "pairs") or context_share > 0
+    needs_objects = labels in ("soft", "pairs") or context_share > 0
     if needs_objects and source is None and augment is None:
         check_parts(spec, "boxes", hint=_OBJECTS)
     require(
-        targets != "ids" or not (context_share > 0 or "context" in spec),
-        "`targets` must not be 'ids' with context examples, whose target is "
+        labels != "ids" or not (context_share > 0 or "context" in spec),
+        "`labels` must not be 'ids' with context examples, whose target is "
         "uniform: use 'soft'",
-        targets=targets,
+        labels=labels,
     )
     require(
-        mix is None or targets in ("soft", "one_hot"),
-        "`targets` must be 'soft' or 'one_hot' to be mixed",
-        targets=targets,
+        mix is None or labels in ("soft", "one_hot"),
+        "`labels` must be 'soft' or 'one_hot' to be mixed",
+        labels=labels,
     )
     source = source if needs_objects else None
     batching = Batching(
-        cropping, targets, num_classes, source, classes, max_boxes, beta, floor
+        cropping, labels, num_classes, source, classes, max_boxes, beta, floor
     )
     worker = getattr(input_context, "input_pipeline_id", 0)
     if not sharded:
@@ -243,7 +243,7 @@ def validation_pipeline(
     batch_size: int,
     num_classes: int,
     *,
-    targets: str = "ids",
+    labels: str = "ids",
     fraction: float = 0.875,
     interpolation: str = "bilinear",
     antialias: bool = False,
@@ -262,7 +262,7 @@ def validation_pipeline(
         dataset: Examples as `random_resized_crop` takes them, with `label`.
         size, batch_size, num_classes: As for `training_pipeline`; the last
             batch may be smaller.
-        targets: `"ids"`, class ids `(batch,)`, or `"pairs"`, class id and
+        labels: `"ids"`, class ids `(batch,)`, or `"pairs"`, class id and
             objectness `(batch, 2)`, for metrics with `objectness=True`.
         fraction: Share of the shorter side of the image to keep.
         interpolation, antialias, preprocess, classes, objects, max_boxes: As
@@ -284,16 +284,16 @@ def validation_pipeline(
     spec, calls = _read(
         dataset, batch_size, num_classes, max_boxes, num_parallel_calls
     )
-    check_in("targets", targets, ("ids", "pairs"))
+    check_in("labels", labels, ("ids", "pairs"))
     resizing = {"interpolation": interpolation, "antialias": antialias}
     cropping = Cropping.center(size, fraction, **resizing)
     source = None
-    if targets == "pairs":
+    if labels == "pairs":
         source = object_source(spec, objects, classes)
         if source is None:
             check_parts(spec, "boxes", hint=_OBJECTS)
     batching = Batching(
-        cropping, targets, num_classes, source, classes, max_boxes
+        cropping, labels, num_classes, source, classes, max_boxes
     )
 
     def crop(example: dict) -> dict:

@@ -23,7 +23,7 @@ def poisson_interval(
     wrong: Any,
     *,
     weight_ratio: float = 1.0,
-    num_replicates: int = 400,
+    num_draws: int = 400,
     level: float = 0.95,
     seed: int = 0,
     beside: bool = False,
@@ -49,7 +49,7 @@ def poisson_interval(
         wrong: Mass of the wrong predictions of each cell `(cells,)`.
         weight_ratio: Sum of squared weights divided by the sum of weights,
             which turns masses into effective numbers.
-        num_replicates: Number of replicates, at least 1.
+        num_draws: Number of replicates, at least 1.
         level: Probability to cover, in (0, 1).
         seed: Seed of the replicates.
         beside: Whether the further prediction lies before or after a random
@@ -65,7 +65,7 @@ def poisson_interval(
         Medicine 1997 (the added error)
     """
     check_above("weight_ratio", weight_ratio, 0.0)
-    check_integer("num_replicates", num_replicates, 1)
+    check_integer("num_draws", num_draws, 1)
     tail = tail_of(level)
     right, wrong = to_numpy(right, "float64"), to_numpy(wrong, "float64")
     if right.ndim != 1 or right.shape != wrong.shape:
@@ -80,15 +80,13 @@ def poisson_interval(
         return np.nan, np.nan
     rng = generator(seed)
     seen = np.flatnonzero(mass)
-    cells = rng.choice(
-        seen, (num_replicates, 2), p=mass[seen] / mass[seen].sum()
-    )
+    cells = rng.choice(seen, (num_draws, 2), p=mass[seen] / mass[seen].sum())
     if beside:
         cells += rng.choice([-1, 1], cells.shape)
-    extra = rng.exponential(size=(num_replicates, 2))
-    values = np.empty((num_replicates, 2))
+    extra = rng.exponential(size=(num_draws, 2))
+    values = np.empty((num_draws, 2))
     draw = _counts_of(right, wrong, weight_ratio, variance)
-    for i in range(num_replicates):
+    for i in range(num_draws):
         counts = draw(rng)
         for kind in range(2):
             replicate = counts.copy()

@@ -23,10 +23,10 @@ __all__ = [
 
 
 def top_label(
-    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> Outcomes:
     """Read arrays, and return confidence and correctness of predictions."""
-    return top_of_arrays(standardize_arrays(labels, probs, **options))
+    return top_of_arrays(standardize_arrays(labels, outputs, **options))
 
 
 def top_of_arrays(read: Batch) -> Outcomes:
@@ -46,7 +46,7 @@ def top_of_arrays(read: Batch) -> Outcomes:
 
 
 def event_of(
-    labels: Any, probs: Any, mode: str, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any, mode: str, **options: Unpack[ArrayOptions]
 ) -> Outcomes:
     """Read arrays, and return the forecasts of an event and whether it is.
 
@@ -54,7 +54,7 @@ def event_of(
     `"binary"` that the class is the second of two.
     """
     check_in("mode", mode, MODES)
-    read = standardize_arrays(labels, probs, **options)
+    read = standardize_arrays(labels, outputs, **options)
     if mode == "top_label":
         return top_of_arrays(read)
     check_two_classes(read.outputs)

@@ -17,7 +17,7 @@ from keras_calib.labels.columns import (
     EXAMPLES,
     FitsLabelsOnModel,
     LabelColumns,
-    check_label_names,
+    check_class_names,
     label_logits,
     read_columns,
 )
@@ -61,7 +61,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             they are.
         by: `"label"` or `"example"`.
         example: With `by="example"`, `"worst"` or `"mean"`.
-        label_names: Names of the labels, for the facts; None takes those of
+        class_names: Names of the labels, for the facts; None takes those of
             the calibrator, or numbers.
         threshold: The threshold, or one for each label, if you know it; None
             waits for `fit`.
@@ -98,7 +98,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         calibrator: MultiLabelCalibrator | None = None,
         by: str = "label",
         example: str = "worst",
-        label_names: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
         threshold: Any = None,
         chosen: Choice | None = None,
         name: str = "multi_label_selector",
@@ -119,9 +119,9 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         self.calibrator = calibrator
         self.by = by
         self.example = example
-        if label_names is None and calibrator is not None:
-            label_names = calibrator.label_names
-        self.label_names = check_label_names(label_names, None)
+        if class_names is None and calibrator is not None:
+            class_names = calibrator.class_names
+        self.class_names = check_class_names(class_names, None)
         self.set_threshold(threshold, chosen)
 
     def fit(
@@ -189,7 +189,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
                 method=method,
             )
         target.check()
-        names = self.label_names
+        names = self.class_names
         columns = read_columns(
             labels,
             logits,
@@ -273,7 +273,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         right = (columns.outputs > 0.0) == (columns.labels > 0.5)
         score = by_blocks(self._score, columns.outputs)
         if self.by == "label":
-            names = self.label_names or range(columns.num_labels)
+            names = self.class_names or range(columns.num_labels)
             ladders = ladders_of_labels(columns, score, right, target.delta)
             chosen = target.choose_each(names, ladders, "labels", at_once)
         else:
@@ -289,12 +289,12 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         self.check_fitted()
 
     def get_config(self):
-        names = self.label_names
+        names = self.class_names
         return {
             **super().get_config(),
             "by": self.by,
             "example": self.example,
-            "label_names": None if names is None else list(names),
+            "class_names": None if names is None else list(names),
         }
 
     def fitted_summary(self) -> dict[str, Any]:

@@ -90,10 +90,10 @@ def blurred_labels(rows: Any, mask: Any, sigma: float, kernel_size: int) -> Any:
     return (rows + neighbors(rows)) / total
 
 
-def box_shares(rows: Any, mask: Any, kernel_size: int, edges: str) -> Any:
+def box_shares(rows: Any, mask: Any, kernel_size: int, padding: str) -> Any:
     """Share of each class in the box around each pixel, rows as above.
 
-    With `edges="background"` pixels beyond the edge are of class 0, else they
+    With `padding="background"` pixels beyond the edge are of class 0, else they
     repeat the last one.
 
     Derivation: docs/derivations.md, 'Labels around a pixel'.
@@ -102,7 +102,7 @@ def box_shares(rows: Any, mask: Any, kernel_size: int, edges: str) -> Any:
     weights = np.full(kernel_size, 1.0 / kernel_size)
 
     def beyond(x, axis, width):
-        if edges == "replicate":
+        if padding == "replicate":
             return _repeated(x, axis, width)
         classes = ops.arange(x.shape[-1], dtype="int32")
         background = ops.cast(ops.equal(classes, 0), x.dtype)
@@ -217,7 +217,7 @@ def nacl(
     distance: str = "l1",
     kernel_size: int = 3,
     sigma: float = 1.0,
-    edges: str = "replicate",
+    padding: str = "replicate",
     mask: Any = None,
 ) -> Any:
     """Neighbour-aware calibration loss (NACL), one value per pixel.
@@ -232,7 +232,7 @@ def nacl(
         labels: One-hot or soft labels `(batch, ..., num_classes)`.
         logits: Logits z `(batch, ..., num_classes)`, with one or more axes of
             space.
-        strength, kernel, distance, kernel_size, sigma, edges: As in `NACL`.
+        strength, kernel, distance, kernel_size, sigma, padding: As in `NACL`.
         mask: Bool `(batch, ...)`, False for pixels without a label, which
             have no part in the shares of others, or None.
 
@@ -248,7 +248,7 @@ def nacl(
     logits = at_least_float32(logits)
     rows = Targets(labels, logits).rows()
     if kernel == "mean":
-        shares = box_shares(rows, mask, kernel_size, edges)
+        shares = box_shares(rows, mask, kernel_size, padding)
     else:
         shares = blurred_labels(rows, mask, sigma, kernel_size)
     shares = ops.stop_gradient(shares)
@@ -345,7 +345,7 @@ class NACL(_SpatialLoss):
         distance: `"l1"`, or `"l2"` for the square of the difference.
         kernel_size: Width of the box in pixels, odd, at least 3.
         sigma: Standard deviation of `kernel="gaussian"` in pixels, > 0.
-        edges: What lies beyond the edge of an image for `kernel="mean"`:
+        padding: What lies beyond the edge of an image for `kernel="mean"`:
             `"replicate"` repeats the last pixel, `"background"` is class 0,
             as in the released code.
         **kwargs: `name` and arguments of `PerSampleLoss`, `from_logits` too.
@@ -371,7 +371,7 @@ class NACL(_SpatialLoss):
     Differs:
         The paper writes a sum over the classes. The released code takes the
         mean, and its strength of 0.1 belongs to the mean. It fills the edge
-        with class 0, which `edges="background"` repeats. Its kernels that
+        with class 0, which `padding="background"` repeats. Its kernels that
         read the image are left out.
     """
 
@@ -383,7 +383,7 @@ class NACL(_SpatialLoss):
         distance: str = "l1",
         kernel_size: int = 3,
         sigma: float = 1.0,
-        edges: str = "replicate",
+        padding: str = "replicate",
         from_logits: bool = False,
         name: str = "nacl",
         **kwargs: Any,
@@ -393,7 +393,7 @@ class NACL(_SpatialLoss):
         check_in("distance", distance, ("l1", "l2"))
         _check_kernel(kernel_size)
         check_above("sigma", sigma, 0.0)
-        check_in("edges", edges, ("replicate", "background"))
+        check_in("padding", padding, ("replicate", "background"))
         if not from_logits:
             raise value_error(
                 "`NACL` compares logits with labels and needs "
@@ -407,7 +407,7 @@ class NACL(_SpatialLoss):
             distance=distance,
             kernel_size=kernel_size,
             sigma=sigma,
-            edges=edges,
+            padding=padding,
             from_logits=from_logits,
             name=name,
             **kwargs,

@@ -109,8 +109,8 @@ class CumulativeDisplay(ModelDisplay):
         return cls(metric.differences(), name=name, mode=mode)
 
     @classmethod
-    def _of_arrays(cls, labels, probs, reading, mode="top_label", **options):
-        found = cumulative_differences(labels, probs, mode=mode, **reading)
+    def _of_arrays(cls, labels, outputs, reading, mode="top_label", **options):
+        found = cumulative_differences(labels, outputs, mode=mode, **reading)
         return cls(found, mode=mode, **options)
 
     @classmethod

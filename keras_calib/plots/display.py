@@ -147,7 +147,7 @@ class ModelDisplay(Display):
     def from_predictions(
         cls,
         labels: Any,
-        probs: Any,
+        outputs: Any,
         *,
         from_logits: bool = False,
         sample_weight: Any = None,
@@ -159,8 +159,8 @@ class ModelDisplay(Display):
 
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels.
-            probs: Probabilities `(n, ..., num_classes)`.
-            from_logits: Whether `probs` are logits.
+            outputs: Probabilities `(n, ..., num_classes)`.
+            from_logits: Whether `outputs` are logits.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
             ignore_class: Class id to leave out.
             votes: Whether labels are rows of annotators' votes, as in `ece`.
@@ -175,7 +175,7 @@ class ModelDisplay(Display):
             "ignore_class": ignore_class,
             "votes": votes,
         }
-        return cls._of_arrays(labels, probs, reading, **options)
+        return cls._of_arrays(labels, outputs, reading, **options)
 
     @classmethod
     def from_model(

@@ -102,10 +102,10 @@ class _BinnedDisplay(ModelDisplay):
         return cls(metric.bins(), **options)
 
     @classmethod
-    def _of_arrays(cls, labels, probs, reading, num_bins=None, **options):
+    def _of_arrays(cls, labels, outputs, reading, num_bins=None, **options):
         num_bins = _NUM_BINS if num_bins is None else num_bins
         mode = options.get("mode", "top_label")
-        sums = equal_width_bins(labels, probs, num_bins, mode=mode, **reading)
+        sums = equal_width_bins(labels, outputs, num_bins, mode=mode, **reading)
         return cls(sums, **options)
 
     @classmethod
@@ -398,9 +398,9 @@ class ClasswiseReliabilityDisplay(ModelDisplay):
         self._size = (max(2.2 * columns + 0.4, 3.6), 2.2 * self._grid[0] + 0.8)
 
     @classmethod
-    def _of_arrays(cls, labels, probs, reading, num_bins=None, **options):
+    def _of_arrays(cls, labels, outputs, reading, num_bins=None, **options):
         num_bins = 10 if num_bins is None else num_bins
-        bins = classwise_bins(labels, probs, num_bins=num_bins, **reading)
+        bins = classwise_bins(labels, outputs, num_bins=num_bins, **reading)
         return cls(bins, **options)
 
     @classmethod

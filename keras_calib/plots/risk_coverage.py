@@ -85,7 +85,7 @@ class RiskCoverageDisplay(ModelDisplay):
     def from_predictions(
         cls,
         labels: Any,
-        probs: Any,
+        outputs: Any,
         *,
         band: bool = False,
         points: dict[str, Choice] | None = None,
@@ -95,7 +95,7 @@ class RiskCoverageDisplay(ModelDisplay):
 
         Args:
             labels: Class ids `(n, ...)` or one-hot or soft labels.
-            probs: Probabilities `(n, ..., num_classes)`, or a dict of them
+            outputs: Probabilities `(n, ..., num_classes)`, or a dict of them
                 by the name of the model.
             band: Whether to draw bands, which exclude `sample_weight`.
             points: Operating points, `Choice` by name.
@@ -112,9 +112,9 @@ class RiskCoverageDisplay(ModelDisplay):
                 "counts samples",
                 band=band,
             )
-        if not (models := _by_name(probs)):
+        if not (models := _by_name(outputs)):
             raise value_error(
-                "`probs` must hold a model's predictions", probs=probs
+                "`outputs` must hold a model's predictions", outputs=outputs
             )
         curves, values, counts = {}, {}, {}
         for name, outputs in models.items():

@@ -97,7 +97,7 @@ class SegmentationDisplay(Display):
     def from_predictions(
         cls,
         labels: Any,
-        probs: Any,
+        outputs: Any,
         image: Any = None,
         *,
         num_bins: int = 15,
@@ -110,29 +110,29 @@ class SegmentationDisplay(Display):
         Args:
             labels: Class ids `(h, w)` or `(h, w, 1)`, or one-hot or soft
                 labels `(h, w, num_classes)`.
-            probs: Probabilities `(h, w, num_classes)`, or `(h, w, 1)` for
+            outputs: Probabilities `(h, w, num_classes)`, or `(h, w, 1)` for
                 the second of two classes.
             image: `(h, w)` or `(h, w, channels)` of 1 or 3 channels, or None.
             num_bins: Number of bins of the reliability diagram.
-            from_logits: Whether `probs` are logits.
+            from_logits: Whether `outputs` are logits.
             ignore_class: Class id to leave out.
             name: Name of the model, for the title.
 
         Raises:
             ValueError: If shapes do not fit or no pixel is valid.
         """
-        probs = as_array(probs, "probs")
-        if probs.ndim != 3:
+        outputs = as_array(outputs, "outputs")
+        if outputs.ndim != 3:
             raise value_error(
-                "`probs` must have shape (height, width, num_classes), of "
+                "`outputs` must have shape (height, width, num_classes), of "
                 "one image",
-                **{"probs.shape": probs.shape},
+                **{"outputs.shape": outputs.shape},
             )
         reading: dict[str, Any] = {
             "from_logits": from_logits,
             "ignore_class": ignore_class,
         }
-        read = standardize_arrays(labels, probs, drop=False, **reading)
+        read = standardize_arrays(labels, outputs, drop=False, **reading)
         confidence, log_odds = top1(read.outputs, from_logits=from_logits)
         score = log_odds if from_logits else confidence
         counted = np.ones(score.shape, "bool")
@@ -142,14 +142,14 @@ class SegmentationDisplay(Display):
         rank = np.full(score.shape, np.nan)
         rank[counted] = 1.0 - (rankdata(score[counted]) - 0.5) / counted.sum()
         rank[~wrong] = np.nan
-        shape = probs.shape[:2]
+        shape = outputs.shape[:2]
         return cls(
             confidence.reshape(shape),
             wrong.reshape(shape),
             ~counted.reshape(shape),
             rank.reshape(shape),
             ReliabilityDisplay.from_predictions(
-                labels, probs, num_bins=num_bins, **reading
+                labels, outputs, num_bins=num_bins, **reading
             ),
             image=image,
             name=name,

@@ -24,7 +24,7 @@ _TITLES = {
 # What the card calls facts of the guarantee, of its data, and of their costs.
 _PROMISED = {
     "risk": "largest risk",
-    "mean_cost": "largest mean cost of accepted predictions",
+    "max_cost": "largest mean cost of accepted predictions",
     "reject_cost": "price of a rejection",
     "delta": "probability that the guarantee fails (delta)",
 }

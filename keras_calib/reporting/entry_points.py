@@ -10,7 +10,7 @@ from keras_calib.functional.groups import groupings
 from keras_calib.inputs.checks import check_flag, check_rank
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.weights import read_masked
-from keras_calib.labels.columns import check_label_names
+from keras_calib.labels.columns import check_class_names
 from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.predictions.batches import (
     Examples,
@@ -62,7 +62,6 @@ def report(
     multi_label: bool | None = None,
     output: str | int | None = None,
     class_names: Sequence[str] | None = None,
-    label_names: Sequence[str] | None = None,
     num_bins: int = 15,
     num_mistakes: int = 12,
     groups: Any = None,
@@ -95,13 +94,13 @@ def report(
             `labels="votes"` in metrics. Predictions are then right by their
             share of the votes.
         multi_label: Whether each output is a label of its own, `(batch, ...,
-            labels)`. None says so for `label_names`, `MultiLabel` parts or
+            labels)`. None says so for `MultiLabel` parts, a `MultiLabel`
             loss, and a binary cross-entropy on several outputs. Groups and
             votes are for classes alone.
         output: Name or position of the output, for models that have
             several.
-        class_names: Names of the classes, in the order of their ids.
-        label_names: Names of the labels, with several labels at once.
+        class_names: Names of the classes, in the order of their ids; or of
+            the labels, with several labels at once.
         num_bins: Number of bins of the calibration errors, at most 1000.
         num_mistakes: How many of the surest mistakes to show, with the
             images if the inputs are images.
@@ -144,9 +143,8 @@ def report(
     models = by_name("models", models)
     several = are_several_labels(
         multi_label,
-        label_names,
         (calibrator, selector),
-        {"groups": groups, "class_names": class_names, "votes": votes or None},
+        {"groups": groups, "votes": votes or None},
         models=models.values(),
         from_logits=from_logits,
         output=output,
@@ -179,7 +177,6 @@ def report(
         calibrator=calibrator,
         selector=selector,
         class_names=class_names,
-        label_names=label_names,
         num_bins=num_bins,
         num_mistakes=num_mistakes,
         kind="labels" if several else "classes",
@@ -190,7 +187,7 @@ def report(
 
 def report_of_predictions(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     from_logits: bool = False,
     sample_weight: Any = None,
@@ -209,22 +206,22 @@ def report_of_predictions(
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels
             `(n, ..., num_classes)`.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, ..., 1)` for
+        outputs: Probabilities `(n, ..., num_classes)`, or `(n, ..., 1)` for
             the second of two classes; or a dict of them by the name of the
             model.
-        from_logits: Whether `probs` are logits.
+        from_logits: Whether `outputs` are logits.
         sample_weight: Weights of the shape of the class ids, or `(n,)`.
         ignore_class: Class id that does not count.
         votes: Whether labels are rows of annotators' votes
             `(n, ..., num_classes)`, as in `report`.
         multi_label: Whether each output is a label of its own, `(n, ...,
-            labels)`. None says so for `label_names` and `MultiLabel` parts.
+            labels)`. None says so for `MultiLabel` parts.
         inputs: Images `(n, height, width, channels)` or texts `(n,)` to show
             the surest mistakes with, or None.
         groups: Groups to compare, as in `by_group`, or None.
         verbose: 1 for a progress bar, 0 for none.
-        **kwargs: `calibrator`, `selector`, `class_names`, `label_names`,
-            `num_bins`, `num_mistakes`, `title` and `notes`, as in `report`.
+        **kwargs: `calibrator`, `selector`, `class_names`, `num_bins`,
+            `num_mistakes`, `title` and `notes`, as in `report`.
 
     Returns:
         `Report`; `save(path)` writes it.
@@ -238,12 +235,12 @@ def report_of_predictions(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         https://arxiv.org/abs/1706.04599
     """
-    outputs = by_name("probs", probs)
+    outputs = by_name("outputs", outputs)
     labels = as_array(labels, "labels")
     if sample_weight is not None:
         sample_weight = as_array(sample_weight, "sample_weight")
     for name, x in outputs.items():
-        outputs[name], sample_weight = read_masked(x, "probs", sample_weight)
+        outputs[name], sample_weight = read_masked(x, "outputs", sample_weight)
     inputs = None if inputs is None else np.asarray(inputs)
     others = {"sample_weight": sample_weight, "inputs": inputs}
     lengths = {}
@@ -253,7 +250,7 @@ def report_of_predictions(
             lengths[name] = len(array)
     if len(set(lengths.values())) > 1 or not len(labels):
         raise value_error(
-            "`labels`, `probs`, `sample_weight` and `inputs` must have "
+            "`labels`, `outputs`, `sample_weight` and `inputs` must have "
             "the same length, at least 1",
             **lengths,
         )
@@ -262,13 +259,8 @@ def report_of_predictions(
     )
     several = are_several_labels(
         multi_label,
-        kwargs.get("label_names"),
         (kwargs.get("calibrator"), kwargs.get("selector")),
-        {
-            "groups": groups,
-            "class_names": kwargs.get("class_names"),
-            "votes": votes or None,
-        },
+        {"groups": groups, "votes": votes or None},
     )
     lead = next(iter(outputs.values())).shape[:-1]
     grouped = {} if groups is None else groupings(groups, lead)
@@ -299,7 +291,6 @@ def report_of_batches(
     calibrator: Any = None,
     selector: Any = None,
     class_names: Sequence[str] | None = None,
-    label_names: Sequence[str] | None = None,
     num_bins: int = 15,
     num_mistakes: int = 12,
     title: str = "Calibration report",
@@ -329,9 +320,9 @@ def report_of_batches(
         own = parts.of(name)
         told = class_names
         if several:
-            known = [getattr(part, "label_names", None) for part in own]
-            told = label_names or next(filter(None, known), None)
-            told = check_label_names(told, None)
+            known = [getattr(part, "class_names", None) for part in own]
+            told = class_names or next(filter(None, known), None)
+            told = check_class_names(told, None)
         made = name, *own, options, num_bins, num_mistakes, told
         evaluations.append(_EVALUATIONS[kind](*made))
     for labels, outputs, *others in batches:
@@ -341,7 +332,7 @@ def report_of_batches(
     if 0 in num_classes:
         what = "labels" if several else "samples"
         raise value_error(f"`labels` must have {what} that count", **{what: 0})
-    if class_names is not None and num_classes != {len(class_names)}:
+    if class_names and not several and num_classes != {len(class_names)}:
         raise value_error(
             "`class_names` must have a name for each class",
             names=len(class_names),

@@ -70,7 +70,6 @@ class ModelParts:
 
 def are_several_labels(
     multi_label: Any,
-    label_names: Any,
     parts: Iterable,
     of_classes: dict[str, Any],
     *,
@@ -82,7 +81,6 @@ def are_several_labels(
 
     Args:
         multi_label: What the user says, or None to take it from the others.
-        label_names: Names of labels, or None.
         parts: Calibrators and selectors, or dicts of them.
         of_classes: Arguments by name that only classes take, which must then
             be None.
@@ -93,7 +91,7 @@ def are_several_labels(
     """
     flat = [x for p in parts for x in (p.values() if type(p) is dict else [p])]
     kinds = tuple(_OF_LABELS.values())
-    told = label_names is not None or any(isinstance(x, kinds) for x in flat)
+    told = any(isinstance(x, kinds) for x in flat)
     if multi_label is None:
         several = told or any(
             _has_labels(model, from_logits, output) for model in models
@@ -103,16 +101,14 @@ def are_several_labels(
         several = bool(multi_label)
     if told and not several:
         raise value_error(
-            "`multi_label` must be True or None for `label_names` and parts of "
-            "`MultiLabel`",
+            "`multi_label` must be True or None for parts of `MultiLabel`",
             multi_label=multi_label,
         )
     for name, value in of_classes.items() if several else ():
         if value is not None:
-            instead = "`label_names`" if name == "class_names" else "None"
             raise value_error(
                 f"`{name}` must be left out of a report of several labels at "
-                f"once: use {instead}, or report one label as two classes",
+                "once: use None, or report one label as two classes",
                 **{name: value},
             )
     return several

@@ -124,7 +124,7 @@ def test_poisson_intervals_cover_rank_metrics(function, errors, draws):
         mass = rng.multinomial(n, np.full(cells, 1 / cells))
         wrong = rng.binomial(mass, rate).astype("float64")
         low, high = poisson_interval(
-            function, mass - wrong, wrong, num_replicates=100, seed=i
+            function, mass - wrong, wrong, num_draws=100, seed=i
         )
         hits += low <= truth <= high
         widths.append(high - low)
@@ -137,10 +137,10 @@ def test_poisson_intervals_cover_rank_metrics(function, errors, draws):
 
 def test_poisson_interval_without_errors_is_the_rule_of_three():
     right, none = np.array([400.0, 600.0]), np.zeros(2)
-    low, high = poisson_interval(error_rate, right, none, num_replicates=4000)
+    low, high = poisson_interval(error_rate, right, none, num_draws=4000)
     assert low == 0.0
     assert high == pytest.approx(clopper_pearson(0, 1000)[1], rel=0.06)
-    low, high = poisson_interval(error_rate, none, right, num_replicates=4000)
+    low, high = poisson_interval(error_rate, none, right, num_draws=4000)
     assert high == 1.0
     assert low == pytest.approx(clopper_pearson(1000, 1000)[0], abs=3e-4)
     assert all(np.isnan(poisson_interval(error_rate, none, none)))

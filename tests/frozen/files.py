@@ -56,7 +56,7 @@ WORDS = {
     "upper_bound": "upper bound",
     "threshold": "threshold",
     "confidence": "as confidence",
-    "min_samples": "least size",
+    "min_count": "least size",
     "groups": "groups",
     "group": "group",
     "tested": "tested",
@@ -111,7 +111,7 @@ def _exports(folder: Path) -> Iterator[tuple[str, Any]]:
     for name, (costs, target) in {
         "risk": (None, {"risk": 0.2, "delta": 0.1}),
         "groups": (None, {"risk": 0.25, "delta": 0.1, "groups": names}),
-        "costs": (COSTS, {"mean_cost": 0.5, "delta": 0.1}),
+        "costs": (COSTS, {"max_cost": 0.5, "delta": 0.1}),
         "price": (COSTS, {"reject_cost": 0.3}),
         "prior": (None, prior),
     }.items():

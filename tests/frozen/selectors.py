@@ -34,10 +34,10 @@ TARGETS = {
 WITH_COSTS = {
     "price": {"reject_cost": 0.5},
     "price, empirical": {"reject_cost": 0.5, "method": "empirical"},
-    "mean": {"mean_cost": 0.3},
-    "mean, certified": {"mean_cost": 0.5, "delta": 0.1},
+    "mean": {"max_cost": 0.3},
+    "mean, certified": {"max_cost": 0.5, "delta": 0.1},
     "mean, certified otherwise": {
-        "mean_cost": 0.5,
+        "max_cost": 0.5,
         "delta": 0.1,
         "method": "hoeffding_bentkus",
         "reject_cost": 1.0,

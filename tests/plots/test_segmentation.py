@@ -227,13 +227,13 @@ def test_edge_cases_are_drawn(case):
 def test_bad_scenes_are_refused():
     labels, logits = scene()
     probs = softmax(logits)
-    with pytest.raises(ValueError, match="`probs` must have shape"):
+    with pytest.raises(ValueError, match="`outputs` must have shape"):
         display_of(labels[None], probs[None])
     with pytest.raises(ValueError, match="`labels` must be class ids"):
         display_of(labels[1:], probs)
     with pytest.raises(ValueError, match="class that is not ignored"):
         display_of(np.full_like(labels, IGNORED), probs)
-    with pytest.raises(ValueError, match="`probs` must not contain NaN"):
+    with pytest.raises(ValueError, match="`outputs` must not contain NaN"):
         display_of(labels, np.where(labels[..., None] == 0, np.nan, probs))
     with pytest.raises(ValueError, match="`num_bins` must be >= 1"):
         display_of(labels, probs, num_bins=0)

@@ -57,7 +57,7 @@ def test_rows_are_those_of_the_columns_alone(alone):
             "prevalence": y.mean(),
             "probability": p.mean(),
             "accuracy": np.mean((p > 0.5) == y),
-            "gap": p.mean() - y.mean(),
+            "confidence_gap": p.mean() - y.mean(),
             "ece": kc.ece(y, two_classes(p), mode="binary"),
             "nll": kc.nll(y, two_classes(p)),
             "brier": 2.0 * np.mean((p - y) ** 2),
@@ -94,7 +94,7 @@ def test_missing_by_weight_is_missing_by_class(alone):
 def test_the_page_says_what_a_calibrator_repairs_and_a_selector_does():
     labels, logits = tagged(scale=4.0)
     calibrator = kc.MultiLabelCalibrator(
-        kc.TemperatureScaling(), label_names=NAMES
+        kc.TemperatureScaling(), class_names=NAMES
     ).fit(*tagged(seed=1, scale=4.0), num_folds=0)
     selector = kc.MultiLabelSelector(calibrator=calibrator)
     selector.fit(*tagged(seed=2, scale=4.0), risk=0.15, delta=0.1)
@@ -157,7 +157,7 @@ def test_verdict_names_the_labels_that_are_off(alone):
     assert found["answer"].startswith("Yes")
     logits[:, 1] += 1.0
     logits[:, 2] -= 1.0
-    found = report(labels, logits, label_names=NAMES).results["model"]
+    found = report(labels, logits, class_names=NAMES).results["model"]
     assert [x["side"] for x in found["labels"]] == ["even", "over", "under"]
     assert found["verdict"]["sentences"] == [
         "Predicted too often: car.",
@@ -191,7 +191,7 @@ def test_labels_without_positives_have_a_page():
 def test_many_labels_are_folded_away_and_escaped(monkeypatch):
     monkeypatch.setattr(sections, "_NUM_PICTURES", 0)
     monkeypatch.setattr(sections, "_NUM_ROWS", 2)
-    made = report(*tagged(60), label_names=["a", "b", "<b>c"])
+    made = report(*tagged(60), class_names=["a", "b", "<b>c"])
     page = Page(made.html)
     assert "1 more in this table" in page.text
     assert page.all("details") and "<b>c" in page.text
@@ -242,11 +242,14 @@ def test_the_loss_of_a_model_tells_its_labels(alone, loss):
             "`votes` must be left out",
         ),
         ({"groups": ["a"] * 50}, ValueError, "`groups` must be left out"),
-        ({"class_names": NAMES}, ValueError, "use `label_names`"),
-        ({"label_names": NAMES[:2]}, ValueError, "`num_labels` labels"),
-        ({"label_names": "abc"}, TypeError, "`label_names`"),
+        ({"class_names": NAMES * 2}, ValueError, "all different"),
+        ({"class_names": NAMES[:2]}, ValueError, "`num_labels` labels"),
+        ({"class_names": "abc"}, TypeError, "`class_names`"),
         (
-            {"label_names": NAMES, "multi_label": False},
+            {
+                "calibrator": kc.MultiLabelCalibrator(kc.TemperatureScaling()),
+                "multi_label": False,
+            },
             ValueError,
             "`multi_label` must be True or None",
         ),

@@ -162,6 +162,6 @@ def test_a_report_of_a_model_reads_votes_of_its_data(monkeypatch):
     ):
         given = {"labels": counts, **options, **wrong}
         with pytest.raises(ValueError, match=message):
-            kc.report_of_predictions(probs=logits, **given)
+            kc.report_of_predictions(outputs=logits, **given)
     with pytest.raises(TypeError, match="`votes` must be"):
         kc.report(model, (logits, shares), **{**options, "votes": "votes"})
