@@ -288,7 +288,7 @@ def standardize_arrays(
     ignore_class: int | None = None,
     *,
     from_logits: bool = False,
-    name: str = "probs",
+    name: str = "outputs",
     drop: bool = True,
     refuse_probabilities: bool | None = False,
     votes: bool = False,

@@ -159,7 +159,7 @@ def read_columns(
     sample_weight: Any = None,
     ignore_class: int | None = None,
     num_labels: int | None = None,
-    name: str = "probs",
+    name: str = "outputs",
 ) -> LabelColumns:
     """Read a whole data set of several labels, each a column of its own.
 
