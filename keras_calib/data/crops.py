@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
 
+from keras_calib.inputs.options import filled
 from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import (
     covered_share,
@@ -47,6 +48,23 @@ __all__ = [
 _TRIES = 10
 
 
+class Cropped(TypedDict, total=False):
+    """Options of crops: what counts as an object, and how pixels are resized."""
+
+    classes: Sequence[int] | None
+    objects: str | None
+    interpolation: str
+    antialias: bool
+
+
+CROPPED: Cropped = {
+    "classes": None,
+    "objects": None,
+    "interpolation": "bilinear",
+    "antialias": False,
+}
+
+
 def random_resized_crop(
     example: dict,
     size: int | Sequence[int],
@@ -55,10 +73,7 @@ def random_resized_crop(
     seed: Any = None,
     *,
     flip: bool = True,
-    classes: Sequence[int] | None = None,
-    objects: str | None = None,
-    interpolation: str = "bilinear",
-    antialias: bool = False,
+    **options: Unpack[Cropped],
 ) -> dict:
     """Crops an example at random and resizes it, with its boxes and mask.
 
@@ -87,8 +102,10 @@ def random_resized_crop(
         objects: `"boxes"` or `"mask"`, the source of objectness; None takes
             boxes, or without boxes the mask.
         interpolation: A method of `tf.image.resize`; `"bicubic"` can overshoot
-            the range of the pixels. Masks take the nearest pixel.
-        antialias: Whether to filter before an image is shrunk.
+            the range of the pixels. Masks take the nearest pixel. Defaults to
+            `"bilinear"`.
+        antialias: Whether to filter before an image is shrunk. Defaults to
+            `False`.
 
     Returns:
         The example with `image` float32 `(height, width, channels)` in the
@@ -118,9 +135,10 @@ def random_resized_crop(
         Deeper with Convolutions, CVPR 2015, section 6,
         https://arxiv.org/abs/1409.4842
     """
-    resizing = {"interpolation": interpolation, "antialias": antialias}
+    given = filled("random_resized_crop", options, CROPPED)
+    resizing = {"interpolation": given.interpolation, "antialias": given.antialias}
     cropping = Cropping.random(size, scale, ratio, flip=flip, **resizing)
-    return cropping.complete(example, check_seed(seed), classes, objects)
+    return cropping.complete(example, check_seed(seed), given.classes, given.objects)
 
 
 def center_crop(

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from keras import ops
@@ -24,7 +24,7 @@ from keras_calib.inputs.labels import (
     split_objectness,
     standardize_labels,
 )
-from keras_calib.inputs.options import ReadOptions, check_reading
+from keras_calib.inputs.options import ArrayOptions, ReadOptions, check_reading
 from keras_calib.inputs.values import SUM_TOLERANCE, Rules, both, has_values
 from keras_calib.inputs.weights import (
     broadcast_weight,
@@ -284,14 +284,11 @@ def with_rows(
 def standardize_arrays(
     labels: Any,
     outputs: Any,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
     *,
-    from_logits: bool = False,
     name: str = "outputs",
     drop: bool = True,
     refuse_probabilities: bool | None = False,
-    votes: bool = False,
+    **options: Unpack[ArrayOptions],
 ) -> Batch:
     """Read a whole data set as flat NumPy rows, in its own precision.
 
@@ -302,20 +299,22 @@ def standardize_arrays(
             `(n, ..., num_classes)`.
         outputs: Predictions `(n, ..., num_classes)`. Rows that Keras' mask
             leaves out weigh 0.
-        sample_weight: Weights `(n, ...)` or `(n,)`, or None.
-        ignore_class: Class id of the rows to leave out, or None.
-        from_logits: Whether `outputs` are logits.
         name: Name of `outputs` in errors.
         drop: Whether to remove rows of the ignored class, which copies the
             others. If not, `mask` marks them.
         refuse_probabilities: Whether logits that look like probabilities
             raise an error instead of a warning. None looks for none.
-        votes: Whether labels are rows of votes, which become shares.
+        **options: Those of `ArrayOptions`. Votes become shares.
     """
+    from_logits = options.get("from_logits", False)
+    ignore_class = options.get("ignore_class")
+    votes = options.get("votes", False)
     check_flag("votes", votes)
     check_reading(-1, ignore_class, from_logits)
     labels = as_array(labels, "labels")
-    outputs, sample_weight = read_masked(outputs, name, sample_weight)
+    outputs, sample_weight = read_masked(
+        outputs, name, options.get("sample_weight")
+    )
     batch = read_arrays(
         labels,
         outputs,

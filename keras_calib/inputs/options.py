@@ -2,7 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple, ParamSpec, TypedDict, TypeVar
 
 from keras_calib.backend.errors import type_error, value_error
@@ -12,7 +13,9 @@ __all__ = [
     "ArrayOptions",
     "ReadOptions",
     "check_reading",
+    "filled",
     "reads_arrays",
+    "taken",
 ]
 
 _P = ParamSpec("_P")
@@ -55,6 +58,31 @@ def reads_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:
         return function(*args, **kwargs)
 
     return checked
+
+
+def taken(
+    given: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> tuple[SimpleNamespace, dict[str, Any]]:
+    """Options, those that are not given by default, and what else is given."""
+    rest = {k: x for k, x in given.items() if k not in defaults}
+    known = {k: given.get(k, x) for k, x in defaults.items()}
+    return SimpleNamespace(**known), rest
+
+
+def filled(
+    name: str, given: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> SimpleNamespace:
+    """All options of the callable `name`.
+
+    Raises TypeError for an option that it does not have.
+    """
+    found, rest = taken(given, defaults)
+    for option in rest:
+        raise type_error(
+            f"`{option}` must be an argument of `{name}`",
+            arguments=sorted(defaults),
+        )
+    return found
 
 
 class ReadOptions(NamedTuple):
