@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
 
-from keras_calib.inputs.options import filled
 from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import (
     covered_share,
@@ -34,10 +33,13 @@ from keras_calib.inputs.checks import (
     check_integer,
     check_share,
 )
+from keras_calib.inputs.options import filled
 
 __all__ = [
     "Cropping",
     "center_crop",
+    "CROPPED",
+    "Cropped",
     "check_seed",
     "random_bits",
     "random_resized_crop",
@@ -49,7 +51,7 @@ _TRIES = 10
 
 
 class Cropped(TypedDict, total=False):
-    """Options of crops: what counts as an object, and how pixels are resized."""
+    """Options of crops: what counts as an object, and how to resize."""
 
     classes: Sequence[int] | None
     objects: str | None
@@ -136,9 +138,14 @@ def random_resized_crop(
         https://arxiv.org/abs/1409.4842
     """
     given = filled("random_resized_crop", options, CROPPED)
-    resizing = {"interpolation": given.interpolation, "antialias": given.antialias}
+    resizing = {
+        "interpolation": given.interpolation,
+        "antialias": given.antialias,
+    }
     cropping = Cropping.random(size, scale, ratio, flip=flip, **resizing)
-    return cropping.complete(example, check_seed(seed), given.classes, given.objects)
+    return cropping.complete(
+        example, check_seed(seed), given.classes, given.objects
+    )
 
 
 def center_crop(

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -11,6 +11,7 @@ from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.crops import random_bits
 from keras_calib.data.examples import named_like, require, required
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.options import filled
 
 __all__ = [
     "EpochBatches",
@@ -322,6 +323,21 @@ class EpochBatches(keras.utils.PyDataset):
             self.set_epoch(self._epoch + 1)
 
 
+class Epochs(TypedDict, total=False):
+    """Options of `array_pipeline` about its epochs."""
+
+    epochs: int | None
+    first_epoch: int
+    num_parallel_calls: int | None
+
+
+_EPOCHS: Epochs = {
+    "epochs": None,
+    "first_epoch": 0,
+    "num_parallel_calls": None,
+}
+
+
 def array_pipeline(
     data: Any,
     labels: Any,
@@ -331,9 +347,7 @@ def array_pipeline(
     seed: int | None = 0,
     drop_remainder: bool = True,
     augment: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
-    epochs: int | None = None,
-    first_epoch: int = 0,
-    num_parallel_calls: int | None = None,
+    **options: Unpack[Epochs],
 ) -> Any:
     """Feeds arrays with an index by `tf.data`, in parallel.
 
@@ -354,7 +368,8 @@ def array_pipeline(
             Keras.
         epochs: Number of epochs. None makes an endless data set, for which
             `fit` needs `steps_per_epoch`.
-        first_epoch: Number of the first epoch, to resume training.
+        first_epoch: Number of the first epoch, to resume training. Defaults to
+            `0`.
         num_parallel_calls: Number of batches made in parallel; None lets
             `tf.data` choose.
 
@@ -378,9 +393,10 @@ def array_pipeline(
         TensorFlow, better performance with the tf.data API,
         https://www.tensorflow.org/guide/data_performance
     """
-    if num_parallel_calls is not None:
-        check_integer("num_parallel_calls", num_parallel_calls, 1)
-    numbers = _epoch_numbers(epochs, first_epoch)
+    given = filled("array_pipeline", options, _EPOCHS)
+    if given.num_parallel_calls is not None:
+        check_integer("num_parallel_calls", given.num_parallel_calls, 1)
+    numbers = _epoch_numbers(given.epochs, given.first_epoch)
     arrays = EpochBatches(
         data,
         labels,
@@ -428,8 +444,8 @@ def array_pipeline(
         return (made, {"label": labels, "index": index}, *weight)
 
     # -1 is TensorFlow's infinite cardinality.
-    num_batches = -1 if epochs is None else epochs * len(arrays)
-    calls = num_parallel_calls or tf.data.AUTOTUNE
+    num_batches = -1 if given.epochs is None else given.epochs * len(arrays)
+    calls = given.num_parallel_calls or tf.data.AUTOTUNE
     return (
         numbers.flat_map(places)
         .map(batch, calls, deterministic=True)

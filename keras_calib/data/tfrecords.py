@@ -114,7 +114,9 @@ def from_tfrecords(
         if "ymin" in raw:
             example["boxes"] = _boxes([raw[corner] for corner in _CORNERS])
         if "mask" in raw:
-            example["mask"] = _mask(raw["mask"], how.mask_classes, example["name"])
+            example["mask"] = _mask(
+                raw["mask"], how.mask_classes, example["name"]
+            )
         return example
 
     return clean(

@@ -1,7 +1,7 @@
 """A selector for several labels at once."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -10,6 +10,7 @@ from keras import ops
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.calibrators import Calibrator
 from keras_calib.inputs.checks import check_flag, check_in
+from keras_calib.inputs.options import filled
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.labels.calibrator import MultiLabelCalibrator
@@ -39,6 +40,23 @@ from keras_calib.selection.thresholds import ErrorTarget
 from keras_calib.selection.tuning import check_nothing_to_tune, drawn_parts
 
 __all__ = ["MultiLabel", "MultiLabelSelector", "selector_of"]
+
+
+class LabelTarget(TypedDict, total=False):
+    """What thresholds of labels are to keep."""
+
+    risk: float | None
+    coverage: float | None
+    delta: float | None
+    method: str | None
+
+
+_TARGET: LabelTarget = {
+    "risk": None,
+    "coverage": None,
+    "delta": None,
+    "method": None,
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -129,15 +147,12 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         labels: Any,
         logits: Any,
         *,
-        risk: float | None = None,
-        coverage: float | None = None,
-        delta: float | None = None,
-        method: str | None = None,
         at_once: bool = True,
         tune_fraction: float | None = None,
         seed: int = 0,
         sample_weight: Any = None,
         ignore_class: int | None = None,
+        **options: Unpack[LabelTarget],
     ) -> Self:
         """Chooses the thresholds on held-out data and returns self.
 
@@ -176,17 +191,18 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             RuntimeError: If the calibrator is not fitted and `tune_fraction`
                 is None.
         """
+        given = filled("MultiLabelSelector.fit", options, _TARGET)
         self.check_labels(labels)
         check_flag("at_once", at_once)
         target: Any
-        target = ErrorTarget(risk, coverage, delta)
+        target = ErrorTarget(given.risk, given.coverage, given.delta)
         if self.by == "example" and self.example == "mean":
-            target = ShareTarget(target, method)
-        elif method not in (None, "ltt"):
+            target = ShareTarget(target, given.method)
+        elif given.method not in (None, "ltt"):
             raise value_error(
                 '`method` must be None unless `example="mean"`: risks have '
                 "exact binomial tests",
-                method=method,
+                method=given.method,
             )
         target.check()
         names = self.class_names
@@ -198,10 +214,10 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             num_labels=None if names is None else len(names),
             name="logits",
         )
-        check_units(delta, columns.lead)
+        check_units(given.delta, columns.lead)
         _check_usable(columns)
         if tune_fraction is None:
-            check_nothing_to_tune([self.calibrator], delta)
+            check_nothing_to_tune([self.calibrator], given.delta)
         else:
             parts = drawn_parts(len(columns.labels), tune_fraction, seed)
             tune, columns = map(columns.part, parts)

@@ -1,7 +1,7 @@
 """Thresholds on the expected cost of an answer."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from keras_calib.inputs.checks import (
     check_in,
     check_share,
 )
+from keras_calib.inputs.options import filled
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, out_of_reach, within_reach
@@ -241,17 +242,32 @@ class CostTarget(NamedTuple):
         return alone(claim, len(ladder.threshold))
 
 
+class CostGoal(TypedDict, total=False):
+    """What a threshold of costs is to keep."""
+
+    reject_cost: float | None
+    max_cost: float | None
+    coverage: float | None
+    delta: float | None
+    method: str | None
+
+
+_GOAL: CostGoal = {
+    "reject_cost": None,
+    "max_cost": None,
+    "coverage": None,
+    "delta": None,
+    "method": None,
+}
+
+
 def choose_threshold_by_cost(
     scores: Any,
     cost: Any,
     *,
     largest_cost: float,
-    reject_cost: float | None = None,
-    max_cost: float | None = None,
-    coverage: float | None = None,
-    delta: float | None = None,
-    method: str | None = None,
     sample_weight: Any = None,
+    **options: Unpack[CostGoal],
 ) -> Choice:
     """The threshold of the least or of a limited mean cost, from records.
 
@@ -292,20 +308,21 @@ def choose_threshold_by_cost(
         Transactions on Information Theory 1970,
         https://doi.org/10.1109/TIT.1970.1054406
     """
+    given = filled("choose_threshold_by_cost", options, _GOAL)
     check_above("largest_cost", largest_cost, 0.0)
-    if method is None and delta is None and max_cost is None:
-        method = "empirical" if coverage is None else None
+    if given.method is None and given.delta is None and given.max_cost is None:
+        given.method = "empirical" if given.coverage is None else None
     target = CostTarget(
         float(largest_cost),
         False,
-        max_cost,
-        reject_cost,
-        coverage,
-        delta,
-        method,
+        given.max_cost,
+        given.reject_cost,
+        given.coverage,
+        given.delta,
+        given.method,
     ).check()
     return target.choose(
         read_outcomes(
-            scores, cost, sample_weight, delta, largest_cost=largest_cost
+            scores, cost, sample_weight, given.delta, largest_cost=largest_cost
         )
     )
