@@ -5,7 +5,7 @@ come in an order of their own, so that the form of the data changes nothing.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import keras
 import numpy as np
@@ -15,10 +15,12 @@ from scipy.optimize import minimize
 from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_at_least, check_in, check_integer
+from keras_calib.inputs.options import taken
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import filled
 
@@ -56,6 +58,17 @@ class _Network(NamedTuple):
     def flattened(self) -> np.ndarray:
         """All weights as one vector."""
         return np.concatenate([np.ravel(part) for part in self])
+
+
+class NetworkOptions(LayerOptions, total=False):
+    """The values of the network, if you know them."""
+
+    kernel_1: Any
+    bias_1: Any
+    kernel_2: Any
+    bias_2: Any
+    kernel_3: Any
+    bias_3: Any
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -133,21 +146,16 @@ class ParametrizedTemperatureScaling(Calibrator):
         penalty: float = 20.0,
         seed: int = 0,
         temperature: float | None = None,
-        kernel_1: Any = None,
-        bias_1: Any = None,
-        kernel_2: Any = None,
-        bias_2: Any = None,
-        kernel_3: Any = None,
-        bias_3: Any = None,
         name: str = "parametrized_temperature_scaling",
-        **kwargs: Any,
+        **kwargs: Unpack[NetworkOptions],
     ):
+        given, rest = taken(kwargs, NetworkOptions, LayerOptions)
         check_in("objective", objective, ("nll", "mse"))
         check_integer("num_inputs", num_inputs, 1)
         check_integer("units", units, 1)
         check_at_least("penalty", penalty, 0.0)
         check_integer("seed", seed, 0)
-        super().__init__(name=name, **kwargs)
+        super().__init__(name=name, **rest)
         self._keep(
             objective=objective,
             num_inputs=num_inputs,
@@ -156,7 +164,7 @@ class ParametrizedTemperatureScaling(Calibrator):
             seed=seed,
         )
         self.lowers_nll = objective == "nll"
-        network = _Network(kernel_1, bias_1, kernel_2, bias_2, kernel_3, bias_3)
+        network = _Network(**vars(given))
         values = {"temperature": temperature, **network._asdict()}
         self.set_known({"units": units}, **values)
 

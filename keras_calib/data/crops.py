@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self, TypedDict, Unpack
+from typing import Annotated, Any, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
 
@@ -38,7 +38,6 @@ from keras_calib.inputs.options import filled
 __all__ = [
     "Cropping",
     "center_crop",
-    "CROPPED",
     "Cropped",
     "check_seed",
     "random_bits",
@@ -55,16 +54,8 @@ class Cropped(TypedDict, total=False):
 
     classes: Sequence[int] | None
     objects: str | None
-    interpolation: str
-    antialias: bool
-
-
-CROPPED: Cropped = {
-    "classes": None,
-    "objects": None,
-    "interpolation": "bilinear",
-    "antialias": False,
-}
+    interpolation: Annotated[str, "bilinear"]
+    antialias: Annotated[bool, False]
 
 
 def random_resized_crop(
@@ -137,7 +128,7 @@ def random_resized_crop(
         Deeper with Convolutions, CVPR 2015, section 6,
         https://arxiv.org/abs/1409.4842
     """
-    given = filled("random_resized_crop", options, CROPPED)
+    given = filled("random_resized_crop", options, Cropped)
     resizing = {
         "interpolation": given.interpolation,
         "antialias": given.antialias,

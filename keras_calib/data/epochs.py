@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -327,15 +327,8 @@ class Epochs(TypedDict, total=False):
     """Options of `array_pipeline` about its epochs."""
 
     epochs: int | None
-    first_epoch: int
+    first_epoch: Annotated[int, 0]
     num_parallel_calls: int | None
-
-
-_EPOCHS: Epochs = {
-    "epochs": None,
-    "first_epoch": 0,
-    "num_parallel_calls": None,
-}
 
 
 def array_pipeline(
@@ -393,7 +386,7 @@ def array_pipeline(
         TensorFlow, better performance with the tf.data API,
         https://www.tensorflow.org/guide/data_performance
     """
-    given = filled("array_pipeline", options, _EPOCHS)
+    given = filled("array_pipeline", options, Epochs)
     if given.num_parallel_calls is not None:
         check_integer("num_parallel_calls", given.num_parallel_calls, 1)
     numbers = _epoch_numbers(given.epochs, given.first_epoch)

@@ -12,7 +12,6 @@ from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.examples import require, shard
 from keras_calib.data.validity import (
     BOX_RULE,
-    CLEANING,
     Cleaning,
     Tally,
     bad_boxes,
@@ -73,7 +72,7 @@ def from_folder(
         Everingham et al., The PASCAL Visual Object Classes Challenge, IJCV
         2010, https://doi.org/10.1007/s11263-009-0275-4
     """
-    how = filled("from_folder", cleaning, CLEANING)
+    how = filled("from_folder", cleaning, Cleaning)
     check_policies(how.without_boxes, how.on_error)
     check_in("labels", labels, (None, "folder"))
     check_in("first_pixel", first_pixel, (0, 1))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from typing import Annotated, Any, NamedTuple, Unpack
 
 import numpy as np
 from keras import backend
@@ -18,7 +18,6 @@ from keras_calib.data.boxes import (
     selected,
 )
 from keras_calib.data.crops import (
-    CROPPED,
     Cropped,
     Cropping,
     random_bits,
@@ -65,54 +64,27 @@ class Pipeline(Cropped, total=False):
     """Options of every pipeline of images."""
 
     preprocess: Callable[[Any], Any] | None
-    max_boxes: int
+    max_boxes: Annotated[int, 100]
     input_context: Any
     num_parallel_calls: int | None
-
-
-_PIPELINE: Pipeline = {
-    **CROPPED,
-    "preprocess": None,
-    "max_boxes": 100,
-    "input_context": None,
-    "num_parallel_calls": None,
-}
 
 
 class TrainingPipeline(Pipeline, total=False):
     """Options of `training_pipeline`, besides those of every pipeline."""
 
-    beta: float
+    beta: Annotated[float, 1.0]
     floor: str | None
-    scale: Sequence[float]
-    ratio: Sequence[float]
-    flip: bool
-    jitter: float
+    scale: Annotated[Sequence[float], (0.08, 1.0)]
+    ratio: Annotated[Sequence[float], (3 / 4, 4 / 3)]
+    flip: Annotated[bool, True]
+    jitter: Annotated[float, 0.0]
     augment: Callable[[dict], dict] | None
     mix: Callable[[Any, Any, Any], tuple[Any, Any]] | None
-    context_share: float
-    fill: Sequence[float]
-    shuffle_buffer: int
-    sharded: bool
-    drop_remainder: bool
-
-
-_TRAINING: TrainingPipeline = {
-    **_PIPELINE,
-    "beta": 1.0,
-    "floor": None,
-    "scale": (0.08, 1.0),
-    "ratio": (3 / 4, 4 / 3),
-    "flip": True,
-    "jitter": 0.0,
-    "augment": None,
-    "mix": None,
-    "context_share": 0.0,
-    "fill": IMAGENET_MEAN,
-    "shuffle_buffer": 4096,
-    "sharded": False,
-    "drop_remainder": True,
-}
+    context_share: Annotated[float, 0.0]
+    fill: Annotated[Sequence[float], IMAGENET_MEAN]
+    shuffle_buffer: Annotated[int, 4096]
+    sharded: Annotated[bool, False]
+    drop_remainder: Annotated[bool, True]
 
 
 def training_pipeline(
@@ -197,7 +169,7 @@ def training_pipeline(
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, sections 3,
         4.1 and A.3, https://arxiv.org/abs/2009.06432
     """
-    given = filled("training_pipeline", options, _TRAINING)
+    given = filled("training_pipeline", options, TrainingPipeline)
     spec, calls = _read(
         dataset,
         batch_size,
@@ -339,7 +311,7 @@ def validation_pipeline(
     Reference:
         Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 4.2
     """
-    given = filled("validation_pipeline", options, _PIPELINE)
+    given = filled("validation_pipeline", options, Pipeline)
     spec, calls = _read(
         dataset,
         batch_size,

@@ -14,7 +14,6 @@ from keras_calib.data.boxes import selected
 from keras_calib.data.examples import require, without
 from keras_calib.data.folders import NO_FILE, read_annotations
 from keras_calib.data.validity import (
-    READING,
     Reading,
     Tally,
     check_policies,
@@ -94,7 +93,7 @@ def from_tfds(
     Reference:
         TensorFlow Datasets, https://www.tensorflow.org/datasets
     """
-    how = filled("from_tfds", reading, READING)
+    how = filled("from_tfds", reading, Reading)
     check_policies(how.without_boxes, how.on_error)
     check_in("objects", objects, (None, "boxes", "mask", "both"))
     asked = dict(features or {})

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import selected
 from keras_calib.data.examples import require, required
-from keras_calib.data.validity import READING, Reading, check_policies, clean
+from keras_calib.data.validity import Reading, check_policies, clean
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import filled
 
@@ -67,7 +67,7 @@ def from_tfrecords(
         TensorFlow, TFRecord and tf.train.Example,
         https://www.tensorflow.org/tutorials/load_data/tfrecord
     """
-    how = filled("from_tfrecords", reading, READING)
+    how = filled("from_tfrecords", reading, Reading)
     check_policies(how.without_boxes, how.on_error)
     check_integer("first_label", first_label)
     check_integer("num_parallel_reads", num_parallel_reads, 1)

@@ -1,7 +1,7 @@
 """Invalid examples: how they are found, left out and counted."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
@@ -19,9 +19,7 @@ from keras_calib.inputs.checks import check_in, check_integer
 
 __all__ = [
     "BOX_RULE",
-    "CLEANING",
     "Cleaning",
-    "READING",
     "Reading",
     "Tally",
     "bad_boxes",
@@ -289,8 +287,8 @@ def same_shape(size: Any, other: Any) -> Any:
 class Cleaning(TypedDict, total=False):
     """Options of readers about examples with faults, as `from_folder` has."""
 
-    without_boxes: str
-    on_error: str
+    without_boxes: Annotated[str, "drop"]
+    on_error: Annotated[str, "raise"]
     tally: Tally | None
 
 
@@ -299,14 +297,6 @@ class Reading(Cleaning, total=False):
 
     mask_classes: Sequence[int] | None
     input_context: Any
-
-
-CLEANING: Cleaning = {
-    "without_boxes": "drop",
-    "on_error": "raise",
-    "tally": None,
-}
-READING: Reading = {**CLEANING, "mask_classes": None, "input_context": None}
 
 
 def check_policies(without_boxes: str, on_error: str) -> None:

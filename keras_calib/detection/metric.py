@@ -1,7 +1,7 @@
 """Streaming calibration errors of detections."""
 
 from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -44,23 +44,15 @@ _BLOCK = 512
 class Matching(TypedDict, total=False):
     """Options of metrics about matches, as of `match_detections`."""
 
-    min_overlap: float
-    min_confidence: float
-    box_format: str
+    min_overlap: Annotated[float, 0.5]
+    min_confidence: Annotated[float, 0.0]
+    box_format: Annotated[str, "xyxy"]
 
 
 class ShapedMatching(Matching, total=False):
     """Those of `DetectionECE`, whose features may need sizes of images."""
 
     image_shape: Any
-
-
-_MATCHING: Matching = {
-    "min_overlap": 0.5,
-    "min_confidence": 0.0,
-    "box_format": "xyxy",
-}
-_SHAPED: ShapedMatching = {**_MATCHING, "image_shape": None}
 
 
 class _DetectionMetric(KeepsArguments, MergeableMetric):
@@ -266,7 +258,7 @@ class DetectionECE(_DetectionMetric):
         dtype: Any = None,
         **matching: Unpack[ShapedMatching],
     ):
-        how = filled("DetectionECE", matching, _SHAPED)
+        how = filled("DetectionECE", matching, ShapedMatching)
         super().__init__(
             num_bins=bins_of(num_bins, features),
             num_classes=num_classes,
@@ -349,8 +341,8 @@ class LocalizationAwareECE(_DetectionMetric):
         dtype: Any = None,
         **matching: Unpack[Matching],
     ):
-        defaults = {**_MATCHING, "min_overlap": 0.1}
-        how = filled("LocalizationAwareECE", matching, defaults)
+        given = {"min_overlap": 0.1, **matching}
+        how = filled("LocalizationAwareECE", given, Matching)
         super().__init__(
             num_bins=bins_of(num_bins, ()),
             num_classes=num_classes,

@@ -56,13 +56,6 @@ class ExportInputs(TypedDict, total=False):
     sample_inputs: Any
 
 
-_INPUTS: ExportInputs = {
-    "image_preprocessing": None,
-    "image_size": None,
-    "sample_inputs": None,
-}
-
-
 def export(
     model: keras.Model,
     path: str | os.PathLike,
@@ -193,7 +186,7 @@ def export(
         )
     check_flag("overwrite", overwrite)
     check_flag("certificate", certificate)
-    given = filled("export", inputs, _INPUTS)
+    given = filled("export", inputs, ExportInputs)
     path = path_of(path)
     made = file_format(format_of(path, format))
     if os.path.lexists(path):

@@ -19,8 +19,7 @@ _MOST_VOTES = 1e9
 
 def poisson_interval(
     statistic: Callable[[np.ndarray, np.ndarray], float],
-    right: Any,
-    wrong: Any,
+    masses: tuple[Any, Any],
     *,
     weight_ratio: float = 1.0,
     num_draws: int = 400,
@@ -45,8 +44,8 @@ def poisson_interval(
     Args:
         statistic: Function of the masses of correct and of wrong predictions,
             each `(cells,)`. It returns NaN where it is not defined.
-        right: Mass of the correct predictions of each cell `(cells,)`.
-        wrong: Mass of the wrong predictions of each cell `(cells,)`.
+        masses: Masses of the correct and of the wrong predictions of each
+            cell, each `(cells,)`.
         weight_ratio: Sum of squared weights divided by the sum of weights,
             which turns masses into effective numbers.
         num_draws: Number of replicates, at least 1.
@@ -67,10 +66,10 @@ def poisson_interval(
     check_above("weight_ratio", weight_ratio, 0.0)
     check_integer("num_draws", num_draws, 1)
     tail = tail_of(level)
-    right, wrong = to_numpy(right, "float64"), to_numpy(wrong, "float64")
+    right, wrong = (to_numpy(x, "float64") for x in masses)
     if right.ndim != 1 or right.shape != wrong.shape:
         raise value_error(
-            "`right` and `wrong` must have one shape, (cells,)",
+            "`masses` must have one shape, (cells,)",
             **{"right.shape": right.shape, "wrong.shape": wrong.shape},
         )
     # Rounding of a state may leave slightly less than 0.
@@ -172,8 +171,7 @@ def rank_interval(
 
     return poisson_interval(
         statistic,
-        mass - wrong,
-        wrong,
+        (mass - wrong, wrong),
         weight_ratio=weight_ratio,
         level=level,
         beside=needs_both,

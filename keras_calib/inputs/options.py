@@ -4,7 +4,14 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple, ParamSpec, TypedDict, TypeVar
+from typing import (
+    Any,
+    NamedTuple,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    get_type_hints,
+)
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_flag, check_in, check_integer
@@ -61,26 +68,39 @@ def reads_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def taken(
-    given: Mapping[str, Any], defaults: Mapping[str, Any]
+    given: Mapping[str, Any], options: type, passed_on: type | None = None
 ) -> tuple[SimpleNamespace, dict[str, Any]]:
-    """Options, those that are not given by default, and what else is given."""
-    rest = {k: x for k, x in given.items() if k not in defaults}
-    known = {k: given.get(k, x) for k, x in defaults.items()}
-    return SimpleNamespace(**known), rest
+    """Options of a TypedDict, by default what they say, and what is left.
+
+    An option is `Annotated` with its default, or has None. Those of the
+    TypedDict `passed_on` are left.
+    """
+    known = _defaults(options)
+    if passed_on is not None:
+        known = {k: known[k] for k in known.keys() - _defaults(passed_on)}
+    found = {k: given.get(k, x) for k, x in known.items()}
+    rest = {k: x for k, x in given.items() if k not in known}
+    return SimpleNamespace(**found), rest
+
+
+@functools.cache
+def _defaults(options: type) -> dict[str, Any]:
+    hints = get_type_hints(options, include_extras=True)
+    return {k: getattr(x, "__metadata__", (None,))[0] for k, x in hints.items()}
 
 
 def filled(
-    name: str, given: Mapping[str, Any], defaults: Mapping[str, Any]
+    name: str, given: Mapping[str, Any], options: type
 ) -> SimpleNamespace:
-    """All options of the callable `name`.
+    """All options of a TypedDict that the callable `name` takes.
 
     Raises TypeError for an option that it does not have.
     """
-    found, rest = taken(given, defaults)
+    found, rest = taken(given, options)
     for option in rest:
         raise type_error(
             f"`{option}` must be an argument of `{name}`",
-            arguments=sorted(defaults),
+            arguments=sorted(vars(found)),
         )
     return found
 

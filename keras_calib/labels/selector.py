@@ -51,14 +51,6 @@ class LabelTarget(TypedDict, total=False):
     method: str | None
 
 
-_TARGET: LabelTarget = {
-    "risk": None,
-    "coverage": None,
-    "delta": None,
-    "method": None,
-}
-
-
 @keras.saving.register_keras_serializable(package="keras_calib")
 class MultiLabelSelector(FitsLabelsOnModel, Selector):
     """Abstains from answers to single labels, or to whole examples.
@@ -191,7 +183,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             RuntimeError: If the calibrator is not fitted and `tune_fraction`
                 is None.
         """
-        given = filled("MultiLabelSelector.fit", options, _TARGET)
+        given = filled("MultiLabelSelector.fit", options, LabelTarget)
         self.check_labels(labels)
         check_flag("at_once", at_once)
         target: Any

@@ -1,6 +1,6 @@
 """Losses that read the labels of neighbouring pixels (SVLS, NACL)."""
 
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -14,6 +14,7 @@ from keras_calib.inputs.checks import (
     check_integer,
     check_rows,
 )
+from keras_calib.inputs.options import filled
 from keras_calib.inputs.values import read_mask
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import (
@@ -207,18 +208,24 @@ def svls(
     return cross_entropy(targets, logits) + own.fault()
 
 
+class Neighbours(TypedDict, total=False):
+    """The neighbours of a pixel, as `NACL` explains them."""
+
+    kernel: Annotated[str, "mean"]
+    kernel_size: Annotated[int, 3]
+    sigma: Annotated[float, 1.0]
+    padding: Annotated[str, "replicate"]
+
+
 @reads_ids
 def nacl(
     labels: Any,
     logits: Any,
     *,
     strength: float = 0.1,
-    kernel: str = "mean",
     distance: str = "l1",
-    kernel_size: int = 3,
-    sigma: float = 1.0,
-    padding: str = "replicate",
     mask: Any = None,
+    **options: Unpack[Neighbours],
 ) -> Any:
     """Neighbour-aware calibration loss (NACL), one value per pixel.
 
@@ -245,12 +252,13 @@ def nacl(
     Reference:
         That of `NACL`.
     """
+    given = filled("nacl", options, Neighbours)
     logits = at_least_float32(logits)
     rows = Targets(labels, logits).rows()
-    if kernel == "mean":
-        shares = box_shares(rows, mask, kernel_size, padding)
+    if given.kernel == "mean":
+        shares = box_shares(rows, mask, given.kernel_size, given.padding)
     else:
-        shares = blurred_labels(rows, mask, sigma, kernel_size)
+        shares = blurred_labels(rows, mask, given.sigma, given.kernel_size)
     shares = ops.stop_gradient(shares)
 
     def closed_form(targets, parts, shares):

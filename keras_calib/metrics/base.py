@@ -4,7 +4,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 import numpy as np
 from keras import ops
@@ -45,7 +45,7 @@ from keras_calib.metrics.states.records import limbs_of_batch, split_rows
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import to_numpy, value_if_eager
 
-__all__ = ["Display", "StreamingMetric"]
+__all__ = ["Display", "MetricOptions", "StreamingMetric"]
 
 _INVALID, _FRACTIONAL, _WITHOUT_ROWS, _PROBABILITIES = range(4)
 # Keras may read values in threads.
@@ -55,28 +55,15 @@ _LOCK = threading.Lock()
 class MetricOptions(TypedDict, total=False):
     """Options of every metric, as `StreamingMetric` explains them."""
 
-    from_logits: bool
-    axis: int
+    from_logits: Annotated[bool, False]
+    axis: Annotated[int, -1]
     ignore_class: int | None
-    objectness: bool
+    objectness: Annotated[bool, False]
     pixels_per_image: int | None
-    seed: int
+    seed: Annotated[int, 0]
     refresh_every: int | None
-    jit_compile: bool
-    labels: str
-
-
-_OPTIONS: MetricOptions = {
-    "from_logits": False,
-    "axis": -1,
-    "ignore_class": None,
-    "objectness": False,
-    "pixels_per_image": None,
-    "seed": 0,
-    "refresh_every": None,
-    "jit_compile": False,
-    "labels": "classes",
-}
+    jit_compile: Annotated[bool, False]
+    labels: Annotated[str, "classes"]
 
 
 class StreamingMetric(KeepsArguments, MergeableMetric):
@@ -152,7 +139,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         dtype: Any = None,
         **options: Unpack[MetricOptions],
     ):
-        given = filled("StreamingMetric", options, _OPTIONS)
+        given = filled("StreamingMetric", options, MetricOptions)
         check_reading(
             given.axis,
             given.ignore_class,

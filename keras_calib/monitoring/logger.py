@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -38,28 +38,15 @@ _INACTIVE, _FLIPS = "inactive_share", "prediction_flips"
 class LoggerOptions(TypedDict, total=False):
     """What `CalibrationLogger` computes besides, and where it writes."""
 
-    prefix: str
-    num_bins: int
-    histogram_bins: int
-    histogram_limits: tuple[float, float]
-    count_flips: bool
+    prefix: Annotated[str, "cal_"]
+    num_bins: Annotated[int, 15]
+    histogram_bins: Annotated[int, 20]
+    histogram_limits: Annotated[tuple[float, float], (0.0, 0.1)]
+    count_flips: Annotated[bool, True]
     csv_path: str | os.PathLike | None
     log_dir: str | os.PathLike | None
     picture_dir: str | os.PathLike | None
     tracker: Any
-
-
-_OPTIONS: LoggerOptions = {
-    "prefix": "cal_",
-    "num_bins": 15,
-    "histogram_bins": 20,
-    "histogram_limits": (0.0, 0.1),
-    "count_flips": True,
-    "csv_path": None,
-    "log_dir": None,
-    "picture_dir": None,
-    "tracker": None,
-}
 
 
 class CalibrationLogger(keras.callbacks.Callback):
@@ -183,7 +170,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         loss: keras.losses.Loss | Callable | None = None,
         **options: Unpack[LoggerOptions],
     ):
-        given = filled("CalibrationLogger", options, _OPTIONS)
+        given = filled("CalibrationLogger", options, LoggerOptions)
         super().__init__()
         count_batches(data, batch_size)
         check_reread("data", data)

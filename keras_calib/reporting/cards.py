@@ -2,7 +2,7 @@
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
@@ -43,16 +43,9 @@ _PRICED = {
 class HubMetadata(TypedDict, total=False):
     """What the Hub reads at the head of a card."""
 
-    task: str
+    task: Annotated[str, "image-classification"]
     license: str | None
-    tags: Sequence[str]
-
-
-_METADATA: HubMetadata = {
-    "task": "image-classification",
-    "license": None,
-    "tags": (),
-}
+    tags: Annotated[Sequence[str], ()]
 
 
 def model_card(
@@ -105,7 +98,7 @@ def model_card(
         Mitchell et al., Model Cards for Model Reporting, FAT* 2019,
         https://arxiv.org/abs/1810.03993
     """
-    given = filled("model_card", options, _METADATA)
+    given = filled("model_card", options, HubMetadata)
     texts = {
         "name": name,
         "intended_use": intended_use,

@@ -1,14 +1,14 @@
 """Make a report of models or of predictions: from data to the page."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.functional.groups import groupings
 from keras_calib.inputs.checks import check_flag, check_rank
-from keras_calib.inputs.options import ReadOptions, check_reading
+from keras_calib.inputs.options import ReadOptions, check_reading, filled
 from keras_calib.inputs.weights import read_masked
 from keras_calib.labels.columns import check_class_names
 from keras_calib.numerics.arrays import as_array, to_numpy
@@ -283,6 +283,16 @@ def report_of_predictions(
     )
 
 
+class PageOptions(TypedDict, total=False):
+    """What a page shows, as `report` explains it."""
+
+    class_names: Sequence[str] | None
+    num_bins: Annotated[int, 15]
+    num_mistakes: Annotated[int, 12]
+    title: Annotated[str, "Calibration report"]
+    notes: dict[str, str] | None
+
+
 def report_of_batches(
     names: list[str],
     batches: Iterable[tuple],
@@ -290,12 +300,8 @@ def report_of_batches(
     *,
     calibrator: Any = None,
     selector: Any = None,
-    class_names: Sequence[str] | None = None,
-    num_bins: int = 15,
-    num_mistakes: int = 12,
-    title: str = "Calibration report",
     kind: str = "classes",
-    notes: dict[str, str] | None = None,
+    **page: Unpack[PageOptions],
 ) -> Report:
     """The report of batches as they come; arguments as in `report`.
 
@@ -305,11 +311,14 @@ def report_of_batches(
     are confidences `(n,)`.
     """
     # Check what can be checked before hours of predictions.
+    given = filled("report", page, PageOptions)
+    class_names = given.class_names
     template()
-    check_contents(num_bins, num_mistakes, notes)
+    check_contents(given.num_bins, given.num_mistakes, given.notes)
     if isinstance(class_names, str):
         raise type_error(
-            "`class_names` must be a sequence of names", class_names=class_names
+            "`class_names` must be a sequence of names",
+            class_names=class_names,
         )
     parts = ModelParts(names, calibrator, selector)
     several = kind == "labels"
@@ -323,7 +332,7 @@ def report_of_batches(
             known = [getattr(part, "class_names", None) for part in own]
             told = class_names or next(filter(None, known), None)
             told = check_class_names(told, None)
-        made = name, *own, options, num_bins, num_mistakes, told
+        made = name, *own, options, given.num_bins, given.num_mistakes, told
         evaluations.append(_EVALUATIONS[kind](*made))
     for labels, outputs, *others in batches:
         for evaluation, own in zip(evaluations, outputs, strict=True):
@@ -355,9 +364,9 @@ def report_of_batches(
     html = page_of(
         evaluations,
         results,
-        title=title,
-        num_bins=num_bins,
-        notes=notes or {},
+        title=given.title,
+        num_bins=given.num_bins,
+        notes=given.notes or {},
     )
     return Report(html, results)
 

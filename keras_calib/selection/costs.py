@@ -252,15 +252,6 @@ class CostGoal(TypedDict, total=False):
     method: str | None
 
 
-_GOAL: CostGoal = {
-    "reject_cost": None,
-    "max_cost": None,
-    "coverage": None,
-    "delta": None,
-    "method": None,
-}
-
-
 def choose_threshold_by_cost(
     scores: Any,
     cost: Any,
@@ -308,7 +299,7 @@ def choose_threshold_by_cost(
         Transactions on Information Theory 1970,
         https://doi.org/10.1109/TIT.1970.1054406
     """
-    given = filled("choose_threshold_by_cost", options, _GOAL)
+    given = filled("choose_threshold_by_cost", options, CostGoal)
     check_above("largest_cost", largest_cost, 0.0)
     if given.method is None and given.delta is None and given.max_cost is None:
         given.method = "empirical" if given.coverage is None else None

@@ -95,8 +95,7 @@ def test_the_bootstrap_of_cells_has_the_spread_of_samples(shares):
     right = values.sum(axis=-1)
     low, high = poisson_interval(
         lambda right, wrong: right.sum() / (right + wrong).sum(),
-        right,
-        100.0 - right,
+        (right, 100.0 - right),
         variance=values.var(axis=-1),
         num_draws=2000,
     )
