@@ -39,7 +39,7 @@ from keras_calib.inputs.options import taken
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_ruled_out, logsumexp
 
-__all__ = ["GaussianProcessCalibration"]
+__all__ = ["GaussianProcessCalibration", "ProcessOptions"]
 
 # Knots of the table: on 30 nats they are 0.06 apart.
 _NUM_KNOTS = 513

@@ -39,6 +39,7 @@ from keras_calib.predictions.collect import labels_of, logits_of
 
 __all__ = [
     "LocalTemperatureScaling",
+    "TreeOptions",
     "TreeShape",
     "start_weights",
     "tree_temperature",

@@ -36,9 +36,9 @@ from keras_calib.inputs.checks import (
 from keras_calib.inputs.options import filled
 
 __all__ = [
+    "Cropped",
     "Cropping",
     "center_crop",
-    "Cropped",
     "check_seed",
     "random_bits",
     "random_resized_crop",

@@ -15,6 +15,7 @@ from keras_calib.inputs.options import filled
 
 __all__ = [
     "EpochBatches",
+    "Epochs",
     "array_pipeline",
     "each_epoch",
     "hashed",

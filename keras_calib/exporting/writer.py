@@ -45,7 +45,7 @@ from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.predictions.outputs import reads_logits
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["export"]
+__all__ = ["ExportInputs", "export"]
 
 
 class ExportInputs(TypedDict, total=False):
@@ -70,7 +70,7 @@ def export(
     from_logits: bool | None = None,
     overwrite: bool = False,
     certificate: bool = False,
-    **inputs: Unpack[ExportInputs],
+    **options: Unpack[ExportInputs],
 ) -> Path:
     """Writes a model for serving, with calibrated answers and abstention.
 
@@ -186,7 +186,7 @@ def export(
         )
     check_flag("overwrite", overwrite)
     check_flag("certificate", certificate)
-    given = filled("export", inputs, ExportInputs)
+    given = filled("export", options, ExportInputs)
     path = path_of(path)
     made = file_format(format_of(path, format))
     if os.path.lexists(path):

@@ -39,7 +39,12 @@ from keras_calib.selection.selector import Selector
 from keras_calib.selection.thresholds import ErrorTarget
 from keras_calib.selection.tuning import check_nothing_to_tune, drawn_parts
 
-__all__ = ["MultiLabel", "MultiLabelSelector", "selector_of"]
+__all__ = [
+    "LabelTarget",
+    "MultiLabel",
+    "MultiLabelSelector",
+    "selector_of",
+]
 
 
 class LabelTarget(TypedDict, total=False):

@@ -18,7 +18,14 @@ from keras_calib.numerics.arrays import (
     shape_of,
 )
 
-__all__ = ["ACLS", "MbLS", "acls", "mbls", "with_penalty_mask"]
+__all__ = [
+    "ACLS",
+    "MbLS",
+    "Penalties",
+    "acls",
+    "mbls",
+    "with_penalty_mask",
+]
 
 
 @reads_ids

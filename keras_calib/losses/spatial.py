@@ -30,6 +30,7 @@ from keras_calib.numerics.softmax import allowed
 
 __all__ = [
     "NACL",
+    "Neighbours",
     "SVLS",
     "blurred_labels",
     "box_shares",

@@ -24,7 +24,7 @@ from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["CalibrationMetrics"]
+__all__ = ["CalibrationMetrics", "TableOptions"]
 
 _NAMES = tuple(name for name in QUANTITIES if name != "objectness_deviation")
 

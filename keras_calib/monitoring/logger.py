@@ -27,7 +27,7 @@ from keras_calib.monitoring.files import EpochFiles, check_tracker
 from keras_calib.predictions.batches import check_reread, count_batches
 from keras_calib.predictions.outputs import loss_of, read_as, setting_of
 
-__all__ = ["CalibrationLogger"]
+__all__ = ["CalibrationLogger", "LoggerOptions"]
 
 _NAMES = ("accuracy", "mean_confidence", "nll", "brier", "ece", "aece", "aurc")
 # One of them needs labels of its own.

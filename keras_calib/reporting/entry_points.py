@@ -35,6 +35,7 @@ from keras_calib.reporting.model_parts import (
 
 __all__ = [
     "BLOCK",
+    "PageOptions",
     "merged",
     "report",
     "report_of_batches",

@@ -26,7 +26,12 @@ from keras_calib.selection.ladder import (
     read_outcomes,
 )
 
-__all__ = ["COST_TESTS", "CostTarget", "choose_threshold_by_cost"]
+__all__ = [
+    "COST_TESTS",
+    "CostGoal",
+    "CostTarget",
+    "choose_threshold_by_cost",
+]
 
 COST_TESTS = "betting", "hoeffding_bentkus", "binomial"
 _PRICES = "chow", "empirical"

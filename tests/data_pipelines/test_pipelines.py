@@ -25,7 +25,7 @@ from keras_calib.data.crops import Cropping
 @tf.autograph.experimental.do_not_convert
 def pairs_of_squares():
     """Class ids and shares of an epoch of 40 squares, and their numbers."""
-    return arrays_of(square_batches(targets="pairs"))[1:]
+    return arrays_of(square_batches(labels="pairs"))[1:]
 
 
 def soft_targets(batch, num_classes=CLASSES, **options):
@@ -40,7 +40,7 @@ def soft_targets(batch, num_classes=CLASSES, **options):
 
 @pytest.mark.slow
 def test_targets_are_those_of_the_lit_share_of_each_crop():
-    images, pairs, index = arrays_of(square_batches(targets="pairs", seed=3))
+    images, pairs, index = arrays_of(square_batches(labels="pairs", seed=3))
     labels = squares(40, CLASSES)["label"]
     np.testing.assert_array_equal(pairs[:, 0], labels[index])
     lit = (images[..., 0] > 172).mean((1, 2))
@@ -93,7 +93,7 @@ def test_masks_give_the_shares_of_their_boxes(pairs_of_squares):
         [kc.boxes_to_mask(b * [*size, *size], size) for b in rows["boxes"]]
     )
     both = kc.with_index(tf.data.Dataset.from_tensor_slices(rows))
-    by_mask = arrays_of(square_batches(both, targets="pairs", objects="mask"))
+    by_mask = arrays_of(square_batches(both, labels="pairs", objects="mask"))
     for a, b in zip(pairs_of_squares, by_mask[1:], strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
@@ -106,7 +106,7 @@ def test_hard_labels_need_no_boxes_and_labels_no_index(pairs_of_squares):
     np.testing.assert_array_equal(pairs[:, 0], rows["label"][index])
     # In the same order.
     batches = square_batches(
-        plain, targets="one_hot", preprocess=lambda x: x / 255.0
+        plain, labels="one_hot", preprocess=lambda x: x / 255.0
     )
     hard = []
     for x, y in batches:
@@ -122,7 +122,7 @@ def test_hard_labels_need_no_boxes_and_labels_no_index(pairs_of_squares):
 def test_context_examples_have_exactly_uniform_targets():
     dataset = numbered_squares(80)
     images, pairs, _ = arrays_of(
-        square_batches(dataset, targets="pairs", context_share=0.3)
+        square_batches(dataset, labels="pairs", context_share=0.3)
     )
     bare = pairs[:, 1] == -1
     assert 0.15 < bare.mean() < 0.45
@@ -288,7 +288,7 @@ def test_a_model_trains_on_them_and_confidence_follows_objectness():
     )
     train = square_batches(
         tf.data.Dataset.from_tensor_slices(squares(80, CLASSES)),
-        targets="pairs",
+        labels="pairs",
         context_share=0.2,
         epochs=None,
         preprocess=lambda x: x / 255.0 - 0.5,
@@ -341,7 +341,7 @@ def test_labels_out_of_range_are_named():
     rows["label"][3] = CLASSES
     dataset = tf.data.Dataset.from_tensor_slices(rows)
     with pytest.raises(tf.errors.InvalidArgumentError, match="square 3"):
-        list(square_batches(dataset, targets="ids"))
+        list(square_batches(dataset, labels="ids"))
     del rows["name"]
     rows["label"][3] = -1
     dataset = kc.with_index(tf.data.Dataset.from_tensor_slices(rows))

@@ -125,7 +125,7 @@ def large_parts(setup, method, options):
         "num_samples": count,
         "objects": marked
         and evaluation_batches(
-            marked, setup, len(names), targets="pairs", objects=setup.objects
+            marked, setup, len(names), labels="pairs", objects=setup.objects
         ),
         **evaluated,
     }
