@@ -113,7 +113,7 @@ def eaurc(
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, ties, area: As in `aurc`.
         optimum: `"finite"` for the optimum of as many samples, by the same
-            convention. `"analytic"` for its limit r + (1 - r) log(1 - r) at
+            area. `"analytic"` for its limit r + (1 - r) log(1 - r) at
             the error rate r.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
@@ -171,7 +171,7 @@ def normalized_aurc(
         Neural Networks, UAI 2024, https://arxiv.org/abs/2305.15508
 
     Differs:
-        The released code uses the convention `"origin"`, and leaves tied
+        The released code uses `area="origin"`, and leaves tied
         samples in the order of the data.
     """
     groups = ranked(labels, outputs, score, ties, **options)

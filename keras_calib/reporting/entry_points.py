@@ -70,7 +70,7 @@ def report(
     steps: int | None = None,
     title: str = "Calibration report",
     notes: dict[str, str] | None = None,
-    verbose: int = 1,
+    verbose: str | int = "auto",
 ) -> Report:
     """A page that says how far the confidence of models can be trusted.
 
@@ -115,7 +115,7 @@ def report(
         title: Title of the page.
         notes: What readers must know of the data, by name, such as
             `{"Data set": "CIFAR-10 test"}`; shown as plain text.
-        verbose: 1 for a progress bar, 0 for none.
+        verbose: `"auto"` or 1 for a progress bar, 0 for none.
 
     Returns:
         `Report`; `save(path)` writes it.
@@ -197,7 +197,7 @@ def report_of_predictions(
     multi_label: bool | None = None,
     inputs: Any = None,
     groups: Any = None,
-    verbose: int = 1,
+    verbose: str | int = "auto",
     **kwargs: Any,
 ) -> Report:
     """A page that says how far the confidence of predictions can be trusted.
@@ -220,7 +220,7 @@ def report_of_predictions(
         inputs: Images `(n, height, width, channels)` or texts `(n,)` to show
             the surest mistakes with, or None.
         groups: Groups to compare, as in `by_group`, or None.
-        verbose: 1 for a progress bar, 0 for none.
+        verbose: `"auto"` or 1 for a progress bar, 0 for none.
         **kwargs: `calibrator`, `selector`, `class_names`, `num_bins`,
             `num_mistakes`, `title` and `notes`, as in `report`.
 
