@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 from not_in_battery import NO_PREDICTIONS
+from repository_files import options_of
 
 import keras_calib as kc
 
@@ -87,7 +88,7 @@ def _weighted(function, name):
     known = inspect.signature(function).parameters
     options = {k: v for k, v in options.items() if k in known}
     takes = "sample_weight" in known or any(
-        p.kind is p.VAR_KEYWORD for p in known.values()
+        "sample_weight" in options_of(p.annotation) for p in known.values()
     )
 
     def call(labels, predictions, weight):

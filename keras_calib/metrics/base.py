@@ -157,19 +157,12 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         set_direction(self, self.mode)
         self.summary = summary
         summary.votes = given.labels == "votes"
-        self.options = ReadOptions(
-            given.from_logits,
-            given.axis,
-            given.ignore_class,
-            given.objectness,
-            given.pixels_per_image,
-            given.seed,
-            given.jit_compile,
-            labels=given.labels,
-        )
+        reading = {**vars(given)}
+        refresh_every = reading.pop("refresh_every")
+        self.options = ReadOptions(**reading)
         self._add_state()
         self._has_warned = False
-        self._keep(refresh_every=given.refresh_every)
+        self._keep(refresh_every=refresh_every)
         # By the name in the logs; a metric may have several.
         self._displays: dict[str, Display] = {}
 

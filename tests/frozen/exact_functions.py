@@ -175,7 +175,7 @@ def _tests() -> Iterator[tuple[str, Any]]:
                 data.labels,
                 data.probs,
                 statistic=kind,
-                num_samples=60,
+                num_draws=60,
                 seed=3,
                 **data.options,
             )

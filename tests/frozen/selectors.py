@@ -135,7 +135,7 @@ def _costs() -> Iterator[tuple[str, Any]]:
             made = tried(made.fit, labels, logits, **target)
             yield f"by {kind}, {quantity}/three classes", _told(made, logits)
     made = kc.SelectiveClassifier(calibrator=_known(), costs=COSTS)
-    made = tried(made.fit, labels, logits, groups=names, mean_cost=0.5)
+    made = tried(made.fit, labels, logits, groups=names, max_cost=0.5)
     yield "by costs, groups/three classes", _told(made, logits)
 
 

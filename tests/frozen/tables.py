@@ -117,7 +117,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
             data.probs,
             place,
             statistic=statistic,
-            min_size=5,
+            min_count=5,
             **few,
             **data.options,
         )
@@ -134,7 +134,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
                 accept=confidence > 0.4,
                 sample_weight=weight,
                 statistic="count" if weight is None else None,
-                min_size=4,
+                min_count=4,
             )
             key = f"table of groups, weights {weight is not None}/{name}"
             yield key, _table(found)
