@@ -42,6 +42,7 @@ WORDS = {
     "certified_risk": "limit of the risk",
     "certified_cost": "limit of the cost",
     "mean_cost": "mean cost",
+    "max_cost": "mean cost",
     "mean_cost_low": "mean cost, low",
     "mean_cost_high": "mean cost, high",
     "accepted_cost": "mean cost of the accepted",
