@@ -12,6 +12,8 @@ from repository_files import (
     signature_names,
 )
 
+import keras_calib
+
 
 def test_docstrings_begin_with_one_short_sentence():
     for thing in PUBLIC:
@@ -28,6 +30,9 @@ def test_docstrings_have_their_sections():
             wanted = {"Attributes"}
         elif inspect.isfunction(thing):
             wanted |= {"Returns"}
+        elif thing is keras_calib.Predictions:
+            # What a model said is from no paper.
+            wanted = {"Args"}
         found = sections(thing)
         for title in wanted:
             assert found.get(title, "").strip(), f"{thing} needs {title}:"

@@ -14,8 +14,6 @@ MORE = {
     "by_group_from_top1": 14,
     "choose_calibrator_on": 12,
     "plan": 11,
-    "report": 18,
-    "report_of_predictions": 10,
 }
 
 
