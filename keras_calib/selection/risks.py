@@ -160,7 +160,7 @@ def control_risks(
     >>> import numpy as np
     >>> scores = np.linspace(1.0, 0.0, 500)
     >>> labels = (scores > 0.5) * 1
-    >>> targets = {"precision": 0.9, "recall": 0.9}
+    >>> limits = {"precision": 0.9, "recall": 0.9}
     >>> found = control_risks(scores, labels, limits)
     >>> found.coverage, found.facts["estimates"]["recall"]
     (0.532, 1.0)

@@ -1,10 +1,12 @@
-"""One idea has one word in public signatures: API.md calls it a vocabulary."""
+"""One idea has one word in public signatures, the same everywhere."""
 
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
 
 import pytest
+from repository_files import options_of
 
 import keras_calib
 from keras_calib.calibrators import Calibrator
@@ -12,7 +14,7 @@ from keras_calib.calibrators import Calibrator
 # Word: what stands for the same idea, and is refused.
 WORDS = {
     "labels": ("targets", "y", "y_true"),
-    "outputs": ("y_pred", "probs_a", "probs_b", "predictions"),
+    "outputs": ("y_pred", "probs_a", "probs_b"),
     "data": ("dataset", "inputs", "x"),
     "num_draws": ("num_samples", "num_replicates", "num_bootstrap"),
     "delta": ("alpha",),
@@ -44,9 +46,8 @@ EXCEPTIONS = (
     ),
     (
         "inputs",
-        "report_of_predictions",
-        "what the model was given, shown beside its mistakes, as in "
-        "`Predictions`",
+        "Predictions",
+        "the rows that the model was given, one of several things told of them",
     ),
     (
         "dataset",
@@ -79,13 +80,20 @@ REFUSED = {x: word for word, others in WORDS.items() for x in others}
 def signatures(thing, name: str) -> Iterator[tuple[str, list[str]]]:
     """Parameters of a public callable, and of the methods of its class."""
     try:
-        yield name, list(inspect.signature(thing).parameters)
+        yield name, names_of(thing)
     except (TypeError, ValueError):
         return
     for key, method in vars(thing).items() if inspect.isclass(thing) else ():
         method = getattr(method, "__func__", method)
         if inspect.isfunction(method) and not key.startswith("_"):
-            yield f"{name}.{key}", list(inspect.signature(method).parameters)
+            yield f"{name}.{key}", names_of(method)
+
+
+def names_of(thing) -> list[str]:
+    """Parameters, and the options of typed dicts."""
+    found = inspect.signature(thing).parameters
+    options = [options_of(x.annotation) for x in found.values()]
+    return [*found, *itertools.chain(*options)]
 
 
 def public() -> Iterator[tuple[str, list[str]]]:
