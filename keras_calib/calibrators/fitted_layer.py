@@ -3,7 +3,7 @@
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 import keras
 import numpy as np
@@ -24,12 +24,26 @@ from keras_calib.numerics.arrays import (
 from keras_calib.predictions.fitting import check_kind
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = ["CalibratesPredictions", "DEPENDENTS", "FittedLayer", "of_logits"]
+__all__ = [
+    "CalibratesPredictions",
+    "DEPENDENTS",
+    "FittedLayer",
+    "LayerOptions",
+    "of_logits",
+]
 
 # Longer arrays are shown by their shape.
 _SHOWN = 4
 # Layers that are told when a part of theirs is fitted, by this part.
 DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+class LayerOptions(TypedDict, total=False):
+    """Options of Keras' layers that those of this library pass on."""
+
+    trainable: bool
+    dtype: Any
+    from_logits: bool | None
 
 
 class FittedLayer(keras.layers.Layer):

@@ -246,8 +246,8 @@ def read_samples(
     read = standardize_logits(
         labels,
         logits,
-        sample_weight,
-        ignore_class,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
         drop=False,
         **reading,
     )

@@ -31,7 +31,7 @@ from keras_calib.inputs.groups import read_groups
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.labels.columns import (
     LabelColumns,
-    check_label_names,
+    check_class_names,
     columns_of,
     label_logits,
     place_of_label,
@@ -65,7 +65,7 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
             `HistogramBinning` or `VennAbers`, whose options every fit has. Its
             own fit is not used.
         shared: Whether one fit to all labels together serves every label.
-        label_names: Names of the labels, for messages; None numbers them.
+        class_names: Names of the labels, for messages; None numbers them.
         values: Fitted values by name, which `get_config` stores; None waits
             for `fit`.
         applies: Whether each label is calibrated `(labels,)`; goes with
@@ -101,7 +101,7 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
         calibrator: Calibrator | CalibratorChoice,
         *,
         shared: bool = False,
-        label_names: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
         values: dict[str, Any] | None = None,
         applies: Sequence[bool] | None = None,
         name: str = "multi_label_calibrator",
@@ -121,7 +121,7 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
             )
         check_flag("shared", shared)
         self.shared = bool(shared)
-        self.label_names = check_label_names(label_names, None)
+        self.class_names = check_class_names(class_names, None)
         self.calibrator = unfitted_copy(calibrator)
         self._applies: Any = None
         if (values is None) != (applies is None):
@@ -180,7 +180,7 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
             from_logits=from_logits,
             ignore_class=ignore_class,
         )
-        names = self.label_names
+        names = self.class_names
         columns = columns_of(given, names)
         shown: Sequence[Any] = ["all labels"]
         if not self.shared:
@@ -241,7 +241,7 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
         self.check_fitted()
         applied, index = self._applied(), 0
         if not self.shared:
-            names = self.label_names or [*map(str, range(len(applied)))]
+            names = self.class_names or [*map(str, range(len(applied)))]
             index = place_of_label(label, names)
         if not applied[index]:
             raise value_error(
@@ -314,12 +314,12 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
 
     def get_config(self):
         bare = unfitted_copy(self.calibrator)
-        names = self.label_names
+        names = self.class_names
         config = {
             **super().get_config(),
             "calibrator": keras.saving.serialize_keras_object(bare),
             "shared": self.shared,
-            "label_names": None if names is None else list(names),
+            "class_names": None if names is None else list(names),
             "values": None,
             "applies": None,
         }

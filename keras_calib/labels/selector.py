@@ -1,7 +1,7 @@
 """A selector for several labels at once."""
 
 from collections.abc import Sequence
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -11,13 +11,14 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.calibrators import Calibrator
 from keras_calib.calibrators.fitted_layer import of_logits
 from keras_calib.inputs.checks import check_flag, check_in
+from keras_calib.inputs.options import filled
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.columns import (
     EXAMPLES,
     LabelColumns,
-    check_label_names,
+    check_class_names,
     columns_of,
     label_logits,
 )
@@ -32,7 +33,6 @@ from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import StreamingMetric
 from keras_calib.predictions.fitting import (
     FitsOnModel,
-    RowOptions,
     given_rows,
 )
 from keras_calib.selection.choice import Choice
@@ -43,7 +43,21 @@ from keras_calib.selection.selector import Selector
 from keras_calib.selection.thresholds import ErrorTarget
 from keras_calib.selection.tuning import check_nothing_to_tune, drawn_parts
 
-__all__ = ["MultiLabel", "MultiLabelSelector", "selector_of"]
+__all__ = [
+    "LabelTarget",
+    "MultiLabel",
+    "MultiLabelSelector",
+    "selector_of",
+]
+
+
+class LabelTarget(TypedDict, total=False):
+    """What thresholds of labels are to keep."""
+
+    risk: float | None
+    coverage: float | None
+    delta: float | None
+    method: str | None
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -66,7 +80,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
             they are.
         by: `"label"` or `"example"`.
         example: With `by="example"`, `"worst"` or `"mean"`.
-        label_names: Names of the labels, for the facts; None takes those of
+        class_names: Names of the labels, for the facts; None takes those of
             the calibrator, or numbers.
         threshold: The threshold, or one for each label, if you know it; None
             waits for `fit`.
@@ -103,7 +117,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
         calibrator: MultiLabelCalibrator | None = None,
         by: str = "label",
         example: str = "worst",
-        label_names: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
         threshold: Any = None,
         chosen: Choice | None = None,
         name: str = "multi_label_selector",
@@ -124,9 +138,9 @@ class MultiLabelSelector(Selector, FitsOnModel):
         self.calibrator = calibrator
         self.by = by
         self.example = example
-        if label_names is None and calibrator is not None:
-            label_names = calibrator.label_names
-        self.label_names = check_label_names(label_names, None)
+        if class_names is None and calibrator is not None:
+            class_names = calibrator.class_names
+        self.class_names = check_class_names(class_names, None)
         self.set_threshold(threshold, chosen)
 
     def fit(
@@ -134,14 +148,13 @@ class MultiLabelSelector(Selector, FitsOnModel):
         labels: Any,
         logits: Any = None,
         *,
-        risk: float | None = None,
-        coverage: float | None = None,
-        delta: float | None = None,
-        method: str | None = None,
         at_once: bool = True,
         tune_fraction: float | None = None,
         seed: int = 0,
-        **options: Unpack[RowOptions],
+        from_logits: bool = True,
+        sample_weight: Any = None,
+        ignore_class: int | None = None,
+        **options: Unpack[LabelTarget],
     ) -> Self:
         """Chooses the thresholds on held-out data and returns self.
 
@@ -171,10 +184,10 @@ class MultiLabelSelector(Selector, FitsOnModel):
             tune_fraction: Share of the rows, drawn at random, that fits an
                 unfitted calibrator; the rest chooses the thresholds.
             seed: Seed of this split.
-            **options: `sample_weight`, `(n,)` or `(n, labels)`, 0 or 1 with
-                `delta`. Labels of weight 0 are missing. `ignore_class`, the
-                value that marks missing labels, such as -1. `from_logits`,
-                False for probabilities.
+            from_logits: Whether `logits` are logits, not probabilities.
+            sample_weight: Weights `(n,)` or `(n, labels)`; 0 or 1 with
+                `delta`. Labels of weight 0 are missing.
+            ignore_class: Value that marks missing labels, such as -1.
 
         Raises:
             ValueError: If the target is out of reach, or by example if only
@@ -183,24 +196,32 @@ class MultiLabelSelector(Selector, FitsOnModel):
             RuntimeError: If the calibrator is not fitted and `tune_fraction`
                 is None.
         """
+        asked = filled("MultiLabelSelector.fit", options, LabelTarget)
         check_flag("at_once", at_once)
-        given = given_rows(labels, logits, by_label=True, **options)
+        given = given_rows(
+            labels,
+            logits,
+            by_label=True,
+            from_logits=from_logits,
+            sample_weight=sample_weight,
+            ignore_class=ignore_class,
+        )
         target: Any
-        target = ErrorTarget(risk, coverage, delta)
+        target = ErrorTarget(asked.risk, asked.coverage, asked.delta)
         if self.by == "example" and self.example == "mean":
-            target = ShareTarget(target, method)
-        elif method not in (None, "ltt"):
+            target = ShareTarget(target, asked.method)
+        elif asked.method not in (None, "ltt"):
             raise value_error(
                 '`method` must be None unless `example="mean"`: risks have '
                 "exact binomial tests",
-                method=method,
+                method=asked.method,
             )
         target.check()
-        columns = columns_of(given, self.label_names)
-        check_units(delta, columns.lead, given.units)
+        columns = columns_of(given, self.class_names)
+        check_units(asked.delta, columns.lead, given.units)
         _check_usable(columns)
         if tune_fraction is None:
-            check_nothing_to_tune([self.calibrator], delta)
+            check_nothing_to_tune([self.calibrator], asked.delta)
         else:
             parts = drawn_parts(len(columns.labels), tune_fraction, seed)
             tune, columns = map(columns.part, parts)
@@ -276,7 +297,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
         right = (columns.outputs > 0.0) == (columns.labels > 0.5)
         score = by_blocks(self._score, columns.outputs)
         if self.by == "label":
-            names = self.label_names or range(columns.num_labels)
+            names = self.class_names or range(columns.num_labels)
             ladders = ladders_of_labels(columns, score, right, target.delta)
             chosen = target.choose_each(names, ladders, "labels", at_once)
         else:
@@ -292,12 +313,12 @@ class MultiLabelSelector(Selector, FitsOnModel):
         self.check_fitted()
 
     def get_config(self):
-        names = self.label_names
+        names = self.class_names
         return {
             **super().get_config(),
             "by": self.by,
             "example": self.example,
-            "label_names": None if names is None else list(names),
+            "class_names": None if names is None else list(names),
         }
 
     def fitted_summary(self) -> dict[str, Any]:

@@ -120,8 +120,8 @@ class LogitNormalization(FittedLayer):
         read = standardize_logits(
             given.labels,
             given.logits,
-            given.sample_weight,
-            given.ignore_class,
+            sample_weight=given.sample_weight,
+            ignore_class=given.ignore_class,
             votes=given.votes,
         )
         # Normalised logits tie in float32.

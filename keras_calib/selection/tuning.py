@@ -133,8 +133,8 @@ def _calibrated(given: Predictions, calibrator: Any) -> Iterator[Batch]:
     read = standardize_logits(
         given.labels,
         logits,
-        given.sample_weight,
-        given.ignore_class,
+        sample_weight=given.sample_weight,
+        ignore_class=given.ignore_class,
         drop=False,
         votes=given.votes,
     )._replace(facts=None, label_facts=None)
