@@ -256,8 +256,9 @@ class Calibrator(KeepsArguments, CalibratesPredictions, FitsOnModel):
                 one output. None takes them as those of the fit.
 
         Returns:
-            Calibrated logits of the same shape, float32; log-probabilities of
-            probabilities, or the log-odds of one output.
+            Calibrated logits of the same shape, float32. Fitted on
+            probabilities, log-probabilities of them, or the log-odds of one
+            output.
         """
         return self.mapped(self.map_logits, logits, from_logits)
 
@@ -273,7 +274,7 @@ class Calibrator(KeepsArguments, CalibratesPredictions, FitsOnModel):
         found = ops.where(is_ruled_out(pair), pair, map_logits(pair))
         if one_output:
             return found[..., 1:] - found[..., :1]
-        if self.takes_logits(from_logits):
+        if self.takes_logits(from_logits) or self.takes_logits(None):
             return found
         return ops.log_softmax(found)
 

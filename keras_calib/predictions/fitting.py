@@ -1,12 +1,13 @@
 """What a fit takes: `Predictions`, arrays in their place, a model and data."""
 
 import inspect
-from typing import Any, Self, TypedDict, Unpack
+from typing import Annotated, Any, Self, TypedDict, Unpack
 
 import keras
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.options import filled
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.outputs import from_logits_of
@@ -30,7 +31,7 @@ class KindOptions(TypedDict, total=False):
         ignore_class: Class id to leave out, such as 255, or None.
     """
 
-    from_logits: bool
+    from_logits: Annotated[bool, True]
     ignore_class: int | None
 
 
@@ -58,23 +59,12 @@ def given_rows(
             is unknown, or told beside `Predictions`, which know it.
         ValueError: If `Predictions` are of another kind.
     """
-    for name in options.keys() - RowOptions.__annotations__:
-        raise type_error(
-            f"`{name}` must be an argument of `fit`",
-            arguments=sorted(RowOptions.__annotations__),
-        )
-    from_logits = options.get("from_logits", True)
-    check_flag("from_logits", from_logits)
-    weight = options.get("sample_weight")
-    ignored = options.get("ignore_class")
+    told = filled("fit", options, RowOptions)
+    check_flag("from_logits", told.from_logits)
     if isinstance(labels, Predictions):
-        told = {
-            "logits": logits is not None,
-            "from_logits": not from_logits,
-            "sample_weight": weight is not None,
-            "ignore_class": ignored is not None,
-        }
-        if twice := [name for name, is_told in told.items() if is_told]:
+        given = {"logits": logits, **vars(told)}
+        twice = [k for k, x in given.items() if not (x is None or x is True)]
+        if twice:
             raise type_error(
                 f"`{twice[0]}` must not be given beside `Predictions`, which "
                 "tell it",
@@ -95,7 +85,9 @@ def given_rows(
             labels=type(labels).__name__,
             logits=None,
         )
-    array, weight = read_masked(logits, "logits", weight, by_label=by_label)
+    array, weight = read_masked(
+        logits, "logits", told.sample_weight, by_label=by_label
+    )
     if weight is not None:
         weight = as_array(weight, "sample_weight")
     columns = {
@@ -105,8 +97,8 @@ def given_rows(
     }
     return Predictions.given(
         columns,
-        from_logits=from_logits,
-        ignore_class=ignored,
+        from_logits=told.from_logits,
+        ignore_class=told.ignore_class,
         multi_label=by_label,
     )
 

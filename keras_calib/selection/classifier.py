@@ -17,6 +17,7 @@ from keras_calib.calibrators import (
 from keras_calib.calibrators.fitted_layer import of_logits
 from keras_calib.inputs.checks import check_flag, class_axis
 from keras_calib.inputs.labels import is_ignored
+from keras_calib.inputs.options import taken
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.weights import masked_weight
@@ -275,10 +276,9 @@ class SelectiveClassifier(Selector, FitsOnModel):
         rules = self._rules
         if costs is not None:
             rules = (_rule_of(costs, self.score),)
-        kinds = RowOptions.__annotations__.keys()
-        told: Any = {k: x for k, x in options.items() if k in kinds}
-        target: Any = {k: x for k, x in options.items() if k not in kinds}
-        given = given_rows(labels, logits, **told)
+        rows, rest = taken(options, RowOptions)
+        target: Any = rest
+        given = given_rows(labels, logits, **vars(rows))
         class_axis(given.outputs, -1, "logits")
         shape, ignored = given.outputs.shape[:-1], given.ignore_class
         names = places = None

@@ -28,6 +28,7 @@ __all__ = [
     "counted",
     "counts_at",
     "fixed_thresholds",
+    "grouped_outcomes",
     "named_group",
     "of_grid",
     "of_scores",
@@ -245,6 +246,26 @@ def read_outcomes(
     outcomes = counted(outcomes, delta)
     check_units(delta, outcomes.score.shape, outcomes.unit)
     return outcomes
+
+
+def grouped_outcomes(
+    scores: Any,
+    correct: Any,
+    groups: Any,
+    sample_weight: Any,
+    delta: float | None,
+) -> Outcomes:
+    """The same with the groups that are given, or named of `Predictions`."""
+    # Here, as it needs Keras, which verification does without.
+    from keras_calib.selection.served_groups import read_groups
+
+    groups = named_group(scores, groups)
+    scores, correct, weight, unit = records_of(scores, correct, sample_weight)
+    scores = as_array(scores, "scores")
+    names, places = read_groups(groups, scores.shape, weight)
+    return read_outcomes(
+        scores, correct, weight, delta, places, names, unit=unit
+    )
 
 
 def counted(outcomes: Outcomes, delta: float | None = None) -> Outcomes:

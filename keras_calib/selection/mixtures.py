@@ -12,7 +12,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.intervals import binomial_p_value
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.numerics.arrays import as_array, safe_divide
+from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, choose
 from keras_calib.selection.claims import (
     check_risk_and_delta,
@@ -23,10 +23,8 @@ from keras_calib.selection.families import every_mixture
 from keras_calib.selection.ladder import (
     counts_at,
     fixed_thresholds,
-    named_group,
+    grouped_outcomes,
     of_grid,
-    read_outcomes,
-    records_of,
     tenth_of,
     tenth_sizes,
 )
@@ -221,13 +219,5 @@ def choose_threshold_for_mixtures(
         Technometrics 24, 1982,
         https://doi.org/10.1080/00401706.1982.10487790
     """
-    from keras_calib.selection.served_groups import read_groups
-
     target = MixtureTarget(risk, delta, seed).check()
-    groups = named_group(scores, groups)
-    scores, correct, weight, unit = records_of(scores, correct)
-    scores = as_array(scores, "scores")
-    names, places = read_groups(groups, scores.shape, weight)
-    return target.choose(
-        read_outcomes(scores, correct, weight, delta, places, names, unit=unit)
-    )
+    return target.choose(grouped_outcomes(scores, correct, groups, None, delta))

@@ -11,7 +11,6 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.risk_coverage import within_risk
 from keras_calib.inputs.checks import check_above, check_share
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.choice import (
     Choice,
     choose,
@@ -31,10 +30,9 @@ from keras_calib.selection.families import (
 from keras_calib.selection.ladder import (
     Ladder,
     by_group,
-    named_group,
+    grouped_outcomes,
     of_scores,
     read_outcomes,
-    records_of,
 )
 
 __all__ = ["ErrorTarget", "choose_group_thresholds", "choose_threshold"]
@@ -324,16 +322,9 @@ def choose_group_thresholds(
         Procedures under Dependence, Biometrika 96, 2009,
         https://doi.org/10.1093/biomet/asp048
     """
-    # Here, as it needs Keras, which verification does without.
-    from keras_calib.selection.served_groups import read_groups
-
     target = ErrorTarget(risk, coverage, delta).check()
-    groups = named_group(scores, groups)
-    scores, correct, weight, unit = records_of(scores, correct, sample_weight)
-    scores = as_array(scores, "scores")
-    names, places = read_groups(groups, scores.shape, weight)
     return target.choose(
-        read_outcomes(scores, correct, weight, delta, places, names, unit=unit)
+        grouped_outcomes(scores, correct, groups, sample_weight, delta)
     )
 
 
