@@ -111,9 +111,11 @@ class Calibrator(KeepsArguments, CalibratesPredictions, FitsOnModel):
     anything: `fit(predictions)`, `fit(labels, logits)`, or `fit_on(model,
     data)`. Then call it on what it was fitted on, `(..., num_classes)`; it
     returns float32 logits of that shape, -inf where they were. Fitted on
-    probabilities, it takes them and returns log-probabilities. `calibrate`
-    maps `Predictions`. Put it behind a model with `keras.Sequential`, save it,
-    or export it. Its configuration has the fitted values, and so do copies.
+    probabilities, it takes them and returns log-probabilities.
+
+    `calibrate` maps `Predictions`. Put the layer behind a model with
+    `keras.Sequential`, save it, or export it. Its configuration has the fitted
+    values, and so do copies.
 
     A subclass declares each `FittedValue` and takes it in its constructor. It
     implements `fit_samples`, which sets them with `set_fitted`, `map_logits`,

@@ -231,7 +231,7 @@ class CalibratesPredictions(FittedLayer):
 
         Args:
             predictions: `Predictions` of classes, or with several labels of
-                labels. Of a log the confidence is calibrated.
+                labels. A log gets another confidence.
 
         Returns:
             `Predictions` of logits; of a log, of the calibrated confidence.

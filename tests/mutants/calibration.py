@@ -77,8 +77,9 @@ MUTANTS = {
     ),
     "prior_before_the_calibrator": Mutant(
         "calibrators/prior.py",
-        "logits = self.calibrator(logits)",
-        "logits = self.calibrator(logits + self._shift) - self._shift",
+        "logits = of_logits(self.calibrator, logits)",
+        "logits = of_logits(self.calibrator, logits + self._shift)"
+        " - self._shift",
         "calibrators/test_prior.py::"
         "test_a_calibrator_comes_first_and_is_fitted_inside",
     ),
