@@ -137,8 +137,8 @@ MUTANTS = {
     ),
     "one_output_of_the_first_class": Mutant(
         "calibrators/base.py",
-        "return found[..., 1:] - found[..., :1] if one_output else found",
-        "return found[..., :1] - found[..., 1:] if one_output else found",
+        "return found[..., 1:] - found[..., :1]",
+        "return found[..., :1] - found[..., 1:]",
         "calibrators/test_laws.py::test_one_output_is_the_second_of_two_classes",
     ),
     "as_many_samples_as_parameters": Mutant(
