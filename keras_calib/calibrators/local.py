@@ -382,7 +382,7 @@ class LocalTemperatureScaling(Calibrator):
         if len(shape) != 4:
             raise value_error(
                 "`logits` must be those of images, (batch, height, width, "
-                "num_classes)",
+                "num_classes), without `pixels_per_image`",
                 **{"logits.shape": shape},
             )
         if image is not None:

@@ -286,7 +286,8 @@ def test_layers_take_probabilities_and_warn_of_them_as_logits(
             kc.config.validate(True)
     if num_classes == 1:
         parts = [(labels[i : i + 50], probs[i : i + 50]) for i in (0, 50, 100)]
-        for data in ((labels, probs), (parts,)):
+        told = kc.Predictions.of_batches(parts, from_logits=True)
+        for data in ((labels, probs), (told,)):
             with pytest.warns(RuntimeWarning, match=r"pass log\(p / \(1 - p"):
                 kc.TemperatureScaling().fit(*data)
 
