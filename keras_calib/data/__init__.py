@@ -29,7 +29,6 @@ from keras_calib.data.crops import center_crop, random_resized_crop
 from keras_calib.data.epochs import (
     EpochBatches,
     array_pipeline,
-    shuffled_epochs,
     with_index,
 )
 from keras_calib.data.folders import from_folder
@@ -38,7 +37,6 @@ from keras_calib.data.mixing import color_jitter, cutmix, mixup, ricap
 from keras_calib.data.painting import (
     context_examples,
     object_examples,
-    pixel_mean,
 )
 from keras_calib.data.pipelines import training_pipeline, validation_pipeline
 from keras_calib.data.summary import DatasetSummary, describe
@@ -74,11 +72,9 @@ __all__ = [
     "object_examples",
     "objectness",
     "objectness_from_mask",
-    "pixel_mean",
     "random_resized_crop",
     "resize_boxes",
     "ricap",
-    "shuffled_epochs",
     "training_pipeline",
     "union_area",
     "valid_examples",

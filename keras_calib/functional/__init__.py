@@ -10,7 +10,6 @@ from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.costs import MeanCost
 from keras_calib.formulas.cumulative import CumulativeDifferences
-from keras_calib.formulas.intervals import clopper_pearson
 from keras_calib.formulas.proper import BrierDecomposition
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve
 from keras_calib.formulas.scores import (
@@ -102,7 +101,6 @@ __all__ = [
     "calibration_decomposition",
     "calibration_test",
     "classwise_ece",
-    "clopper_pearson",
     "compare",
     "coverage_at_accuracy",
     "coverage_at_risk",

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     )
     from keras_calib.selection.prior import choose_threshold_for_prior
     from keras_calib.selection.risks import control_risks
-    from keras_calib.selection.served_groups import combined_groups
     from keras_calib.selection.thresholds import (
         choose_group_thresholds,
         choose_threshold,
@@ -43,7 +42,6 @@ __all__ = [
     "choose_threshold_by_cost",
     "choose_threshold_for_mixtures",
     "choose_threshold_for_prior",
-    "combined_groups",
     "control_risks",
     "plan",
 ]
@@ -59,7 +57,6 @@ __getattr__ = late_names(
         "planning": "LabelTable Plan SizeTable plan",
         "prior": "choose_threshold_for_prior",
         "risks": "control_risks",
-        "served_groups": "combined_groups",
         "thresholds": "choose_group_thresholds choose_threshold",
     },
 )

@@ -211,8 +211,6 @@ def _groups() -> Iterator[tuple[str, Any]]:
             **target,
         )
         yield f"thresholds of groups, {quantity}/weights", of_groups(found)
-    found = kc.combined_groups(["a", "b", "a"], [1, 2, 2])
-    yield "names of combined groups", list(found)
 
 
 def _costs() -> Iterator[tuple[str, Any]]:

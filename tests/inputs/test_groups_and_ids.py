@@ -32,12 +32,7 @@ def _selector(groups):
     return [*map(str, selector.groups)]
 
 
-def _combined(groups):
-    names = kc.combined_groups(groups, ["x"] * 4)
-    return sorted({x.removesuffix(" & x") for x in names})
-
-
-READERS = [_table, _thresholds, _selector, _combined]
+READERS = [_table, _thresholds, _selector]
 ONE_NAME = [
     [1, 1.0, 2, 2],
     [1.0, 1.0, 2.0, 2.0],
@@ -100,18 +95,6 @@ def test_fractions_and_infinity_are_no_names(read):
         with pytest.raises(ValueError, match="be names or whole numbers") as e:
             read(values)
         assert "row=1" in str(e.value), values
-
-
-def test_groups_to_combine_have_one_axis():
-    for groups in (
-        [[[1, 2], [3, 4]]],
-        [np.ones((2, 1))],
-        ["ab"],
-        [7],
-        [["a", "b"], [["c"], ["d"]]],
-    ):
-        with pytest.raises(ValueError, match="one value per sample"):
-            kc.combined_groups(*groups)
 
 
 def test_names_of_attributes_differ():

@@ -319,18 +319,3 @@ def test_bad_groups_are_refused():
             )
     with pytest.raises(ValueError, match="below that of every threshold of"):
         kc.choose_group_thresholds([2.0, 1.0], [0, 0], [0, 1], risk=0.1)
-
-
-def test_combined_groups_name_intersections():
-    names = kc.combined_groups(["f", "m", "f"], [1, 1, 2], ["x"] * 3)
-    assert names == ["f & 1 & x", "m & 1 & x", "f & 2 & x"]
-    found = kc.choose_group_thresholds([1, 2, 3], [1, 1, 1], names, risk=0.0)
-    assert found.group == tuple(sorted(names))
-    for groups, error, message in (
-        ((["a"], ["b", "c"]), ValueError, "one value per sample"),
-        ((), ValueError, "one value per sample"),
-        ((["a", None], ["b", "c"]), ValueError, MISSING),
-        ((["a & b", "a"], ["c", "b & c"]), ValueError, "told apart"),
-    ):
-        with pytest.raises(error, match=message):
-            kc.combined_groups(*groups)
