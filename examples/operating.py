@@ -81,7 +81,9 @@ One temperature repairs the mean, the last line, but not each digit.
 
 answers = selector(model.predict(x, verbose=0))
 probs, digit, accept = map(answers.get, ("probabilities", "label", "accept"))
-table = keras_calib.by_group(y, probs, digit, accept=accept, metrics=("gap",))
+table = keras_calib.by_group(
+    y, probs, digit, accept=accept, metrics=("confidence_gap",)
+)
 print(table)
 
 """
@@ -94,8 +96,10 @@ An auditor who has the records checks each number. In a shell without Keras:
 folder = Path("work/operating")
 shipped = {"certificate": True, "overwrite": True}
 keras_calib.export(model, folder / "1", selector=selector, **shipped)
-path = keras_calib.save_records(selector, folder / "records.npz")
-check = keras_calib.check_certificate(folder / "1", *np.load(path).values())
+path = keras_calib.exporting.save_records(selector, folder / "records.npz")
+check = keras_calib.exporting.check_certificate(
+    folder / "1", *np.load(path).values()
+)
 print("\nThe certificate holds:", check.holds)
 
 """
@@ -126,7 +130,7 @@ def watched(version, selector, days):
 
 
 monitor = watched("1", selector, range(20))
-display = keras_calib.MonitorDisplay.from_monitor(monitor).plot()
+display = keras_calib.plots.MonitorDisplay.from_monitor(monitor).plot()
 display.figure_.savefig(folder / "monitor.png")
 
 """

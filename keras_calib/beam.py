@@ -34,7 +34,7 @@ except ImportError as error:
         "`keras_calib.beam` needs Apache Beam: pip install 'keras-calib[beam]'"
     ) from error
 
-__all__ = ["CalibrationMetrics"]
+__all__ = ["CalibrationCombineFn"]
 
 _WITHOUT_MEANING = (
     "axis",
@@ -72,7 +72,7 @@ class _Accumulator:
         self.sums = exact_sums.normalize_limbs(sums)
 
 
-class CalibrationMetrics(beam.CombineFn):
+class CalibrationCombineFn(beam.CombineFn):
     """All metrics of the predicted class as one Beam CombineFn.
 
     Use it for prediction logs too long for one machine, per key or globally,
@@ -117,7 +117,7 @@ class CalibrationMetrics(beam.CombineFn):
     Example:
 
     >>> import apache_beam as beam
-    >>> metrics = CalibrationMetrics(include=["ece", "aurc"], num_bins=10)
+    >>> metrics = CalibrationCombineFn(include=["ece", "aurc"], num_bins=10)
     >>> rows = [(0, [0.8, 0.2]), (1, [0.6, 0.4])]
     >>> found = metrics.apply(rows)
     >>> {name: round(value, 4) for name, value in found.items()}

@@ -30,7 +30,7 @@ NO_PREDICTIONS = {
     ),
     **dict.fromkeys(
         (
-            *("ClassMap", "EpochBatches", "Tally", "apply_layers"),
+            *("ClassMapping", "EpochBatches", "Tally", "apply_layers"),
             *(
                 "array_pipeline",
                 "cap_classes",
@@ -68,14 +68,19 @@ NO_PREDICTIONS = {
     ),
     **dict.fromkeys(
         (
-            *("BinSums", "BrierDecomposition", "CalibrationTest"),
+            *("BinSums", "BrierComponents", "CalibrationTestResult"),
             *("CalibratorChoice", "CandidateScore", "Choice", "Target"),
-            *("Comparison", "CumulativeDifferences", "DatasetSummary"),
-            *("Decomposition", "EffectiveLabels", "LoggedEpoch", "MeanCost"),
-            *("PriorEstimate", "RegularizerHistogram", "Report"),
-            *("RiskCoverageCurve", "ThresholdTable", "Alarm", "GroupMetrics"),
+            *("Comparison", "CumulativeCurve", "DatasetSummary"),
+            *(
+                "Decomposition",
+                "EffectiveTargets",
+                "LoggedEpoch",
+                "CostEstimate",
+            ),
+            *("PriorEstimate", "RegularizerCounts", "ReportPage"),
+            *("RiskCoveragePoints", "ThresholdTable", "Alarm", "GroupMetrics"),
             *("CertificateCheck", "AnswerThreshold"),
-            *("LabelTable", "LargestDifference", "Plan"),
+            *("LabelTable", "LargestDifference", "SampleSizePlan"),
             *("DetectionCalibrationError", "DetectionRecords"),
             *("SizeTable",),
         ),

@@ -64,7 +64,7 @@ _RANKS: dict[str, tuple[Callable[[RankedGroups], Any], bool]] = {
 }
 _LOSSES = ("brier", "nll")
 _TOP1 = (*SUMMED, "mean_confidence", *_RANKS)
-_DEFAULT = ("accuracy", "mean_confidence", "gap", "ece")
+_DEFAULT = ("accuracy", "mean_confidence", "confidence_gap", "ece")
 # The exact test of the number of correct predictions.
 _COUNT = "count"
 
@@ -136,10 +136,11 @@ def by_group(
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         groups: Names or whole numbers, `(n,)` or of the shape of the class
             ids; or a dict of these by the name of the attribute.
-        metrics: Names out of `"accuracy"`, `"mean_confidence"`, `"gap"` (mean
-            confidence less accuracy), `"ece"`, `"mce"`, `"rmsce"`, `"brier"`,
-            `"nll"`, `"aurc"`, `"augrc"` and `"failure_auroc"`. The last three
-            are slow for many groups: their intervals are bootstraps.
+        metrics: Names out of `"accuracy"`, `"mean_confidence"`,
+            `"confidence_gap"` (mean confidence less accuracy), `"ece"`,
+            `"mce"`, `"rmsce"`, `"brier"`, `"nll"`, `"aurc"`, `"augrc"` and
+            `"failure_auroc"`. The last three are slow for many groups: their
+            intervals are bootstraps.
         statistic: Test of calibration: `"count"` for the test of the number of
             correct predictions, exact but for confidences that are averaged in
             cells; a `statistic` of `calibration_test`; or None. Values from
@@ -257,7 +258,7 @@ def by_group_from_top1(
 
     >>> found = by_group_from_top1(
     ...     [0.9] * 80, [1] * 40 + [0, 1] * 20, ["a"] * 40 + ["b"] * 40)
-    >>> [round(x, 4) for x in found.table["gap"].tolist()]
+    >>> [round(x, 4) for x in found.table["confidence_gap"].tolist()]
     [-0.1, 0.4]
 
     Reference:

@@ -9,7 +9,7 @@ from keras_calib.formulas import binned_errors
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.proper import (
-    BrierDecomposition,
+    BrierComponents,
     brier_losses_of_rows,
     brier_parts,
     check_clip,
@@ -174,7 +174,7 @@ def brier_decomposition(
     num_bins: int = 15,
     closed: str = "right",
     **options: Unpack[ArrayOptions],
-) -> BrierDecomposition:
+) -> BrierComponents:
     """Murphy's decomposition of the Brier score of all classes, in float64.
 
     Use it to see why one Brier score is better than another: by calibration

@@ -10,7 +10,7 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.risk_coverage import failure_auroc_of_groups
 from keras_calib.labels.metric import MultiLabelMetric, pooled
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.mean_gap import MeanGap, mean_gap
+from keras_calib.metrics.gap_estimates import GapEstimate, gap_of
 from keras_calib.metrics.proper import brier_of_records, nll_of_records
 from keras_calib.metrics.states.composite import CompositeSummary, Readings
 from keras_calib.metrics.states.histogram import HistogramSummary
@@ -100,17 +100,9 @@ class LabelTable:
         """Sums of the bins of a label."""
         return self._readings(label).bins
 
-    def gap(self, label: int, level: float) -> MeanGap:
+    def gap(self, label: int, level: float) -> GapEstimate:
         """Mean probability less prevalence, with its interval."""
-        readings = self._readings(label)
-        cells = readings.cells
-        return mean_gap(
-            cells.mass,
-            cells.wrong,
-            1.0 - safe_divide(cells.confidence, cells.mass),
-            weight_ratio=float(readings.weight_ratio) or 1.0,
-            level=level,
-        )
+        return gap_of(self._readings(label), level)
 
     def ece_interval(self, label: int, level: float) -> tuple[float, float]:
         """Interval of the calibration error of a label."""

@@ -9,7 +9,7 @@ import keras
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import Decomposition, decompose
 from keras_calib.formulas.proper import (
-    BrierDecomposition,
+    BrierComponents,
     brier_losses_of_rows,
     brier_parts,
     check_clip,
@@ -198,7 +198,7 @@ class BrierScore(_ProperScore):
         super().__init__(values, num_bins, name=name, parts=parts, **kwargs)
         self._keep(num_classes=num_classes)
 
-    def murphy(self) -> BrierDecomposition:
+    def murphy(self) -> BrierComponents:
         """Murphy's decomposition of the score, as of `brier_decomposition`.
 
         reliability - resolution + uncertainty + within_bin_variance -

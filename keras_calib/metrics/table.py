@@ -10,18 +10,20 @@ from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.keras_internals import metrics_beside
 from keras_calib.formulas.binned_errors import Decomposition, decompose
 from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.cumulative import CumulativeDifferences
+from keras_calib.formulas.cumulative import CumulativeCurve
 from keras_calib.formulas.proper import check_clip
-from keras_calib.formulas.risk_coverage import RiskCoverageCurve, aurc_of_groups
+from keras_calib.formulas.risk_coverage import (
+    RiskCoveragePoints,
+    aurc_of_groups,
+)
 from keras_calib.inputs.checks import check_in, check_share
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.mean_gap import MeanGap, mean_gap, mean_gap_of_votes
+from keras_calib.metrics.gap_estimates import GapEstimate, gap_of
 from keras_calib.metrics.proper import brier_of_records, nll_of_records
 from keras_calib.metrics.registry import QUANTITIES, mode_of
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import MomentSummary
-from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["CalibrationMetrics"]
 
@@ -37,8 +39,8 @@ class CalibrationMetrics(StreamingMetric):
 
     The names are:
 
-    - Accuracy and confidence: `accuracy`, `mean_confidence`, `overconfidence`,
-      `underconfidence`.
+    - Accuracy and confidence: `accuracy`, `mean_confidence`,
+      `confidence_gap`, `overconfidence`, `underconfidence`.
     - Proper scores: `nll`, `brier`.
     - Calibration errors: `ece`, `mce`, `rmsce`, `debiased_calibration_error`,
       `average_calibration_error`, `overconfidence_error`, `aece`, `ecce`,
@@ -49,7 +51,7 @@ class CalibrationMetrics(StreamingMetric):
       `risk_at_coverage`.
 
     Each value equals that of a class of its own, such as `ECE` for `ece` and
-    `NormalizedAURC` for `naurc`.
+    `NAURC` for `naurc`.
 
     Args:
         include: Names of the metrics, or None for all but `smooth_ece`,
@@ -161,7 +163,7 @@ class CalibrationMetrics(StreamingMetric):
 
         Pass it to the callback, because Keras does not find the mode of values
         in a dict: `EarlyStopping("val_ece", mode=metric.modes["ece"])`. Mean
-        confidence has no mode.
+        confidence and the confidence gap have no mode.
         """
         modes = {self.prefix + name: mode_of(name) for name in self.include}
         return {name: mode for name, mode in modes.items() if mode}
@@ -170,7 +172,7 @@ class CalibrationMetrics(StreamingMetric):
         """Return the sums of the equal-width bins, arrays `(num_bins,)`."""
         return self._read().bins
 
-    def mean_gap(self, level: float = 0.95) -> MeanGap:
+    def confidence_gap(self, level: float = 0.95) -> GapEstimate:
         """Return mean confidence minus accuracy, with an interval.
 
         Use it to decide whether the model is over- or underconfident.
@@ -185,33 +187,17 @@ class CalibrationMetrics(StreamingMetric):
             rare to decide, `"errors"` or `"right predictions"`, or is None.
             With votes the interval is that of a mean over samples.
         """
-        readings = self._read()
-        cells, ratio = readings.cells, float(readings.weight_ratio) or 1.0
-        if self.options.votes:
-            return mean_gap_of_votes(
-                cells.mass,
-                cells.confidence_minus_correct,
-                cells.squared_residual,
-                weight_ratio=ratio,
-                level=level,
-            )
-        return mean_gap(
-            cells.mass,
-            cells.wrong,
-            1.0 - safe_divide(cells.confidence, cells.mass),
-            weight_ratio=ratio,
-            level=level,
-        )
+        return gap_of(self._read(), level)
 
     def aurc(self) -> float:
         """Return the AURC so far, in float64."""
         return float(aurc_of_groups(self._read().groups))
 
-    def curve(self) -> RiskCoverageCurve:
+    def curve(self) -> RiskCoveragePoints:
         """Return the risk-coverage curve, with thresholds in log-odds."""
         return self._read().curve
 
-    def differences(self) -> CumulativeDifferences:
+    def differences(self) -> CumulativeCurve:
         """Return the cumulative differences so far, by filled cell."""
         return self._read().differences
 

@@ -1,5 +1,10 @@
 """Displays: arrays first, then a picture.
 
+- Calibration: `ReliabilityDisplay`, `ClasswiseReliabilityDisplay`,
+  `ConfidenceDisplay`, `CumulativeDisplay`, `SegmentationDisplay`.
+- Selection: `RiskCoverageDisplay`, `PlanDisplay`, `CalibratorChoiceDisplay`.
+- Models in use: `MonitorDisplay`.
+
 `from_predictions`, `from_model` and `from_metric` compute, `plot` draws, and
 `to_png` and `to_svg` give files. matplotlib is imported when something is
 drawn. Not here: the numbers (`functional`), and the figures of papers

@@ -17,7 +17,7 @@ from keras_calib.plots.display import (
     plain,
     titled,
 )
-from keras_calib.selection import LabelTable, Plan, SizeTable
+from keras_calib.selection import LabelTable, SampleSizePlan, SizeTable
 
 __all__ = ["CalibratorChoiceDisplay", "PlanDisplay"]
 
@@ -142,19 +142,21 @@ class PlanDisplay(Display):
         https://arxiv.org/abs/2110.01052
     """
 
-    plan: Plan
+    plan: SampleSizePlan
     _: dataclasses.KW_ONLY
     name: str | None = None
 
     def __post_init__(self):
-        if not isinstance(self.plan, Plan):
+        if not isinstance(self.plan, SampleSizePlan):
             raise type_error(
                 "`plan` must be what `plan` returned",
                 plan=type(self.plan).__name__,
             )
 
     @classmethod
-    def from_plan(cls, plan: Plan, *, name: str | None = None) -> Self:
+    def from_plan(
+        cls, plan: SampleSizePlan, *, name: str | None = None
+    ) -> Self:
         """Makes the display of a plan.
 
         Args:

@@ -9,7 +9,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.formulas.cumulative import (
     BAND,
-    CumulativeDifferences,
+    CumulativeCurve,
     cumulative_error,
 )
 from keras_calib.functional.calibration_errors import cumulative_differences
@@ -72,7 +72,7 @@ class CumulativeDisplay(ModelDisplay):
         standard deviations at the origin in place of the band.
     """
 
-    differences: CumulativeDifferences
+    differences: CumulativeCurve
     _: dataclasses.KW_ONLY
     name: str | None = None
     mode: str = "top_label"

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.formulas.risk_coverage import RiskCoverageCurve
+from keras_calib.formulas.risk_coverage import RiskCoveragePoints
 from keras_calib.functional.risk_coverage import aurc, risk_coverage_curve
 from keras_calib.inputs.top_label import top_label
 from keras_calib.metrics.risk_coverage import HistogramMetric
@@ -61,7 +61,7 @@ class RiskCoverageDisplay(ModelDisplay):
         https://www.jmlr.org/papers/v11/el-yaniv10a.html
     """
 
-    curves: dict[str, RiskCoverageCurve]
+    curves: dict[str, RiskCoveragePoints]
     values: dict[str, float]
     _: dataclasses.KW_ONLY
     counts: dict[str, int] | None = None

@@ -24,7 +24,7 @@ from keras_calib.predictions.outputs import read_as
 from keras_calib.predictions.row_order import Told, told_by_batches
 from keras_calib.reporting.evaluation import ClassEvaluation, ScoreEvaluation
 from keras_calib.reporting.groups import with_groups
-from keras_calib.reporting.html import Report, page_of, template
+from keras_calib.reporting.html import ReportPage, page_of, template
 from keras_calib.reporting.labels import LabelEvaluation
 from keras_calib.reporting.model_parts import (
     ModelParts,
@@ -71,7 +71,7 @@ def report(
     title: str = "Calibration report",
     notes: dict[str, str] | None = None,
     verbose: int = 1,
-) -> Report:
+) -> ReportPage:
     """A page that says how far the confidence of models can be trusted.
 
     Use it to show others whether confidence holds, what a calibrator repairs,
@@ -118,7 +118,7 @@ def report(
         verbose: 1 for a progress bar, 0 for none.
 
     Returns:
-        `Report`; `save(path)` writes it.
+        `ReportPage`; `save(path)` writes it.
 
     Raises:
         ImportError: If Jinja2 or matplotlib is not installed.
@@ -201,7 +201,7 @@ def report_of_predictions(
     groups: Any = None,
     verbose: int = 1,
     **kwargs: Any,
-) -> Report:
+) -> ReportPage:
     """A page that says how far the confidence of predictions can be trusted.
 
     Use it for predictions of any framework; `report` takes Keras models.
@@ -227,7 +227,7 @@ def report_of_predictions(
             `num_bins`, `num_mistakes`, `title` and `notes`, as in `report`.
 
     Returns:
-        `Report`; `save(path)` writes it.
+        `ReportPage`; `save(path)` writes it.
 
     Raises:
         ImportError: If Jinja2 or matplotlib is not installed.
@@ -305,7 +305,7 @@ def report_of_batches(
     title: str = "Calibration report",
     kind: str = "classes",
     notes: dict[str, str] | None = None,
-) -> Report:
+) -> ReportPage:
     """The report of batches as they come; arguments as in `report`.
 
     A batch is `(labels, outputs of each model, weights or None, samples to
@@ -368,7 +368,7 @@ def report_of_batches(
         num_bins=num_bins,
         notes=notes or {},
     )
-    return Report(html, results)
+    return ReportPage(html, results)
 
 
 def _predicted(

@@ -14,10 +14,10 @@ from keras_calib.reporting.pictures import WIDE, diagram
 from keras_calib.reporting.sections import SECTIONS, sections_of, stages_of
 from keras_calib.version import __version__
 
-__all__ = ["Report", "page_of", "template"]
+__all__ = ["ReportPage", "page_of", "template"]
 
 
-class Report:
+class ReportPage:
     """A page about the confidence of one or several models.
 
     Made by `report` and `report_of_predictions`. Notebooks show it.
@@ -28,9 +28,9 @@ class Report:
             `{"value", "low", "high"}` with its 95 % interval.
 
             - `verdict`: its `answer`, `advice` and `headline`.
-            - `overconfidence`: mean confidence less accuracy.
+            - `confidence_gap`: mean confidence less accuracy.
             - `metrics`: estimates by name. `ecce` has a `p_value` too.
-            - `calibrated_verdict`, `calibrated_overconfidence` and
+            - `calibrated_verdict`, `calibrated_confidence_gap` and
               `calibrated_metrics`, with a calibrator.
             - `selection`: the selector's `threshold`, which is a score, and
               `confidence`, the same cut as a confidence or None for another
@@ -46,9 +46,9 @@ class Report:
     Example:
 
     >>> import keras_calib
-    >>> page = keras_calib.report_of_predictions(
+    >>> page = keras_calib.reporting.report_of_predictions(
     ...     [0, 1, 1], [[0.9, 0.1]] * 3, verbose=0)
-    >>> round(page.results["model"]["overconfidence"]["value"], 4)
+    >>> round(page.results["model"]["confidence_gap"]["value"], 4)
     0.5667
 
     Reference:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calib.formulas.risk_coverage import RiskCoverageCurve
+from keras_calib.formulas.risk_coverage import RiskCoveragePoints
 from keras_calib.plots import (
     ConfidenceDisplay,
     ReliabilityDisplay,
@@ -382,11 +382,11 @@ def _risk_picture(
     return diagram(display, text, WIDE)
 
 
-def _thinned(curve: RiskCoverageCurve) -> RiskCoverageCurve:
+def _thinned(curve: RiskCoveragePoints) -> RiskCoveragePoints:
     """A curve at coverages that lie about 1 / 400 apart, and both ends."""
     steps = np.linspace(0.0, 1.0, 401) - 1e-12
     places = np.unique(np.searchsorted(curve.coverage, steps))
-    return RiskCoverageCurve(*(x[places] for x in curve))
+    return RiskCoveragePoints(*(x[places] for x in curve))
 
 
 def _about_classes(

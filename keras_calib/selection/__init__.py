@@ -1,5 +1,13 @@
 """Selection: when a model should abstain, and what that guarantees.
 
+- Layers: `SelectiveClassifier`, `LogitNormalization`.
+- Thresholds: `choose_threshold`, `choose_group_thresholds`,
+  `choose_threshold_by_cost`, `choose_threshold_for_mixtures`,
+  `choose_threshold_for_prior`, `control_risks`.
+- Planning: `plan`.
+- Results: `Choice`, `Target`, `ThresholdTable`, `SampleSizePlan`, `LabelTable`,
+  `SizeTable`.
+
 Lives here: scores with a threshold, guarantees, `SelectiveClassifier`. Not
 here: the scores (`formulas`) and served files (`exporting`).
 Floor: above `calibrators` and `metrics`, beside `training`.
@@ -17,7 +25,7 @@ if TYPE_CHECKING:
     from keras_calib.selection.normalization import LogitNormalization
     from keras_calib.selection.planning import (
         LabelTable,
-        Plan,
+        SampleSizePlan,
         SizeTable,
         plan,
     )
@@ -32,7 +40,7 @@ __all__ = [
     "Choice",
     "LabelTable",
     "LogitNormalization",
-    "Plan",
+    "SampleSizePlan",
     "SelectiveClassifier",
     "SizeTable",
     "Target",
@@ -54,7 +62,7 @@ __getattr__ = late_names(
         "costs": "choose_threshold_by_cost",
         "mixtures": "choose_threshold_for_mixtures",
         "normalization": "LogitNormalization",
-        "planning": "LabelTable Plan SizeTable plan",
+        "planning": "LabelTable SampleSizePlan SizeTable plan",
         "prior": "choose_threshold_for_prior",
         "risks": "control_risks",
         "thresholds": "choose_group_thresholds choose_threshold",

@@ -73,8 +73,8 @@ class ResumableBackup(keras.callbacks.Callback):
     To train in the order of an uninterrupted run, use `EpochBatches`, which
     this callback tells the epoch, or give `array_pipeline` and
     `training_pipeline` `first_epoch=finished_epochs(path)`. Arrays that `fit`
-    itself shuffles come in a new order. Layers that draw random numbers without a
-    `keras.random.SeedGenerator` of their own draw new ones.
+    itself shuffles come in a new order. Layers that draw random numbers
+    without a `keras.random.SeedGenerator` of their own draw new ones.
 
     A lock file beside the backup keeps other processes out during training.
     Put the backup last in the list of callbacks. If a callback stops training

@@ -12,8 +12,10 @@ mpl.use("Agg")
 
 def test_bins_of_the_display_are_those_of_the_errors():
     found = records(0.1)
-    display = kc.DetectionReliabilityDisplay.from_records(found, num_bins=8)
-    exact = kc.detection_ece(found, num_bins=8)
+    display = kc.detection.DetectionReliabilityDisplay.from_records(
+        found, num_bins=8
+    )
+    exact = kc.detection.detection_ece(found, num_bins=8)
     assert display.detection_ece == exact.value
     bins = np.ceil(found.confidence * 8).astype(int) - 1
     count = np.bincount(bins, minlength=8)
@@ -27,7 +29,7 @@ def test_bins_of_the_display_are_those_of_the_errors():
 
 
 def test_the_display_draws_both_panels():
-    display = kc.DetectionReliabilityDisplay.from_records(
+    display = kc.detection.DetectionReliabilityDisplay.from_records(
         records(), name="net"
     ).plot()
     assert "net" in display.axes_[0].get_title()

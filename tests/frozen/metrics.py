@@ -45,7 +45,7 @@ METRICS = {
         {"score": "neg_entropy", "resolution": 256},
     ),
     "excess area": (kc.EAURC, {}),
-    "normalized area": (kc.NormalizedAURC, {}),
+    "normalized area": (kc.NAURC, {}),
     "area of the generalised risk": (kc.AUGRC, {}),
     "ranking of errors": (kc.FailureAUROC, {}),
     "ranking of errors, false positives": (kc.FailureFPR95, {}),
@@ -150,7 +150,10 @@ def _table(name: str) -> Iterator[tuple[str, Any]]:
     yield "table", _named(table.result())
     yield "table, bounds", _named(table.bounds())
     if name in WITH_GAP:
-        yield "difference, with an interval", read(table.mean_gap(0.9), GAP)
+        yield (
+            "difference, with an interval",
+            read(table.confidence_gap(0.9), GAP),
+        )
     yield "bins", read(table.bins(), BINS)
     for score in ("brier", "nll"):
         parts = read(table.decomposition(score), PARTS)

@@ -41,7 +41,9 @@ def _without_pages() -> Iterator[None]:
 
 def _made(labels: Any, outputs: Any, **options: Any) -> Any:
     """Results under neutral keys, of the only model."""
-    found = kc.report_of_predictions(labels, outputs, verbose=0, **options)
+    found = kc.reporting.report_of_predictions(
+        labels, outputs, verbose=0, **options
+    )
     (told,) = found.results.values()
     return neutral(told)
 
@@ -64,11 +66,11 @@ def _with_parts() -> Iterator[tuple[str, Any]]:
         ),
     )
     labels, logits, mark = LABELS["missing labels"]
-    part = kc.MultiLabelCalibrator(
+    part = kc.labels.MultiLabelCalibrator(
         kc.TemperatureScaling(temperature=1.5), shared=True
     )
     part.fit(labels, logits, ignore_class=mark, num_folds=0)
-    selector = kc.MultiLabelSelector(calibrator=part)
+    selector = kc.labels.MultiLabelSelector(calibrator=part)
     selector.fit(labels, logits, ignore_class=mark, risk=0.2, delta=0.2)
     yield (
         "of labels, with calibrator and selector/missing labels",

@@ -68,7 +68,14 @@ def _groups() -> Iterator[tuple[str, Any]]:
     data = CLASSES["groups"]
     two = {"site": GROUPS, "part": np.arange(len(GROUPS)) % 2}
     args, few = (data.labels, data.probs), {"num_samples": 60}
-    sums = "accuracy", "mean_confidence", "gap", "ece", "mce", "rmsce"
+    sums = (
+        "accuracy",
+        "mean_confidence",
+        "confidence_gap",
+        "ece",
+        "mce",
+        "rmsce",
+    )
     for quantity, given in {
         "usual": {"groups": GROUPS},
         "two attributes": {"groups": two, "metrics": sums, "min_size": 5},
@@ -120,7 +127,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
         place = np.arange(len(right)) % 3
         for weight in (None, np.arange(len(right)) % 4):
             found = tried(
-                kc.by_group_from_top1,
+                kc.functional.by_group_from_top1,
                 confidence,
                 right,
                 place,
@@ -162,7 +169,7 @@ def _priors() -> Iterator[tuple[str, Any]]:
     for name in ("ten classes", "calibrated", "frequency weights"):
         data = CLASSES[name]
         source = np.arange(1.0, data.num_classes + 1.0)
-        found = kc.estimate_prior(
+        found = kc.functional.estimate_prior(
             data.probs,
             source / source.sum(),
             sample_weight=data.weight,

@@ -18,16 +18,21 @@ NOT_FROZEN = {
     ),
     **dict.fromkeys(
         (
-            *("Alarm", "AnswerThreshold", "BinSums", "BrierDecomposition"),
-            *("CalibrationTest", "CalibratorChoice", "CandidateScore"),
+            *("Alarm", "AnswerThreshold", "BinSums", "BrierComponents"),
+            *("CalibrationTestResult", "CalibratorChoice", "CandidateScore"),
             *("CertificateCheck", "Choice", "Comparison", "Target"),
-            *("CumulativeDifferences", "Decomposition"),
+            *("CumulativeCurve", "Decomposition"),
             *("DetectionCalibrationError", "DetectionRecords"),
-            *("EffectiveLabels", "GroupMetrics", "LabelTable"),
+            *("EffectiveTargets", "GroupMetrics", "LabelTable"),
             *("LargestDifference", "LoggedEpoch"),
-            *("MeanCost", "Plan", "PriorEstimate"),
-            *("RegularizerHistogram",),
-            *("Report", "RiskCoverageCurve", "SizeTable", "ThresholdTable"),
+            *("CostEstimate", "SampleSizePlan", "PriorEstimate"),
+            *("RegularizerCounts",),
+            *(
+                "ReportPage",
+                "RiskCoveragePoints",
+                "SizeTable",
+                "ThresholdTable",
+            ),
         ),
         _RESULT,
     ),
@@ -52,7 +57,7 @@ NOT_FROZEN = {
     ),
     **dict.fromkeys(
         (
-            *("ClassMap", "DatasetSummary", "EpochBatches", "Tally"),
+            *("ClassMapping", "DatasetSummary", "EpochBatches", "Tally"),
             *("apply_layers", "array_pipeline", "cap_classes", "center_crop"),
             *("class_map", "color_jitter", "context_examples"),
             *("cutmix", "describe", "from_folder"),

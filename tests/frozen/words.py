@@ -10,8 +10,8 @@ WORDS = {
     # Metrics.
     "accuracy": "accuracy",
     "mean_confidence": "mean confidence",
-    "gap": "confidence less accuracy",
-    "overconfidence": "confidence less accuracy, tested",
+    "confidence_gap": "confidence less accuracy",
+    "overconfidence": "confidence of the wrong",
     "ece": "by bin",
     "mce": "largest of a bin",
     "rmsce": "root mean square of bins",

@@ -20,7 +20,9 @@ def _table(groups):
 
 
 def _thresholds(groups):
-    found = kc.choose_group_thresholds(P.max(-1), CORRECT, groups, risk=0.9)
+    found = kc.selection.choose_group_thresholds(
+        P.max(-1), CORRECT, groups, risk=0.9
+    )
     return [*map(str, found.group)]
 
 
@@ -136,7 +138,7 @@ def test_ids_that_are_missing_are_refused():
 def test_large_numbers_are_not_rounded_together():
     large = [2**63, -(2**63)], [2**53, 2**53 + 1], [float(2**53), 2**53 + 1]
     for one, other in (*large, (2**63, 0), (1e19, 0)):
-        table = kc.by_group_from_top1(
+        table = kc.functional.by_group_from_top1(
             np.full(40, 0.7), np.arange(40) % 3 > 0, {"s": [one, other] * 20}
         ).table
         assert set(table["group"]) == {str(int(one)), str(int(other))}

@@ -203,7 +203,7 @@ CONSUMERS = {
     ),
     "choose_calibrator_on": lambda *a: [
         x.nll
-        for x in kc.choose_calibrator_on(
+        for x in kc.calibrators.choose_calibrator_on(
             *a, candidates=[kc.TemperatureScaling()], num_folds=2, verbose=0
         ).candidates
     ],
@@ -220,7 +220,7 @@ CONSUMERS = {
         *kc.RiskCoverageDisplay.from_model(*a).values.values()
     ],
     "ClasswiseReliabilityDisplay": lambda *a: (
-        kc.ClasswiseReliabilityDisplay.from_model(*a).classwise_ece
+        kc.plots.ClasswiseReliabilityDisplay.from_model(*a).classwise_ece
     ),
 }
 
@@ -250,7 +250,7 @@ def test_padding_that_layers_mask_is_ignored_like_the_ignored_class(
 def page(labels, outputs):
     with pytest.MonkeyPatch.context() as patch:
         results_alone(patch)
-        made = kc.report_of_predictions(
+        made = kc.reporting.report_of_predictions(
             labels, outputs, from_logits=True, verbose=0
         )
     return made.results["model"]["num_counted"]
@@ -274,11 +274,15 @@ ARRAYS = {
     "compare": lambda y, z: (
         kc.compare(y, z, z, kc.nll, num_replicates=2, **READS).a
     ),
-    "calibration_test": lambda *a: kc.calibration_test(*a, **READS)[0],
+    "calibration_test": lambda *a: kc.functional.calibration_test(*a, **READS)[
+        0
+    ],
     "by_group": lambda *a: table_of(*a),
-    "adaptive_ece": lambda *a: kc.adaptive_ece(*a, edges="interp", **READS),
+    "aece": lambda *a: kc.functional.aece(*a, edges="interp", **READS),
     "estimate_prior": lambda y, z: (
-        kc.estimate_prior(z, np.full(K, 1 / K), num_bootstrap=2, **READS).prior
+        kc.functional.estimate_prior(
+            z, np.full(K, 1 / K), num_bootstrap=2, **READS
+        ).prior
     ),
     "report_of_predictions": page,
 }

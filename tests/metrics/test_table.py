@@ -90,7 +90,7 @@ def test_bins_curve_and_decompositions_are_those_of_the_classes(table):
             singles[single].decomposition(),
             atol=1e-6,
         )
-        exact = kc.calibration_decomposition(
+        exact = kc.functional.calibration_decomposition(
             labels, logits, score=score, from_logits=True
         )
         np.testing.assert_allclose(
@@ -153,9 +153,9 @@ def test_operating_points_are_those_asked_for():
     metric = kc.CalibrationMetrics(include, **options)
     metric.update_state(labels, probs)
     exact = [
-        kc.coverage_at_risk(labels, probs, 0.2),
-        kc.coverage_at_accuracy(labels, probs, 0.9),
-        kc.risk_at_coverage(labels, probs, 0.5),
+        kc.functional.coverage_at_risk(labels, probs, 0.2),
+        kc.functional.coverage_at_accuracy(labels, probs, 0.9),
+        kc.functional.risk_at_coverage(labels, probs, 0.5),
     ]
     for (low, high), value in zip(metric.bounds().values(), exact, strict=True):
         assert low <= value <= high
@@ -241,7 +241,7 @@ def test_fit_shows_each_value_for_callbacks_to_monitor():
     values = model.evaluate(x, y, batch_size=48, verbose=0, return_dict=True)
     logits = model.predict(x, batch_size=48, verbose=0)
     for name in include:
-        exact = getattr(kc, name)(y, logits, from_logits=True)
+        exact = getattr(kc.functional, name)(y, logits, from_logits=True)
         assert values[name] == pytest.approx(exact, rel=1e-4)
     assert values["other_ece"] == values["ece"]
 

@@ -78,12 +78,16 @@ def test_displays_draw_from_one_table_of_metrics(goldens):
 
 def test_cumulative_display_agrees_with_ecce_and_its_metrics(goldens):
     labels, probs = data(goldens)
-    display = kc.CumulativeDisplay.from_predictions(labels, probs, name="net")
-    assert display.ecce_range == kc.ecce(labels, probs)
-    assert display.ecce_maximum == kc.ecce(labels, probs, kind="maximum")
+    display = kc.plots.CumulativeDisplay.from_predictions(
+        labels, probs, name="net"
+    )
+    assert display.ecce_range == kc.functional.ecce(labels, probs)
+    assert display.ecce_maximum == kc.functional.ecce(
+        labels, probs, kind="maximum"
+    )
     for metric in (kc.ECCE(), kc.CalibrationMetrics(["ecce"])):
         metric.update_state(labels, probs)
-        streamed = kc.CumulativeDisplay.from_metric(metric)
+        streamed = kc.plots.CumulativeDisplay.from_metric(metric)
         assert streamed.ecce_range <= display.ecce_range + 1e-6
         assert streamed.ecce_range == pytest.approx(
             display.ecce_range, rel=1e-2
@@ -91,21 +95,23 @@ def test_cumulative_display_agrees_with_ecce_and_its_metrics(goldens):
         assert streamed.band == pytest.approx(display.band, rel=1e-5)
         assert streamed.differences.share[-1] == 1.0
     weight = np.random.default_rng(0).gamma(2.0, size=len(labels))
-    weighted = kc.CumulativeDisplay.from_predictions(
+    weighted = kc.plots.CumulativeDisplay.from_predictions(
         labels, probs, sample_weight=weight
     )
     metric = kc.ECCE()
     metric.update_state(labels, probs, weight)
-    streamed = kc.CumulativeDisplay.from_metric(metric)
+    streamed = kc.plots.CumulativeDisplay.from_metric(metric)
     # The state has the mean of the squared weights alone.
     assert streamed.band == pytest.approx(weighted.band, rel=0.05)
     with pytest.raises(TypeError, match="`metric` must be `ECCE` or"):
-        kc.CumulativeDisplay.from_metric(kc.ECE())
-    assert kc.CumulativeDisplay.from_metric(kc.ECCE()).ecce_range == 0.0
+        kc.plots.CumulativeDisplay.from_metric(kc.ECE())
+    assert kc.plots.CumulativeDisplay.from_metric(kc.ECCE()).ecce_range == 0.0
 
 
 def test_cumulative_display_draws_the_curve_from_0_and_the_band(goldens):
-    display = kc.CumulativeDisplay.from_predictions(*data(goldens), name="net")
+    display = kc.plots.CumulativeDisplay.from_predictions(
+        *data(goldens), name="net"
+    )
     ax = display.plot().ax_
     curve = ax.lines[-1].get_xydata()
     np.testing.assert_array_equal(curve[0], [0.0, 0.0])
@@ -114,7 +120,7 @@ def test_cumulative_display_draws_the_curve_from_0_and_the_band(goldens):
     assert ends.max() == -ends.min() == display.band
     assert f"ECCE-R {display.ecce_range:.4f}" in ax.get_title()
     assert "net" in ax.get_title()
-    assert kc.CumulativeDisplay.from_metric(kc.ECCE()).plot()
+    assert kc.plots.CumulativeDisplay.from_metric(kc.ECCE()).plot()
 
 
 def softmax_model(num_classes):
@@ -159,10 +165,12 @@ def test_displays_ask_the_model_what_it_returns(goldens):
         model.compile(loss=loss(from_logits=from_logits))
         found = kc.ReliabilityDisplay.from_model(model, (logits, labels))
         assert abs(found.ece - kc.ece(labels, probs)) < 1e-6
-        classes = kc.ClasswiseReliabilityDisplay.from_model(
+        classes = kc.plots.ClasswiseReliabilityDisplay.from_model(
             model, (logits, labels)
         )
-        exact = kc.ClasswiseReliabilityDisplay.from_predictions(labels, probs)
+        exact = kc.plots.ClasswiseReliabilityDisplay.from_predictions(
+            labels, probs
+        )
         np.testing.assert_allclose(
             classes.bins.probability, exact.bins.probability, atol=1e-4
         )
@@ -175,9 +183,9 @@ def test_displays_ask_the_model_what_it_returns(goldens):
     "cls",
     [
         kc.ReliabilityDisplay,
-        kc.ClasswiseReliabilityDisplay,
-        kc.ConfidenceDisplay,
-        kc.CumulativeDisplay,
+        kc.plots.ClasswiseReliabilityDisplay,
+        kc.plots.ConfidenceDisplay,
+        kc.plots.CumulativeDisplay,
         kc.RiskCoverageDisplay,
     ],
 )
@@ -252,7 +260,7 @@ def test_names_are_drawn_letter_by_letter():
         kc.RiskCoverageDisplay.from_predictions(
             labels, dict.fromkeys(ODD, probs), points=dict.fromkeys(ODD, point)
         ),
-        kc.ClasswiseReliabilityDisplay.from_predictions(
+        kc.plots.ClasswiseReliabilityDisplay.from_predictions(
             list(range(10)), np.full((10, 10), 0.1).tolist(), class_names=names
         ),
     ]

@@ -67,7 +67,7 @@ CONSUMERS = {
         kc.RiskCoverageDisplay.from_model(*a, **o).values.values()
     ),
     "ClasswiseReliabilityDisplay": lambda *a, **o: (
-        kc.ClasswiseReliabilityDisplay.from_model(*a, **o).classwise_ece
+        kc.plots.ClasswiseReliabilityDisplay.from_model(*a, **o).classwise_ece
     ),
 }
 # What all but one of them are given; the others are read as these are.

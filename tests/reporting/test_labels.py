@@ -32,7 +32,9 @@ def alone(monkeypatch):
 
 def report(labels, outputs, **options):
     options = {"from_logits": True, "multi_label": True, **options}
-    return kc.report_of_predictions(labels, outputs, verbose=0, **options)
+    return kc.reporting.report_of_predictions(
+        labels, outputs, verbose=0, **options
+    )
 
 
 def two_classes(p):
@@ -93,10 +95,10 @@ def test_missing_by_weight_is_missing_by_class(alone):
 
 def test_the_page_says_what_a_calibrator_repairs_and_a_selector_does():
     labels, logits = tagged(scale=4.0)
-    calibrator = kc.MultiLabelCalibrator(
+    calibrator = kc.labels.MultiLabelCalibrator(
         kc.TemperatureScaling(), label_names=NAMES
     ).fit(*tagged(seed=1, scale=4.0), num_folds=0)
-    selector = kc.MultiLabelSelector(calibrator=calibrator)
+    selector = kc.labels.MultiLabelSelector(calibrator=calibrator)
     selector.fit(*tagged(seed=2, scale=4.0), risk=0.15, delta=0.1)
     made = report(labels, logits, selector=selector, multi_label=None)
     found = made.results["model"]
@@ -133,7 +135,7 @@ def test_the_page_says_what_a_calibrator_repairs_and_a_selector_does():
 def test_examples_are_selected_whole(alone, example):
     labels, logits = tagged()
     labels[::9, 0] = -1
-    selector = kc.MultiLabelSelector(by="example", example=example)
+    selector = kc.labels.MultiLabelSelector(by="example", example=example)
     selector.fit(*tagged(seed=1), coverage=0.4)
     made = report(labels, logits, selector=selector, ignore_class=-1)
     found, whole = made.results["model"], (labels >= 0).all(-1)
@@ -251,9 +253,17 @@ def test_the_loss_of_a_model_tells_its_labels(alone, loss):
             "`multi_label` must be True or None",
         ),
         ({"multi_label": 2}, TypeError, "`multi_label`"),
-        ({"calibrator": kc.MultiLabelSelector}, TypeError, "a fitted layer"),
         (
-            {"calibrator": kc.MultiLabelCalibrator(kc.TemperatureScaling())},
+            {"calibrator": kc.labels.MultiLabelSelector},
+            TypeError,
+            "a fitted layer",
+        ),
+        (
+            {
+                "calibrator": kc.labels.MultiLabelCalibrator(
+                    kc.TemperatureScaling()
+                )
+            },
             RuntimeError,
             "must be fitted",
         ),

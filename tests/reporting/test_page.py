@@ -24,7 +24,9 @@ from keras_calib.reporting.slider import operating_points
 @pytest.fixture(scope="module")
 def made():
     labels, logits = noisy_predictions()
-    return kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
+    return kc.reporting.report_of_predictions(
+        labels, logits, from_logits=True, verbose=0
+    )
 
 
 def test_the_slider_has_a_place_for_each_of_its_numbers(made):
@@ -40,7 +42,7 @@ def test_the_slider_has_a_place_for_each_of_its_numbers(made):
 def test_the_slider_is_of_calibrated_confidences():
     labels, logits = noisy_predictions(200)
     calibrator = kc.TemperatureScaling(temperature=3.0)
-    made = kc.report_of_predictions(
+    made = kc.reporting.report_of_predictions(
         labels, logits, from_logits=True, calibrator=calibrator, verbose=0
     )
     (rows,) = slider(Page(made.html))
@@ -69,7 +71,7 @@ def test_slider_rows_are_points_of_the_curve(made):
         assert abs(row["accepted"] - row["coverage"] * len(labels)) < 1e-6
         odds = row["threshold"] / (1.0 - row["threshold"])
         assert abs(row["score"] - np.log(odds)) < 1e-6
-        low, high = kc.clopper_pearson(
+        low, high = kc.formulas.intervals.clopper_pearson(
             row["risk"] * row["accepted"], row["accepted"]
         )
         assert abs(row["low"] - low) < 1e-9 and abs(row["high"] - high) < 1e-9
@@ -101,7 +103,7 @@ def test_the_slider_starts_at_the_choice_of_the_selector(changes, on_slider):
     selector = kc.SelectiveClassifier(
         calibrator=own, score=changes.pop("score", "msp")
     ).fit(*noisy_predictions(400, seed=1), coverage=0.6)
-    made = kc.report_of_predictions(
+    made = kc.reporting.report_of_predictions(
         labels,
         logits,
         from_logits=True,
@@ -146,7 +148,7 @@ def test_report_is_one_file_that_asks_for_nothing(made):
 def test_what_users_write_is_escaped():
     labels, logits = noisy_predictions(200)
     evil = "<script>alert('x')</script>\"&amp;"
-    made = kc.report_of_predictions(
+    made = kc.reporting.report_of_predictions(
         labels,
         {evil: logits},
         from_logits=True,
@@ -172,7 +174,7 @@ def test_names_that_no_file_can_hold_are_written_with_escapes(
     labels, logits = noisy_predictions(60)
     odd = "$a$_\x00\udc80\uffff"
     shown = "$a$_" + r"\x00\udc80\uffff"
-    made = kc.report_of_predictions(
+    made = kc.reporting.report_of_predictions(
         labels,
         {odd: logits},
         from_logits=True,
@@ -195,7 +197,7 @@ def test_surest_mistakes_are_the_surest(monkeypatch):
     labels, logits = noisy_predictions(300)
     images = np.zeros((300, 8, 8, 1), "uint8")
     images[:, 0, 0, 0] = np.arange(300) % 256
-    report = kc.report_of_predictions(
+    report = kc.reporting.report_of_predictions(
         labels,
         logits,
         from_logits=True,
@@ -212,7 +214,7 @@ def test_surest_mistakes_are_the_surest(monkeypatch):
     assert len(pictures) == 5
     png = base64.b64decode(pictures[0]["src"].split(",")[1])
     assert png.startswith(b"\x89PNG")
-    none = kc.report_of_predictions(
+    none = kc.reporting.report_of_predictions(
         labels, logits, from_logits=True, num_mistakes=0, verbose=0
     )
     assert "surest mistakes" not in Page(none.html).text
@@ -222,7 +224,9 @@ def test_surest_mistakes_are_the_surest(monkeypatch):
 def test_risks_that_no_threshold_has_are_said_to_be_out_of_reach():
     # The surest prediction is wrong.
     labels, logits = [1, 0, 0], [[9.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
-    made = kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
+    made = kc.reporting.report_of_predictions(
+        labels, logits, from_logits=True, verbose=0
+    )
     page = Page(made.html)
     assert page.text.count("no threshold reaches it") == 4
     assert slider_start(page)["coverage"] == 1.0
@@ -235,7 +239,7 @@ def stages():
     with pytest.MonkeyPatch.context() as patch:
         pictures_left_out(patch)
         return [
-            kc.report_of_predictions(
+            kc.reporting.report_of_predictions(
                 labels,
                 logits,
                 from_logits=True,
@@ -285,7 +289,7 @@ def test_save_leaves_a_whole_file_or_the_old_one(made, tmp_path):
     path = made.save(tmp_path / "new" / "report.html")
     assert path.read_text(encoding="utf-8") == made.html
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
-    broken = kc.Report(None, {})
+    broken = kc.reporting.ReportPage(None, {})
     with pytest.raises(TypeError):
         broken.save(path)
     assert path.read_text(encoding="utf-8") == made.html

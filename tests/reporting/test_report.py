@@ -23,7 +23,7 @@ def made():
     labels, logits = noisy_predictions()
     with pytest.MonkeyPatch.context() as patch:
         pictures_left_out(patch)
-        return kc.report_of_predictions(
+        return kc.reporting.report_of_predictions(
             labels, logits, from_logits=True, verbose=0
         )
 
@@ -46,7 +46,7 @@ def test_report_has_the_values_of_the_exact_functions(made):
     assert abs(metrics["aurc"]["value"] - float(streamed.result())) < 1e-6
     confidence = softmax(logits.astype("float64")).max(-1)
     gaps = confidence - (logits.argmax(-1) == labels)
-    gap = found["overconfidence"]
+    gap = found["confidence_gap"]
     assert abs(gap["value"] - gaps.mean()) < 1e-6
     error = 1.96 * gaps.std() / np.sqrt(len(gaps))
     assert abs(gap["low"] - (gaps.mean() - error)) < 0.1 * error
@@ -60,9 +60,11 @@ def test_report_has_the_values_of_the_exact_functions(made):
 def test_the_p_value_of_the_ecce_is_that_of_the_test(monkeypatch):
     results_alone(monkeypatch)
     labels, logits = noisy_predictions(2000, scale=1.0)
-    made = kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
+    made = kc.reporting.report_of_predictions(
+        labels, logits, from_logits=True, verbose=0
+    )
     found = made.results["model"]["metrics"]["ecce"]
-    wanted = kc.calibration_test(
+    wanted = kc.functional.calibration_test(
         labels, logits, from_logits=True, statistic="ecce_range"
     )
     # Predictions of one cell are taken as tied.
@@ -79,7 +81,7 @@ def test_verdict_names_the_side(monkeypatch):
         (1.0, "Neither over- nor underconfident on average"),
     ):
         labels, logits = noisy_predictions(1000, scale=scale)
-        made = kc.report_of_predictions(
+        made = kc.reporting.report_of_predictions(
             labels, logits, from_logits=True, verbose=0
         )
         assert made.results["model"]["verdict"]["headline"] == headline
@@ -89,7 +91,7 @@ def test_verdict_names_the_side(monkeypatch):
 def test_few_errors_give_no_verdict_and_no_infinite_number():
     for n in (1, 100):
         logits = np.tile(np.array([[6.0, 0.0]], "float32"), (n, 1))
-        made = kc.report_of_predictions(
+        made = kc.reporting.report_of_predictions(
             np.zeros(n, int), logits, from_logits=True, verbose=0
         )
         found = made.results["model"]
@@ -106,7 +108,7 @@ def test_few_errors_give_no_verdict_and_no_infinite_number():
 def test_calibrated_column_is_of_the_calibrator():
     labels, logits = noisy_predictions()
     calibrator = kc.TemperatureScaling().fit(*noisy_predictions(seed=1))
-    made = kc.report_of_predictions(
+    made = kc.reporting.report_of_predictions(
         labels, logits, from_logits=True, calibrator=calibrator, verbose=0
     )
     found = made.results["model"]
@@ -117,7 +119,7 @@ def test_calibrated_column_is_of_the_calibrator():
     assert "After calibration" in page.text
     assert f"temperature {float(calibrator.temperature):.4g}" in page.text
     # Of probabilities too, whose logarithms are logits.
-    again = kc.report_of_predictions(
+    again = kc.reporting.report_of_predictions(
         labels, softmax(logits), calibrator=calibrator, verbose=0
     )
     other = again.results["model"]["calibrated_metrics"]["ece"]["value"]
@@ -129,7 +131,7 @@ def test_selector_is_judged_on_the_data():
     labels, logits = noisy_predictions(3000)
     held_out = noisy_predictions(3000, seed=1)
     selector = kc.SelectiveClassifier().fit(*held_out, risk=0.2, delta=0.05)
-    made = kc.report_of_predictions(
+    made = kc.reporting.report_of_predictions(
         labels, logits, from_logits=True, selector=selector, verbose=0
     )
     accept = np.asarray(selector(logits)["accept"])
@@ -137,7 +139,9 @@ def test_selector_is_judged_on_the_data():
     found = made.results["model"]["selection"]
     assert abs(found["coverage"] - accept.mean()) < 1e-12
     assert abs(found["risk"]["value"] - wrong[accept].mean()) < 1e-12
-    low, high = kc.clopper_pearson(wrong[accept].sum(), accept.sum())
+    low, high = kc.formulas.intervals.clopper_pearson(
+        wrong[accept].sum(), accept.sum()
+    )
     np.testing.assert_allclose(
         [found["risk"]["low"], found["risk"]["high"]], [low, high], rtol=1e-9
     )
@@ -152,7 +156,7 @@ def test_selector_is_judged_on_the_data():
         f"confidence from {selector.chosen.confidence:.6g}"
     ) in text
     # Data of another kind break what was promised.
-    made = kc.report_of_predictions(
+    made = kc.reporting.report_of_predictions(
         (labels + 1) % 4, logits, from_logits=True, selector=selector, verbose=0
     )
     assert "speak against" in Page(made.html).text
@@ -162,7 +166,7 @@ def test_classes_and_sure_predictions_are_counted(monkeypatch):
     results_alone(monkeypatch)
     labels, logits = noisy_predictions()
     weight = np.tile([1.0, 2.0, 0.0], len(labels))[: len(labels)]
-    made = kc.report_of_predictions(
+    made = kc.reporting.report_of_predictions(
         labels, logits, from_logits=True, sample_weight=weight, verbose=0
     )
     found = made.results["model"]
@@ -179,7 +183,7 @@ def test_classes_and_sure_predictions_are_counted(monkeypatch):
         w = weight * inside
         error = (w * wrong).sum() / w.sum()
         count = w.sum() ** 2 / (w**2).sum()
-        low, high = kc.clopper_pearson(
+        low, high = kc.formulas.intervals.clopper_pearson(
             error * count, count, level=1.0 - 0.05 / together
         )
         expected = [
@@ -230,7 +234,9 @@ def test_report_of_models_reads_the_data_once():
     assert "All models" in Page(made.html).text
     assert len(slider(Page(made.html))) == 2
     whole = kc.report(model, (x, y), from_logits=True, verbose=0)
-    again = kc.report_of_predictions(y, logits, from_logits=True, verbose=0)
+    again = kc.reporting.report_of_predictions(
+        y, logits, from_logits=True, verbose=0
+    )
     one, two = (r.results["model"]["metrics"] for r in (whole, again))
     assert abs(one["aurc"]["value"] - two["aurc"]["value"]) < 1e-6
 
@@ -260,14 +266,14 @@ def test_pixels_and_weights_count_as_in_metrics(monkeypatch):
     labels, logits = noisy_predictions(240)
     labels[:50] = 9
     rows, outputs = labels.reshape(4, 60), logits.reshape(4, 60, 4)
-    made = kc.report_of_predictions(
+    made = kc.reporting.report_of_predictions(
         rows, outputs, from_logits=True, ignore_class=9, verbose=0
     )
     kept = labels != 9
     exact = kc.ece(labels[kept], logits[kept], from_logits=True)
     assert abs(made.results["model"]["metrics"]["ece"]["value"] - exact) < 1e-5
     labels = np.where(kept, labels, 0)
-    weighted = kc.report_of_predictions(
+    weighted = kc.reporting.report_of_predictions(
         labels,
         logits,
         from_logits=True,
@@ -276,8 +282,8 @@ def test_pixels_and_weights_count_as_in_metrics(monkeypatch):
     )
     other = weighted.results["model"]["metrics"]["ece"]["value"]
     assert abs(other - exact) < 1e-5
-    one = made.results["model"]["overconfidence"]["value"]
-    other = weighted.results["model"]["overconfidence"]["value"]
+    one = made.results["model"]["confidence_gap"]["value"]
+    other = weighted.results["model"]["confidence_gap"]["value"]
     assert abs(one - other) < 1e-9
 
 
@@ -296,7 +302,7 @@ def test_a_batch_is_read_once_unless_it_may_have_a_fault(monkeypatch):
 
     def results():
         reads.clear()
-        made = kc.report_of_predictions(
+        made = kc.reporting.report_of_predictions(
             labels, logits, from_logits=True, selector=selector, verbose=0
         )
         return made.results["model"]
@@ -364,7 +370,7 @@ def test_bad_arguments_are_refused(changes, error, match):
         **changes,
     }
     with pytest.raises(error, match=match):
-        kc.report_of_predictions(**given)
+        kc.reporting.report_of_predictions(**given)
 
 
 def test_what_is_ignored_is_not_selected(monkeypatch):
@@ -372,7 +378,7 @@ def test_what_is_ignored_is_not_selected(monkeypatch):
     labels, logits = noisy_predictions(200)
     selector = kc.SelectiveClassifier().fit(labels, logits, coverage=0.5)
     labels[:80] = 9
-    made = kc.report_of_predictions(
+    made = kc.reporting.report_of_predictions(
         labels,
         logits,
         from_logits=True,
@@ -395,10 +401,10 @@ def test_calibrators_of_several_models_need_their_names(monkeypatch):
     models = {"a": logits, "b": logits / 2}
     options = {"from_logits": True, "verbose": 0}
     with pytest.raises(ValueError, match="must be a dict by their names"):
-        kc.report_of_predictions(
+        kc.reporting.report_of_predictions(
             labels, models, calibrator=calibrator, **options
         )
-    made = kc.report_of_predictions(
+    made = kc.reporting.report_of_predictions(
         labels, models, calibrator={"b": calibrator}, **options
     )
     assert "calibrated_metrics" not in made.results["a"]
@@ -408,7 +414,7 @@ def test_calibrators_of_several_models_need_their_names(monkeypatch):
 @pytest.mark.slow
 def test_the_page_shows_how_a_calibrator_was_chosen():
     choice = kc.choose_calibrator(*noisy_predictions(seed=1))
-    page = kc.report_of_predictions(
+    page = kc.reporting.report_of_predictions(
         *noisy_predictions(), from_logits=True, calibrator=choice, verbose=0
     )
     found = page.results["model"]["choice"]
@@ -418,7 +424,7 @@ def test_the_page_shows_how_a_calibrator_was_chosen():
     assert "How the calibrator was chosen" in page.html
     assert f"{choice.name}, chosen" in page.html
     assert choice.reason in page.html
-    plain = kc.report_of_predictions(
+    plain = kc.reporting.report_of_predictions(
         *noisy_predictions(),
         from_logits=True,
         calibrator=choice.calibrator,

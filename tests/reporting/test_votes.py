@@ -33,7 +33,7 @@ def made():
     )
     with pytest.MonkeyPatch.context() as patch:
         pictures_left_out(patch)
-        report = kc.report_of_predictions(
+        report = kc.reporting.report_of_predictions(
             counts,
             logits,
             from_logits=True,
@@ -55,7 +55,7 @@ def test_figures_of_votes_are_those_of_the_exact_functions(made):
         "nll": kc.nll,
         "brier": kc.brier_score,
         "aurc": kc.aurc,
-        "failure_auroc": kc.failure_auroc,
+        "failure_auroc": kc.functional.failure_auroc,
     }.items():
         x, exact = found["metrics"][name], function(counts, logits, **options)
         assert x["value"] == pytest.approx(exact, rel=1e-3), name
@@ -68,7 +68,9 @@ def test_figures_of_votes_are_those_of_the_exact_functions(made):
         sure = confidence >= (0.8, 0.9, 0.95, 0.99)[row["group"]]
         assert row["error"] == pytest.approx(1.0 - right[sure].mean())
         # Shorter than with one class for each sample, and not too short.
-        low, high = kc.clopper_pearson(row["wrong"], row["weight"])
+        low, high = kc.formulas.intervals.clopper_pearson(
+            row["wrong"], row["weight"]
+        )
         width = (row["high"] - row["low"]) / (high - low)
         assert 0.6 < width < 1.0
     for row in found["classes"]:
@@ -124,9 +126,11 @@ def test_votes_that_all_agree_are_class_ids(monkeypatch):
     labels, logits = noisy_predictions(500)
     calibrator = kc.TemperatureScaling(temperature=2.0)
     options = {"from_logits": True, "calibrator": calibrator, "verbose": 0}
-    of_ids = kc.report_of_predictions(labels, logits, **options)
+    of_ids = kc.reporting.report_of_predictions(labels, logits, **options)
     shares = np.eye(logits.shape[-1])[labels]
-    of_votes = kc.report_of_predictions(shares, logits, votes=True, **options)
+    of_votes = kc.reporting.report_of_predictions(
+        shares, logits, votes=True, **options
+    )
     one, other = (x.results["model"] for x in (of_ids, of_votes))
     assert other.pop("annotators")["agreement"] == 1.0
     for stage in ("metrics", "calibrated_metrics"):
@@ -147,7 +151,9 @@ def test_a_report_of_a_model_reads_votes_of_its_data(monkeypatch):
     weight = np.ones(200)
     weight[:20] = shares[:20] = 0.0
     of_model = kc.report(model, (logits, shares, weight), **options)
-    of_arrays = kc.report_of_predictions(counts[20:], logits[20:], **options)
+    of_arrays = kc.reporting.report_of_predictions(
+        counts[20:], logits[20:], **options
+    )
     one, other = (x.results["model"] for x in (of_model, of_arrays))
     assert one["annotators"]["num_votes"] is None
     assert one["num_counted"] == 180
@@ -162,6 +168,6 @@ def test_a_report_of_a_model_reads_votes_of_its_data(monkeypatch):
     ):
         given = {"labels": counts, **options, **wrong}
         with pytest.raises(ValueError, match=message):
-            kc.report_of_predictions(probs=logits, **given)
+            kc.reporting.report_of_predictions(probs=logits, **given)
     with pytest.raises(TypeError, match="`votes` must be"):
         kc.report(model, (logits, shares), **{**options, "votes": "votes"})

@@ -142,7 +142,7 @@ class GroupMeter:
         self._sums += len(labels) * np.array(
             [
                 keras_calib.ece(labels, logits, from_logits=True),
-                keras_calib.adaptive_ece(
+                keras_calib.functional.aece(
                     labels, logits, edges="interp", from_logits=True
                 ),
             ]
