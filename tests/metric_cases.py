@@ -159,6 +159,7 @@ _SINGLE = [
     MetricCase(
         "MeanConfidence", kc.MeanConfidence, kc.functional.mean_confidence
     ),
+    MetricCase("ConfidenceGap", kc.ConfidenceGap, kc.functional.confidence_gap),
     _part_case("Overconfidence", kc.functional.overconfidence),
     _part_case("Underconfidence", kc.functional.underconfidence),
     MetricCase("NLL", kc.NLL, kc.nll),
