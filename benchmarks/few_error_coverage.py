@@ -64,12 +64,12 @@ def read(p: np.ndarray, right: np.ndarray) -> dict:
         "overconfidence": (c[~right], "overconfidence"),
         "underconfidence": (doubt[right], "underconfidence"),
         "NLL": (losses, "nll"),
-        "Brier score": (squares, "brier"),
+        "Brier score": (squares, "brier_score"),
     }
     found = {}
     for name, (x, kind) in values.items():
         sums_of_x = moments(x)
-        if kind in ("nll", "brier"):
+        if kind in ("nll", "brier_score"):
             ends = QUANTITIES[kind].interval_of(sums_of_x, sums, 0.95)
         else:
             ends = QUANTITIES[kind].interval_of(sums_of_x, 0.95)

@@ -39,7 +39,7 @@ _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 NUM_BINS = 15
 TESTS = ["ece", "spiegelhalter", "ecce_range"]
 NORMS = {"ECE": "l1", "RMSCE": "l2"}
-TABLE = ["accuracy", "ece", "aurc", "failure_auroc", "nll", "brier"]
+TABLE = ["accuracy", "ece", "aurc", "failure_auroc", "nll", "brier_score"]
 
 
 def population(

@@ -151,12 +151,12 @@ def nll_decomposition(sums: BinSums) -> Decomposition:
 
 
 def decompose(sums: BinSums, score: str) -> Decomposition:
-    """Decompose `"brier"` or `"nll"` into floats, from NumPy sums."""
+    """Decompose `"brier_score"` or `"nll"` into floats, from NumPy sums."""
     check_in("score", score, tuple(_DECOMPOSITIONS))
     return Decomposition(*map(float, _DECOMPOSITIONS[score](sums)))
 
 
-_DECOMPOSITIONS = {"brier": brier_decomposition, "nll": nll_decomposition}
+_DECOMPOSITIONS = {"brier_score": brier_decomposition, "nll": nll_decomposition}
 
 
 def _error_rate(sums: BinSums) -> Any:

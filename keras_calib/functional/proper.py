@@ -121,7 +121,7 @@ def calibration_decomposition(
     probs: Any,
     *,
     num_bins: int = 15,
-    score: str = "brier",
+    score: str = "brier_score",
     closed: str = "right",
     **options: Unpack[ArrayOptions],
 ) -> Decomposition:
@@ -136,14 +136,14 @@ def calibration_decomposition(
 
     With w_b the share of the samples in bin b, the parts are:
 
-    - `"brier"`: sum_b w_b gap_b^2 and sum_b w_b acc_b (1 - acc_b).
+    - `"brier_score"`: sum_b w_b gap_b^2 and sum_b w_b acc_b (1 - acc_b).
     - `"nll"`: sum_b w_b KL(acc_b || confidence_b) and sum_b w_b H(acc_b), in
       nats.
 
     Args:
         labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
-        score: `"brier"`, the squared error, or `"nll"`, the log score.
+        score: `"brier_score"`, the squared error, or `"nll"`, the log score.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 

@@ -22,8 +22,8 @@ __all__ = ["LabelTable", "VALUES"]
 # Bins of the fine histogram of each label. 200 labels take 20 MB.
 _RESOLUTION = 2048
 # Values over labels and over entries, and those of the base rate.
-VALUES = ("probability", "prevalence", "ece", "nll", "brier", "auroc")
-_BASE = ("base_nll", "base_brier")
+VALUES = ("probability", "prevalence", "ece", "nll", "brier_score", "auroc")
+_BASE = ("base_nll", "base_brier_score")
 
 
 class LabelTable:
@@ -52,8 +52,8 @@ class LabelTable:
         `positives` of those that have it. `probability` is the mean of the
         label, `prevalence` the share of the examples that have it, and `ece`
         the error over bins of the probability. `auroc` is NaN without both
-        outcomes. `base_nll` and `base_brier` are the scores of always stating
-        the prevalence.
+        outcomes. `base_nll` and `base_brier_score` are the scores of always
+        stating the prevalence.
         """
         readings = self._readings(label)
         cells = readings.cells
@@ -73,10 +73,10 @@ class LabelTable:
             "prevalence": p,
             "ece": float(calibration_error(readings.bins)),
             "nll": float(readings.moments(0).mean),
-            "brier": float(readings.moments(1).mean),
+            "brier_score": float(readings.moments(1).mean),
             "auroc": auroc,
             "base_nll": max(float(entropy), 0.0),
-            "base_brier": 2.0 * p * (1.0 - p),
+            "base_brier_score": 2.0 * p * (1.0 - p),
         }
 
     def summary(

@@ -63,7 +63,7 @@ class BinnedMetric(StreamingMetric):
             `calibration` is sum_b w_b gap_b^2 and `refinement` is
             sum_b w_b accuracy_b (1 - accuracy_b).
         """
-        return decompose(self.bins(), "brier")
+        return decompose(self.bins(), "brier_score")
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

@@ -177,7 +177,7 @@ class BrierScore(_ProperScore):
         squared error of the probability of the second class.
     """
 
-    _quantity = "brier"
+    _quantity = "brier_score"
     _largest = 2.0
 
     def __init__(
@@ -216,6 +216,6 @@ class BrierScore(_ProperScore):
                 "`num_classes` must be given for `murphy()`", num_classes=None
             )
         readings = self._read()
-        score = float(QUANTITIES["brier"].value(readings, self))
+        score = float(QUANTITIES["brier_score"].value(readings, self))
         squares = float(readings.moments(0).mean)
         return brier_parts(*readings.by_class(), score, squares)

@@ -330,7 +330,7 @@ QUANTITIES = {
     ),
     "objectness_deviation": _Share(),
     "nll": _Loss(0),
-    "brier": _Loss(1, largest=2.0),
+    "brier_score": _Loss(1, largest=2.0),
     "ece": _norm("l1"),
     "mce": _norm("max"),
     "rmsce": _norm("l2"),

@@ -41,7 +41,7 @@ class CalibrationMetrics(StreamingMetric):
 
     - Accuracy and confidence: `accuracy`, `mean_confidence`,
       `confidence_gap`, `overconfidence`, `underconfidence`.
-    - Proper scores: `nll`, `brier`.
+    - Proper scores: `nll`, `brier_score`.
     - Calibration errors: `ece`, `mce`, `rmsce`, `debiased_calibration_error`,
       `average_calibration_error`, `overconfidence_error`, `aece`, `ecce`,
       `ecce_maximum` and, on request, `smooth_ece`.
@@ -55,7 +55,7 @@ class CalibrationMetrics(StreamingMetric):
 
     Args:
         include: Names of the metrics, or None for all but `smooth_ece`,
-            which takes milliseconds to compute. Without `nll` and `brier`
+            which takes milliseconds to compute. Without `nll` and `brier_score`
             updates with dense predictions take half the time.
         num_bins: Number of bins of the calibration errors. Defaults to `15`.
         closed: As in `ECE`.
@@ -72,8 +72,8 @@ class CalibrationMetrics(StreamingMetric):
         **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Returns:
-        `result()` returns a dict of scalars. `nll` and `brier` are NaN once
-        `update_scores` added records without probabilities.
+        `result()` returns a dict of scalars. `nll` and `brier_score` are NaN
+        once `update_scores` added records without probabilities.
 
     Example:
 
@@ -114,7 +114,7 @@ class CalibrationMetrics(StreamingMetric):
         parts: dict[str, Any] = {
             "histogram": HistogramSummary(resolution, num_bins, closed=closed)
         }
-        losses = {"nll": nll_of_records(clip), "brier": brier_of_records}
+        losses = {"nll": nll_of_records(clip), "brier_score": brier_of_records}
         # They read the outputs of all classes, which takes about as long as
         # all else.
         wanted = [losses[name] for name in losses if name in include]
@@ -213,13 +213,14 @@ class CalibrationMetrics(StreamingMetric):
         }
         return {name: ends for name, ends in bounds.items() if ends}
 
-    def decomposition(self, score: str = "brier") -> Decomposition:
+    def decomposition(self, score: str = "brier_score") -> Decomposition:
         """Split a score of the binned confidence into two parts.
 
         Use it to see how much of the score a calibrator can remove.
 
         Args:
-            score: `"brier"`, the squared error, or `"nll"`, the log score.
+            score: `"brier_score"`, the squared error, or `"nll"`, the log
+                score.
 
         Returns:
             Two floats. `calibration` is the cost of the gaps between

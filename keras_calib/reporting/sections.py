@@ -55,7 +55,7 @@ _MEASURES = (
     ("prevalence", "Share with the label", "of the examples"),
     ("ece", "ECE", "mean gap over bins of the probability"),
     ("nll", "NLL", "log loss of yes and no, in nats"),
-    ("brier", "Brier score", "squared error, summed over yes and no"),
+    ("brier_score", "Brier score", "squared error, summed over yes and no"),
     ("auroc", "AUROC", "ranks examples with the label first; 0.5 chance"),
 )
 

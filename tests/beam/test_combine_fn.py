@@ -209,7 +209,9 @@ def test_top_one_records_have_the_sums_of_update_scores():
             np.testing.assert_array_equal(found["sums"], expected["sums"])
             metric.load_state_dict(found)
         else:
-            assert np.isnan(found.pop("nll")) and np.isnan(found.pop("brier"))
+            assert np.isnan(found.pop("nll")) and np.isnan(
+                found.pop("brier_score")
+            )
             for name, value in found.items():
                 if name in metric.include:
                     assert value == float(metric.result()[name])

@@ -127,9 +127,11 @@ OF_SECOND = {
 def _structured(data: Classes) -> Iterator[tuple[str, Any]]:
     """Results of several numbers."""
     args, options = (data.labels, data.probs), data.options
-    for score in ("brier", "nll"):
+    for score in ("brier_score", "nll"):
+        # Its word among the frozen results.
+        word = score.removesuffix("_score")
         yield (
-            f"parts of a proper score of bins, {score}",
+            f"parts of a proper score of bins, {word}",
             _read(
                 PARTS,
                 kc.functional.calibration_decomposition,

@@ -79,7 +79,7 @@ TABLE = {
     "overconfidence": "confidence of the wrong",
     "underconfidence": "doubt of the right",
     "nll": "negative log-likelihood",
-    "brier": "squared error",
+    "brier_score": "squared error",
     "ece": "by bin",
     "mce": "largest of a bin",
     "rmsce": "root mean square of bins",
@@ -155,9 +155,11 @@ def _table(name: str) -> Iterator[tuple[str, Any]]:
             read(table.confidence_gap(0.9), GAP),
         )
     yield "bins", read(table.bins(), BINS)
-    for score in ("brier", "nll"):
+    for score in ("brier_score", "nll"):
+        # Its word among the frozen results.
+        word = score.removesuffix("_score")
         parts = read(table.decomposition(score), PARTS)
-        yield f"parts of a proper score of bins, {score}", parts
+        yield f"parts of a proper score of bins, {word}", parts
 
 
 def _logits(name: str) -> Iterator[tuple[str, Any]]:

@@ -89,7 +89,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
         "accepted": {
             "groups": GROUPS,
             "accept": data.probs.max(axis=-1) > 0.6,
-            "metrics": ("accuracy", "brier"),
+            "metrics": ("accuracy", "brier_score"),
         },
         "ranked": {
             "groups": np.arange(len(GROUPS)) // 340,

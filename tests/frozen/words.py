@@ -18,7 +18,7 @@ WORDS = {
     "aece": "bins of equal mass",
     "ecce": "range of cumulative differences",
     "nll": "negative log-likelihood",
-    "brier": "squared error",
+    "brier_score": "squared error",
     "aurc": "area under risk and coverage",
     "augrc": "area of the generalised risk",
     "failure_auroc": "ranking of errors",
@@ -27,7 +27,7 @@ WORDS = {
     "coverage": "coverage",
     "risk": "risk",
     "base_nll": "negative log-likelihood of the prevalence",
-    "base_brier": "squared error of the prevalence",
+    "base_brier_score": "squared error of the prevalence",
     # Parts of a value.
     "value": "value",
     "low": "low",

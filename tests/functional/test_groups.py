@@ -15,7 +15,7 @@ FUNCTIONS = {
     "ece": kc.ece,
     "mce": kc.functional.mce,
     "rmsce": kc.functional.rmsce,
-    "brier": kc.brier_score,
+    "brier_score": kc.brier_score,
     "nll": kc.nll,
     "aurc": kc.aurc,
     "augrc": kc.functional.augrc,
@@ -77,7 +77,7 @@ def test_a_table_has_what_functions_say_of_each_group(data, monkeypatch):
         gap = confidence[part].mean() - right.mean()
         assert row["confidence_gap"] == pytest.approx(gap)
         assert row["confidence_gap_low"] <= gap - (high - right.mean()) + 1e-12
-        metric = kc.CalibrationMetrics(["ece", "brier", "nll"])
+        metric = kc.CalibrationMetrics(["ece", "brier_score", "nll"])
         metric.update_state(*own)
         for name, ends in metric.interval().items():
             got = row[f"{name}_low"], row[f"{name}_high"]

@@ -34,7 +34,7 @@ def test_records_say_what_predictions_say():
             whole.update_state(labels, probs, weight)
             records.update_scores(*top_one(labels, probs), weight)
             kept = ~np.isnan(case.value(records))
-            lost = ["nll", "brier"] if len(kept) > 1 else []
+            lost = ["nll", "brier_score"] if len(kept) > 1 else []
             assert [list(TABLE)[i] for i in np.flatnonzero(~kept)] == lost
             np.testing.assert_allclose(
                 case.value(records)[kept], case.value(whole)[kept], rtol=1e-5

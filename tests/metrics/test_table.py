@@ -84,7 +84,11 @@ def test_bins_curve_and_decompositions_are_those_of_the_classes(table):
             getattr(metric.curve(), name),
             getattr(singles["aurc"].curve(), name),
         )
-    for score, single in (("brier", "ece"), ("brier", "brier"), ("nll", "nll")):
+    for score, single in (
+        ("brier_score", "ece"),
+        ("brier_score", "brier_score"),
+        ("nll", "nll"),
+    ):
         np.testing.assert_allclose(
             metric.decomposition(score),
             singles[single].decomposition(),
@@ -135,7 +139,11 @@ def test_the_default_leaves_out_what_is_slow_and_keeps_the_order():
 def test_a_table_keeps_only_what_its_values_need(table):
     labels, logits, metric, _ = table
     whole, size = metric.result(), metric.sums.shape[-1]
-    for chosen, fewer in (["ece", "aurc"], 14), (["brier"], 7), (["nll"], 7):
+    for chosen, fewer in (
+        (["ece", "aurc"], 14),
+        (["brier_score"], 7),
+        (["nll"], 7),
+    ):
         part = kc.CalibrationMetrics(chosen, from_logits=True)
         for start in range(0, 600, 300):
             part.update_state(
@@ -284,7 +292,7 @@ def test_the_progress_bar_may_show_values_of_earlier_steps(jit_compile):
         # Steps round to float32, and what is shown late does not.
         assert not late or third[[0, 3]].tolist() == seldom[[0, 3]].tolist()
         for prefix in steps:
-            assert values[prefix + "brier"] == values["brier"]
+            assert values[prefix + "brier_score"] == values["brier_score"]
             assert values[prefix + "nll"] == values["nll"]
     # What is not only shown is of the last step.
     loop = model_with(map(single_of, ("", "seldom_")), jit_compile)
@@ -303,7 +311,7 @@ REFRESH = {"": 1, "third_": 3, "seldom_": None}
 def table_of(prefix):
     options = {"from_logits": True, "refresh_every": REFRESH[prefix]}
     return kc.CalibrationMetrics(
-        ["brier", "nll"], prefix=prefix, name=prefix or "every", **options
+        ["brier_score", "nll"], prefix=prefix, name=prefix or "every", **options
     )
 
 

@@ -59,7 +59,7 @@ def test_values_are_those_of_the_exact_functions():
     exact = {
         "ece": kc.ece,
         "nll": kc.nll,
-        "brier": kc.brier_score,
+        "brier_score": kc.brier_score,
         "aurc": kc.aurc,
         "mean_confidence": kc.functional.mean_confidence,
     }

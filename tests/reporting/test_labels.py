@@ -62,7 +62,7 @@ def test_rows_are_those_of_the_columns_alone(alone):
             "gap": p.mean() - y.mean(),
             "ece": kc.ece(y, two_classes(p), mode="binary"),
             "nll": kc.nll(y, two_classes(p)),
-            "brier": 2.0 * np.mean((p - y) ** 2),
+            "brier_score": 2.0 * np.mean((p - y) ** 2),
         }
         for name, value in expected.items():
             assert row[name] == pytest.approx(value, abs=2e-5), (k, name)
@@ -72,7 +72,7 @@ def test_rows_are_those_of_the_columns_alone(alone):
         entropy = -np.log(rate) * rate - np.log(1 - rate) * (1 - rate)
         assert row["base_nll"] == pytest.approx(entropy)
     assert found["num_missing"] == found["num_partly_missing"] == 115
-    for name in ("ece", "nll", "brier", "auroc", "base_nll"):
+    for name in ("ece", "nll", "brier_score", "auroc", "base_nll"):
         mean = np.mean([row[name] for row in rows])
         assert found["summary"]["macro"][name] == pytest.approx(mean), name
     shown = labels >= 0

@@ -53,7 +53,7 @@ def test_figures_of_votes_are_those_of_the_exact_functions(made):
     for name, function in {
         "ece": kc.ece,
         "nll": kc.nll,
-        "brier": kc.brier_score,
+        "brier_score": kc.brier_score,
         "aurc": kc.aurc,
         "failure_auroc": kc.functional.failure_auroc,
     }.items():

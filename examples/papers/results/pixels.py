@@ -14,6 +14,7 @@ __all__ = [
 ]
 
 _RENAMED = {
+    "brier_score": "brier",
     "mean_confidence": "confidence",
     "coverage_at_risk": "coverage_at_1",
 }
@@ -41,7 +42,7 @@ class PixelMeter:
         self.finite = True
         self._classes, self._void = num_classes, void
         self._counts = np.zeros((num_classes, num_classes), int)
-        names = ["accuracy", "nll", "brier", "ece", "aece", "mce", "aurc"]
+        names = ["accuracy", "nll", "brier_score", "ece", "aece", "mce", "aurc"]
         options = {"from_logits": True, "ignore_class": void}
         self._meters = [
             keras_calib.CalibrationMetrics(
