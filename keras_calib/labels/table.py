@@ -100,7 +100,7 @@ class LabelTable:
         """Sums of the bins of a label."""
         return self._readings(label).bins
 
-    def gap(self, label: int, level: float) -> GapEstimate:
+    def probability_gap(self, label: int, level: float) -> GapEstimate:
         """Mean probability less prevalence, with its interval."""
         return gap_of(self._readings(label), level)
 

@@ -152,7 +152,7 @@ class LabelEvaluation(Evaluation):
         rows = []
         for k, facts in enumerate(final):
             ends = table.ece_interval(k, 0.95)
-            gap = table.gap(k, level)
+            gap = table.probability_gap(k, level)
             side = "few"
             if facts["count"]:
                 side = side_of(gap, table.ece_interval(k, level)[0])
@@ -164,9 +164,9 @@ class LabelEvaluation(Evaluation):
                 "accuracy": float(safe_divide(self._right[k], facts["count"])),
                 "ece_low": ends[0],
                 "ece_high": ends[1],
-                "gap": gap.value,
-                "gap_low": gap.low,
-                "gap_high": gap.high,
+                "probability_gap": gap.value,
+                "probability_gap_low": gap.low,
+                "probability_gap_high": gap.high,
                 "side": side,
             }
             if len(stages) > 1:

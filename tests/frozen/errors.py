@@ -27,9 +27,9 @@ __all__ = ["TOLERANCE", "quantities"]
 TOLERANCE = Tolerance(relative=0.0, absolute=0.0)
 # Keys go on under the first name: public names of today that had another.
 RENAMED = {
-    "NAURC": "NAURC",
-    "aece": "aece",
-    "naurc": "naurc",
+    "NAURC": "NormalizedAURC",
+    "aece": "adaptive_ece",
+    "naurc": "normalized_aurc",
 }
 # Who is given all odd inputs: a loss, a metric, a function, a fit.
 ALL = {"MbLS", "ECE", "ece", "TemperatureScaling"}

@@ -76,6 +76,7 @@ FUNCTIONS = {
     "negative log-likelihood, clipped": (kc.nll, {"clip": 1e-3}),
     "squared error": (kc.brier_score, {}),
     "mean confidence": (kc.functional.mean_confidence, {}),
+    "confidence less accuracy": (kc.functional.confidence_gap, {}),
     "confidence of the wrong": (kc.functional.overconfidence, {}),
     "doubt of the right": (kc.functional.underconfidence, {}),
     "area under risk and coverage": (kc.aurc, {}),

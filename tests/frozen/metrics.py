@@ -20,6 +20,7 @@ TOLERANCE = Tolerance(relative=2e-6, absolute=2e-6)
 METRICS = {
     "accuracy": (kc.Accuracy, {}),
     "mean confidence": (kc.MeanConfidence, {}),
+    "confidence less accuracy": (kc.ConfidenceGap, {}),
     "confidence of the wrong": (kc.Overconfidence, {}),
     "doubt of the right": (kc.Underconfidence, {}),
     "negative log-likelihood": (kc.NLL, {}),
@@ -58,6 +59,7 @@ ALONE = "weights", "votes"
 NO_BOUNDS = {
     *("accuracy", "mean confidence", "smooth error", "squared error"),
     *("confidence of the wrong", "doubt of the right"),
+    "confidence less accuracy",
     *(name for name in METRICS if "of bins" in name or "by bin" in name),
     *(name for name in METRICS if "log-likelihood" in name),
     "largest of a bin",
@@ -76,6 +78,7 @@ OF_SECOND = {
 TABLE = {
     "accuracy": "accuracy",
     "mean_confidence": "mean confidence",
+    "confidence_gap": "confidence less accuracy",
     "overconfidence": "confidence of the wrong",
     "underconfidence": "doubt of the right",
     "nll": "negative log-likelihood",

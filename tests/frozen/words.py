@@ -11,6 +11,7 @@ WORDS = {
     "accuracy": "accuracy",
     "mean_confidence": "mean confidence",
     "confidence_gap": "confidence less accuracy",
+    "probability_gap": "confidence less accuracy",
     "overconfidence": "confidence of the wrong",
     "ece": "by bin",
     "mce": "largest of a bin",

@@ -19,7 +19,7 @@ def test_a_confidence_of_one_falls_in_the_last_bin():
     metric.update_state([0, 1], [[1.0, 0.0], [1.0, 0.0]])
     bins = metric.bins()
     assert bins.weight[9] == 2.0
-    assert bins.gap[9] == 0.5
+    assert bins.confidence_gap[9] == 0.5
 
 
 @pytest.mark.portable

@@ -59,7 +59,7 @@ def test_rows_are_those_of_the_columns_alone(alone):
             "prevalence": y.mean(),
             "probability": p.mean(),
             "accuracy": np.mean((p > 0.5) == y),
-            "gap": p.mean() - y.mean(),
+            "probability_gap": p.mean() - y.mean(),
             "ece": kc.ece(y, two_classes(p), mode="binary"),
             "nll": kc.nll(y, two_classes(p)),
             "brier_score": 2.0 * np.mean((p - y) ** 2),
