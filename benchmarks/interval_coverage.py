@@ -111,7 +111,7 @@ def population(accuracy: str, kind: str, n: int) -> Population:
     truth = {}
     for mass, bins in index.items():
         sums = bin_sums(confidence, correct, bins, NUM_BINS)
-        truth[mass] = (sums.weight / len(POINTS), np.abs(sums.gap))
+        truth[mass] = (sums.weight / len(POINTS), np.abs(sums.confidence_gap))
     return Population(confidence, correct, index, truth)
 
 

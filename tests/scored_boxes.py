@@ -35,7 +35,7 @@ def images(kind, crowds=True):
 
 @cache
 def records(min_overlap=0.5, crowds=True):
-    return kc.match_detections(
+    return kc.detection.match_detections(
         images("true", crowds),
         images("found"),
         min_overlap=min_overlap,
@@ -66,7 +66,7 @@ def made(confidence, right, image, *, label=0, num_images, most):
         group=label,
     )
     num_true = max(int(right.sum()), 1)
-    return kc.DetectionRecords(
+    return kc.detection.DetectionRecords(
         outcomes, right * 1.0, None, num_images, num_true, most
     )
 

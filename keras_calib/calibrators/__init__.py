@@ -1,5 +1,19 @@
 """Calibrators: layers fitted on held-out logits after training.
 
+- A temperature: `TemperatureScaling`, `EnsembleTemperatureScaling`,
+  `ParametrizedTemperatureScaling`, `LocalTemperatureScaling`, `CompactLogits`,
+  `refinement_nll`.
+- Affine maps of logits: `VectorScaling`, `StructuredVectorScaling`,
+  `StructuredMatrixScaling`, `MatrixScaling`, `DirichletCalibration`.
+- Two classes: `AffineScaling`, `BetaCalibration`, `QuadraticScaling`,
+  `VennAbers`.
+- Without a form: `HistogramBinning`, `IsotonicCalibration`,
+  `GaussianProcessCalibration`.
+- Another prior: `PriorCorrection`.
+- Choice: `choose_calibrator`, `choose_calibrator_on`, `CalibratorChoice`,
+  `CandidateScore`.
+- Base: `Calibrator`.
+
 Lives here: the layers, their fits, and the loss that a fit leaves. Not here:
 thresholds (`selection`).
 Floor: beside `losses`, `metrics` and `data`.

@@ -20,7 +20,7 @@ from keras_calib.data.validity import Tally, clean, read_parts, required_boxes
 from keras_calib.inputs.checks import check_in, check_integer
 
 __all__ = [
-    "ClassMap",
+    "ClassMapping",
     "cap_classes",
     "class_map",
     "label_by_largest",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-class ClassMap(NamedTuple):
+class ClassMapping(NamedTuple):
     """Map from the classes of a data set to those of a model.
 
     Attributes:
@@ -47,7 +47,7 @@ def class_map(
     merge: Mapping[str, str] | None = None,
     drop: Iterable[str] = (),
     hierarchy: Mapping[str, Any] | None = None,
-) -> ClassMap:
+) -> ClassMapping:
     """Merges classes, drops them, or keeps the leaves of a hierarchy.
 
     Use it with `map_classes` if a data set has other classes than your model
@@ -63,7 +63,7 @@ def class_map(
             `LabelName` and `Subcategory`, as OpenImages has them.
 
     Returns:
-        A `ClassMap`. New classes are in the order of the first old one.
+        A `ClassMapping`. New classes are in the order of the first old one.
 
     Raises:
         ValueError: If a name is of no class, a class joins one that is left
@@ -108,23 +108,25 @@ def class_map(
         bool(names), "`drop` must leave at least one class", drop=sorted(drop)
     )
     new = {None: -1} | {name: place for place, name in enumerate(names)}
-    return ClassMap(np.array([new[name] for name in merged], "int64"), names)
+    return ClassMapping(
+        np.array([new[name] for name in merged], "int64"), names
+    )
 
 
 def map_classes(
     dataset: Any,
-    classes: ClassMap,
+    classes: ClassMapping,
     *,
     without_boxes: str = "drop",
     tally: Tally | None = None,
 ) -> Any:
     """Gives labels and boxes their new classes.
 
-    Use it to apply a `ClassMap` to a data set.
+    Use it to apply a `ClassMapping` to a data set.
 
     Args:
         dataset: Examples with `label` or `box_labels` or both.
-        classes: A `ClassMap`.
+        classes: A `ClassMapping`.
         without_boxes: `"drop"` to leave out examples that had boxes of left
             out classes only, or `"keep"` to give them objectness 1.
         tally: A `Tally` that counts these examples, or None.

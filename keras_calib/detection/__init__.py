@@ -1,5 +1,13 @@
 """Detection: boxes, matched to true ones, and how far to trust them.
 
+- Matching: `match_detections`, `DetectionRecords`.
+- Errors: `detection_ece`, `DetectionECE`, `localization_aware_ece`,
+  `LocalizationAwareECE`, `adaptive_localization_error`,
+  `DetectionCalibrationError`, `DetectionReliabilityDisplay`.
+- Repair: `DetectionScaling`.
+- Abstention: `DetectionSelector`, `CalibratedDecoder`,
+  `choose_detection_threshold`, `choose_detection_class_thresholds`.
+
 Lives here: matching, calibration errors, a metric, scaling of confidences,
 thresholds, the selector of a detector, a display. Not here: boxes of images in
 training (`data`) and served detectors (`exporting`).

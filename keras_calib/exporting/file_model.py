@@ -93,7 +93,7 @@ class FileModel:
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Identity()])
     >>> path = tempfile.mkdtemp() + "/model.tflite"
     >>> path = keras_calib.export(model, path, from_logits=True)
-    >>> file = keras_calib.FileModel(path)
+    >>> file = keras_calib.exporting.FileModel(path)
     >>> x = np.repeat([[6.0, 0.0], [0.0, 6.0]], 99, axis=0)
     >>> y = [0, 0, 1] * 33 + [1, 1, 0] * 33
     >>> scaling = keras_calib.TemperatureScaling().fit_on(

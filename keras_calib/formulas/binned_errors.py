@@ -55,7 +55,7 @@ def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
     if norm == "l1":
         # This form needs no division per bin.
         return safe_divide(xp.sum(xp.abs(sums.residual)), xp.sum(sums.weight))
-    gap = sums.gap
+    gap = sums.confidence_gap
     if norm == "max":
         return xp.max(xp.abs(gap))
     return xp.sqrt(_mean(sums, gap * gap))
@@ -70,7 +70,7 @@ def average_error(sums: BinSums) -> Any:
     filled = xp.where(
         sums.weight > 0, xp.ones_like(sums.weight), xp.zeros_like(sums.weight)
     )
-    return safe_divide(xp.sum(xp.abs(sums.gap)), xp.sum(filled))
+    return safe_divide(xp.sum(xp.abs(sums.confidence_gap)), xp.sum(filled))
 
 
 def overconfidence_error(sums: BinSums) -> Any:
@@ -78,7 +78,9 @@ def overconfidence_error(sums: BinSums) -> Any:
 
     Derivation: docs/derivations.md, 'Binned errors'.
     """
-    return _mean(sums, sums.mean_confidence * at_least(sums.gap, 0.0))
+    return _mean(
+        sums, sums.mean_confidence * at_least(sums.confidence_gap, 0.0)
+    )
 
 
 def debiased_squared_error(sums: BinSums) -> Any:
@@ -94,7 +96,7 @@ def debiased_squared_error(sums: BinSums) -> Any:
     count = safe_divide(sums.weight * sums.weight, sums.squared_weight)
     enough = count >= _TWO_SAMPLES
     freedom = xp.where(enough, count - 1.0, xp.ones_like(count))
-    gap = sums.gap
+    gap = sums.confidence_gap
     noise = sums.accuracy * _error_rate(sums)
     if isinstance(sums, VoteBinSums):
         noise = sums.residual_variance
@@ -126,7 +128,7 @@ def brier_decomposition(sums: BinSums) -> Decomposition:
 
     Derivation: docs/derivations.md, 'Binned errors'.
     """
-    gap = sums.gap
+    gap = sums.confidence_gap
     return Decomposition(
         _mean(sums, gap * gap), _mean(sums, sums.accuracy * _error_rate(sums))
     )
@@ -140,7 +142,7 @@ def nll_decomposition(sums: BinSums) -> Decomposition:
 
     Derivation: docs/derivations.md, 'Binned errors'.
     """
-    gap, right, wrong = sums.gap, sums.accuracy, _error_rate(sums)
+    gap, right, wrong = sums.confidence_gap, sums.accuracy, _error_rate(sums)
     divergence = _relative_entropy(right, gap) + _relative_entropy(wrong, -gap)
     entropy = _entropy(right) + _entropy(wrong)
     return Decomposition(
@@ -149,12 +151,12 @@ def nll_decomposition(sums: BinSums) -> Decomposition:
 
 
 def decompose(sums: BinSums, score: str) -> Decomposition:
-    """Decompose `"brier"` or `"nll"` into floats, from NumPy sums."""
+    """Decompose `"brier_score"` or `"nll"` into floats, from NumPy sums."""
     check_in("score", score, tuple(_DECOMPOSITIONS))
     return Decomposition(*map(float, _DECOMPOSITIONS[score](sums)))
 
 
-_DECOMPOSITIONS = {"brier": brier_decomposition, "nll": nll_decomposition}
+_DECOMPOSITIONS = {"brier_score": brier_decomposition, "nll": nll_decomposition}
 
 
 def _error_rate(sums: BinSums) -> Any:

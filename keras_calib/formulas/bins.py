@@ -64,7 +64,7 @@ class BinSums(NamedTuple):
         return safe_divide(self.confidence, self.weight)
 
     @property
-    def gap(self) -> Any:
+    def confidence_gap(self) -> Any:
         """Mean confidence minus accuracy; positive is overconfident."""
         # A difference of the means would lose small gaps in float32.
         return safe_divide(self.residual, self.weight)
@@ -102,7 +102,7 @@ class VoteBinSums(BinSums):
     @property
     def residual_variance(self) -> Any:
         """Variance of confidence - share of votes in each bin."""
-        gap = self.gap
+        gap = self.confidence_gap
         square = safe_divide(self.squared_residual, self.weight)
         return at_least(square - gap * gap, 0.0)
 
@@ -188,7 +188,7 @@ def sorted_mass_error(
     """Equal-mass calibration error of samples `(n,)` in any order.
 
     `residual` is the confidence minus the outcome of each sample, `ties` is
-    that of `adaptive_ece`.
+    that of `aece`.
     """
     frequency_weights = are_frequency_weights(weight)
     order = np.argsort(score, kind="stable")

@@ -18,7 +18,7 @@ from keras_calib.numerics.arrays import array_namespace, at_least
 
 __all__ = [
     "BAND",
-    "CumulativeDifferences",
+    "CumulativeCurve",
     "ENOUGH_VARIANCE",
     "KINDS",
     "brownian_tail",
@@ -44,7 +44,7 @@ _PATHS = 1000
 _NEAR = 4.0
 
 
-class CumulativeDifferences(NamedTuple):
+class CumulativeCurve(NamedTuple):
     """Result of `cumulative_differences`, the least confident first.
 
     Attributes:
@@ -81,7 +81,7 @@ def differences_of(
     confidence: np.ndarray,
     correct: np.ndarray,
     weight: np.ndarray | None = None,
-) -> CumulativeDifferences:
+) -> CumulativeCurve:
     """Differences of samples `(n,)` in any order; tied scores are one step.
 
     Derivation: docs/derivations.md, 'Cumulative errors'.
@@ -98,7 +98,7 @@ def differences_of(
     # Frequency weights repeat a sample, which adds its variance each time.
     squares = weight if are_frequency_weights(weight) else np.square(weight)
     doubt = confidence * np.maximum(1.0 - confidence, 0.0)
-    return CumulativeDifferences(
+    return CumulativeCurve(
         share=np.cumsum(mass) / total,
         difference=np.cumsum(residual) / total,
         deviation=float(np.sqrt(np.sum(squares * doubt)) / total),
@@ -142,7 +142,7 @@ def cumulative_p_value(
 ) -> float | None:
     """P(ECCE >= error) of calibrated predictions; None of too few to tell.
 
-    `deviation` is that of `CumulativeDifferences`, and `num_samples` the
+    `deviation` is that of `CumulativeCurve`, and `num_samples` the
     effective number of predictions.
     """
     if (deviation * num_samples) ** 2 < ENOUGH_VARIANCE:

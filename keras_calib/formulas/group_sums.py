@@ -179,7 +179,7 @@ class GroupedSums:
         sums, (accuracy, low, high) = self.totals, self.accuracy(level)
         # A name of its own: the sums of classes have none.
         square = self._sums[5].sum(axis=-1)
-        variance = safe_divide(square, sums.weight) - sums.gap**2
+        variance = safe_divide(square, sums.weight) - sums.confidence_gap**2
         more = np.maximum(variance - accuracy * (1.0 - accuracy), 0.0)
         drift = norm.isf(tail_of(level)) ** 2
         drift = drift * safe_divide(more, self.effective)
@@ -188,9 +188,9 @@ class GroupedSums:
         below, above = np.hypot(high - accuracy, drift**0.5), (accuracy - low)
         above = np.hypot(above, drift**0.5)
         return Estimates(
-            sums.gap,
-            np.maximum(sums.gap - below, -1.0),
-            np.minimum(sums.gap + above, 1.0),
+            sums.confidence_gap,
+            np.maximum(sums.confidence_gap - below, -1.0),
+            np.minimum(sums.confidence_gap + above, 1.0),
         )
 
     def binned(self, norm: str, level: float) -> Estimates:

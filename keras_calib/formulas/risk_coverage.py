@@ -23,7 +23,7 @@ from keras_calib.numerics.arrays import array_namespace, safe_divide
 
 __all__ = [
     "RankedGroups",
-    "RiskCoverageCurve",
+    "RiskCoveragePoints",
     "analytic_optimum",
     "augrc_by_convention",
     "augrc_of_groups",
@@ -264,7 +264,7 @@ def _total_in_order(groups: RankedGroups, order: str) -> Any:
     return xp.sum(total + (a + q) * _difference(n + q, good, counts))
 
 
-class RiskCoverageCurve(NamedTuple):
+class RiskCoveragePoints(NamedTuple):
     """Risk-coverage curve with one point per threshold, arrays `(n,)`.
 
     Attributes:

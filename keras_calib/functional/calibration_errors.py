@@ -17,7 +17,7 @@ from keras_calib.formulas.bins import (
 )
 from keras_calib.formulas.cumulative import (
     KINDS,
-    CumulativeDifferences,
+    CumulativeCurve,
     cumulative_error,
     differences_of,
 )
@@ -30,7 +30,7 @@ from keras_calib.inputs.top_label import event_of, top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
 
 __all__ = [
-    "adaptive_ece",
+    "aece",
     "average_calibration_error",
     "cumulative_differences",
     "debiased_calibration_error",
@@ -255,7 +255,7 @@ def average_calibration_error(
     same weight, however few its samples.
 
     "ACE" also names two errors over bins of equal mass: that of the predicted
-    class, here `adaptive_ece`, and that of all classes, here `classwise_ece`
+    class, here `aece`, and that of all classes, here `classwise_ece`
     with `edges="mass"`.
 
     Args:
@@ -334,7 +334,7 @@ def debiased_calibration_error(
 
 
 @reads_arrays
-def adaptive_ece(
+def aece(
     labels: Any,
     outputs: Any,
     *,
@@ -373,7 +373,7 @@ def adaptive_ece(
 
     Example:
 
-    >>> round(adaptive_ece([0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=2), 4)
+    >>> round(aece([0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=2), 4)
     0.4
 
     Reference:
@@ -456,7 +456,7 @@ def cumulative_differences(
     *,
     mode: str = "top_label",
     **options: Unpack[ArrayOptions],
-) -> CumulativeDifferences:
+) -> CumulativeCurve:
     """Cumulative differences of confidence and correctness, in float64.
 
     Use it for the arrays behind `CumulativeDisplay` and `ecce`.

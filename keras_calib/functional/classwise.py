@@ -71,7 +71,7 @@ def classwise_ece(
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins of each class, at least 1.
         edges: `"width"` for bins of equal width, as in `ece`. `"mass"` for
-            bins of equal mass, as in `adaptive_ece`. `"rank"` for the edges of
+            bins of equal mass, as in `aece`. `"rank"` for the edges of
             released code, for parity with published tables. These are the p_k
             at the ranks i floor(N / num_bins). They leave out the smallest p_k
             and take no weights.

@@ -167,7 +167,9 @@ def prediction_flips(before: Any, after: Any) -> float:
     Example:
 
     >>> import keras_calib
-    >>> keras_calib.prediction_flips([[2, 1], [2, 1]], [[2, 1], [1, 2]])
+    >>> keras_calib.functional.prediction_flips(
+    ...     [[2, 1], [2, 1]], [[2, 1], [1, 2]]
+    ... )
     0.5
 
     Reference:

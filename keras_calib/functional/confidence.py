@@ -13,6 +13,7 @@ from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.arrays import as_array
 
 __all__ = [
+    "confidence_gap",
     "mean_confidence",
     "objectness_deviation",
     "overconfidence",
@@ -49,6 +50,36 @@ def mean_confidence(
     top = top_label(labels, outputs, **options)
     confidence = top.confidence.astype("float64")
     return float(np.average(confidence, weights=top.weight))
+
+
+@reads_arrays
+def confidence_gap(
+    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
+) -> float:
+    """Mean confidence less accuracy, in float64.
+
+    Use it to see whether a model is overconfident, above 0, or underconfident.
+    Gaps of both signs cancel, so read it beside `ece`.
+
+    Args:
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+
+    Returns:
+        Gap in [-1, 1].
+
+    Example:
+
+    >>> round(confidence_gap([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 4)
+    0.2
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        figure 1, https://arxiv.org/abs/1706.04599
+    """
+    top = top_label(labels, probs, **options)
+    gap = top.confidence.astype("float64") - top.correct
+    return float(np.average(gap, weights=top.weight))
 
 
 @reads_arrays

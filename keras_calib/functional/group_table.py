@@ -24,7 +24,7 @@ __all__ = [
 # Metrics that the sums of groups tell.
 SUMMED = ("accuracy", "confidence_gap", "ece", "mce", "rmsce")
 # Those whose groups are compared: means, of which each has its interval.
-_COMPARED = ("accuracy", "confidence_gap", "brier", "nll", "risk")
+_COMPARED = ("accuracy", "confidence_gap", "brier_score", "nll", "risk")
 _NORMS = {"ece": "l1", "mce": "max", "rmsce": "l2"}
 # The text of a table has so many rows at most.
 _MOST_ROWS = 40

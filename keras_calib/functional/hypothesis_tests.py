@@ -23,7 +23,7 @@ from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import top_label
 
 __all__ = [
-    "CalibrationTest",
+    "CalibrationTestResult",
     "DrawnLabels",
     "calibration_test",
     "check_test",
@@ -115,7 +115,7 @@ def intraclass_correlation(
     return float(np.clip(np.sum(pairs - 2.0 * c * s + c**2) / total, 0.0, 1.0))
 
 
-class CalibrationTest(NamedTuple):
+class CalibrationTestResult(NamedTuple):
     """Result of `calibration_test`.
 
     Attributes:
@@ -138,7 +138,7 @@ def calibration_test(
     num_draws: int = 1000,
     seed: int = 0,
     **options: Unpack[ArrayOptions],
-) -> CalibrationTest:
+) -> CalibrationTestResult:
     """Test whether predictions are correct as often as their confidence says.
 
     Use it before you trust or repair a calibration error: random labels alone
@@ -240,7 +240,7 @@ def records_test(
     *,
     num_draws: int,
     seed: int,
-) -> CalibrationTest:
+) -> CalibrationTestResult:
     """The test of top-1 records, with the numbers of their votes or None."""
     # A softmax in float32 can round to slightly more than 1.
     confidence = np.clip(top.confidence.astype("float64"), 0.0, 1.0)
@@ -279,7 +279,7 @@ class _Draws(NamedTuple):
 
 def _resampled_ece(
     null: DrawnLabels, correct: np.ndarray, num_bins: int, draws: _Draws
-) -> CalibrationTest:
+) -> CalibrationTestResult:
     """Compare the ECE with that of labels drawn from the confidences."""
     index = bin_index(null.confidence, num_bins)
     sums = bin_sums(null.confidence, correct, index, num_bins)
@@ -297,7 +297,7 @@ def _resampled_ece(
         errors = np.abs(expected - hits).sum(axis=1) / len(correct)
         # Draws equal to the data must count whatever the rounding.
         reached += int(np.sum(errors >= observed - 1e-12))
-    return CalibrationTest(observed, draws.p_value(reached))
+    return CalibrationTestResult(observed, draws.p_value(reached))
 
 
 def _chi_square(
@@ -306,7 +306,7 @@ def _chi_square(
     correct: np.ndarray,
     num_bins: int,
     draws: _Draws,
-) -> CalibrationTest:
+) -> CalibrationTestResult:
     """Squared gaps over their variances, in bins of equal mass."""
     confidence, order = null.confidence, np.sort(score)
     # Tied scores share the bin of the middle one.
@@ -316,26 +316,26 @@ def _chi_square(
     # Confidences of 1 and of 0 have no variance and allow no error.
     certain = confidence * (1.0 - confidence) == 0.0
     if np.any(correct[certain] != confidence[certain]):
-        return CalibrationTest(np.inf, 0.0)
+        return CalibrationTestResult(np.inf, 0.0)
     gap = np.bincount(index, weights=correct - confidence)
     variance = np.bincount(index, weights=null.variance)
     starts = _merged_starts(variance)
     if not len(starts):
-        return CalibrationTest(0.0, 1.0)
+        return CalibrationTestResult(0.0, 1.0)
     gap, variance = (np.add.reduceat(x, starts) for x in (gap, variance))
     value = float(np.sum(gap**2 / variance))
     if len(gap) > 1:
-        return CalibrationTest(value, float(chi2.sf(value, len(gap))))
+        return CalibrationTestResult(value, float(chi2.sf(value, len(gap))))
     if null.votes is not None:
         expected, reached = confidence.sum(), 0
         for drawn in draws.blocks(null):
             gaps = np.abs(drawn.sum(axis=1) - expected)
             reached += int(np.sum(gaps >= abs(gap[0]) - 1e-9))
-        return CalibrationTest(value, draws.p_value(reached))
+        return CalibrationTestResult(value, draws.p_value(reached))
     # Two-sided exact test of the number of correct predictions.
     groups, count = np.unique(confidence, return_counts=True)
     tails = poisson_binomial_tails(int(correct.sum()), groups, count)
-    return CalibrationTest(value, min(1.0, 2.0 * min(tails)))
+    return CalibrationTestResult(value, min(1.0, 2.0 * min(tails)))
 
 
 def _merged_starts(variance: np.ndarray) -> list[int]:
@@ -353,16 +353,18 @@ def _merged_starts(variance: np.ndarray) -> list[int]:
     return starts
 
 
-def _spiegelhalter(null: DrawnLabels, correct: np.ndarray) -> CalibrationTest:
+def _spiegelhalter(
+    null: DrawnLabels, correct: np.ndarray
+) -> CalibrationTestResult:
     lean = 1.0 - 2.0 * null.confidence
     distance = float(np.sum((correct - null.confidence) * lean))
     variance = np.sum(lean**2 * null.variance)
     if variance == 0.0:
         if distance == 0.0:
-            return CalibrationTest(0.0, 1.0)
-        return CalibrationTest(float(np.copysign(np.inf, distance)), 0.0)
+            return CalibrationTestResult(0.0, 1.0)
+        return CalibrationTestResult(float(np.copysign(np.inf, distance)), 0.0)
     z = distance / float(np.sqrt(variance))
-    return CalibrationTest(z, float(2.0 * norm.sf(abs(z))))
+    return CalibrationTestResult(z, float(2.0 * norm.sf(abs(z))))
 
 
 def _cumulative(
@@ -371,7 +373,7 @@ def _cumulative(
     correct: np.ndarray,
     kind: str,
     draws: _Draws,
-) -> CalibrationTest:
+) -> CalibrationTestResult:
     """Compare the ECCE with Brownian motion, or with that of drawn labels."""
     found = differences_of(score, null.confidence, correct)
     observed = float(cumulative_error(found.difference, kind))
@@ -379,7 +381,7 @@ def _cumulative(
     if variance >= ENOUGH_VARIANCE:
         deviation = np.sqrt(variance) / len(score)
         p_value = brownian_tail(observed / deviation, kind)
-        return CalibrationTest(observed, p_value)
+        return CalibrationTestResult(observed, p_value)
     # What is in order already is sorted fast.
     order = np.argsort(score, kind="stable")
     score, null = score[order], null.ordered(order)
@@ -390,4 +392,4 @@ def _cumulative(
             error = cumulative_error(found.difference, kind)
             # Draws equal to the data must count whatever the rounding.
             reached += int(error >= observed - 1e-12)
-    return CalibrationTest(observed, draws.p_value(reached))
+    return CalibrationTestResult(observed, draws.p_value(reached))

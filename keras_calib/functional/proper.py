@@ -9,7 +9,7 @@ from keras_calib.formulas import binned_errors
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.proper import (
-    BrierDecomposition,
+    BrierComponents,
     brier_losses_of_rows,
     brier_parts,
     check_clip,
@@ -121,7 +121,7 @@ def calibration_decomposition(
     outputs: Any,
     *,
     num_bins: int = 15,
-    score: str = "brier",
+    score: str = "brier_score",
     closed: str = "right",
     **options: Unpack[ArrayOptions],
 ) -> Decomposition:
@@ -136,14 +136,14 @@ def calibration_decomposition(
 
     With w_b the share of the samples in bin b, the parts are:
 
-    - `"brier"`: sum_b w_b gap_b^2 and sum_b w_b acc_b (1 - acc_b).
+    - `"brier_score"`: sum_b w_b gap_b^2 and sum_b w_b acc_b (1 - acc_b).
     - `"nll"`: sum_b w_b KL(acc_b || confidence_b) and sum_b w_b H(acc_b), in
       nats.
 
     Args:
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
-        score: `"brier"`, the squared error, or `"nll"`, the log score.
+        score: `"brier_score"`, the squared error, or `"nll"`, the log score.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
@@ -174,7 +174,7 @@ def brier_decomposition(
     num_bins: int = 15,
     closed: str = "right",
     **options: Unpack[ArrayOptions],
-) -> BrierDecomposition:
+) -> BrierComponents:
     """Murphy's decomposition of the Brier score of all classes, in float64.
 
     Use it to see why one Brier score is better than another: by calibration

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from keras_calib.formulas.risk_coverage import (
-    RiskCoverageCurve,
+    RiskCoveragePoints,
     analytic_optimum,
     augrc_by_convention,
     augrc_of_groups,
@@ -28,7 +28,7 @@ __all__ = [
     "coverage_at_risk",
     "eaugrc",
     "eaurc",
-    "normalized_aurc",
+    "naurc",
     "risk_at_coverage",
     "risk_coverage_curve",
 ]
@@ -136,7 +136,7 @@ def eaurc(
 
 
 @reads_arrays
-def normalized_aurc(
+def naurc(
     labels: Any,
     outputs: Any,
     *,
@@ -162,7 +162,7 @@ def normalized_aurc(
     Example:
 
     >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]]
-    >>> round(normalized_aurc([0, 1, 0], probs), 4)
+    >>> round(naurc([0, 1, 0], probs), 4)
     0.75
 
     Reference:
@@ -362,7 +362,7 @@ def risk_coverage_curve(
     *,
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
-) -> RiskCoverageCurve:
+) -> RiskCoveragePoints:
     """Risk-coverage curve at every possible threshold.
 
     Use it to plot risk against coverage, or to choose a threshold by eye.
@@ -372,7 +372,7 @@ def risk_coverage_curve(
         score, **options: As in `aurc`.
 
     Returns:
-        RiskCoverageCurve of arrays `(num_thresholds,)`, coverage ascending.
+        RiskCoveragePoints of arrays `(num_thresholds,)`, coverage ascending.
         Thresholds are scores. Those of `"msp"` are confidences, or log-odds
         if `from_logits=True`.
 
@@ -385,4 +385,4 @@ def risk_coverage_curve(
     groups = rank(top)
     through = groups.before + groups.mass
     risk = safe_divide(groups.wrong_before + groups.wrong, through)
-    return RiskCoverageCurve(through / through[-1], risk, thresholds(top))
+    return RiskCoveragePoints(through / through[-1], risk, thresholds(top))

@@ -1,5 +1,8 @@
 """Several labels: models with a yes or no for each of several labels.
 
+- Parts for several labels: `MultiLabel`, `MultiLabelLoss`, `MultiLabelMetric`,
+  `MultiLabelCalibrator`, `MultiLabelSelector`.
+
 Lives here: `MultiLabel`, and the loss, metric, calibrator and selector that it
 makes, file by file as for classes. Not here: classes of which one is true, and
 pages (`reporting`).

@@ -1,5 +1,17 @@
 """Streaming metrics: one pass, fixed memory, exact at any size.
 
+- All at once: `CalibrationMetrics`.
+- Accuracy and confidence: `Accuracy`, `MeanConfidence`, `ConfidenceGap`,
+  `Overconfidence`, `Underconfidence`, `ObjectnessDeviation`.
+- Proper scores: `NLL`, `BrierScore`.
+- Calibration errors: `ECE`, `AECE`, `MCE`, `RMSCE`, `SmoothECE`, `ECCE`,
+  `ClasswiseECE`, `DebiasedCalibrationError`, `AverageCalibrationError`,
+  `OverconfidenceError`.
+- Ranking: `AURC`, `EAURC`, `NAURC`, `AUGRC`, `FailureAUROC`, `FailureFPR95`.
+- Selection: `CoverageAtRisk`, `CoverageAtAccuracy`, `RiskAtCoverage`.
+- Segmentation: `PerImage`.
+- Base: `StreamingMetric`.
+
 Lives here: Keras metrics. Each has a state (`metrics.states`), a formula and a
 name. Not here: formulas (`formulas`) and exact functions of whole arrays
 (`functional`).
@@ -21,6 +33,7 @@ from keras_calib.metrics.calibration_errors import (
 )
 from keras_calib.metrics.confidence import (
     Accuracy,
+    ConfidenceGap,
     MeanConfidence,
     ObjectnessDeviation,
     Overconfidence,
@@ -31,11 +44,11 @@ from keras_calib.metrics.risk_coverage import (
     AUGRC,
     AURC,
     EAURC,
+    NAURC,
     CoverageAtAccuracy,
     CoverageAtRisk,
     FailureAUROC,
     FailureFPR95,
-    NormalizedAURC,
     RiskAtCoverage,
 )
 from keras_calib.metrics.segmentation import PerImage
@@ -50,6 +63,7 @@ __all__ = [
     "BrierScore",
     "CalibrationMetrics",
     "ClasswiseECE",
+    "ConfidenceGap",
     "CoverageAtAccuracy",
     "CoverageAtRisk",
     "DebiasedCalibrationError",
@@ -60,8 +74,8 @@ __all__ = [
     "FailureFPR95",
     "MCE",
     "MeanConfidence",
+    "NAURC",
     "NLL",
-    "NormalizedAURC",
     "ObjectnessDeviation",
     "Overconfidence",
     "OverconfidenceError",

@@ -29,7 +29,15 @@ from keras_calib.predictions.outputs import loss_of, read_as, setting_of
 
 __all__ = ["CalibrationLogger", "LoggerOptions"]
 
-_NAMES = ("accuracy", "mean_confidence", "nll", "brier", "ece", "aece", "aurc")
+_NAMES = (
+    "accuracy",
+    "mean_confidence",
+    "nll",
+    "brier_score",
+    "ece",
+    "aece",
+    "aurc",
+)
 # One of them needs labels of its own.
 _KNOWN = (*(x for x in QUANTITIES if x != "objectness_deviation"), *PARTS)
 _INACTIVE, _FLIPS = "inactive_share", "prediction_flips"
@@ -78,10 +86,10 @@ class CalibrationLogger(keras.callbacks.Callback):
             steps, weigh 0.
         metrics: Names of values of `CalibrationMetrics`, and Keras metrics,
             whose own state does not change; None for `accuracy`,
-            `mean_confidence`, `nll`, `brier`, `ece`, `aece` and `aurc`. Two
-            more names are `refinement_nll`, the NLL after the best
-            temperature, and `calibration_nll`, what the NLL exceeds it by.
-            They keep the logits of the data in memory.
+            `mean_confidence`, `nll`, `brier_score`, `ece`, `aece` and `aurc`.
+            Two more names are `refinement_nll`, the NLL after the best
+            temperature, and `calibration_nll`, what the NLL exceeds it by. They
+            keep the logits of the data in memory.
         prefix: Put before each name. Defaults to `"cal_"`.
         from_logits: Whether the model's outputs are logits; None takes it
             from the compiled loss.

@@ -1,5 +1,10 @@
 """Displays: arrays first, then a picture.
 
+- Calibration: `ReliabilityDisplay`, `ClasswiseReliabilityDisplay`,
+  `ConfidenceDisplay`, `CumulativeDisplay`, `SegmentationDisplay`.
+- Selection: `RiskCoverageDisplay`, `PlanDisplay`, `CalibratorChoiceDisplay`.
+- Models in use: `MonitorDisplay`.
+
 A display is made of `Predictions`, of several by the name of their model, or of
 an updated metric. `plot` draws, and `save` writes a file; matplotlib is
 imported then. Not here: the numbers (`functional`), and the figures of papers

@@ -1,5 +1,7 @@
 """One page that says how far a model's confidence can be trusted.
 
+- Pages: `report`, `report_of_predictions`, `ReportPage`, `model_card`.
+
 Lives here: the report, its page, the command line and the prediction files
 that it reads. Not here: diagrams (`plots`).
 Floor: the highest, above `monitoring`: a command may use every package.
@@ -26,10 +28,10 @@ from keras_calib.backend.late import late_names
 if TYPE_CHECKING:
     from keras_calib.reporting.cards import model_card
     from keras_calib.reporting.entry_points import report
-    from keras_calib.reporting.html import Report
+    from keras_calib.reporting.html import ReportPage
 
 __all__ = [
-    "Report",
+    "ReportPage",
     "model_card",
     "report",
 ]
@@ -39,6 +41,6 @@ __getattr__ = late_names(
     {
         "cards": "model_card",
         "entry_points": "report",
-        "html": "Report",
+        "html": "ReportPage",
     },
 )

@@ -8,7 +8,7 @@ from keras_calib.inputs.options import ReadOptions, filled
 from keras_calib.labels.columns import check_class_names
 from keras_calib.predictions.predictions import DataOptions
 from keras_calib.reporting.evaluation import ClassEvaluation, ScoreEvaluation
-from keras_calib.reporting.html import Report, page_of, template
+from keras_calib.reporting.html import ReportPage, page_of, template
 from keras_calib.reporting.labels import LabelEvaluation
 from keras_calib.reporting.model_parts import (
     ModelParts,
@@ -45,7 +45,7 @@ def report(
     title: str = "Calibration report",
     notes: dict[str, str] | None = None,
     **options: Unpack[DataOptions],
-) -> Report:
+) -> ReportPage:
     """A page that says how far the confidence of models can be trusted.
 
     Use it to show others whether confidence holds, what a calibrator repairs,
@@ -142,7 +142,7 @@ def report_of_batches(
     selector: Any = None,
     kind: str = "classes",
     **page: Unpack[PageOptions],
-) -> Report:
+) -> ReportPage:
     """The report of batches as they come; arguments as in `report`.
 
     A batch is `(labels, outputs of each model, weights or None, samples to
@@ -207,4 +207,4 @@ def report_of_batches(
         num_bins=given.num_bins,
         notes=given.notes or {},
     )
-    return Report(html, results)
+    return ReportPage(html, results)

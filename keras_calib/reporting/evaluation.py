@@ -230,7 +230,10 @@ class ClassEvaluation(Evaluation):
         return self.stages[-1]
 
     def results(self) -> dict[str, Any]:
-        metrics, gap = _estimates(self.stages[0]), self.stages[0].mean_gap()
+        metrics, gap = (
+            _estimates(self.stages[0]),
+            self.stages[0].confidence_gap(),
+        )
         results = {
             "num_samples": self.num_samples,
             "num_counted": self.num_counted,
@@ -249,7 +252,7 @@ class ClassEvaluation(Evaluation):
         before, after = (gap, metrics["ece"]), None
         if self.calibrator is not None:
             repaired = _estimates(self.final)
-            after = self.final.mean_gap(), repaired["ece"]
+            after = self.final.confidence_gap(), repaired["ece"]
             results |= {
                 "calibrated_confidence_gap": after[0]._asdict(),
                 "calibrated_metrics": repaired,

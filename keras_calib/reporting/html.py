@@ -14,10 +14,10 @@ from keras_calib.reporting.pictures import WIDE, diagram
 from keras_calib.reporting.sections import SECTIONS, sections_of, stages_of
 from keras_calib.version import __version__
 
-__all__ = ["Report", "page_of", "template"]
+__all__ = ["ReportPage", "page_of", "template"]
 
 
-class Report:
+class ReportPage:
     """A page about the confidence of one or several models.
 
     Made by `report`. Notebooks show it.
@@ -28,7 +28,7 @@ class Report:
             `{"value", "low", "high"}` with its 95 % interval.
 
             - `verdict`: its `answer`, `advice` and `headline`.
-            - `overconfidence`: mean confidence less accuracy.
+            - `confidence_gap`: mean confidence less accuracy.
             - `metrics`: estimates by name. `ecce` has a `p_value` too.
             - `calibrated_verdict`, `calibrated_confidence_gap` and
               `calibrated_metrics`, with a calibrator.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.costs import MeanCost, upper_bounds_of_means
+from keras_calib.formulas.costs import CostEstimate, upper_bounds_of_means
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import sigmoid
@@ -85,7 +85,7 @@ class Choice:
         confidence: The threshold as a confidence in [0, 1], if the score is in
             log-odds and there is one; otherwise None. Near 1 only `threshold`
             is exact.
-        cost: With costs, what the decisions cost on the data, a `MeanCost`.
+        cost: With costs, what the decisions cost on the data, a `CostEstimate`.
         group: Names or numbers of the groups, in order; empty without groups.
         group_samples: Number of samples of each group.
         group_coverage: Accepted share of each group's data.
@@ -114,7 +114,7 @@ class Choice:
     method: str | None = None
     kind: str = "scores"
     confidence: float | None = None
-    cost: MeanCost | None = None
+    cost: CostEstimate | None = None
     group: tuple = ()
     group_samples: tuple = ()
     group_coverage: tuple = ()
@@ -176,7 +176,7 @@ class Choice:
         given = _with_tuples(stored)
         given["facts"] = _with_tuples(stored.get("facts", {}))
         if given.get("cost") is not None:
-            given["cost"] = MeanCost(*given["cost"])
+            given["cost"] = CostEstimate(*given["cost"])
         return cls(**given)
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ from keras_calib.selection.choice import rounded_up
 from keras_calib.selection.claims import first_rank
 from keras_calib.selection.ladder import of_scores, read_outcomes
 
-__all__ = ["LabelTable", "Plan", "SizeTable", "plan"]
+__all__ = ["LabelTable", "SampleSizePlan", "SizeTable", "plan"]
 
 # Simulated selections at each size: most and fewest, the latter from this
 # many labels on, as large samples differ less.
@@ -87,7 +87,7 @@ class SizeTable(NamedTuple):
     high: np.ndarray
 
 
-class Plan(NamedTuple):
+class SampleSizePlan(NamedTuple):
     """A number of labels, and what they will show; `print` it for words.
 
     Attributes:
@@ -172,7 +172,7 @@ def plan(
     sizes: Sequence[int] = (),
     max_samples: int = 100_000,
     seed: int = 0,
-) -> Plan:
+) -> SampleSizePlan:
     """Number of labels that a guarantee takes.
 
     Use it before labels are bought. It simulates the walk of
@@ -295,7 +295,7 @@ class _Aim(NamedTuple):
         coverages: np.ndarray,
         more: Sequence[int],
         rng: np.random.Generator,
-    ) -> Plan:
+    ) -> SampleSizePlan:
         """The plan. `others` are what else the pilot may have been."""
         if self.fewest > self.max_samples:
             raise value_error(
@@ -336,7 +336,7 @@ class _Aim(NamedTuple):
             high = np.maximum(ranked[-1 - least], samples)
         beyond = np.append(False, coverages > best)
         samples = np.where(beyond, np.nan, samples)
-        return Plan(
+        return SampleSizePlan(
             self.risk,
             int(samples[0]),
             float(low[0]),

@@ -1,5 +1,7 @@
 """Text: what a language model said, as logits and confidences.
 
+- Text: `token_log_probs`, `sequence_confidence`, `choice_logits`.
+
 Lives here: log-probabilities of tokens, confidences of sequences, logits of
 choices. Not here: what is done with rows of classes, however they came about
 (`calibrators`, `selection`).

@@ -1,5 +1,11 @@
 """Models with training steps of their own, and backups that resume a run.
 
+- Models: `AdaptiveFocalModel`, `ScheduledFocalModel`, `CaPEModel`,
+  `CorrectnessRankingModel`, `ConfidencePruningModel`, `SharpnessAwareModel`.
+- Backups: `ResumableBackup`, `finished_epochs`, `save_training_state`,
+  `load_training_state`.
+- Bases: `EpochModel`, `RecordingModel`.
+
 Lives here: custom training steps, records of samples, backups that resume a
 run. Not here: losses (`losses`) and models that
 only predict (`ensembles`).

@@ -332,7 +332,7 @@ class AdaptiveFocalModel(_FocalBinsModel):
         )
         gammas = next_gammas(
             to_numpy(self.gammas, "float64"),
-            sums.gap,
+            sums.confidence_gap,
             rate=self.rate,
             switch=self.switch,
             limits=self.limits,

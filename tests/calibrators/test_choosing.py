@@ -137,7 +137,7 @@ def test_a_model_and_its_data_do_as_well():
     logits = logits_of(500)
     labels = drawn(logits / 3)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Identity()])
-    found = kc.choose_calibrator_on(
+    found = kc.calibrators.choose_calibrator_on(
         model, (logits, labels), from_logits=True, verbose=0, num_folds=2
     )
     expected = kc.choose_calibrator(labels, logits, num_folds=2)

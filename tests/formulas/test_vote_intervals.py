@@ -13,7 +13,7 @@ from keras_calib.formulas.binned_intervals import (
 )
 from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.formulas.bootstrap import poisson_interval
-from keras_calib.metrics.mean_gap import mean_gap_of_votes
+from keras_calib.metrics.gap_estimates import gap_estimate_of_votes
 
 _NORMS = ("l1", "l2", "max", "average")
 _DRAWS = 60
@@ -35,7 +35,7 @@ def _sums(confidence, share):
 
 
 def _error(sums, filled, norm):
-    gap, share = np.abs(sums.gap)[filled], sums.weight[filled]
+    gap, share = np.abs(sums.confidence_gap)[filled], sums.weight[filled]
     if norm == "max":
         return gap.max()
     if norm == "average":
@@ -109,12 +109,12 @@ def test_the_gap_of_votes_has_the_interval_of_a_mean():
     rng = np.random.default_rng(0)
     residual = rng.normal(0.02, 0.1, 4000)
     ones = np.ones(4000)
-    found = mean_gap_of_votes(ones, residual, residual**2)
+    found = gap_estimate_of_votes(ones, residual, residual**2)
     error = residual.std() / np.sqrt(4000)
     assert found.value == pytest.approx(residual.mean())
     assert found.low == pytest.approx(found.value - 1.96 * error, abs=4e-4)
     assert found.high == pytest.approx(found.value + 1.96 * error, abs=4e-4)
-    nothing = mean_gap_of_votes(*np.zeros((3, 4)))
+    nothing = gap_estimate_of_votes(*np.zeros((3, 4)))
     assert nothing[:3] == (0.0, -1.0, 1.0)
 
 

@@ -89,7 +89,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
         "accepted": {
             "groups": GROUPS,
             "accept": data.probs.max(axis=-1) > 0.6,
-            "metrics": ("accuracy", "brier"),
+            "metrics": ("accuracy", "brier_score"),
         },
         "ranked": {
             "groups": np.arange(len(GROUPS)) // 340,
@@ -127,7 +127,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
         place = np.arange(len(right)) % 3
         for weight in (None, np.arange(len(right)) % 4):
             found = tried(
-                kc.by_group_from_top1,
+                kc.functional.by_group_from_top1,
                 confidence,
                 right,
                 place,
@@ -169,7 +169,7 @@ def _priors() -> Iterator[tuple[str, Any]]:
     for name in ("ten classes", "calibrated", "frequency weights"):
         data = CLASSES[name]
         source = np.arange(1.0, data.num_classes + 1.0)
-        found = kc.estimate_prior(
+        found = kc.functional.estimate_prior(
             data.probs,
             source / source.sum(),
             sample_weight=data.weight,

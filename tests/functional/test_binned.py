@@ -10,7 +10,7 @@ from made_up_probs import loop_bins, made_up, same
 
 from keras_calib.formulas.bins import bin_index
 from keras_calib.functional.calibration_errors import (
-    adaptive_ece,
+    aece,
     average_calibration_error,
     debiased_calibration_error,
     ece,
@@ -45,8 +45,8 @@ BINNED = {
     "mce_torchmetrics": (mce, {"closed": "left"}),
     "ace_avg": (average_calibration_error, {}),
     "oe": (overconfidence_error, {}),
-    "aece": (adaptive_ece, {"edges": "interp"}),
-    "aece_tu": (adaptive_ece, {"ties": "order"}),
+    "aece": (aece, {"edges": "interp"}),
+    "aece_tu": (aece, {"ties": "order"}),
     "cece": (
         classwise_ece,
         {"classes": "to_largest_label", "threshold": 1e-37},
@@ -72,7 +72,7 @@ REFERENCE = {
 DENSE = {
     "nll": (nll, {}),
     "ece": (ece, {}),
-    "aece": (adaptive_ece, {"edges": "interp"}),
+    "aece": (aece, {"edges": "interp"}),
     "cece": (classwise_ece, {"classes": "to_largest_label"}),
 }
 
@@ -278,7 +278,7 @@ def test_whole_weights_are_repeats():
         rmsce,
         average_calibration_error,
         overconfidence_error,
-        adaptive_ece,
+        aece,
         classwise_ece,
         smooth_ece,
         nll,

@@ -126,11 +126,11 @@ def test_dense_predictions_are_resampled_by_image():
 def test_prediction_flips_by_hand():
     before = np.array([[[3, 1, 2], [0, 1, 1]], [[1, 1, 0], [0, 0, 4]]])
     after = np.array([[[3, 1, 4], [0, 1, 2]], [[1, 0, 0], [0, 0, 5]]])
-    assert kc.prediction_flips(before, after) == 2 / 4
+    assert kc.functional.prediction_flips(before, after) == 2 / 4
     tensor = ops.convert_to_tensor(before)
-    assert kc.prediction_flips(tensor, softmax(before / 3.0)) == 0
+    assert kc.functional.prediction_flips(tensor, softmax(before / 3.0)) == 0
     for other in (after[:1], after[..., :2]):
         with pytest.raises(ValueError, match="same shape"):
-            kc.prediction_flips(before, other)
+            kc.functional.prediction_flips(before, other)
     with pytest.raises(ValueError, match="two classes or more"):
-        kc.prediction_flips([[1.0]], [[-1.0]])
+        kc.functional.prediction_flips([[1.0]], [[-1.0]])

@@ -34,12 +34,14 @@ from keras_calib import (
     LabelSmoothing,
     MbLS,
     ReliabilityDisplay,
-    adaptive_ece,
     aurc,
-    coverage_at_risk,
-    eaurc,
     ece,
     nll,
+)
+from keras_calib.functional import (
+    aece,
+    coverage_at_risk,
+    eaurc,
     risk_at_coverage,
 )
 
@@ -77,9 +79,9 @@ HYPERPARAMETERS = [
     *number(NLL, "clip", (0.0, 1.5), {0.0: "> 0.0", 1.5: "<= 1.0"}),
     *number(on_data(nll), "clip", (0.0, 1.5), {0.0: "> 0.0", 1.5: "<= 1.0"}),
     *integer(on_data(ece), "num_bins", (0, -1), ">= 1"),
-    *integer(on_data(adaptive_ece), "num_bins", (0, -1), ">= 1"),
-    *choice(on_data(adaptive_ece), "edges"),
-    *choice(on_data(adaptive_ece), "ties"),
+    *integer(on_data(aece), "num_bins", (0, -1), ">= 1"),
+    *choice(on_data(aece), "edges"),
+    *choice(on_data(aece), "ties"),
     *choice(on_data(aurc), "ties"),
     *choice(on_data(eaurc), "ties"),
     *choice(on_data(coverage_at_risk, risk=0.1), "ties"),
@@ -93,8 +95,8 @@ HYPERPARAMETERS = [
     ),
     *integer(on_data(taking(ReliabilityDisplay)), "num_bins", (0, -1), ">= 1"),
     Case(
-        "adaptive_ece edges='interp' with weights",
-        on_data(adaptive_ece, edges="interp", sample_weight=np.ones(2)),
+        "aece edges='interp' with weights",
+        on_data(aece, edges="interp", sample_weight=np.ones(2)),
         ValueError,
         '`sample_weight` needs `edges="mass"`',
     ),
@@ -118,7 +120,9 @@ def test_an_option_that_an_exact_function_does_not_have_is_refused():
     reading = [
         function
         for name in keras_calib.functional.__all__
-        if hasattr(function := getattr(keras_calib, name), "__wrapped__")
+        if hasattr(
+            function := getattr(keras_calib.functional, name), "__wrapped__"
+        )
     ]
     assert len(reading) > 20
     for function in reading:

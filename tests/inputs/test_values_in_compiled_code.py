@@ -25,14 +25,13 @@ from keras_calib import (
     FLSD,
     MMCE,
     NLL,
-    BatchCoupledLoss,
     MbLS,
     RiskCoverageDisplay,
     aurc,
     ece,
-    effective_labels,
     nll,
 )
+from keras_calib.losses import BatchCoupledLoss, effective_labels
 
 IMPOSSIBLE = {
     "class id too large": np.array([0, 3]),

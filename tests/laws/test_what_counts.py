@@ -203,7 +203,7 @@ CONSUMERS = {
     ),
     "choose_calibrator_on": lambda *a: [
         x.nll
-        for x in kc.choose_calibrator_on(
+        for x in kc.calibrators.choose_calibrator_on(
             *a, candidates=[kc.TemperatureScaling()], num_folds=2, verbose=0
         ).candidates
     ],
@@ -220,7 +220,7 @@ CONSUMERS = {
         *kc.RiskCoverageDisplay(kc.Predictions.of_model(*a)).values.values()
     ],
     "ClasswiseReliabilityDisplay": lambda *a: (
-        kc.ClasswiseReliabilityDisplay(
+        kc.plots.ClasswiseReliabilityDisplay(
             kc.Predictions.of_model(*a)
         ).classwise_ece
     ),
@@ -272,11 +272,15 @@ ARRAYS = {
         kc.SelectiveClassifier().fit(*a, coverage=0.5)
     ),
     "compare": lambda y, z: kc.compare(y, z, z, kc.nll, num_draws=2, **READS).a,
-    "calibration_test": lambda *a: kc.calibration_test(*a, **READS)[0],
+    "calibration_test": lambda *a: kc.functional.calibration_test(*a, **READS)[
+        0
+    ],
     "by_group": lambda *a: table_of(*a),
-    "adaptive_ece": lambda *a: kc.adaptive_ece(*a, edges="interp", **READS),
+    "aece": lambda *a: kc.functional.aece(*a, edges="interp", **READS),
     "estimate_prior": lambda y, z: (
-        kc.estimate_prior(z, np.full(K, 1 / K), num_draws=2, **READS).prior
+        kc.functional.estimate_prior(
+            z, np.full(K, 1 / K), num_draws=2, **READS
+        ).prior
     ),
     "report": page,
 }

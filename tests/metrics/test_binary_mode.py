@@ -62,13 +62,13 @@ def test_the_error_is_that_of_the_curve_of_scikit_learn():
 @pytest.mark.parametrize(
     ("make", "exact"),
     [
-        (kc.AECE, kc.adaptive_ece),
-        (kc.MCE, kc.mce),
-        (kc.RMSCE, kc.rmsce),
-        (kc.AverageCalibrationError, kc.average_calibration_error),
-        (kc.DebiasedCalibrationError, kc.debiased_calibration_error),
-        (kc.SmoothECE, kc.smooth_ece),
-        (kc.ECCE, kc.ecce),
+        (kc.AECE, kc.functional.aece),
+        (kc.MCE, kc.functional.mce),
+        (kc.RMSCE, kc.functional.rmsce),
+        (kc.AverageCalibrationError, kc.functional.average_calibration_error),
+        (kc.DebiasedCalibrationError, kc.functional.debiased_calibration_error),
+        (kc.SmoothECE, kc.functional.smooth_ece),
+        (kc.ECCE, kc.functional.ecce),
     ],
 )
 def test_metrics_follow_their_functions_from_logits_too(make, exact):
@@ -115,7 +115,7 @@ def test_errors_without_bins_are_those_of_their_definitions():
     labels, probs = binary()
     labels, probs = labels[:80], probs[:80]
     forecast = probs[:, 0].astype("float64")
-    found = kc.smooth_ece(labels, probs, mode="binary")
+    found = kc.functional.smooth_ece(labels, probs, mode="binary")
     np.testing.assert_allclose(found, smooth_error(forecast, labels), rtol=1e-4)
     order = np.argsort(forecast)
     steps = np.cumsum((forecast - labels)[order]) / len(labels)
@@ -124,9 +124,11 @@ def test_errors_without_bins_are_those_of_their_definitions():
         ("range", steps.max() - steps.min()),
         ("maximum", abs(steps).max()),
     ):
-        found = kc.ecce(labels, probs, kind=kind, mode="binary")
+        found = kc.functional.ecce(labels, probs, kind=kind, mode="binary")
         np.testing.assert_allclose(found, expected, rtol=1e-6)
-        assert abs(kc.ecce(labels, probs, kind=kind) - expected) > 0.01
+        assert (
+            abs(kc.functional.ecce(labels, probs, kind=kind) - expected) > 0.01
+        )
 
 
 def test_diagrams_are_of_the_second_class():
@@ -151,11 +153,13 @@ def test_diagrams_are_of_the_second_class():
         display.plot()
         assert display.counts_ax_.get_xlabel().endswith("second class")
     with pytest.raises(ValueError, match='must be of the mode "top_label"'):
-        kc.ConfidenceDisplay(metric)
+        kc.plots.ConfidenceDisplay(metric)
     sums = kc.ECCE(mode="binary")
     sums.update_state(labels, probs)
-    streamed = kc.CumulativeDisplay(sums)
-    exact = kc.CumulativeDisplay(kc.Predictions(labels, probs), mode="binary")
+    streamed = kc.plots.CumulativeDisplay(sums)
+    exact = kc.plots.CumulativeDisplay(
+        kc.Predictions(labels, probs), mode="binary"
+    )
     assert abs(streamed.ecce_range - exact.ecce_range) < 1e-4
     assert streamed.mode == exact.mode == "binary"
 

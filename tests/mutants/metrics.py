@@ -58,7 +58,7 @@ MUTANTS = {
         "test_threads_that_share_a_metric_lose_no_sample",
     ),
     "verdict_at_twice_the_level": Mutant(
-        "metrics/mean_gap.py",
+        "metrics/gap_estimates.py",
         "poisson_binomial_tails(errors, shifted, groups)[side] - tail",
         "poisson_binomial_tails(errors, shifted, groups)[side] - 2 * tail",
         "formulas/test_intervals.py::"

@@ -70,7 +70,7 @@ def test_slider_rows_are_points_of_the_curve(made):
         assert abs(row["accepted"] - row["coverage"] * len(labels)) < 1e-6
         odds = row["threshold"] / (1.0 - row["threshold"])
         assert abs(row["score"] - np.log(odds)) < 1e-6
-        low, high = kc.clopper_pearson(
+        low, high = kc.formulas.intervals.clopper_pearson(
             row["risk"] * row["accepted"], row["accepted"]
         )
         assert abs(row["low"] - low) < 1e-9 and abs(row["high"] - high) < 1e-9
@@ -286,7 +286,7 @@ def test_save_leaves_a_whole_file_or_the_old_one(made, tmp_path):
     path = made.save(tmp_path / "new" / "report.html")
     assert path.read_text(encoding="utf-8") == made.html
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
-    broken = kc.Report(None, {})
+    broken = kc.reporting.ReportPage(None, {})
     with pytest.raises(TypeError):
         broken.save(path)
     assert path.read_text(encoding="utf-8") == made.html

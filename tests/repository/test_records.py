@@ -113,7 +113,7 @@ def test_records_are_handled_where_no_backend_is_installed(tmp_path):
 from keras_calib.reporting.command_line import main
 print([main([*command, "--quiet"]) for command in {commands}])
 import keras_calib
-rule = keras_calib.load_threshold("a.json")
+rule = keras_calib.exporting.load_threshold("a.json")
 print(rule([0.1, 0.99])["accept"].tolist())
 monitor = keras_calib.Monitor(risk=0.3).update([0.9, 0.8], True, [1, 0])
 print(monitor.counts["accepted_wrong"])

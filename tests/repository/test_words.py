@@ -21,7 +21,7 @@ WORDS = {
     "min_count": ("min_size", "min_samples"),
     "max_cost": ("mean_cost",),
     "class_names": ("label_names",),
-    "confidence_gap": ("gap", "mean_gap", "overconfidence"),
+    "confidence_gap": ("gap", "gap_estimate", "overconfidence"),
     "edges": ("convention",),
     "verbose": ("progress", "silent"),
 }

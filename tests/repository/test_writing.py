@@ -65,7 +65,7 @@ EXCEPTIONS = {
         "figure.savefig(file, format=kind, **options)": "into memory",
     },
     "reporting/commands/report.py": {
-        "report.save(given.out)": "`Report.save`, by `replacing`",
+        "report.save(given.out)": "`ReportPage.save`, by `replacing`",
     },
     "reporting/pictures.py": {
         "matplotlib_module('image').imsave(file, rgb, format='png')": (

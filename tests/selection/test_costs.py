@@ -62,7 +62,7 @@ def test_the_cheapest_answer_is_given_and_accepted_up_to_its_price():
         [chosen.cost.value, *chosen.cost[4:]], facts, rtol=1e-12
     )
     assert chosen.cost.low < value < chosen.cost.high
-    same = kc.mean_cost(
+    same = kc.functional.mean_cost(
         labels,
         given["logits"],
         COSTS,
@@ -196,7 +196,7 @@ def test_records_choose_the_threshold_of_the_layer(target):
     made = selector().fit(labels, logits, **target)
     given = answers(made, logits)
     _, cost, _ = decided(given, labels)
-    chosen = kc.choose_threshold_by_cost(
+    chosen = kc.selection.choose_threshold_by_cost(
         given["score"], cost, largest_cost=20.0, **target
     )
     # Answers cost more than 0 where they are wrong.
@@ -213,7 +213,7 @@ def test_a_mean_above_the_limit_is_hardly_ever_certified():
         # The mean cost is 1.001, whatever the score.
         cost = 20.0 * (rng.random(400) < 1.001 / 20.0)
         with contextlib.suppress(ValueError):
-            kc.choose_threshold_by_cost(
+            kc.selection.choose_threshold_by_cost(
                 rng.random(400),
                 cost,
                 largest_cost=20.0,
@@ -240,7 +240,7 @@ def test_a_mean_above_the_limit_is_hardly_ever_certified():
 )
 def test_impossible_records_are_refused(cost, options, match):
     with pytest.raises(ValueError, match=match):
-        kc.choose_threshold_by_cost(
+        kc.selection.choose_threshold_by_cost(
             [3.0, 2.0, 1.0], cost, largest_cost=5.0, **options
         )
 

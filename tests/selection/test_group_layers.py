@@ -141,7 +141,7 @@ def test_a_guarantee_by_group_is_that_of_the_records():
     selector = kc.SelectiveClassifier().fit(labels, logits, **options)
     scores = array(selector.score_of(logits))
     correct = logits.argmax(-1) == labels
-    expected = kc.choose_group_thresholds(scores, correct, **options)
+    expected = kc.selection.choose_group_thresholds(scores, correct, **options)
     hashes = dict.fromkeys(("data_sha256", "ranking_sha256"))
     assert replace(selector.chosen, **hashes) == expected
     assert (expected.limit, expected.delta) == (0.03, 0.1)

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_calib.formulas.bins import BinSums, VoteBinSums, equal_mass_edges
 from keras_calib.formulas.cumulative import (
-    CumulativeDifferences,
+    CumulativeCurve,
     cumulative_error,
     cumulative_interval,
 )
@@ -128,7 +128,7 @@ def cell_differences(cells: Cells) -> Any:
 
 def differences_of_cells(
     cells: Cells, frequency_weights: bool, weight_ratio: float
-) -> CumulativeDifferences:
+) -> CumulativeCurve:
     """Differences through the filled cells, each a group of ties (NumPy)."""
     filled = cells.mass > 0
     mass, confidence = cells.mass[filled], cells.confidence[filled]
@@ -136,7 +136,7 @@ def differences_of_cells(
     variance = np.sum(confidence * (1.0 - np.minimum(confidence / mass, 1.0)))
     if not frequency_weights:
         variance = variance * weight_ratio
-    return CumulativeDifferences(
+    return CumulativeCurve(
         share=safe_divide(np.cumsum(mass), total),
         difference=cell_differences(cells)[filled],
         deviation=float(safe_divide(np.sqrt(variance), total)),

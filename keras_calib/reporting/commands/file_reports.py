@@ -30,7 +30,7 @@ from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.reporting.commands.terminal import Progress, blamed
 from keras_calib.reporting.entry_points import BLOCK, report_of_batches
-from keras_calib.reporting.html import Report
+from keras_calib.reporting.html import ReportPage
 from keras_calib.reporting.prediction_files.reader import (
     PredictionFile,
     Rows,
@@ -73,7 +73,7 @@ class ConfidenceCalibrator:
 
 def report_of_files(
     given: Namespace, paths: list[tuple[str, str]], progress: Progress
-) -> Report:
+) -> ReportPage:
     """The report that the arguments of the command ask for.
 
     `paths` has the flag and the path of each file, predictions first.

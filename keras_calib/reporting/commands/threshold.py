@@ -38,8 +38,8 @@ confidence c: log(q / (1 - q)) = slope * log(c / (1 - c)) + intercept (affine),
 the same with an intercept of 0 (temperature), or a log(c) - b log(1 - c) + c0
 (beta). The threshold is then for q.
 
-In Python, keras_calib.load_threshold(FILE) makes a function of the file of
---out. It calibrates confidences and says which answers to accept.
+In Python, keras_calib.exporting.load_threshold(FILE) makes a function of the
+file of --out. It calibrates confidences and says which answers to accept.
 `keras-calib verify FILE --data=LOG` chooses the threshold again.
 """
 _EXAMPLES = """\

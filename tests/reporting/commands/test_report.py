@@ -360,7 +360,7 @@ def test_a_calibrator_of_the_confidence_alone_is_that_of_threshold(
         assert main(["threshold", *threshold, f"--calibrator={kind}"]) == 0
         text = Page(Path("o.html").read_text(encoding="utf-8")).text
         confidence, correct = columns["log"]
-        q = kc.load_threshold("o.json")(confidence)["confidence"]
+        q = kc.exporting.load_threshold("o.json")(confidence)["confidence"]
         before, after = (ece_of(p, correct) for p in (confidence, q))
         assert f"from {before:.4f} to {after:.4f}" in text
         assert after < 0.1 < before
