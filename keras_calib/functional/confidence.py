@@ -54,7 +54,7 @@ def mean_confidence(
 
 @reads_arrays
 def confidence_gap(
-    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
     """Mean confidence less accuracy, in float64.
 
@@ -77,7 +77,7 @@ def confidence_gap(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         figure 1, https://arxiv.org/abs/1706.04599
     """
-    top = top_label(labels, probs, **options)
+    top = top_label(labels, outputs, **options)
     gap = top.confidence.astype("float64") - top.correct
     return float(np.average(gap, weights=top.weight))
 
