@@ -7,6 +7,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from keras_calib.backend.keywords import answering
+
 __all__ = [
     "Whole",
     "imported",
@@ -89,7 +91,7 @@ def late_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
                 f"module {package!r} has no attribute {name!r}"
             )
         module = importlib.import_module(f"{package}.{homes[name]}")
-        found = getattr(module, name)
+        found = answering(getattr(module, name))
         setattr(sys.modules[package], name, found)
         return found
 

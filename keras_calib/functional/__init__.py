@@ -6,6 +6,7 @@ and returns numbers. Not here: formulas (`formulas`) and streaming metrics
 Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.costs import MeanCost
@@ -141,3 +142,5 @@ __all__ = [
     "smooth_ece",
     "underconfidence",
 ]
+
+answer_wrong_keywords(__name__)

@@ -24,7 +24,7 @@ from keras_calib.formulas.cumulative import (
 from keras_calib.formulas.smooth import EXACT_CELLS, smooth_error_of_points
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import MODES, check_in, check_integer
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import event_of, top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
@@ -65,7 +65,6 @@ def _bins_of(top: Outcomes, num_bins: int, closed: str, votes: bool) -> BinSums:
     )
 
 
-@reads_arrays
 def ece(
     labels: Any,
     probs: Any,
@@ -158,7 +157,6 @@ def ece(
     return float(binned_errors.calibration_error(sums, norm))
 
 
-@reads_arrays
 def mce(
     labels: Any,
     probs: Any,
@@ -195,7 +193,6 @@ def mce(
     return float(binned_errors.calibration_error(sums, "max"))
 
 
-@reads_arrays
 def rmsce(
     labels: Any,
     probs: Any,
@@ -237,7 +234,6 @@ def rmsce(
     return float(binned_errors.calibration_error(sums, "l2"))
 
 
-@reads_arrays
 def average_calibration_error(
     labels: Any,
     probs: Any,
@@ -277,7 +273,6 @@ def average_calibration_error(
     return float(binned_errors.average_error(sums))
 
 
-@reads_arrays
 def debiased_calibration_error(
     labels: Any,
     probs: Any,
@@ -331,7 +326,6 @@ def debiased_calibration_error(
     return float(binned_errors.debiased_error(sums, counts))
 
 
-@reads_arrays
 def adaptive_ece(
     labels: Any,
     probs: Any,
@@ -395,7 +389,6 @@ def adaptive_ece(
     return float(np.sum(np.abs(sums.residual)) / len(top.confidence))
 
 
-@reads_arrays
 def smooth_ece(
     labels: Any,
     probs: Any,
@@ -447,7 +440,6 @@ def smooth_ece(
     return float(smooth_error_of_points(top.confidence, residual, EXACT_CELLS))
 
 
-@reads_arrays
 def cumulative_differences(
     labels: Any,
     probs: Any,
@@ -486,7 +478,6 @@ def cumulative_differences(
     return differences_of(top.score, top.confidence, top.correct, top.weight)
 
 
-@reads_arrays
 def ecce(
     labels: Any,
     probs: Any,

@@ -8,7 +8,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas import binned_errors
 from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.inputs.labels import CONTEXT, check_objectness
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.arrays import as_array
 
@@ -21,7 +21,6 @@ __all__ = [
 ]
 
 
-@reads_arrays
 def mean_confidence(
     labels: Any, probs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -51,7 +50,6 @@ def mean_confidence(
     return float(np.average(confidence, weights=top.weight))
 
 
-@reads_arrays
 def overconfidence(
     labels: Any, probs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -80,7 +78,6 @@ def overconfidence(
     return _mean_of(1.0 - top.correct, top.confidence, top.weight)
 
 
-@reads_arrays
 def underconfidence(
     labels: Any, probs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -108,7 +105,6 @@ def underconfidence(
     return _mean_of(top.correct, 1.0 - top.confidence, top.weight)
 
 
-@reads_arrays
 def overconfidence_error(
     labels: Any,
     probs: Any,
@@ -145,7 +141,6 @@ def overconfidence_error(
     return float(binned_errors.overconfidence_error(sums))
 
 
-@reads_arrays
 def objectness_deviation(
     labels: Any,
     probs: Any,

@@ -42,7 +42,7 @@ from keras_calib.inputs.checks import (
 )
 from keras_calib.inputs.groups import joined_names, read_groups
 from keras_calib.inputs.labels import numbers_of_votes
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.values import both, in_unit_interval
@@ -98,7 +98,6 @@ class _Rows(NamedTuple):
         return self._replace(top=self.top.part(places), columns=columns)
 
 
-@reads_arrays
 def by_group(
     labels: Any,
     probs: Any,

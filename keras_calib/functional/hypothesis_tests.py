@@ -18,7 +18,7 @@ from keras_calib.formulas.cumulative import (
 from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.inputs.checks import check_in, check_integer, generator
 from keras_calib.inputs.labels import numbers_of_votes
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import top_label
 
@@ -128,7 +128,6 @@ class CalibrationTest(NamedTuple):
     p_value: float
 
 
-@reads_arrays
 def calibration_test(
     labels: Any,
     probs: Any,

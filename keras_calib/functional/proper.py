@@ -21,7 +21,7 @@ from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.functional.classwise import bins_of_classes
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import check_in, check_integer
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 
 __all__ = [
     "brier_decomposition",
@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 
-@reads_arrays
 def nll(
     labels: Any,
     probs: Any,
@@ -72,7 +71,6 @@ def nll(
     return _mean(losses_of_rows(losses, read, "float64"), read)
 
 
-@reads_arrays
 def brier_score(
     labels: Any, probs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -115,7 +113,6 @@ def _mean(losses: np.ndarray, read: Batch) -> float:
     return float(np.average(losses, weights=read.weight))
 
 
-@reads_arrays
 def calibration_decomposition(
     labels: Any,
     probs: Any,
@@ -166,7 +163,6 @@ def calibration_decomposition(
     return binned_errors.decompose(sums, score)
 
 
-@reads_arrays
 def brier_decomposition(
     labels: Any,
     probs: Any,

@@ -1,22 +1,15 @@
 """Options of how labels and predictions are read, of batches and of arrays."""
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict
 
-from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_flag, check_in, check_integer
 
 __all__ = [
     "ArrayOptions",
     "ReadOptions",
     "check_reading",
-    "reads_arrays",
 ]
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 class ArrayOptions(TypedDict, total=False):
@@ -38,23 +31,6 @@ class ArrayOptions(TypedDict, total=False):
     sample_weight: Any
     ignore_class: int | None
     votes: bool
-
-
-def reads_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Make a function raise TypeError for options that it does not have."""
-    known = {*inspect.signature(function).parameters}
-    known |= {*ArrayOptions.__annotations__}
-
-    @functools.wraps(function)
-    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        for name in kwargs.keys() - known:
-            raise type_error(
-                f"`{name}` must be an argument of `{function.__name__}`",
-                arguments=sorted(known - {"options"}),
-            )
-        return function(*args, **kwargs)
-
-    return checked
 
 
 class ReadOptions(NamedTuple):

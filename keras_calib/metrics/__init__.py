@@ -6,6 +6,7 @@ name. Not here: formulas (`formulas`) and exact functions of whole arrays
 Floor: beside `losses`, `calibrators` and `data`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.calibration_errors import (
     AECE,
@@ -72,3 +73,5 @@ __all__ = [
     "StreamingMetric",
     "Underconfidence",
 ]
+
+answer_wrong_keywords(__name__)

@@ -7,6 +7,7 @@ drawn. Not here: the numbers (`functional`), and the figures of papers
 Floor: above `selection`, below `exporting`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.plots.choices import CalibratorChoiceDisplay, PlanDisplay
 from keras_calib.plots.cumulative import CumulativeDisplay
 from keras_calib.plots.monitor import MonitorDisplay
@@ -29,3 +30,5 @@ __all__ = [
     "RiskCoverageDisplay",
     "SegmentationDisplay",
 ]
+
+answer_wrong_keywords(__name__)

@@ -125,7 +125,7 @@ INSIDE_FUNCTIONS = {
     "torch": {"backend", "training"},
 }
 # What a package with late imports uses itself.
-LATE = {"TYPE_CHECKING", "late_names"}
+LATE = {"TYPE_CHECKING", "answer_wrong_keywords", "late_names"}
 # The one room for what Keras does not promise.
 KERAS_INTERNALS = PACKAGE / "backend" / "keras_internals.py"
 
