@@ -74,12 +74,13 @@ _ANY, _NOTHING = _Any(), frozenset[str]()
 # Names of what a function passes on to another.
 _PASSED_ON = ("kwargs", "options")
 _METHODS = ("fit", "fit_on", "plot")
+_MAKING = ("_of_arrays", "__init__")
 # Methods of the same object that get what a method does not take itself.
 _PASSES_ON = {
     "fit_on": ("fit",),
     "from_metric": ("__init__",),
-    "from_model": ("from_metric", "_of_model", "__init__"),
-    "from_predictions": ("_of_arrays", "__init__"),
+    "from_model": ("_of_model", "from_metric", "from_predictions", *_MAKING),
+    "from_predictions": _MAKING,
 }
 _TOP = __name__.partition(".")[0]
 
@@ -189,7 +190,8 @@ def _known(
     What it passes on goes to the next class in the order of `cls`.
     """
     if owner is None or cls is None:
-        return _parameters([function])
+        alone = _parameters([function])
+        return _ANY if alone is None else alone
     bases = [x for x in cls.__mro__ if name in vars(x) and x is not object]
     checked = (x for x in bases if _is_checked(_function_of(vars(x)[name])))
     if next(checked) is not owner:
@@ -199,30 +201,37 @@ def _known(
     of_keras = [x for x in bases if x.__module__.startswith("keras.")]
     own = [vars(x)[name] for x in bases if x not in of_keras]
     known = _parameters(own)
-    if known is not _ANY:
+    if known is not None:
         return known
     # Keras passes keywords on in ways of its own.
     names = {x for c in of_keras for x in _OF_KERAS.get(c.__name__, ())}
     more = [vars(x)[name] for x in of_keras]
     more += [
-        getattr(cls, x) for x in _PASSES_ON.get(name, ()) if hasattr(cls, x)
+        vars(x)[each]
+        for each in _PASSES_ON.get(name, ())
+        for x in cls.__mro__
+        if each in vars(x) and x is not object
     ]
     if not more:
         return _ANY
     return frozenset(names.union(*(_named(x)[0] for x in (*own, *more))))
 
 
-def _parameters(functions: list[Any]) -> frozenset[str]:
-    """Names of parameters of functions, of which each calls the next."""
+def _parameters(functions: list[Any]) -> frozenset[str] | None:
+    """Names of parameters of functions, of which each calls the next.
+
+    It is None if the last passes others on, and all if the first keeps them.
+    """
     known: set[str] = set()
     for function in functions:
-        names, rest = _named(function, functions[0] is function)
+        names, rest = _named(function, function is functions[0])
         known |= names
-        if rest not in _PASSED_ON:
+        if rest is not None and rest not in _PASSED_ON:
             # What a base keeps under another name is not for its classes.
-            keeps_all = rest is not None and function is functions[0]
-            return _ANY if keeps_all else frozenset(known)
-    return _ANY
+            return _ANY if function is functions[0] else frozenset(known)
+        if rest is None:
+            return frozenset(known)
+    return None
 
 
 def _named(function: Any, is_first: bool = True) -> tuple[set[str], str | None]:

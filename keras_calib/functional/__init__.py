@@ -79,6 +79,7 @@ from keras_calib.functional.risk_coverage import (
     risk_coverage_curve,
 )
 from keras_calib.functional.segmentation import per_image
+from keras_calib.inputs.given_metrics import tell_functions
 
 __all__ = [
     "BinSums",
@@ -144,3 +145,4 @@ __all__ = [
 ]
 
 answer_wrong_keywords(__name__)
+tell_functions(__name__)

@@ -36,10 +36,10 @@ from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import (
     check_flag,
-    check_in,
     check_integer,
     located,
 )
+from keras_calib.inputs.given_metrics import key_of
 from keras_calib.inputs.groups import joined_names, read_groups
 from keras_calib.inputs.labels import numbers_of_votes
 from keras_calib.inputs.options import ArrayOptions
@@ -137,7 +137,8 @@ def by_group(
             ids; or a dict of these by the name of the attribute.
         metrics: Names out of `"accuracy"`, `"mean_confidence"`, `"gap"` (mean
             confidence less accuracy), `"ece"`, `"mce"`, `"rmsce"`, `"brier"`,
-            `"nll"`, `"aurc"`, `"augrc"` and `"failure_auroc"`. The last three
+            `"nll"`, `"aurc"`, `"augrc"` and `"failure_auroc"`, or functions
+            or classes of these names. The last three
             are slow for many groups: their intervals are bootstraps.
         statistic: Test of calibration: `"count"` for the test of the number of
             correct predictions, exact but for confidences that are averaged in
@@ -306,9 +307,9 @@ def _check(
     num_bins: Any,
     num_samples: Any,
 ) -> tuple[str, ...]:
-    metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    for metric in metrics:
-        check_in("metrics", metric, known)
+    several = isinstance(metrics, Sequence) and not isinstance(metrics, str)
+    metrics = metrics if several else (metrics,)
+    metrics = tuple(key_of("metrics", x, known) for x in metrics)
     check_integer("min_size", min_size, 1)
     name = "chi2" if statistic in (_COUNT, None) else statistic
     check_test(name, num_bins, num_samples)

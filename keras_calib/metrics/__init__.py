@@ -7,6 +7,7 @@ Floor: beside `losses`, `calibrators` and `data`.
 """
 
 from keras_calib.backend.keywords import answer_wrong_keywords
+from keras_calib.inputs.given_metrics import get
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.calibration_errors import (
     AECE,
@@ -72,6 +73,7 @@ __all__ = [
     "SmoothECE",
     "StreamingMetric",
     "Underconfidence",
+    "get",
 ]
 
 answer_wrong_keywords(__name__)

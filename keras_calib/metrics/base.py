@@ -24,6 +24,7 @@ from keras_calib.backend.keras_internals import (
 from keras_calib.backend.traced import is_traced
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_flag, check_integer
+from keras_calib.inputs.given_metrics import tell_class
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.rows import as_logits_message, resembles_probabilities
 from keras_calib.metrics.reading import (
@@ -111,10 +112,15 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         Metrics as states that merge: https://github.com/google/CommonLoopUtils
     """
 
-    # Key in `QUANTITIES`, and the default name.
+    # Key in `QUANTITIES` and of `metrics.get`, and the default name.
     _quantity = ""
     # Upper limit of the value, or None.
     _largest: float | None = 1.0
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        if "_quantity" in vars(cls):
+            tell_class(cls._quantity, cls)
 
     def __init__(
         self,
@@ -163,6 +169,14 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
     def mode(self) -> str | None:
         """`"min"` where lower is better, `"max"` where higher is, or None."""
         return mode_of(self._quantity)
+
+    @property
+    def modes(self) -> dict[str, str]:
+        """Modes by the names of the values; those without one are left out.
+
+        Callbacks such as `EarlyStopping("val_ece")` find them by themselves.
+        """
+        return {self.name: self.mode} if self.mode else {}
 
     @without_autograph
     def update_state(self, y_true, y_pred, sample_weight=None):

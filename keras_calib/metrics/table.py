@@ -7,13 +7,14 @@ from typing import Any
 import keras
 
 from keras_calib.backend.compiled import without_autograph
-from keras_calib.backend.keras_internals import metrics_beside
+from keras_calib.backend.keras_internals import metrics_beside, show_values
 from keras_calib.formulas.binned_errors import Decomposition, decompose
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve, aurc_of_groups
-from keras_calib.inputs.checks import check_in, check_share
+from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.given_metrics import key_of
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.mean_gap import MeanGap, mean_gap, mean_gap_of_votes
 from keras_calib.metrics.proper import brier_of_records, nll_of_records
@@ -52,8 +53,9 @@ class CalibrationMetrics(StreamingMetric):
     `NormalizedAURC` for `naurc`.
 
     Args:
-        include: Names of the metrics, or None for all but `smooth_ece`,
-            which takes milliseconds to compute. Without `nll` and `brier`
+        include: Names of the metrics, or their functions or classes, such as
+            `ECE`. None for all but `smooth_ece`, which takes milliseconds to
+            compute. Without `nll` and `brier`
             updates with dense predictions take half the time.
         num_bins: Number of bins of the calibration errors. Defaults to `15`.
         closed: As in `ECE`.
@@ -89,7 +91,7 @@ class CalibrationMetrics(StreamingMetric):
 
     def __init__(
         self,
-        include: Sequence[str] | None = None,
+        include: Sequence[Any] | None = None,
         *,
         num_bins: int = 15,
         closed: str = "right",
@@ -102,13 +104,12 @@ class CalibrationMetrics(StreamingMetric):
         name: str = "calibration",
         **kwargs: Any,
     ):
-        for metric in () if include is None else include:
-            check_in("include", metric, _NAMES)
         check_clip(clip)
         check_share("risk", risk)
         check_share("accuracy", accuracy)
         check_share("coverage", coverage, positive=True)
-        include = _NAMES[:-1] if include is None else tuple(include)
+        given = _NAMES[:-1] if include is None else include
+        include = tuple(key_of("include", x, _NAMES) for x in given)
         parts: dict[str, Any] = {
             "histogram": HistogramSummary(resolution, num_bins, closed=closed)
         }
@@ -143,6 +144,7 @@ class CalibrationMetrics(StreamingMetric):
             sample_weight: Weights `(batch,)` or of the shape of the class
                 ids, as in `StreamingMetric.update_state`.
         """
+        show_values(self, self.modes)
         if not self._looked_beside:
             # Again at each update, until it belongs to a compiled model.
             self._looked_beside = _warn_of_shared_names(
@@ -157,12 +159,7 @@ class CalibrationMetrics(StreamingMetric):
 
     @property
     def modes(self) -> dict[str, str]:
-        """Modes of callbacks that monitor the values, by key.
-
-        Pass it to the callback, because Keras does not find the mode of values
-        in a dict: `EarlyStopping("val_ece", mode=metric.modes["ece"])`. Mean
-        confidence has no mode.
-        """
+        """Modes by the names of the values; those without one are left out."""
         modes = {self.prefix + name: mode_of(name) for name in self.include}
         return {name: mode for name, mode in modes.items() if mode}
 

@@ -15,6 +15,7 @@ PASS_ON = {
     "MultiLabel",
     "PerSampleLoss",
     "compare",
+    "get",
     "per_image",
     "report_of_predictions",
 }
