@@ -42,6 +42,7 @@ from keras_calib.functional.comparison import (
     prediction_flips,
 )
 from keras_calib.functional.confidence import (
+    accuracy,
     mean_confidence,
     objectness_deviation,
     overconfidence,
@@ -93,6 +94,7 @@ __all__ = [
     "MeanCost",
     "PriorEstimate",
     "RiskCoverageCurve",
+    "accuracy",
     "adaptive_ece",
     "augrc",
     "aurc",

@@ -94,7 +94,7 @@ def ece(
             true class. With `votes=True`, counts or shares of annotators'
             votes `(n, ..., num_classes)`, which weigh correctness.
         probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+            second of two classes. With `mode="binary"` also `(n,)`.
         num_bins: Number of bins, at least 1.
         norm: `"l1"` is the formula above, `"l2"` that of `rmsce`, `"max"`
             that of `mce`.

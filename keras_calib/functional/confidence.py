@@ -9,16 +9,46 @@ from keras_calib.formulas import binned_errors
 from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.inputs.labels import CONTEXT, check_objectness
 from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.rows import of_one_output
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.arrays import as_array
 
 __all__ = [
+    "accuracy",
     "mean_confidence",
     "objectness_deviation",
     "overconfidence",
     "overconfidence_error",
     "underconfidence",
 ]
+
+
+def accuracy(labels: Any, probs: Any, **options: Unpack[ArrayOptions]) -> float:
+    """Accuracy: the share of correct predictions, in float64.
+
+    Use it beside a calibration error, which says nothing about how often the
+    model is right. `Accuracy` streams the same value.
+
+    Args:
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`,
+            or `(n,)` of the second of two classes.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+
+    Returns:
+        Accuracy in [0, 1]. With `votes=True`, the mean share of votes for the
+        prediction.
+
+    Example:
+
+    >>> accuracy([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    0.5
+
+    Reference:
+        Keras, SparseCategoricalAccuracy,
+        https://keras.io/api/metrics/accuracy_metrics/
+    """
+    top = top_label(labels, of_one_output(probs, "probs"), **options)
+    return float(np.average(top.correct, weights=top.weight))
 
 
 def mean_confidence(

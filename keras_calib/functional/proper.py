@@ -22,6 +22,7 @@ from keras_calib.functional.classwise import bins_of_classes
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.rows import of_one_output
 
 __all__ = [
     "brier_decomposition",
@@ -48,7 +49,8 @@ def nll(
     For soft labels it is the cross entropy.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`,
+            or `(n,)` of the second of two classes.
         clip: Lower bound on probabilities, in (0, 1]. Published tables clip
             at 1e-15 or 1e-12, and None clips at 1e-37.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
@@ -66,6 +68,7 @@ def nll(
         section 2, https://arxiv.org/abs/1706.04599
     """
     check_clip(clip)
+    probs = of_one_output(probs, "probs")
     read = standardize_arrays(labels, probs, **options)
     losses = partial(log_losses, clip=clip)
     return _mean(losses_of_rows(losses, read, "float64"), read)
@@ -85,7 +88,8 @@ def brier_score(
     the distance from the shares s by 1 - sum_k s_k^2, their disagreement.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`,
+            or `(n,)` of the second of two classes.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -104,6 +108,7 @@ def brier_score(
         Some libraries call half of it the Brier score of two classes: the
         squared error of the probability of the second class.
     """
+    probs = of_one_output(probs, "probs")
     read = standardize_arrays(labels, probs, **options)
     return _mean(brier_losses_of_rows(read, "float64"), read)
 

@@ -9,6 +9,7 @@ from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import MODES, check_in
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.outcomes import Outcomes
+from keras_calib.inputs.rows import of_one_output
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import sigmoid
@@ -63,6 +64,8 @@ def event_of(
     `"binary"` that the class is the second of two.
     """
     check_in("mode", mode, MODES)
+    if mode == "binary":
+        probs = of_one_output(probs, "probs")
     read = standardize_arrays(labels, probs, **options)
     if mode == "top_label":
         return top_of_arrays(read)

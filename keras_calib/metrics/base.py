@@ -26,7 +26,11 @@ from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.inputs.given_metrics import tell_class
 from keras_calib.inputs.options import ReadOptions, check_reading
-from keras_calib.inputs.rows import as_logits_message, resembles_probabilities
+from keras_calib.inputs.rows import (
+    as_logits_message,
+    of_one_output,
+    resembles_probabilities,
+)
 from keras_calib.metrics.reading import (
     add_limbs,
     add_on_host,
@@ -67,7 +71,8 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
     labels `(batch, ..., num_classes)`. The largest class of a soft label is the
     true class, except in `NLL` and `BrierScore`, which use all of it.
     Predictions are `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the
-    second of two classes. The value is 0 before any sample.
+    second of two classes. `NLL`, `BrierScore`, `Accuracy` and metrics with
+    `mode="binary"` take `(batch,)` too. The value is 0 before any sample.
 
     Invalid samples raise an error in eager mode. In compiled code, which cannot
     raise, they are skipped and counted in `num_invalid`, and `result()` warns
@@ -114,6 +119,8 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
 
     # Key in `QUANTITIES` and of `metrics.get`, and the default name.
     _quantity = ""
+    # Whether outputs `(batch,)` can only be those of the second of two classes.
+    _takes_one_output = False
     # Upper limit of the value, or None.
     _largest: float | None = 1.0
 
@@ -191,6 +198,8 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
                 divide by the mean. Sums of squared weights stop at 3.5e13,
                 and `result()` warns of it.
         """
+        if self._takes_one_output or getattr(self.summary, "is_binary", False):
+            y_pred = of_one_output(y_pred, "y_pred")
         given = y_true, y_pred, sample_weight
         if add_on_host(self, *given):
             return
