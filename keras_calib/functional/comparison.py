@@ -73,9 +73,10 @@ def compare(
         labels: Class ids `(n, ...)`, or one-hot or soft labels.
         probs_a: Outputs of the first network, `(n, ..., num_classes)`.
         probs_b: Outputs of the second network, of the same number of rows.
-        metric: A metric of one value, as `keras_calib.metrics.get` takes it:
-            a key such as `"nll"`, a function such as `keras_calib.aurc` or
-            one of yours with its arguments, a metric class or a new object.
+        metric: A metric of one value, as `keras_calib.metrics.get` takes it.
+            That is a key such as `"nll"`, a function such as
+            `keras_calib.aurc` or one of yours with the same arguments, a
+            metric class or a new object.
         level: Probability to cover, in (0, 1).
         num_replicates: Number of replicates, at least 2.
         seed: Seed of the replicates.

@@ -70,6 +70,9 @@ def get(metric: Any, **options: Any) -> Any:
     >>> import keras_calib
     >>> keras_calib.metrics.get("ece", num_bins=10).name
     'ece'
+
+    Reference:
+        Keras, `keras.metrics.get`, https://keras.io/api/metrics/
     """
     return _get("metric", metric, options)
 

@@ -39,9 +39,9 @@ _INACTIVE, _FLIPS = "inactive_share", "prediction_flips"
 class CalibrationLogger(keras.callbacks.Callback):
     """Logs calibration on a data set after each epoch, in `logs`.
 
-    Use it to watch calibration while a model trains, or to stop by it:
-    `EarlyStopping("cal_ece")` works, as later callbacks see its values like
-    `val_loss`, and it sets their `mode` if that is `"auto"`.
+    Use it to watch calibration while a model trains, or to stop by it, as with
+    `EarlyStopping("cal_ece")`. Later callbacks see its values like `val_loss`,
+    and it sets their `mode` if that is `"auto"`.
     `"cal_refinement_nll"` does not choose an early epoch because it is
     underconfident. The logger does not affect training.
 
