@@ -5,7 +5,9 @@ import json
 from html.parser import HTMLParser
 
 import numpy as np
+from told import taking
 
+import keras_calib as kc
 from keras_calib.formulas import bootstrap
 from keras_calib.plots.display import Display
 from keras_calib.reporting import entry_points
@@ -15,6 +17,7 @@ __all__ = [
     "few_replicates",
     "mistakes",
     "pictures_left_out",
+    "report_of",
     "results_alone",
     "slider",
     "slider_start",
@@ -43,6 +46,11 @@ class Page(HTMLParser):
 
     def all(self, tag):
         return [attrs for name, attrs in self.tags if name == tag]
+
+
+def report_of(labels, outputs, **options):
+    """The report of arrays, or of a dict of outputs by the name of a model."""
+    return taking(kc.report)(labels, outputs, **options)
 
 
 def results_alone(monkeypatch):

@@ -70,18 +70,24 @@ class _Any(frozenset):
         return True
 
 
+class _Drawn(frozenset):
+    """The names of a function that takes options of matplotlib beside them."""
+
+    def issuperset(self, other: Any) -> bool:
+        return not any(map(self.misspells, {*other} - self))
+
+    def misspells(self, name: str) -> bool:
+        import difflib
+
+        return bool(difflib.get_close_matches(name, self, 1, cutoff=0.75))
+
+
 _ANY, _NOTHING = _Any(), frozenset[str]()
 # Names of what a function passes on to another.
 _PASSED_ON = ("kwargs", "options")
 _METHODS = ("fit", "fit_on", "plot")
-_MAKING = ("_of_arrays", "__init__")
 # Methods of the same object that get what a method does not take itself.
-_PASSES_ON = {
-    "fit_on": ("fit",),
-    "from_metric": ("__init__",),
-    "from_model": ("_of_model", "from_metric", "from_predictions", *_MAKING),
-    "from_predictions": _MAKING,
-}
+_PASSES_ON = {"fit_on": ("fit",)}
 _TOP = __name__.partition(".")[0]
 
 
@@ -201,6 +207,8 @@ def _known(
     of_keras = [x for x in bases if x.__module__.startswith("keras.")]
     own = [vars(x)[name] for x in bases if x not in of_keras]
     known = _parameters(own)
+    if known is _ANY and name == "plot":
+        return _Drawn(_named(own[0])[0])
     if known is not None:
         return known
     # Keras passes keywords on in ways of its own.
@@ -263,7 +271,7 @@ def _wrong(given: Iterable[str], known: frozenset[str], called: str) -> Any:
     """The error for keywords of which some are not known."""
     import difflib
 
-    wrong = [x for x in given if x not in known]
+    wrong = [x for x in given if not known.issuperset([x])]
     names = sorted(known)
     found = [x for x in _HABITS.get(wrong[0], ()) if x in known]
     if not found and wrong[0] not in _ADVICE:

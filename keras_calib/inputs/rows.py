@@ -364,8 +364,10 @@ def both_classes(rows: Any, from_logits: bool) -> Any:
 def of_one_output(outputs: Any, name: str) -> Any:
     """Outputs `(n,)` of the second of two classes as `(n, 1)`, or as they are.
 
-    It is array-agnostic, and takes lists.
+    It is array-agnostic, and takes lists. None stays None.
     """
+    if outputs is None:
+        return None
     if not hasattr(outputs, "shape"):
         outputs = as_array(outputs, name)
     return outputs[..., None] if len(outputs.shape) == 1 else outputs
