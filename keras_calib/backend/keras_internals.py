@@ -80,7 +80,7 @@ def show_values(metric: keras.metrics.Metric, modes: dict[str, str]) -> None:
     Seen in Keras 3.15: `MetricsList`, `CompileMetrics`, `_flat_metrics`.
     """
     compiled = _compile_metrics_of(metric)
-    groups = getattr(compiled, "_flat_metrics", ())
+    groups: Any = getattr(compiled, "_flat_metrics", ())
     shown = [group for group in groups if getattr(group, "shows", 0) is metric]
     if compiled is None or shown:
         return

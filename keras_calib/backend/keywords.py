@@ -140,7 +140,7 @@ def _change(
         if name in vars(cls):
             return
         # That of a base.
-        function = function.__wrapped__
+        function = vars(function)["__wrapped__"]
     setattr(cls, name, kind(_checked(function, cls, name)))
 
 

@@ -145,7 +145,7 @@ def of_arrays(argument: str, metric: Any, options: dict[str, Any]) -> Callable:
 
 def key_of(argument: str, metric: Any, known: Sequence[str]) -> str:
     """The key, among those known, of what was given as a metric."""
-    key = metric
+    key: Any = metric
     if not isinstance(metric, str):
         if isinstance(metric, metrics.Metric):
             _check_defaults(argument, metric)
