@@ -171,8 +171,8 @@ def class_axis(y_pred: Any, axis: int, name: str = "y_pred") -> int:
         meaning = "(batch, ..., num_classes)"
         if rank == 1:
             meaning += (
-                f"; scores of the second of two classes need an axis more, "
-                f'`{name}[:, None]`, or `mode="binary"` where there is one'
+                f"; scores of the second of two classes need an axis more: "
+                f"`{name}[:, None]`"
             )
         check_rank(name, y_pred, 2, meaning)
     if not -rank <= axis < rank:
