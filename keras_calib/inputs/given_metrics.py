@@ -37,11 +37,10 @@ def tell_functions(package: str) -> None:
     module = sys.modules[package]
     for name in module.__all__:
         function = getattr(module, name)
-        if inspect.isfunction(function):
-            result = function.__annotations__.get("return")
-            first = next(iter(inspect.signature(function).parameters), None)
-            if result is float and first == "labels":
-                _FUNCTIONS[_KEYS.get(name, name)] = function
+        told = getattr(function, "__annotations__", {})
+        # The first annotation is that of the first argument.
+        if told.get("return") is float and next(iter(told)) == "labels":
+            _FUNCTIONS[_KEYS.get(name, name)] = function
 
 
 def get(metric: Any, **options: Any) -> Any:
