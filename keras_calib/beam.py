@@ -149,6 +149,7 @@ class CalibrationCombineFn(beam.CombineFn):
         self._arguments = {"include": include, **kwargs}
         # Wrong arguments must raise here, not in the workers.
         metric = self._metric()
+        self._arguments["include"] = metric.include
         self.from_logits = metric.options.from_logits
         self.ignore_class = metric.options.ignore_class
         self.votes = metric.options.votes

@@ -16,6 +16,7 @@ _SHAPE = "takes arrays of its own shape: tests/laws/test_shaped_battery.py"
 NO_PREDICTIONS = {
     **dict.fromkeys({name.partition(",")[0] for name in SHAPED}, _SHAPE),
     "LocalTemperatureScaling": _MAPS,
+    "get": "makes a metric, which is given predictions",
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
         _ABSTRACT,

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+from keras_calib.backend.keywords import answering
+
 __all__ = [
     "Whole",
     "imported",
@@ -90,7 +92,7 @@ def late_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
                 f"module {package!r} has no attribute {name!r}"
             )
         module = importlib.import_module(f"{package}.{homes[name]}")
-        found = getattr(module, name)
+        found = answering(getattr(module, name))
         setattr(sys.modules[package], name, found)
         return found
 

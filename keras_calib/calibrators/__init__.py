@@ -19,6 +19,7 @@ thresholds (`selection`).
 Floor: beside `losses`, `metrics` and `data`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.calibrators.affine import (
     DirichletCalibration,
     MatrixScaling,
@@ -80,3 +81,5 @@ __all__ = [
     "choose_calibrator_on",
     "refinement_nll",
 ]
+
+answer_wrong_keywords(__name__)

@@ -20,6 +20,7 @@ here: predictions of a model on a data set (`predictions`).
 Floor: beside `losses`, `metrics` and `calibrators`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.data.boxes import (
     boxes_to_mask,
     clip_boxes,
@@ -94,3 +95,5 @@ __all__ = [
     "validation_pipeline",
     "with_index",
 ]
+
+answer_wrong_keywords(__name__)

@@ -5,8 +5,8 @@
   `overconfidence_error`.
 - Tests and curves: `calibration_test`, `CalibrationTestResult`,
   `cumulative_differences`, `CumulativeCurve`, `BinSums`.
-- Confidence: `mean_confidence`, `confidence_gap`, `overconfidence`,
-  `underconfidence`, `objectness_deviation`.
+- Confidence: `accuracy`, `mean_confidence`, `confidence_gap`,
+  `overconfidence`, `underconfidence`, `objectness_deviation`.
 - Proper scores: `nll`, `brier_score`, `brier_decomposition`, `BrierComponents`,
   `calibration_decomposition`, `Decomposition`.
 - Ranking: `aurc`, `eaurc`, `naurc`, `augrc`, `eaugrc`, `failure_auroc`,
@@ -26,6 +26,7 @@ and returns numbers. Not here: formulas (`formulas`) and streaming metrics
 Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.costs import CostEstimate
@@ -60,6 +61,7 @@ from keras_calib.functional.comparison import (
     prediction_flips,
 )
 from keras_calib.functional.confidence import (
+    accuracy,
     confidence_gap,
     mean_confidence,
     objectness_deviation,
@@ -98,6 +100,7 @@ from keras_calib.functional.risk_coverage import (
     risk_coverage_curve,
 )
 from keras_calib.functional.segmentation import per_image
+from keras_calib.inputs.given_metrics import tell_functions
 
 __all__ = [
     "BinSums",
@@ -111,6 +114,7 @@ __all__ = [
     "LargestDifference",
     "PriorEstimate",
     "RiskCoveragePoints",
+    "accuracy",
     "aece",
     "augrc",
     "aurc",
@@ -161,3 +165,6 @@ __all__ = [
     "smooth_ece",
     "underconfidence",
 ]
+
+answer_wrong_keywords(__name__)
+tell_functions(__name__)

@@ -9,7 +9,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import CLOSED, bin_index, sorted_mass_error
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import check_in, check_integer, check_share
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import logsumexp
 
@@ -43,7 +43,6 @@ class ClasswiseBins(NamedTuple):
     total: float
 
 
-@reads_arrays
 def classwise_ece(
     labels: Any,
     outputs: Any,

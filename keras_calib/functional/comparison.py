@@ -1,6 +1,5 @@
 """Comparison of the predictions of two networks on the same samples."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from keras_calib.inputs.checks import (
     class_axis,
     generator,
 )
+from keras_calib.inputs.given_metrics import of_arrays
 from keras_calib.inputs.rows import check_no_nan
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
@@ -46,7 +46,7 @@ def compare(
     labels: Any,
     outputs_a: Any,
     outputs_b: Any,
-    metric: Callable[..., float],
+    metric: Any,
     *,
     level: float = 0.95,
     num_draws: int = 400,
@@ -73,8 +73,10 @@ def compare(
         labels: Class ids `(n, ...)`, or one-hot or soft labels.
         outputs_a: Outputs of the first network, `(n, ..., num_classes)`.
         outputs_b: Outputs of the second network, of the same number of rows.
-        metric: An exact function of this package, such as
-            `keras_calib.aurc`, or one that takes the same arguments.
+        metric: A metric of one value, as `keras_calib.metrics.get` takes it.
+            That is a key such as `"nll"`, a function such as
+            `keras_calib.aurc` or one of yours with the same arguments, a
+            metric class or a new object.
         level: Probability to cover, in (0, 1).
         num_draws: Number of replicates, at least 2.
         seed: Seed of the replicates.
@@ -120,11 +122,12 @@ def compare(
                 **{f"{k}.shape": v.shape for k, v in arrays.items()},
             )
 
+    value = of_arrays("metric", metric, options)
+
     def both(weight: Any) -> np.ndarray:
-        values = [
-            metric(labels, x, sample_weight=weight, **options) for x in outputs
-        ]
-        return np.array(values)
+        return np.array(
+            [value(labels, x, sample_weight=weight) for x in outputs]
+        )
 
     values = both(sample_weight)
     if sample_weight is not None:

@@ -8,11 +8,13 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas import binned_errors
 from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.inputs.labels import CONTEXT, check_objectness
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.rows import of_one_output
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.arrays import as_array
 
 __all__ = [
+    "accuracy",
     "confidence_gap",
     "mean_confidence",
     "objectness_deviation",
@@ -22,7 +24,36 @@ __all__ = [
 ]
 
 
-@reads_arrays
+def accuracy(
+    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
+) -> float:
+    """Accuracy: the share of correct predictions, in float64.
+
+    Use it beside a calibration error, which says nothing about how often the
+    model is right. `Accuracy` streams the same value.
+
+    Args:
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`,
+            or `(n,)` of the second of two classes.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+
+    Returns:
+        Accuracy in [0, 1]. With `votes=True`, the mean share of votes for the
+        prediction.
+
+    Example:
+
+    >>> accuracy([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    0.5
+
+    Reference:
+        Keras, SparseCategoricalAccuracy,
+        https://keras.io/api/metrics/accuracy_metrics/
+    """
+    top = top_label(labels, of_one_output(outputs, "outputs"), **options)
+    return float(np.average(top.correct, weights=top.weight))
+
+
 def mean_confidence(
     labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -52,7 +83,6 @@ def mean_confidence(
     return float(np.average(confidence, weights=top.weight))
 
 
-@reads_arrays
 def confidence_gap(
     labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -62,7 +92,7 @@ def confidence_gap(
     Gaps of both signs cancel, so read it beside `ece`.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -82,7 +112,6 @@ def confidence_gap(
     return float(np.average(gap, weights=top.weight))
 
 
-@reads_arrays
 def overconfidence(
     labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -111,7 +140,6 @@ def overconfidence(
     return _mean_of(1.0 - top.correct, top.confidence, top.weight)
 
 
-@reads_arrays
 def underconfidence(
     labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -139,7 +167,6 @@ def underconfidence(
     return _mean_of(top.correct, 1.0 - top.confidence, top.weight)
 
 
-@reads_arrays
 def overconfidence_error(
     labels: Any,
     outputs: Any,
@@ -176,7 +203,6 @@ def overconfidence_error(
     return float(binned_errors.overconfidence_error(sums))
 
 
-@reads_arrays
 def objectness_deviation(
     labels: Any,
     outputs: Any,

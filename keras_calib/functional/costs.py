@@ -21,7 +21,7 @@ from keras_calib.inputs.checks import (
     check_not_empty,
     located,
 )
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.weights import weight_of_rows
@@ -32,7 +32,6 @@ from keras_calib.numerics.softmax import is_ruled_out
 __all__ = ["mean_cost", "mean_cost_of_records"]
 
 
-@reads_arrays
 def mean_cost(
     labels: Any,
     outputs: Any,

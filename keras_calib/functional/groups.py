@@ -36,13 +36,13 @@ from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import (
     check_flag,
-    check_in,
     check_integer,
     located,
 )
+from keras_calib.inputs.given_metrics import key_of
 from keras_calib.inputs.groups import joined_names, read_groups
 from keras_calib.inputs.labels import numbers_of_votes
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.values import both, in_unit_interval
@@ -98,7 +98,6 @@ class _Rows(NamedTuple):
         return self._replace(top=self.top.part(places), columns=columns)
 
 
-@reads_arrays
 def by_group(
     labels: Any,
     outputs: Any,
@@ -139,8 +138,9 @@ def by_group(
         metrics: Names out of `"accuracy"`, `"mean_confidence"`,
             `"confidence_gap"` (mean confidence less accuracy), `"ece"`,
             `"mce"`, `"rmsce"`, `"brier_score"`, `"nll"`, `"aurc"`, `"augrc"`
-            and `"failure_auroc"`. The last three are slow for many groups:
-            their intervals are bootstraps.
+            and `"failure_auroc"`, or functions or classes of these names. The
+            last three are slow for many groups: their intervals are
+            bootstraps.
         statistic: Test of calibration: `"count"` for the test of the number of
             correct predictions, exact but for confidences that are averaged in
             cells; a `statistic` of `calibration_test`; or None. Values from
@@ -308,9 +308,9 @@ def _check(
     num_bins: Any,
     num_draws: Any,
 ) -> tuple[str, ...]:
-    metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    for metric in metrics:
-        check_in("metrics", metric, known)
+    several = isinstance(metrics, Sequence) and not isinstance(metrics, str)
+    metrics = metrics if several else (metrics,)
+    metrics = tuple(key_of("metrics", x, known) for x in metrics)
     check_integer("min_count", min_count, 1)
     name = "chi2" if statistic in (_COUNT, None) else statistic
     check_test(name, num_bins, num_draws)

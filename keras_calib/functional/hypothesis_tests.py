@@ -17,8 +17,9 @@ from keras_calib.formulas.cumulative import (
 )
 from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.inputs.checks import check_in, check_integer, generator
+from keras_calib.inputs.given_metrics import key_of
 from keras_calib.inputs.labels import numbers_of_votes
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import top_label
 
@@ -128,7 +129,6 @@ class CalibrationTestResult(NamedTuple):
     p_value: float
 
 
-@reads_arrays
 def calibration_test(
     labels: Any,
     outputs: Any,
@@ -209,6 +209,7 @@ def calibration_test(
         Probability Distribution Derived from the Binomial Distribution, JRSS
         B 1948, https://doi.org/10.1111/j.2517-6161.1948.tb00014.x
     """
+    statistic = key_of("statistic", statistic, _STATISTICS)
     check_test(statistic, num_bins, num_draws)
     weight = options.get("sample_weight")
     if weight is not None:

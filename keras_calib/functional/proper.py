@@ -21,7 +21,8 @@ from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.functional.classwise import bins_of_classes
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import check_in, check_integer
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.rows import of_one_output
 
 __all__ = [
     "brier_decomposition",
@@ -31,7 +32,6 @@ __all__ = [
 ]
 
 
-@reads_arrays
 def nll(
     labels: Any,
     outputs: Any,
@@ -49,7 +49,8 @@ def nll(
     For soft labels it is the cross entropy.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`,
+            or `(n,)` of the second of two classes.
         clip: Lower bound on probabilities, in (0, 1]. Published tables clip
             at 1e-15 or 1e-12, and None clips at 1e-37.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
@@ -67,12 +68,12 @@ def nll(
         section 2, https://arxiv.org/abs/1706.04599
     """
     check_clip(clip)
+    outputs = of_one_output(outputs, "outputs")
     read = standardize_arrays(labels, outputs, **options)
     losses = partial(log_losses, clip=clip)
     return _mean(losses_of_rows(losses, read, "float64"), read)
 
 
-@reads_arrays
 def brier_score(
     labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -87,7 +88,8 @@ def brier_score(
     the distance from the shares s by 1 - sum_k s_k^2, their disagreement.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`,
+            or `(n,)` of the second of two classes.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -106,6 +108,7 @@ def brier_score(
         Some libraries call half of it the Brier score of two classes: the
         squared error of the probability of the second class.
     """
+    outputs = of_one_output(outputs, "outputs")
     read = standardize_arrays(labels, outputs, **options)
     return _mean(brier_losses_of_rows(read, "float64"), read)
 
@@ -115,7 +118,6 @@ def _mean(losses: np.ndarray, read: Batch) -> float:
     return float(np.average(losses, weights=read.weight))
 
 
-@reads_arrays
 def calibration_decomposition(
     labels: Any,
     outputs: Any,
@@ -166,7 +168,6 @@ def calibration_decomposition(
     return binned_errors.decompose(sums, score)
 
 
-@reads_arrays
 def brier_decomposition(
     labels: Any,
     outputs: Any,

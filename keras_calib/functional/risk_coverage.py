@@ -18,7 +18,7 @@ from keras_calib.formulas.risk_coverage import (
 )
 from keras_calib.functional.ranking import rank, ranked, thresholds, top_scored
 from keras_calib.inputs.checks import check_in, check_share
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 
-@reads_arrays
 def aurc(
     labels: Any,
     outputs: Any,
@@ -94,7 +93,6 @@ def aurc(
     return aurc_by_convention(groups, area)
 
 
-@reads_arrays
 def eaurc(
     labels: Any,
     outputs: Any,
@@ -135,7 +133,6 @@ def eaurc(
     return value - optimum_by_convention(groups, area)
 
 
-@reads_arrays
 def naurc(
     labels: Any,
     outputs: Any,
@@ -185,7 +182,6 @@ def naurc(
     return float(safe_divide(value - best, wrong / total - best))
 
 
-@reads_arrays
 def augrc(
     labels: Any,
     outputs: Any,
@@ -221,7 +217,6 @@ def augrc(
     return augrc_by_convention(groups, area)
 
 
-@reads_arrays
 def eaugrc(
     labels: Any,
     outputs: Any,
@@ -250,7 +245,6 @@ def eaugrc(
     return float(augrc_of_groups(groups) - 0.5 * rate**2)
 
 
-@reads_arrays
 def coverage_at_risk(
     labels: Any,
     outputs: Any,
@@ -285,7 +279,6 @@ def coverage_at_risk(
     return float(coverage_at_risk_of_groups(groups, risk))
 
 
-@reads_arrays
 def coverage_at_accuracy(
     labels: Any,
     outputs: Any,
@@ -320,7 +313,6 @@ def coverage_at_accuracy(
     )
 
 
-@reads_arrays
 def risk_at_coverage(
     labels: Any,
     outputs: Any,
@@ -355,7 +347,6 @@ def risk_at_coverage(
     return float(risk_at_coverage_of_groups(groups, coverage))
 
 
-@reads_arrays
 def risk_coverage_curve(
     labels: Any,
     outputs: Any,

@@ -18,6 +18,8 @@ name. Not here: formulas (`formulas`) and exact functions of whole arrays
 Floor: beside `losses`, `calibrators` and `data`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
+from keras_calib.inputs.given_metrics import get
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.calibration_errors import (
     AECE,
@@ -85,4 +87,7 @@ __all__ = [
     "SmoothECE",
     "StreamingMetric",
     "Underconfidence",
+    "get",
 ]
+
+answer_wrong_keywords(__name__)

@@ -502,6 +502,7 @@ class ClasswiseECE(StreamingMetric):
         2019, https://arxiv.org/abs/1904.01685
     """
 
+    _quantity = "classwise_ece"
     mode = "min"
 
     def __init__(

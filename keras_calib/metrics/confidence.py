@@ -73,6 +73,7 @@ class Accuracy(MeanMetric):
     """
 
     _quantity = "accuracy"
+    _takes_one_output = True
 
     @staticmethod
     def _value_of(records):

@@ -53,6 +53,8 @@ def _squares_of_records(records):
 class _ProperScore(StreamingMetric):
     """A mean of losses, with bins to decompose it."""
 
+    _takes_one_output = True
+
     def __init__(
         self,
         values: tuple[Callable, ...],

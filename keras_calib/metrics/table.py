@@ -7,7 +7,7 @@ from typing import Annotated, Any, Unpack
 import keras
 
 from keras_calib.backend.compiled import without_autograph
-from keras_calib.backend.keras_internals import metrics_beside
+from keras_calib.backend.keras_internals import metrics_beside, show_values
 from keras_calib.formulas.binned_errors import Decomposition, decompose
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.cumulative import CumulativeCurve
@@ -16,7 +16,8 @@ from keras_calib.formulas.risk_coverage import (
     RiskCoveragePoints,
     aurc_of_groups,
 )
-from keras_calib.inputs.checks import check_in, check_share
+from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.given_metrics import key_of
 from keras_calib.inputs.options import taken
 from keras_calib.metrics.base import MetricOptions, StreamingMetric
 from keras_calib.metrics.gap_estimates import GapEstimate, gap_of
@@ -63,8 +64,9 @@ class CalibrationMetrics(StreamingMetric):
     `NAURC` for `naurc`.
 
     Args:
-        include: Names of the metrics, or None for all but `smooth_ece`,
-            which takes milliseconds to compute. Without `nll` and `brier_score`
+        include: Names of the metrics, or their functions or classes, such as
+            `ECE`. None for all but `smooth_ece`, which takes milliseconds to
+            compute. Without `nll` and `brier_score`
             updates with dense predictions take half the time.
         num_bins: Number of bins of the calibration errors. Defaults to `15`.
         closed: As in `ECE`.
@@ -101,7 +103,7 @@ class CalibrationMetrics(StreamingMetric):
 
     def __init__(
         self,
-        include: Sequence[str] | None = None,
+        include: Sequence[Any] | None = None,
         *,
         num_bins: int = 15,
         closed: str = "right",
@@ -111,21 +113,20 @@ class CalibrationMetrics(StreamingMetric):
         name: str = "calibration",
         **kwargs: Unpack[TableOptions],
     ):
-        given, rest = taken(kwargs, TableOptions, MetricOptions)
-        for metric in () if include is None else include:
-            check_in("include", metric, _NAMES)
-        check_clip(given.clip)
+        options, rest = taken(kwargs, TableOptions, MetricOptions)
+        check_clip(options.clip)
         check_share("risk", risk)
         check_share("accuracy", accuracy)
         check_share("coverage", coverage, positive=True)
-        include = _NAMES[:-1] if include is None else tuple(include)
+        given = _NAMES[:-1] if include is None else include
+        include = tuple(key_of("include", x, _NAMES) for x in given)
         parts: dict[str, Any] = {
             "histogram": HistogramSummary(
-                given.resolution, num_bins, closed=closed
+                options.resolution, num_bins, closed=closed
             )
         }
         losses = {
-            "nll": nll_of_records(given.clip),
+            "nll": nll_of_records(options.clip),
             "brier_score": brier_of_records,
         }
         # They read the outputs of all classes, which takes about as long as
@@ -139,12 +140,12 @@ class CalibrationMetrics(StreamingMetric):
             include=include,
             num_bins=num_bins,
             closed=closed,
-            clip=given.clip,
+            clip=options.clip,
             risk=risk,
             accuracy=accuracy,
             coverage=coverage,
-            resolution=given.resolution,
-            prefix=given.prefix,
+            resolution=options.resolution,
+            prefix=options.prefix,
         )
         self._looked_beside = False
 
@@ -158,6 +159,7 @@ class CalibrationMetrics(StreamingMetric):
             sample_weight: Weights `(batch,)` or of the shape of the class
                 ids, as in `StreamingMetric.update_state`.
         """
+        show_values(self, self.modes)
         if not self._looked_beside:
             # Again at each update, until it belongs to a compiled model.
             self._looked_beside = _warn_of_shared_names(
@@ -172,12 +174,7 @@ class CalibrationMetrics(StreamingMetric):
 
     @property
     def modes(self) -> dict[str, str]:
-        """Modes of callbacks that monitor the values, by key.
-
-        Pass it to the callback, because Keras does not find the mode of values
-        in a dict: `EarlyStopping("val_ece", mode=metric.modes["ece"])`. Mean
-        confidence and the confidence gap have no mode.
-        """
+        """Modes by the names of the values; those without one are left out."""
         modes = {self.prefix + name: mode_of(name) for name in self.include}
         return {name: mode for name, mode in modes.items() if mode}
 

@@ -6,6 +6,9 @@ Not here: values computed from predictions.
 Floor: above `inputs`, beside `formulas`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.predictions.predictions import Predictions
 
 __all__ = ["Predictions"]
+
+answer_wrong_keywords(__name__)

@@ -8,6 +8,7 @@ choices. Not here: what is done with rows of classes, however they came about
 Floor: beside `functional`, `losses` and `metrics`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.text.sequences import (
     choice_logits,
     sequence_confidence,
@@ -15,3 +16,5 @@ from keras_calib.text.sequences import (
 )
 
 __all__ = ["choice_logits", "sequence_confidence", "token_log_probs"]
+
+answer_wrong_keywords(__name__)

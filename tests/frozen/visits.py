@@ -83,6 +83,8 @@ NOT_FROZEN = {
     "CalibratedDecoder": "needs KerasHub; its layer is frozen",
     "choose_calibrator_on": "runs a model for a choice that is frozen",
     "FileModel": "runs converters of models, which round otherwise",
+    "accuracy": "a test says that it is the metric, which is frozen",
+    "get": "makes what is frozen",
     "model_card": "words around the facts of a certificate",
 }
 

@@ -8,6 +8,7 @@ from keras_calib import BrierScore
 from keras_calib.functional.calibration_errors import ece, mce, rmsce
 from keras_calib.functional.classwise import classwise_ece
 from keras_calib.functional.confidence import (
+    accuracy,
     mean_confidence,
     objectness_deviation,
     overconfidence,
@@ -25,13 +26,14 @@ from keras_calib.functional.segmentation import per_image
 
 def test_confidences_equal_a_loop():
     labels, probs, weight = made_up()
-    total, wrong, right = [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]
+    total, wrong, right, hits = np.zeros((4, 2)).tolist()
     for label, p, w in zip(labels, probs, weight, strict=True):
         c = p.max()
         for sums, here, value in (
             (total, True, c),
             (wrong, p.argmax() != label, c),
             (right, p.argmax() == label, 1 - c),
+            (hits, True, p.argmax() == label),
         ):
             sums[0] += w * here * value
             sums[1] += w * here
@@ -39,6 +41,7 @@ def test_confidences_equal_a_loop():
         (mean_confidence, total),
         (overconfidence, wrong),
         (underconfidence, right),
+        (accuracy, hits),
     ):
         same(function(labels, probs, sample_weight=weight), sums[0] / sums[1])
 

@@ -186,7 +186,7 @@ def test_a_fidelity_that_reads_in_another_way_is_refused():
 def test_what_the_function_does_not_take_is_refused():
     told = "arguments of focal_loss: .*'gama'.*Received: hyperparameters"
     with pytest.raises(TypeError, match=told):
-        kc.FocalLoss(gama=2.0)
+        kc.losses.PerSampleLoss(kc.losses.focal_loss, gama=2.0)
 
 
 def test_what_is_no_fidelity_is_refused():

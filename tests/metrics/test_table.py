@@ -234,7 +234,7 @@ def test_fit_shows_each_value_for_callbacks_to_monitor():
         ],
         jit_compile=JIT,
     )
-    stop = keras.callbacks.EarlyStopping("val_ece", mode="min", patience=0)
+    stop = keras.callbacks.EarlyStopping("val_ece", patience=0)
     history = model.fit(
         x,
         y,

@@ -101,8 +101,13 @@ INSIDE_FUNCTIONS = {
     "tf2onnx": {"exporting"},
     "torch": {"backend", "training"},
 }
-# What a package with late imports uses itself.
-LATE = {"TYPE_CHECKING", "late_names"}
+# What packages use themselves.
+LATE = {
+    "TYPE_CHECKING",
+    "answer_wrong_keywords",
+    "late_names",
+    "tell_functions",
+}
 # The one room for what Keras does not promise.
 KERAS_INTERNALS = PACKAGE / "backend" / "keras_internals.py"
 
