@@ -21,6 +21,7 @@ from keras_calib.inputs.labels import numbers_of_votes
 from keras_calib.inputs.options import ArrayOptions, reads_arrays
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import top_label
+from keras_calib.numerics.results import Result
 
 __all__ = [
     "CalibrationTest",
@@ -115,7 +116,7 @@ def intraclass_correlation(
     return float(np.clip(np.sum(pairs - 2.0 * c * s + c**2) / total, 0.0, 1.0))
 
 
-class CalibrationTest(NamedTuple):
+class CalibrationTest(Result):
     """Result of `calibration_test`.
 
     Attributes:

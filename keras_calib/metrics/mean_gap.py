@@ -1,7 +1,6 @@
 """Mean confidence minus accuracy, and a test of whether it is 0."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
@@ -16,6 +15,7 @@ from keras_calib.formulas.intervals import (
     tail_of,
 )
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.results import Result
 
 __all__ = ["MeanGap", "mean_gap", "mean_gap_of_votes"]
 
@@ -23,7 +23,7 @@ __all__ = ["MeanGap", "mean_gap", "mean_gap_of_votes"]
 _NUM_GROUPS = 128
 
 
-class MeanGap(NamedTuple):
+class MeanGap(Result):
     """Mean confidence minus accuracy, with an interval.
 
     Attributes:

@@ -119,8 +119,8 @@ class CumulativeDisplay(ModelDisplay):
         return cls.from_metric(streamed(make, *how, votes=votes), **options)
 
     def _draw(self, ax: Any) -> None:
-        share, difference, _ = self.differences
-        share, difference = np.r_[0.0, share], np.r_[0.0, difference]
+        share = np.r_[0.0, self.differences.share]
+        difference = np.r_[0.0, self.differences.difference]
         band = self.band
         draw_band(
             ax, [0, 1], [-band] * 2, [band] * 2, GREY, "95 % if calibrated"

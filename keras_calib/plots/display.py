@@ -1,10 +1,12 @@
 """Base of all displays: their figures, files, styles and texts."""
 
+import base64
 import copy
 import importlib
 import io
 import re
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.results import call_text
 from keras_calib.predictions.collect import seen
 from keras_calib.predictions.outputs import read_as
 
@@ -111,6 +114,20 @@ class Display:
         with matplotlib_module().rc_context(style):
             file = sized._file("svg", metadata={"Date": None, "Creator": None})
         return file.decode("utf-8")
+
+    def __repr__(self) -> str:
+        names = getattr(self, "__dataclass_fields__", ())
+        facts = {name: getattr(self, name) for name in names}
+        told = {name: x for name, x in facts.items() if x is not None}
+        return call_text(type(self).__name__, told)
+
+    def _repr_html_(self) -> str | None:
+        # A notebook shows the figure of `plot` by itself.
+        if hasattr(self, "figure_") or find_spec("matplotlib") is None:
+            return None
+        data = base64.b64encode(self.to_png()).decode()
+        name = type(self).__name__
+        return f'<img alt="{name}" src="data:image/png;base64,{data}"/>'
 
     def _file(self, kind: str, **options: Any) -> bytes:
         figure = self._figure(matplotlib_module("figure").Figure)

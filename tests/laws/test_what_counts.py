@@ -274,7 +274,7 @@ ARRAYS = {
     "compare": lambda y, z: (
         kc.compare(y, z, z, kc.nll, num_replicates=2, **READS).a
     ),
-    "calibration_test": lambda *a: kc.calibration_test(*a, **READS)[0],
+    "calibration_test": lambda *a: kc.calibration_test(*a, **READS).statistic,
     "by_group": lambda *a: table_of(*a),
     "adaptive_ece": lambda *a: kc.adaptive_ece(*a, edges="interp", **READS),
     "estimate_prior": lambda y, z: (
