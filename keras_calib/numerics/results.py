@@ -160,17 +160,18 @@ def _large(value: Any) -> tuple | None:
 
 def config_text(thing: Any) -> str:
     """A text of an object with `get_config`: what differs from defaults."""
-    usual = inspect.signature(type(thing)).parameters
-    return call_text(
-        type(thing).__name__,
-        {
-            name: value
-            for name, value in thing.get_config().items()
-            if name in usual
-            and name != "dtype"
-            and brief(value) != brief(usual[name].default)
-        },
-    )
+    kind = type(thing)
+    usual = inspect.signature(kind).parameters
+    facts = {
+        name: value
+        for name, value in thing.get_config().items()
+        if name in usual and brief(value) != brief(usual[name].default)
+    }
+    facts.pop("dtype", None)
+    # The name that Keras makes of the class says nothing.
+    if str(facts.get("name")).replace("_", "") == kind.__name__.lower():
+        del facts["name"]
+    return call_text(kind.__name__, facts)
 
 
 def text_table(columns: Mapping[str, Sequence]) -> list[str]:

@@ -150,8 +150,6 @@ class Plan(Result):
         lines = [text_table(columns) for columns in tables]
         return "\n".join([self._note(), "", *lines[0], "", *lines[1]])
 
-    __repr__ = __str__
-
     def _columns(self) -> dict[str, Any]:
         return self.by_coverage._columns()
 
