@@ -82,10 +82,13 @@ class Result:
 
     def _columns(self) -> dict[str, Any]:
         """The rows, column by column; empty without rows."""
-        found = {k: x for k, x in self._facts().items() if hasattr(x, "shape")}
-        if len({tuple(x.shape) for x in found.values() if len(x.shape) == 1}):
-            return {k: to_numpy(x) for k, x in found.items() if len(x.shape)}
-        return {}
+        found = {
+            name: x
+            for name, x in self._facts().items()
+            if len(getattr(x, "shape", ())) == 1
+        }
+        alike = len({int(x.shape[0]) for x in found.values()}) == 1
+        return {k: to_numpy(x) for k, x in found.items()} if alike else {}
 
     def _shown(self) -> dict[str, Any]:
         """The columns that are printed."""

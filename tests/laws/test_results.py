@@ -115,7 +115,9 @@ def test_a_result_is_printed_shown_and_stored(kind, monkeypatch):
     assert stored and all(isinstance(name, str) for name in stored)
     fake = types.SimpleNamespace(DataFrame=dict)
     monkeypatch.setitem(sys.modules, "pandas", fake)
-    assert len({len(x) for x in result.to_frame().values()}) == 1
+    frame = result.to_frame()
+    assert len({len(x) for x in frame.values()}) == 1
+    assert all(not np.shape(y) for x in frame.values() for y in x if len(x) > 1)
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
         result.to_frame()
