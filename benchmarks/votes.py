@@ -59,7 +59,7 @@ def sums_of(confidence: np.ndarray, share: np.ndarray) -> BinSums:
 
 
 def as_classes(sums: BinSums) -> BinSums:
-    return BinSums(*sums)
+    return BinSums(*sums.parts()[:5])
 
 
 def truth_of(sums: BinSums, norm: str, filled: np.ndarray) -> float:

@@ -1,5 +1,6 @@
 """Detections with values of the released code of several authors."""
 
+import dataclasses
 from functools import cache
 
 import numpy as np
@@ -73,4 +74,5 @@ def made(confidence, right, image, *, label=0, num_images, most):
 
 def changed(found, **columns):
     """Records with other columns of their outcomes."""
-    return found._replace(outcomes=found.outcomes._replace(**columns))
+    outcomes = found.outcomes._replace(**columns)
+    return dataclasses.replace(found, outcomes=outcomes)

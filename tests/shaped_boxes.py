@@ -118,7 +118,7 @@ def _records():
 def _of_records(function):
     """What takes records alone."""
     none = kc.detection.match_detections(**_nested(_BOXES), min_confidence=1.0)
-    odd = {"no detection": none, "a tuple": lambda r: tuple(r)}
+    odd = {"no detection": none, "a tuple": lambda r: tuple(vars(r).values())}
     kinds = {
         "labels": _IDS,
         "strings": "records",

@@ -51,7 +51,7 @@ class WatchedLog:
             if path == "/picture.png":
                 display = keras_calib.plots.MonitorDisplay(found)
             elif path == "/alarms":
-                return as_json(200, alarms=[x._asdict() for x in found.alarms])
+                return as_json(200, alarms=[x.to_dict() for x in found.alarms])
             elif path == "/metrics":
                 return as_json(
                     200,

@@ -38,6 +38,7 @@ from keras_calib.calibrators.temperature import (
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer
+from keras_calib.numerics.results import Result
 from keras_calib.predictions.collect import check_data_set, predicted_batches
 from keras_calib.predictions.outputs import read_as
 
@@ -63,15 +64,16 @@ _MATRIX = 100
 _NONE = "none"
 
 
-class CandidateScore(NamedTuple):
+class CandidateScore(Result):
     """What cross-validation found of one candidate.
 
     Attributes:
         name: Name of the candidate; `"none"` is no calibrator.
         nll: Mean NLL of samples that each fit left out, in nats.
         difference: That NLL less that of no calibrator; below 0 helps.
-        interval: Confidence interval `(low, high)` of the difference, paired
+        low: Lower end of the confidence interval of the difference, paired
             by sample.
+        high: Upper end of it.
         behind: That NLL less that of the best candidate, >= 0.
         error: Standard error of `behind`, paired by sample.
         ece: ECE of the same predictions, 15 equal-width bins.
@@ -82,7 +84,8 @@ class CandidateScore(NamedTuple):
     name: str
     nll: float
     difference: float
-    interval: tuple[float, float]
+    low: float
+    high: float
     behind: float
     error: float
     ece: float
@@ -90,10 +93,10 @@ class CandidateScore(NamedTuple):
     note: str = ""
 
 
-class CalibratorChoice(NamedTuple):
+class CalibratorChoice(Result):
     """The calibrator that `choose_calibrator` chose, and why.
 
-    Its text is the table of all candidates and the reason.
+    Print it to see the table of all candidates and the reason.
 
     Attributes:
         calibrator: The chosen calibrator, fitted on all samples. For
@@ -110,29 +113,27 @@ class CalibratorChoice(NamedTuple):
     candidates: tuple[CandidateScore, ...]
     level: float
 
-    def table(self) -> str:
-        """The scores as a Markdown table, the chosen candidate in bold."""
-        level = f"{100 * self.level:g} %"
-        rows = [
-            f"| calibrator | held-out NLL | less none ({level}) | ECE | s |",
-            "|---|---:|---:|---:|---:|",
-        ]
-        for x in self.candidates:
-            name = f"**{x.name}**" if x.name == self.name else x.name
-            if x.note:
-                rows.append(f"| {name} | {x.note} | | | |")
-                continue
-            low, high = x.interval
-            change = f"{x.difference:+.4f} ({low:+.4f} to {high:+.4f})"
-            change = "" if x.name == _NONE else change
-            rows.append(
-                f"| {name} | {x.nll:.4f} | {change} | {x.ece:.4f} "
-                f"| {x.seconds:.2f} |"
-            )
-        return "\n".join(rows)
+    __repr__ = Result.__str__
 
-    def __str__(self) -> str:
-        return f"{self.table()}\n\n{self.reason}"
+    def _columns(self) -> dict[str, Any]:
+        rows = [vars(x) for x in self.candidates]
+        return {name: [x[name] for x in rows] for name in rows[0]}
+
+    def _shown(self) -> dict[str, Any]:
+        less = f"less none ({100 * self.level:g} %)"
+        names = "calibrator", "held-out NLL", less, "ECE", "s", ""
+        rows = []
+        for x in self.candidates:
+            change = f"{x.difference:+.4f} ({x.low:+.4f} to {x.high:+.4f})"
+            change = "" if x.name == _NONE else change
+            values = f"{x.nll:.4f}", change, f"{x.ece:.4f}", f"{x.seconds:.2f}"
+            values = ("", "", "", "") if x.note else values
+            note = "chosen" if x.name == self.name else x.note
+            rows.append((x.name, *values, note))
+        return dict(zip(names, zip(*rows, strict=True), strict=True))
+
+    def _note(self) -> str:
+        return self.reason
 
 
 def choose_calibrator(
@@ -390,8 +391,8 @@ def _score(
     """A trial beside no calibrator and the best one."""
     _, ece, seconds, note = trial
     if note:
-        none_of = math.nan, math.nan, (math.nan, math.nan), math.nan, math.nan
-        return CandidateScore(name, *none_of, ece, seconds, note)
+        no = math.nan
+        return CandidateScore(name, no, no, no, no, no, no, ece, seconds, note)
     change, error = mean_and_error(trial.losses - none, samples)
     freedom = max(1, num_units(samples) - 1)
     reach = float(student_t.isf(tail, freedom)) * error
@@ -399,7 +400,8 @@ def _score(
         name,
         mean_and_error(trial.losses, samples)[0],
         change,
-        (change - reach, change + reach),
+        change - reach,
+        change + reach,
         *mean_and_error(trial.losses - best, samples),
         ece,
         seconds,

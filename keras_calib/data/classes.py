@@ -1,7 +1,7 @@
 """Choice of classes: merge, keep leaves, cap, label by largest object."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from keras_calib.data.examples import (
 from keras_calib.data.painting import with_objects
 from keras_calib.data.validity import Tally, clean, read_parts, required_boxes
 from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.numerics.results import Result
 
 __all__ = [
     "ClassMapping",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 
-class ClassMapping(NamedTuple):
+class ClassMapping(Result):
     """Map from the classes of a data set to those of a model.
 
     Attributes:
@@ -38,7 +39,7 @@ class ClassMapping(NamedTuple):
     """
 
     ids: np.ndarray
-    class_names: list[str]
+    class_names: Sequence[str]
 
 
 def class_map(

@@ -5,11 +5,13 @@ scalars, 0 if all bins are empty. In formulas w_b is the share of the weight in
 bin b.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
-from keras_calib.formulas.bins import BinSums, VoteBinSums
+from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import array_namespace, at_least, safe_divide
+from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 
 __all__ = [
@@ -31,7 +33,7 @@ NORMS = ("l1", "l2", "max")
 _TWO_SAMPLES = 1.999
 
 
-class Decomposition(NamedTuple):
+class Decomposition(Result):
     """A proper score of binned forecasts, in two parts that add up to it.
 
     Attributes:
@@ -98,7 +100,7 @@ def debiased_squared_error(sums: BinSums) -> Any:
     freedom = xp.where(enough, count - 1.0, xp.ones_like(count))
     gap = sums.confidence_gap
     noise = sums.accuracy * _error_rate(sums)
-    if isinstance(sums, VoteBinSums):
+    if sums.squared_residual is not None:
         noise = sums.residual_variance
     excess = gap * gap - noise / freedom
     return _mean(sums, xp.where(enough, excess, xp.zeros_like(excess)))
@@ -115,7 +117,7 @@ def debiased_error(sums: BinSums, frequency_weights: Any) -> Any:
     xp = array_namespace(sums.weight)
     squares = xp.where(frequency_weights, sums.weight, sums.squared_weight)
     squared_error = debiased_squared_error(
-        sums._replace(squared_weight=squares)
+        replace(sums, squared_weight=squares)
     )
     return xp.sqrt(at_least(squared_error, 0.0))
 
@@ -153,7 +155,8 @@ def nll_decomposition(sums: BinSums) -> Decomposition:
 def decompose(sums: BinSums, score: str) -> Decomposition:
     """Decompose `"brier_score"` or `"nll"` into floats, from NumPy sums."""
     check_in("score", score, tuple(_DECOMPOSITIONS))
-    return Decomposition(*map(float, _DECOMPOSITIONS[score](sums)))
+    found = _DECOMPOSITIONS[score](sums)
+    return Decomposition(float(found.calibration), float(found.refinement))
 
 
 _DECOMPOSITIONS = {"brier_score": brier_decomposition, "nll": nll_decomposition}

@@ -1,6 +1,6 @@
 """Costs of decisions: the cheapest answer, and what decisions cost."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from keras_calib.numerics.arrays import (
     cast,
     safe_divide,
 )
+from keras_calib.numerics.results import Result
 
 __all__ = [
     "CostEstimate",
@@ -37,7 +38,7 @@ _NEGATIVE = (
 )
 
 
-class CostEstimate(NamedTuple):
+class CostEstimate(Result):
     """What decisions cost on data.
 
     Attributes:

@@ -5,7 +5,7 @@ noise: a bootstrap interval misses the error of a calibrated model. So each end
 inverts a test of its own.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import erfc
@@ -15,6 +15,7 @@ from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_in, generator
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import array_namespace, at_least
+from keras_calib.numerics.results import Result
 
 __all__ = [
     "BAND",
@@ -44,7 +45,7 @@ _PATHS = 1000
 _NEAR = 4.0
 
 
-class CumulativeCurve(NamedTuple):
+class CumulativeCurve(Result):
     """Result of `cumulative_differences`, the least confident first.
 
     Attributes:

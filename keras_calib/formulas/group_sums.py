@@ -15,7 +15,7 @@ from keras_calib.formulas.binned_intervals import (
     accuracy_interval,
     error_interval,
 )
-from keras_calib.formulas.bins import BinSums, VoteBinSums, bin_index, bin_sums
+from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.formulas.intervals import (
     clopper_pearson,
     poisson_binomial_tails,
@@ -108,9 +108,7 @@ class GroupedSums:
             weight,
             votes=True,
         )
-        self._sums += np.reshape(
-            [*sums, sums.squared_residual], self._sums.shape
-        )
+        self._sums += np.reshape(sums.parts(), self._sums.shape)
         if self._cells.size:
             self._add_cells(place, confidence, correct)
         terms = [None]
@@ -247,9 +245,7 @@ class GroupedSums:
         return np.where(accepted > 0, np.clip(found, 0.0, 1.0), np.nan)
 
     def _bin_sums(self, sums: np.ndarray) -> BinSums:
-        if self._votes:
-            return VoteBinSums(*sums[:5], squared_residual=sums[5])
-        return BinSums(*sums[:5])
+        return BinSums(*sums[: 6 if self._votes else 5])
 
     def _changed(self, names: list[str], change: Callable) -> "GroupedSums":
         """Other groups: `change` is of sums `(k, groups, ...)` along them."""

@@ -5,7 +5,7 @@ logits or probabilities `(n, num_classes)`.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from keras_calib.numerics.arrays import (
     safe_divide,
     take_at,
 )
+from keras_calib.numerics.results import Result
 from keras_calib.numerics.row_blocks import block_slices
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR, to_logits
 
@@ -44,7 +45,7 @@ _ENOUGH_ERRORS = 5.0
 _FEW = 8
 
 
-class BrierComponents(NamedTuple):
+class BrierComponents(Result):
     """Result of `brier_decomposition`: parts of a Brier score.
 
     reliability - resolution + uncertainty + within_bin_variance -

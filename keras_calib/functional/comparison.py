@@ -1,6 +1,6 @@
 """Comparison of the predictions of two networks on the same samples."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm
@@ -18,17 +18,18 @@ from keras_calib.inputs.given_metrics import of_arrays
 from keras_calib.inputs.rows import check_no_nan
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.results import Result
 
 __all__ = ["Comparison", "compare", "flipped_share", "prediction_flips"]
 
 
-class Comparison(NamedTuple):
+class Comparison(Result):
     """Result of `compare`.
 
     Attributes:
         a: Metric of the first network.
         b: Metric of the second network.
-        difference: `a - b`.
+        value: The difference, `a - b`.
         low: Lower end of the interval of the difference.
         high: Upper end of the interval of the difference.
         p_value: Two-sided p-value of no difference.
@@ -36,7 +37,7 @@ class Comparison(NamedTuple):
 
     a: float
     b: float
-    difference: float
+    value: float
     low: float
     high: float
     p_value: float
@@ -96,7 +97,7 @@ def compare(
     >>> from keras_calib import ece
     >>> labels = [0] * 70 + [1] * 30
     >>> result = compare(labels, [[0.9, 0.1]] * 100, [[0.7, 0.3]] * 100, ece)
-    >>> print(f"{result.difference:.2f}, p = {result.p_value:.2g}")
+    >>> print(f"{result.value:.2f}, p = {result.p_value:.2g}")
     0.20, p = 6.1e-05
 
     Reference:
@@ -148,7 +149,7 @@ def compare(
     if error > 0.0:
         p_value = float(2.0 * norm.sf(abs(observed) / error))
     found = (*values, observed, observed - reach, observed + reach, p_value)
-    return Comparison._make(map(float, found))
+    return Comparison(*map(float, found))
 
 
 def prediction_flips(before: Any, after: Any) -> float:

@@ -22,6 +22,7 @@ from keras_calib.inputs.labels import numbers_of_votes
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import top_label
+from keras_calib.numerics.results import Result
 
 __all__ = [
     "CalibrationTestResult",
@@ -116,7 +117,7 @@ def intraclass_correlation(
     return float(np.clip(np.sum(pairs - 2.0 * c * s + c**2) / total, 0.0, 1.0))
 
 
-class CalibrationTestResult(NamedTuple):
+class CalibrationTestResult(Result):
     """Result of `calibration_test`.
 
     Attributes:

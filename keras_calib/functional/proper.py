@@ -155,9 +155,8 @@ def calibration_decomposition(
     Example:
 
     >>> probs = [[0.8, 0.2], [0.6, 0.4]]
-    >>> parts = calibration_decomposition([0, 1], probs, num_bins=1)
-    >>> [round(part, 4) for part in parts]
-    [0.04, 0.25]
+    >>> calibration_decomposition([0, 1], probs, num_bins=1)
+    Decomposition(calibration=0.04, refinement=0.25)
 
     Reference:
         Broecker, Reliability, Sufficiency, and the Decomposition of Proper
@@ -211,9 +210,9 @@ def brier_decomposition(
     Example:
 
     >>> probs = [[0.8, 0.2], [0.6, 0.4]]
-    >>> parts = brier_decomposition([0, 1], probs, num_bins=2)
-    >>> [round(part, 4) for part in parts]
-    [0.08, 0.0, 0.5, 0.02, 0.2]
+    >>> found = brier_decomposition([0, 1], probs, num_bins=2)
+    >>> print(f"{found.reliability:.2f}, {found.uncertainty:.2f}")
+    0.08, 0.50
 
     Reference:
         Murphy, A New Vector Partition of the Probability Score, Journal of

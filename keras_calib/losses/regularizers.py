@@ -1,7 +1,7 @@
 """What a loss adds to cross entropy, and the labels that it amounts to."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -30,6 +30,7 @@ from keras_calib.numerics.arrays import (
     to_numpy,
     value_if_eager,
 )
+from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.predictions.outputs import setting_of
 
@@ -45,7 +46,7 @@ __all__ = [
 _ROUNDING = 5e-7
 
 
-class EffectiveTargets(NamedTuple):
+class EffectiveTargets(Result):
     """The targets that a loss amounts to, read as label smoothing.
 
     Attributes:
@@ -63,7 +64,7 @@ class EffectiveTargets(NamedTuple):
     other_smoothing: Any
 
 
-class RegularizerCounts(NamedTuple):
+class RegularizerCounts(Result):
     """Distribution over samples of the regulariser of a loss.
 
     Histograms of the same edges can be added count by count.
@@ -78,6 +79,10 @@ class RegularizerCounts(NamedTuple):
     counts: np.ndarray
     edges: np.ndarray
     num_inactive: int
+
+    def _columns(self) -> dict[str, Any]:
+        edges = {"low": self.edges[:-1], "high": self.edges[1:]}
+        return {**edges, "count": self.counts}
 
     @property
     def inactive_share(self) -> float:

@@ -1,6 +1,6 @@
 """Streaming metrics: one pass, fixed memory, exact at any size.
 
-- All at once: `CalibrationMetrics`.
+- All at once: `CalibrationMetrics`. By name: `get`.
 - Accuracy and confidence: `Accuracy`, `MeanConfidence`, `ConfidenceGap`,
   `Overconfidence`, `Underconfidence`, `ObjectnessDeviation`.
 - Proper scores: `NLL`, `BrierScore`.

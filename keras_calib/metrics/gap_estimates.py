@@ -1,7 +1,6 @@
 """Mean confidence minus accuracy, and a test of whether it is 0."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
@@ -17,6 +16,7 @@ from keras_calib.formulas.intervals import (
 )
 from keras_calib.metrics.states.composite import Readings
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.results import Result
 
 __all__ = ["GapEstimate", "gap_estimate", "gap_estimate_of_votes", "gap_of"]
 
@@ -24,7 +24,7 @@ __all__ = ["GapEstimate", "gap_estimate", "gap_estimate_of_votes", "gap_of"]
 _NUM_GROUPS = 128
 
 
-class GapEstimate(NamedTuple):
+class GapEstimate(Result):
     """Mean confidence minus accuracy, with an interval.
 
     Attributes:

@@ -13,6 +13,7 @@ from keras_calib.backend.replicas import assign_sum
 from keras_calib.inputs.checks import check_keys
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.results import config_text
 
 __all__ = ["MergeableMetric", "nan_if_lost", "what_is_wrong"]
 
@@ -24,6 +25,8 @@ _name_of = keras.saving.get_registered_name
 
 class MergeableMetric(keras.metrics.Metric):
     """Abstract base of metrics with the variables `sums` and `flags`."""
+
+    __repr__ = config_text
 
     def _add_sums(self, shape: tuple[int, ...]) -> None:
         """Makes the variables; the first has this shape."""

@@ -26,6 +26,7 @@ from keras_calib.losses import (
 )
 from keras_calib.metrics.reading import read_batch
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.predictions.batches import Examples, predict_batches
 from keras_calib.predictions.collect import labels_of, rows_that_count
@@ -47,7 +48,7 @@ _RULED_OUT = 1e4
 _BLOCK = 2**22
 
 
-class LoggedEpoch(NamedTuple):
+class LoggedEpoch(Result):
     """Values that a `CalibrationLogger` measured at the end of an epoch.
 
     Attributes:

@@ -1,5 +1,6 @@
 """The callback that logs calibration after each epoch."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypedDict, Unpack
@@ -284,7 +285,7 @@ class CalibrationLogger(keras.callbacks.Callback):
                 names=taken,
             )
         logs.update(values)
-        self.logged.append(entry._replace(values=values))
+        self.logged.append(dataclasses.replace(entry, values=values))
         self._files.put(self.logged[-1])
 
     def on_train_end(self, logs=None):

@@ -195,7 +195,7 @@ def report_of_batches(
                 # A candidate that was not tried has no numbers.
                 {
                     k: v if not x.note or k in ("name", "note") else None
-                    for k, v in x._asdict().items()
+                    for k, v in x.to_dict().items()
                 }
                 for x in choice.candidates
             ],

@@ -237,7 +237,7 @@ class ClassEvaluation(Evaluation):
         results = {
             "num_samples": self.num_samples,
             "num_counted": self.num_counted,
-            "confidence_gap": gap._asdict(),
+            "confidence_gap": gap.to_dict(),
             "metrics": metrics,
             "selection": None if self.selector is None else self._selection(),
             "sure": [x._asdict() for x in self.groups[-1].sure()],
@@ -254,7 +254,7 @@ class ClassEvaluation(Evaluation):
             repaired = _estimates(self.final)
             after = self.final.confidence_gap(), repaired["ece"]
             results |= {
-                "calibrated_confidence_gap": after[0]._asdict(),
+                "calibrated_confidence_gap": after[0].to_dict(),
                 "calibrated_metrics": repaired,
                 "calibrated_verdict": judged(*after),
                 "change": change_of(before, after),

@@ -8,6 +8,7 @@ import keras
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of, replacing
+from keras_calib.numerics.results import call_text
 from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.plots.display import matplotlib_module, printable
 from keras_calib.reporting.pictures import WIDE, diagram
@@ -80,6 +81,10 @@ class ReportPage:
         with replacing(path, text=True) as file:
             file.write(self.html)
         return path
+
+    def __repr__(self) -> str:
+        facts = {"models": [*self.results], "characters": len(self.html)}
+        return call_text("ReportPage", facts)
 
     def _repr_html_(self) -> str:
         uri = self.html.replace("&", "&amp;").replace('"', "&quot;")

@@ -62,11 +62,13 @@ def cumulative_diagram(
     size: tuple[float, float],
 ) -> dict[str, str]:
     """Cumulative differences as a picture; `when` names the stage or is ""."""
-    share, difference, deviation = differences
+    share, difference = differences.share, differences.difference
     # The histogram has more cells than a picture could show.
     places = np.searchsorted(share, np.linspace(0.0, 1.0, _STEPS) - 1e-12)
     places = np.union1d(places, [difference.argmin(), difference.argmax()])
-    thinned = CumulativeCurve(share[places], difference[places], deviation)
+    thinned = CumulativeCurve(
+        share[places], difference[places], differences.deviation
+    )
     text = (
         f"Confidence less correctness {when}".rstrip()
         + ", summed: it rises where the model is overconfident."

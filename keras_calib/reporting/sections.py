@@ -384,7 +384,7 @@ def _thinned(curve: RiskCoveragePoints) -> RiskCoveragePoints:
     """A curve at coverages that lie about 1 / 400 apart, and both ends."""
     steps = np.linspace(0.0, 1.0, 401) - 1e-12
     places = np.unique(np.searchsorted(curve.coverage, steps))
-    return RiskCoveragePoints(*(x[places] for x in curve))
+    return RiskCoveragePoints(*(x[places] for x in vars(curve).values()))
 
 
 def _about_classes(

@@ -209,6 +209,12 @@ class Selector(FittedLayer):
             )
         return chosen.table(group)
 
+    def _repr_html_(self) -> str:
+        own = super()._repr_html_()
+        if self._chosen is None:
+            return own
+        return f"<div>{own}{self._chosen._repr_html_()}</div>"
+
     def get_config(self):
         threshold = None
         if self.fitted:

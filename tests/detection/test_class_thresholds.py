@@ -1,5 +1,6 @@
 """Thresholds by class keep the precision of all classes at once."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -65,8 +66,8 @@ def test_good_classes_get_a_threshold_and_others_an_advice():
     found = _drawn(rng, np.array([0.02, 0.9, 0.05, 0.0, 0.0]), alike=False)
     rare = (found.label == 3) & (found.image >= 10)
     rare |= found.label == 4
-    found = found._replace(
-        outcomes=found.outcomes.part(~rare), overlap=found.overlap[~rare]
+    found = dataclasses.replace(
+        found, outcomes=found.outcomes.part(~rare), overlap=found.overlap[~rare]
     )
     chosen = kc.detection.choose_detection_class_thresholds(
         found,

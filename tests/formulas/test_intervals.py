@@ -18,7 +18,7 @@ from keras_calib.formulas.risk_coverage import (
     augrc_of_groups,
     aurc_of_groups,
 )
-from keras_calib.metrics.gap_estimates import gap_estimate
+from keras_calib.metrics.gap_estimates import GapEstimate, gap_estimate
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.reporting.verdict import direction
 
@@ -226,9 +226,11 @@ def test_an_overconfident_network_is_still_called_so():
             expit(-log_odds),
             weight_ratio=ratio,
         )
-        np.testing.assert_allclose(other[:3], gap[:3], atol=bound)
+        for end in ("value", "low", "high"):
+            found, wanted = getattr(other, end), getattr(gap, end)
+            np.testing.assert_allclose(found, wanted, atol=bound)
     nothing = gap_estimate(np.zeros(3), np.zeros(3), np.full(3, 0.5))
-    assert nothing == (0.0, -1.0, 1.0, "errors")
+    assert nothing == GapEstimate(0.0, -1.0, 1.0, "errors")
 
 
 def test_accuracy_has_the_interval_of_clopper_and_pearson():

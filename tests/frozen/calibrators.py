@@ -238,7 +238,7 @@ def _told_of_choice(found: Any) -> Any:
             {
                 "likelihood": one.nll,
                 "difference": one.difference,
-                "interval": one.interval,
+                "interval": (one.low, one.high),
                 "behind": one.behind,
                 "error": one.error,
                 "by bin": one.ece,

@@ -20,14 +20,13 @@ TOLERANCE = Tolerance(relative=1e-6, absolute=1e-7)
 COMPARISON = {
     "of one": "a",
     "of the other": "b",
-    "difference": "difference",
+    "difference": "value",
     "low": "low",
     "high": "high",
     "p value": "p_value",
 }
 PRIOR = {
     "prior": "prior",
-    "interval": "interval",
     "steps": "iterations",
     "converged": "converged",
 }
@@ -176,7 +175,8 @@ def _priors() -> Iterator[tuple[str, Any]]:
             num_draws=20,
             seed=2,
         )
-        yield f"prior of the data/{name}", read(found, PRIOR)
+        told = {"interval": np.stack([found.low, found.high], axis=-1)}
+        yield f"prior of the data/{name}", read(found, PRIOR) | told
 
 
 def _monitors() -> Iterator[tuple[str, Any]]:

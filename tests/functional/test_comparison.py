@@ -76,10 +76,10 @@ def test_comparisons_cover_the_difference(metric, exact, draws):
         for i in range(draws)
     ]
     # ECE is biased at any n: the difference to expect at this one.
-    truth = np.mean([r.difference for r in results])
+    truth = np.mean([r.value for r in results])
     hits = sum(r.low <= truth <= r.high for r in results)
     assert enough(hits, draws, 0.94)
-    spread = 2 * 1.96 * np.std([r.difference for r in results])
+    spread = 2 * 1.96 * np.std([r.value for r in results])
     width = np.mean([r.high - r.low for r in results])
     assert 0.8 < width / spread < 1.3
 
@@ -87,7 +87,7 @@ def test_comparisons_cover_the_difference(metric, exact, draws):
 def test_comparison_of_a_network_with_itself_and_of_weights():
     labels, good, bad = networks(200, np.random.default_rng(11))
     same = compare(labels, good, good, kc.aurc, num_draws=10)
-    assert same.difference == same.low == same.high == 0.0
+    assert same.value == same.low == same.high == 0.0
     assert same.p_value == 1.0
     ab = compare(labels, good, bad, kc.nll, num_draws=50)
     ba = compare(labels, bad, good, kc.nll, num_draws=50)

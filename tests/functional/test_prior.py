@@ -44,7 +44,7 @@ def test_the_estimate_is_the_fixed_point_of_em():
         expected = by_em(probs, np.array(source), weight)
         np.testing.assert_allclose(found.prior, expected, atol=1e-5)
         assert found.converged and found.iterations < 50
-        assert np.isnan(found.interval).all()
+        assert np.isnan([found.low, found.high]).all()
 
 
 def test_forms_of_the_same_predictions_agree():
@@ -59,7 +59,8 @@ def test_forms_of_the_same_predictions_agree():
     ):
         found = kc.functional.estimate_prior(probs, **given, **options)
         np.testing.assert_allclose(found.prior, expected.prior, atol=1e-9)
-        np.testing.assert_allclose(found.interval, expected.interval, atol=1e-6)
+        np.testing.assert_allclose(found.low, expected.low, atol=1e-6)
+        np.testing.assert_allclose(found.high, expected.high, atol=1e-6)
 
 
 def test_a_class_that_no_sample_shows_may_have_a_share():
@@ -69,8 +70,8 @@ def test_a_class_that_no_sample_shows_may_have_a_share():
     np.testing.assert_allclose(found.prior, [1.0, 0.0], atol=1e-9)
     # At its upper end 50 samples miss the class with probability 0.025.
     np.testing.assert_allclose(
-        found.interval,
-        [[0.025**0.02, 1.0], [0.0, 1.0 - 0.025**0.02]],
+        [found.low, found.high],
+        [[0.025**0.02, 0.0], [1.0, 1.0 - 0.025**0.02]],
         atol=1e-9,
     )
 
@@ -88,7 +89,7 @@ def test_intervals_hold_the_share_as_often_as_they_say():
                 level=0.9,
                 num_draws=100,
             )
-            low, high = found.interval.T
+            low, high = found.low, found.high
             inside.append((low <= prior) & (prior <= high))
         # The standard error of a rate is 0.017.
         assert np.abs(np.mean(inside, axis=0) - 0.9).max() < 0.06
@@ -111,7 +112,7 @@ def test_draws_are_those_of_refits(size, tolerance, monkeypatch):
     low, high = np.quantile(priors, [0.025, 0.975], axis=0)
     least, most = clopper_pearson(500 * found.prior, 500)
     ends = np.minimum(low, least), np.maximum(high, most)
-    np.testing.assert_allclose(found.interval.T, ends, atol=tolerance)
+    np.testing.assert_allclose([found.low, found.high], ends, atol=tolerance)
     assert found.converged
 
 
@@ -122,7 +123,8 @@ def test_elimination_takes_over_from_conjugate_gradients(monkeypatch):
     monkeypatch.setattr("keras_calib.formulas.prior._CONJUGATE", 1)
     found = kc.functional.estimate_prior(logits, source, **how)
     np.testing.assert_allclose(found.prior, expected.prior, atol=1e-6)
-    np.testing.assert_allclose(found.interval, expected.interval, atol=1e-3)
+    np.testing.assert_allclose(found.low, expected.low, atol=1e-3)
+    np.testing.assert_allclose(found.high, expected.high, atol=1e-3)
 
 
 def test_predictions_that_say_nothing_are_told():
@@ -164,5 +166,5 @@ def test_what_is_no_prediction_is_refused():
 
 def test_an_interval_holds_its_estimate_where_a_class_is_absent():
     found = kc.functional.estimate_prior([[1.0, 0.0]] * 50, [0.5, 0.5])
-    low, high = found.interval.T
-    assert (low <= found.prior).all() and (found.prior <= high).all()
+    assert (found.low <= found.prior).all()
+    assert (found.prior <= found.high).all()

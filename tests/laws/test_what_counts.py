@@ -272,9 +272,9 @@ ARRAYS = {
         kc.SelectiveClassifier().fit(*a, coverage=0.5)
     ),
     "compare": lambda y, z: kc.compare(y, z, z, kc.nll, num_draws=2, **READS).a,
-    "calibration_test": lambda *a: kc.functional.calibration_test(*a, **READS)[
-        0
-    ],
+    "calibration_test": lambda *a: (
+        kc.functional.calibration_test(*a, **READS).statistic
+    ),
     "by_group": lambda *a: table_of(*a),
     "aece": lambda *a: kc.functional.aece(*a, edges="interp", **READS),
     "estimate_prior": lambda y, z: (

@@ -51,7 +51,11 @@ def test_probabilities_and_compiled_code_give_the_same():
         expected = effective(loss, labels, logits)
         other = case.make(from_logits=False)
         same(effective(other, labels, logits), expected)
-        read = compiled(partial(kc.losses.effective_labels, loss))
+
+        @compiled
+        def read(labels, z, loss=loss):
+            return [*vars(kc.losses.effective_labels(loss, labels, z)).values()]
+
         z = ops.convert_to_tensor(logits.astype(DTYPE))
         same(read(ops.convert_to_tensor(labels), z), expected)
 

@@ -31,7 +31,7 @@ MUTANTS = {
     ),
     "votes_with_the_noise_of_classes": Mutant(
         "formulas/binned_errors.py",
-        "if isinstance(sums, VoteBinSums):",
+        "if sums.squared_residual is not None:",
         "if False:",
         "metrics/test_votes.py::"
         "test_debiasing_subtracts_the_variance_between_samples",

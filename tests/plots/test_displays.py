@@ -23,7 +23,9 @@ def test_reliability_display_agrees_with_ece_and_its_metric(goldens):
     metric = kc.ECE()
     metric.update_state(labels, probs)
     streamed = kc.ReliabilityDisplay(metric)
-    for one, other in zip(display.sums, streamed.sums, strict=True):
+    for one, other in zip(
+        display.sums.parts(), streamed.sums.parts(), strict=True
+    ):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-4)
 
 

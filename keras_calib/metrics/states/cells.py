@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.formulas.bins import BinSums, VoteBinSums, equal_mass_edges
+from keras_calib.formulas.bins import BinSums, equal_mass_edges
 from keras_calib.formulas.cumulative import (
     CumulativeCurve,
     cumulative_error,
@@ -37,18 +37,15 @@ def equal_mass_bins(
     def share(values):
         return np.diff(np.interp(ends, through, np.r_[0.0, np.cumsum(values)]))
 
-    mass = share(cells.mass)
-    sums = BinSums(
+    mass, square = share(cells.mass), cells.squared_residual
+    return BinSums(
         weight=mass,
         confidence=share(cells.confidence),
         correct=share(cells.mass - cells.wrong),
         residual=share(cells.confidence_minus_correct),
         squared_weight=mass * weight_ratio,
+        squared_residual=None if square is None else share(square),
     )
-    if cells.squared_residual is not None:
-        square = share(cells.squared_residual)
-        sums = VoteBinSums(*sums, squared_residual=square)
-    return sums
 
 
 def aece_bounds(

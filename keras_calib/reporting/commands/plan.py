@@ -146,12 +146,12 @@ def _pilot(given: argparse.Namespace) -> tuple[Any, Any]:
 def _write(found: Any, path: Path) -> None:
     kind = path.suffix.lower()
     if kind == ".json":
-        text = json.dumps(_facts(found), indent=2, allow_nan=False)
+        text = json.dumps(_facts(found.to_dict()), indent=2, allow_nan=False)
         content = f"{text}\n".encode()
     elif kind == ".csv":
-        table = found.by_samples
+        table = vars(found.by_samples)
         text = io.StringIO()
-        write_csv(text, [table._fields, *zip(*table, strict=True)])
+        write_csv(text, [table, *zip(*table.values(), strict=True)])
         content = text.getvalue().encode()
     else:
         from keras_calib.plots import PlanDisplay
@@ -163,10 +163,10 @@ def _write(found: Any, path: Path) -> None:
 
 def _facts(value: Any) -> Any:
     """A plan for JSON, which has no infinity and no NaN: null and text."""
-    if hasattr(value, "_asdict"):
-        return {name: _facts(x) for name, x in value._asdict().items()}
-    if hasattr(value, "tolist"):
-        return [_facts(x) for x in value.tolist()]
+    if isinstance(value, dict):
+        return {name: _facts(x) for name, x in value.items()}
+    if isinstance(value, list):
+        return [_facts(x) for x in value]
     if isinstance(value, float):
         if value != value:
             return "never"

@@ -1,5 +1,6 @@
 """`keras-calib monitor` finds what a `Monitor` of the same answers finds."""
 
+import dataclasses
 import json
 
 import keras
@@ -78,7 +79,9 @@ def said(capsys, *arguments):
 
 def facts(monitor):
     """Alarms without the last digits of their evidence."""
-    return [alarm._replace(evidence=0.0) for alarm in monitor.alarms]
+    return [
+        dataclasses.replace(alarm, evidence=0.0) for alarm in monitor.alarms
+    ]
 
 
 @pytest.mark.parametrize("ending", ["npz", "csv", "parquet", "jsonl"])
