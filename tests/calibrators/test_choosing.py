@@ -155,7 +155,7 @@ def test_bad_candidates_and_folds_are_refused():
             ValueError,
             "must hold a calibrator",
         ),
-        ({"candidates": [3]}, TypeError, "must be calibrators"),
+        ({"candidates": [3]}, TypeError, "must be a calibrator"),
         ({"candidates": "temperature"}, TypeError, "must be a list or dict"),
         ({"candidates": kc.VectorScaling}, TypeError, "must be a list or dict"),
         ({"seed": -1}, ValueError, "`seed` must be >= 0"),
