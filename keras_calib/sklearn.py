@@ -184,8 +184,9 @@ class CalibratedClassifier(
         given = self.estimator
         is_function = callable(given) and not hasattr(given, "fit")
         if is_function or isinstance(given, keras.Model):
-            reading = self.from_logits, self.batch_size
-            return _Network(given, self.fit_options, reading)
+            return _Network(
+                given, self.fit_options, self.from_logits, self.batch_size
+            )
         return given
 
     def _as_logits(self, outputs: np.ndarray) -> np.ndarray:
@@ -196,15 +197,15 @@ class CalibratedClassifier(
 
 
 class _Network(base.ClassifierMixin, base.BaseEstimator):
-    """A Keras model, or a function that builds one, as a classifier.
+    """A Keras model, or a function that builds one, as a classifier."""
 
-    `reading` are `from_logits` and the size of a batch.
-    """
-
-    def __init__(self, model: Any, fit_options: Any, reading: tuple):
+    def __init__(
+        self, model: Any, fit_options: Any, from_logits: Any, batch_size: int
+    ):
         self.model = model
         self.fit_options = fit_options
-        self.reading = reading
+        self.from_logits = from_logits
+        self.batch_size = batch_size
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Builds a model and trains it on class ids."""
@@ -232,18 +233,16 @@ class _Network(base.ClassifierMixin, base.BaseEstimator):
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Logits `(n, num_classes)`, or `(n,)` of the second of two."""
-        model, (from_logits, size) = (
-            getattr(self, "model_", self.model),
-            self.reading,
-        )
-        from_logits = read_as(model, from_logits).from_logits
-        found = [x.outputs for x in predict_batches(model, (X,), size)]
-        outputs = np.concatenate(found)
-        logits = to_numpy(to_model_logits(outputs, from_logits))
-        if outputs.shape[-1] == 1:
-            return logits[:, 1] - logits[:, 0]
-        return logits
+        """Logits `(n, num_classes)`, also of one output for two classes."""
+        model = getattr(self, "model_", self.model)
+        from_logits = read_as(model, self.from_logits).from_logits
+        batches = predict_batches(model, (X,), self.batch_size)
+        outputs = np.concatenate([batch.outputs for batch in batches])
+        return to_numpy(to_model_logits(outputs, from_logits))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class of the largest logit, `(n,)`."""
+        return self.classes_[self.decision_function(X).argmax(axis=-1)]
 
 
 def _weights_for(classifier: Any, sample_weight: Any) -> dict[str, Any]:
@@ -289,12 +288,8 @@ def _unfitted(calibrator: Any) -> Calibrator:
 
 def _classes_of(y: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     """The classes of a trained model's outputs: those of y, or ids."""
-    count = 2 if outputs.ndim == 1 else outputs.shape[-1]
-    found = np.unique(y)
-    if len(found) == count:
-        return found
-    _ids_of(y, np.arange(count))
-    return np.arange(count)
+    found, count = np.unique(y), outputs.shape[-1]
+    return found if len(found) == count else np.arange(count)
 
 
 def _ids_of(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -302,8 +297,8 @@ def _ids_of(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     known = np.isin(y, classes)
     if not known.all():
         raise value_error(
-            "`y` must hold classes of the trained classifier, or class ids of "
-            "a Keras model",
+            "`y` must hold classes that the trained classifier knows; for a "
+            "Keras model, class ids from 0 on or each class at least once",
             classes=classes.tolist()[:10],
             others=np.unique(y[~known]).tolist()[:10],
         )
