@@ -87,7 +87,7 @@ class CalibratedClassifier(
     >>> x, y = load_digits(return_X_y=True)
     >>> model = CalibratedClassifier(GaussianNB()).fit(x[::2], y[::2])
     >>> model.calibrator_
-    TemperatureScaling(temperature=16.83)
+    TemperatureScaling(temperature=18.42)
     >>> probs = model.predict_proba(x[1::2])
     """
 

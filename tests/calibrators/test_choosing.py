@@ -163,7 +163,7 @@ def test_bad_candidates_and_folds_are_refused():
         (
             {"candidates": [kc.PriorCorrection([0.25] * 4, [0.25] * 4)]},
             TypeError,
-            "choose first, then wrap",
+            "then wrap the result",
         ),
         (
             {"candidates": {"M": kc.MatrixScaling(penalty=None)}},

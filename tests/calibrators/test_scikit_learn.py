@@ -37,7 +37,7 @@ X, DIGITS = load_digits(n_class=3, return_X_y=True)
 X = X + np.random.default_rng(0).normal(0, 12, X.shape)
 Y = np.array(["none", "one", "two"])[DIGITS]
 FIT, REST = slice(0, 360), slice(360, None)
-ECE = functools.partial(kc.ece, num_bins=10)
+ECE = pickle.loads(pickle.dumps(functools.partial(kc.ece, num_bins=10)))
 
 
 def network(outputs=3, activation=None):
@@ -219,7 +219,10 @@ def test_searches_pipelines_scores_and_pictures_take_it():
     assert search.best_score_ == max(search.cv_results_["mean_test_score"])
     assert search.best_params_["calibrator"] in grid["calibrator"]
     scorer = make_scorer(
-        ECE, response_method="predict_proba", greater_is_better=False
+        kc.ece,
+        response_method="predict_proba",
+        greater_is_better=False,
+        num_bins=10,
     )
     pipeline = make_pipeline(StandardScaler(), clone(best))
     scores = cross_val_score(

@@ -37,6 +37,7 @@ EXTRAS = (
     "onnx",
     "report",
     "serving",
+    "sklearn",
     "tensorflow",
     "tfds",
 )
