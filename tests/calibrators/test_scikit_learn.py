@@ -56,7 +56,7 @@ def network(outputs=3, activation=None):
 def trained_network(outputs, activation):
     """A network that takes the nearest mean of the first classes."""
     model = network(outputs, activation)
-    means = np.stack([X[DIGITS == k].mean(axis=0) / 16 for k in range(3)])
+    means = np.stack([X[k == DIGITS].mean(axis=0) / 16 for k in range(3)])
     kernel, bias = means.T, -0.5 * np.square(means).sum(axis=1)
     if outputs == 1:
         kernel, bias = kernel[:, 1:2] - kernel[:, :1], bias[1:2] - bias[:1]
