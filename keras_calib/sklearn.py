@@ -56,6 +56,10 @@ class CalibratedClassifier(
     `decision_function` where there is no other. A probability of 0, as from
     votes of trees, counts as half of the least above 0 that `fit` saw.
 
+    scikit-learn's `check_estimator` passes for a classifier that passes it
+    alone. Two checks of weights fail for `LinearSVC`, which draws its steps at
+    random: weights do not equal repeated samples.
+
     Args:
         estimator: One of these. The labels of a trained Keras model are class
             ids from 0 on, or its classes in sorted order.
