@@ -11,7 +11,7 @@ and what is for boxes, labels, text and data, stands in a namespace:
 - `plots`, `reporting`: show.
 - `exporting`: ship.
 - `detection`, `labels`, `text`: boxes, several labels, sequences.
-- `beam`: Apache Beam.
+- `beam`, `sklearn`: Apache Beam, scikit-learn.
 
 `config` has the settings of the library.
 """
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from keras_calib import predictions as predictions
     from keras_calib import reporting as reporting
     from keras_calib import selection as selection
+    from keras_calib import sklearn as sklearn
     from keras_calib import text as text
     from keras_calib import training as training
     from keras_calib.calibrators import *
@@ -167,5 +168,5 @@ if not TYPE_CHECKING:
             *("exporting", "monitoring", "predictions"),
             *("reporting", "selection"),
         ),
-        extras={"beam": "apache_beam"},
+        extras={"beam": "apache_beam", "sklearn": "sklearn"},
     ).hooks()

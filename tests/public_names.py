@@ -26,7 +26,7 @@ NAMESPACES = (
     "training",
 )
 # Those that need a package which not everybody has.
-LATE_NAMESPACES = ("beam",)
+LATE_NAMESPACES = ("beam", "sklearn")
 
 # Without those of `LATE_NAMESPACES`.
 HOMES: dict[str, str] = {

@@ -22,7 +22,7 @@ TASKS = {
         "predictions": "Predictions",
         "beam": "Apache Beam",
     },
-    "Repair": {"calibrators": "Calibrators"},
+    "Repair": {"calibrators": "Calibrators", "sklearn": "scikit-learn"},
     "Abstain": {"selection": "Selection"},
     "Watch": {"monitoring": "Monitoring"},
     "Show": {"plots": "Displays", "reporting": "Reports"},

@@ -45,6 +45,7 @@ from keras_calib.predictions.outputs import read_as
 __all__ = [
     "CalibratorChoice",
     "CandidateScore",
+    "check_candidate",
     "choose_calibrator",
     "choose_calibrator_on",
 ]
@@ -332,19 +333,24 @@ def _named(candidates: Any, num_classes: int) -> dict[str, Any]:
             candidates=list(candidates),
         )
     for name, calibrator in candidates.items():
-        if not isinstance(calibrator, Calibrator):
-            raise type_error(
-                "`candidates` must be calibrators, such as "
-                "`TemperatureScaling()`",
-                **{f"candidates[{name!r}]": type(calibrator).__name__},
-            )
-        if type(calibrator).fit_samples is Calibrator.fit_samples:
-            raise type_error(
-                "`candidates` must fit on logits alone; choose first, then "
-                "wrap the choice",
-                **{f"candidates[{name!r}]": type(calibrator).__name__},
-            )
+        check_candidate(f"candidates[{name!r}]", calibrator)
     return {_NONE: None, **candidates}
+
+
+def check_candidate(name: str, calibrator: Any) -> None:
+    """Raises TypeError unless it is a calibrator that fits on logits alone."""
+    kind = type(calibrator)
+    if not isinstance(calibrator, Calibrator):
+        raise type_error(
+            f"`{name}` must be a calibrator, such as `TemperatureScaling()`",
+            **{name: kind.__name__},
+        )
+    if kind.fit_samples is Calibrator.fit_samples:
+        raise type_error(
+            f"`{name}` must fit on logits alone; choose or fit first, then "
+            "wrap the result",
+            **{name: kind.__name__},
+        )
 
 
 class _Trial(NamedTuple):

@@ -450,18 +450,16 @@ def flat_votes(votes: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     return both_classes(votes.reshape(count, width), False)
 
 
-def numbers_of_votes(
-    votes: Any, num_samples: int, name: str = "labels"
-) -> np.ndarray:
+def numbers_of_votes(votes: Any, num_samples: int) -> np.ndarray:
     """How many votes each sample has, `(num_samples,)`.
 
     Raises ValueError if rows are shares, which do not tell.
     """
-    rows = as_array(votes, name).reshape(num_samples, -1).astype("float64")
+    rows = as_array(votes, "labels").reshape(num_samples, -1).astype("float64")
     is_share = np.any(rows != np.floor(rows), axis=-1)
     if is_share.any():
         raise value_error(
-            f"`{name}` must be counts of votes, whole numbers: shares do "
+            "`labels` must be counts of votes, whole numbers: shares do "
             "not tell how many there were. Give the counts, or use the "
             'interval of `ECE(labels="votes")`, which needs none',
             **located(is_share),

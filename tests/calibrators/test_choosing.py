@@ -157,7 +157,7 @@ def test_bad_candidates_and_folds_are_refused():
             ValueError,
             "must hold a calibrator",
         ),
-        ({"candidates": [3]}, TypeError, "must be calibrators"),
+        ({"candidates": [3]}, TypeError, "must be a calibrator"),
         ({"candidates": "temperature"}, TypeError, "must be a list or dict"),
         ({"candidates": kc.VectorScaling}, TypeError, "must be a list or dict"),
         ({"seed": -1}, ValueError, "`seed` must be >= 0"),
@@ -165,7 +165,7 @@ def test_bad_candidates_and_folds_are_refused():
         (
             {"candidates": [kc.PriorCorrection([0.25] * 4, [0.25] * 4)]},
             TypeError,
-            "choose first, then wrap",
+            "then wrap the result",
         ),
         (
             {"candidates": {"M": kc.MatrixScaling(penalty=None)}},

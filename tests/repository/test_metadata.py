@@ -38,6 +38,7 @@ EXTRAS = (
     "onnx",
     "report",
     "serving",
+    "sklearn",
     "tensorflow",
     "tfds",
 )

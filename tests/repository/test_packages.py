@@ -46,6 +46,7 @@ FLOORS = {
     "calibrators": 6,
     "training": 6,
     "selection": 7,
+    "sklearn": 7,
     "labels": 8,
     "plots": 8,
     "detection": 9,
@@ -75,7 +76,7 @@ MOST_ENTRIES = 26
 EVERYWHERE = {"keras", "keras_calib", "numpy", "scipy", "threadpoolctl"}
 # A room that only those enter who have installed what it is for.
 NEEDS_BEAM = {PACKAGE / "beam.py"}
-AT_TOP_ALSO = {"beam": {"apache_beam"}}
+AT_TOP_ALSO = {"beam": {"apache_beam"}, "sklearn": {"sklearn"}}
 # Inside functions also these, in the rooms named.
 INSIDE_FUNCTIONS = {
     "ai_edge_litert": {"exporting"},
@@ -86,6 +87,7 @@ INSIDE_FUNCTIONS = {
     "onnxruntime": {"exporting"},
     "pandas": {"numerics"},
     "pyarrow": {"exporting", "reporting"},
+    "sklearn": {"sklearn"},
     "tensorflow": {
         "backend",
         "calibrators",
