@@ -1,7 +1,7 @@
 """One page that says how far a model's confidence can be trusted.
 
-Lives here: the report, its page, the command line and the prediction files
-that it reads. Not here: diagrams (`plots`).
+Lives here: the report, its page, and the command line. Not here: diagrams
+(`plots`), and files of predictions (`predictions`).
 Floor: the highest, above `monitoring`: a command may use every package.
 
 Read in this order:
@@ -16,7 +16,6 @@ Read in this order:
   `classes.html.jinja` or `labels.html.jinja`, with `pictures`.
 - Command line: `command_line`, and `commands` with a module for each command.
 - `cards`: the model card of an export, from its certificate.
-- `prediction_files`: labels and predictions from files.
 """
 
 from typing import TYPE_CHECKING

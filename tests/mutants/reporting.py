@@ -75,7 +75,7 @@ MUTANTS = {
         "backend/test_npz.py::test_a_damaged_file_is_one_error_that_names_it",
     ),
     "copies_are_let_through": Mutant(
-        "reporting/prediction_files/repeated_samples.py",
+        "reporting/commands/repeated_samples.py",
         "share = _shared_share(first, second)",
         "share = 0.0",
         "reporting/commands/test_report.py::test_command_refuses_and_says_why",

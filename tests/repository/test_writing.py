@@ -72,6 +72,9 @@ EXCEPTIONS = {
             "into memory"
         ),
     },
+    "predictions/writer.py": {
+        "writer.write_table(table)": "into a file of `replacing`",
+    },
     "predictions/spool.py": {
         "tempfile.mkdtemp(prefix='keras_calib-')": "a temporary folder",
         "open(self._path(name), 'ab')": "within it",

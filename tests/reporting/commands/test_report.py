@@ -38,12 +38,15 @@ def test_command_writes_what_the_function_makes(tmp_path, capsys, monkeypatch):
         ]
     )
     assert code == 0
-    assert capsys.readouterr().out.strip() == str(out)
+    path, verdict = capsys.readouterr().out.splitlines()
+    assert path == str(out)
     text = Page(out.read_text(encoding="utf-8")).text
     ece = kc.ece(*parts["t"], from_logits=True)
     assert f"ECE {ece:.4f}" in text
     assert "certified for a risk of at most 20.00 %" in text
     assert "After calibration" in text
+    # The terminal says the same.
+    assert verdict.partition(". ")[0] in text
     # What was measured on what.
     assert "Data filet<b>&.npz, last changed 20" in text
     assert "Calibration filec<b>&.npz, 1,000 samples, last" in text
@@ -122,6 +125,7 @@ def command_files(tmp_path, monkeypatch):
     np.save("array.npy", logits)
     (tmp_path / "array.npy").rename("array.npz")
     (tmp_path / "folder.html").mkdir()
+    (tmp_path / "t.pkl").touch()
     (tmp_path / "link.npz").symlink_to("t.npz")
     (tmp_path / "latin.csv").write_bytes(b"label,prob_0,prob_1,\xe9\n0,1,0,1\n")
     (tmp_path / "twice.csv").write_text("label,prob_0,prob_0\n0,1,0\n")
