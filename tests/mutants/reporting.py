@@ -82,8 +82,8 @@ MUTANTS = {
     ),
     "files_named_beside_notes": Mutant(
         "reporting/commands/file_reports.py",
-        "notes=given.notes or _file_notes(paths, names, held_out) | told,",
-        "notes={**_file_notes(paths, names, held_out), **(given.notes or {})},",
+        "notes=given.notes or notes,",
+        "notes={**notes, **(given.notes or {})},",
         "reporting/commands/test_report.py::"
         "test_a_report_of_top1_records_leaves_out_what_they_do_not_tell",
     ),

@@ -4,7 +4,7 @@ import datetime
 import functools
 import itertools
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,7 @@ from keras_calib.exporting.answer_threshold import (
     calibrator_facts,
     told_calibrator,
 )
-from keras_calib.functional.groups import grouping
 from keras_calib.inputs.labels import shares_of_rows
-from keras_calib.inputs.options import ReadOptions
 from keras_calib.predictions import Predictions
 from keras_calib.predictions.reader import read_predictions
 from keras_calib.reporting.commands.repeated_samples import (
@@ -35,14 +33,12 @@ from keras_calib.reporting.commands.repeated_samples import (
     row_keys,
 )
 from keras_calib.reporting.commands.terminal import Progress, blamed
-from keras_calib.reporting.entry_points import BLOCK, report_of_batches
+from keras_calib.reporting.entry_points import report
 from keras_calib.reporting.html import Report
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["ConfidenceCalibrator", "report_of_files"]
 
-# Kinds of pages; others are of classes.
-_KINDS = {"records": "scores", "labels": "labels"}
 # Calibrators of the confidence alone, and of all classes.
 _OF_LOGS = "affine", "beta", "temperature"
 _OF_LOGITS = "choose", "temperature"
@@ -81,40 +77,30 @@ def report_of_files(
     `paths` has the flag and the path of each file, predictions first.
     """
     files = _read(given, paths, progress)
-    models = dict(itertools.islice(files.items(), len(given.predictions)))
-    held_out = {k: p for k, p in files.items() if k not in models}
     for fact in ("kind", "num_classes"):
         _check_alike(fact, files)
+    models = dict(itertools.islice(files.items(), len(given.predictions)))
     _check_alike("from_logits", models)
+    held_out = {k: p for k, p in files.items() if k not in models}
     first, names = next(iter(models.values())), _names(given.predictions)
     _check_kind(first, given)
-    for flag, p in models.items():
-        _check_same_samples(first, p, flag)
     if held_out:
         # Before anything is fitted.
         _check_apart({"--predictions": first, **held_out})
     calibrator, selector = _fitted(held_out, given, progress)
-    told = {}
+    notes = _file_notes(paths, names, held_out)
     if isinstance(calibrator, ConfidenceCalibrator):
-        told["Calibrator"] = told_calibrator(calibrator.facts)
-    what = "label_names" if first.multi_label else "class_names"
-    named: dict[str, Any] = {what: first.class_names}
+        notes["Calibrator"] = told_calibrator(calibrator.facts)
+    progress.say("Measuring and drawing the page ...")
     with blamed(" and ".join(models)):
-        return report_of_batches(
-            names,
-            _batches(models, progress),
-            ReadOptions(
-                first.from_logits,
-                ignore_class=given.ignore_class,
-                labels="votes" if first.votes else "classes",
-            ),
+        return report(
+            dict(zip(names, models.values(), strict=True)),
             calibrator=calibrator,
             selector=selector,
             num_bins=given.bins,
             title=given.title,
-            kind=_KINDS.get(first.kind, "classes"),
-            notes=given.notes or _file_notes(paths, names, held_out) | told,
-            **named,
+            notes=given.notes or notes,
+            verbose=0,
         )
 
 
@@ -278,37 +264,6 @@ def _names(paths: Sequence[str]) -> list[str]:
         text if stems.count(stem) > 1 else stem
         for text, stem in zip(paths, stems, strict=True)
     ]
-
-
-def _batches(
-    models: dict[str, Predictions], progress: Progress
-) -> Iterator[tuple]:
-    """Batches of all models, as `report_of_batches` takes them."""
-    first = next(iter(models.values()))
-    size = max(1, BLOCK // max(4, first.outputs[0].size))
-    batches: list[Any] = [p.batches(size) for p in models.values()]
-    batches[0] = progress.rows(batches[0], "Measuring", len(first))
-    for own, *others in zip(*batches, strict=True):
-        outputs = [p.outputs for p in (own, *others)]
-        grouped = {
-            name: grouping(x, own.outputs.shape[:-1] or x.shape, name)
-            for name, x in own.groups.items()
-        }
-        # The page shows what it is given as samples: here, their names.
-        yield own.labels, outputs, own.sample_weight, own.ids, grouped or None
-    progress.say("Computing intervals and drawing the page ...")
-
-
-def _check_same_samples(
-    first: Predictions, other: Predictions, flag: str
-) -> None:
-    for what in ("labels", "ids"):
-        arrays: list[Any] = [getattr(p, what) for p in (first, other)]
-        if not np.array_equal(*arrays):
-            raise ValueError(
-                f"all --predictions must have the same {what} in the "
-                f"same order. Received: other ones in {flag}"
-            )
 
 
 def _file_notes(

@@ -68,14 +68,14 @@ def test_one_column_is_the_share_of_the_second_class(tmp_path):
 
 def test_the_command_fits_on_shares_and_reports_votes(tmp_path, monkeypatch):
     results_alone(monkeypatch)
-    made, report_of_batches = [], file_reports.report_of_batches
+    made, report = [], file_reports.report
 
     def kept(*args, **kwargs):
-        report = report_of_batches(*args, **kwargs)
-        made.append((report, kwargs["calibrator"]))
-        return report
+        page = report(*args, **kwargs)
+        made.append((page, kwargs["calibrator"]))
+        return page
 
-    monkeypatch.setattr(file_reports, "report_of_batches", kept)
+    monkeypatch.setattr(file_reports, "report", kept)
     (counts, logits), (more, others) = _voted(400), _voted(400, seed=1)
     # A sample without votes does not count.
     weight = np.ones(400)
@@ -96,13 +96,13 @@ def test_the_command_fits_on_shares_and_reports_votes(tmp_path, monkeypatch):
         "--quiet",
     ]
     assert main(arguments) == 0
-    ((report, calibrator),) = made
+    ((page, calibrator),) = made
     shares = more[10:] / more[10:].sum(axis=-1, keepdims=True)
     wanted = kc.TemperatureScaling().fit(shares, others[10:])
     assert float(calibrator.temperature) == pytest.approx(
         float(wanted.temperature), rel=1e-4
     )
-    found = report.results["t"]
+    found = page.results["t"]
     options = {"votes": True, "sample_weight": weight}
     exact = kc.ece(counts, softmax(logits), **options)
     assert found["metrics"]["ece"]["value"] == pytest.approx(exact, abs=1e-5)
