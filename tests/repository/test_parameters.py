@@ -34,7 +34,6 @@ MORE = {
     "plan": 11,
     "poisson_interval": 9,
     "random_resized_crop": 10,
-    "report_of_batches": 11,
     "standardize_arrays": 9,
     "training_pipeline": 29,
     "validation_pipeline": 14,

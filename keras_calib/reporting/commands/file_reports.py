@@ -83,6 +83,12 @@ def report_of_files(
     _check_alike("from_logits", models)
     held_out = {k: p for k, p in files.items() if k not in models}
     first, names = next(iter(models.values())), _names(given.predictions)
+    for flag, p in models.items():
+        if not np.array_equal(first.ids, p.ids):
+            raise ValueError(
+                "all --predictions must have the same ids in the same order. "
+                f"Received: other ones in {flag}"
+            )
     _check_kind(first, given)
     if held_out:
         # Before anything is fitted.
