@@ -215,7 +215,9 @@ class Table:
         module = _pyarrow("csv")
         return module.open_csv(
             self.path,
-            parse_options=module.ParseOptions(delimiter=self._separator),
+            parse_options=module.ParseOptions(
+                delimiter=self._separator, newlines_in_values=True
+            ),
             convert_options=module.ConvertOptions(
                 include_columns=names,
                 column_types=types,

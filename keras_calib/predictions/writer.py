@@ -1,8 +1,9 @@
-"""Files of `Predictions`, which `Predictions.read` reads without any option."""
+"""Files of columns, and of `Predictions` that `read` takes as they are."""
 
 import csv
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -16,29 +17,51 @@ from keras_calib.predictions.reader import CLASS_NAMES
 from keras_calib.predictions.roles import GROUP, TRUTHS
 from keras_calib.predictions.tables import ENDINGS
 
-__all__ = ["write_predictions"]
+__all__ = ["write_columns", "write_predictions"]
 
 
 def write_predictions(predictions: Predictions, path: Any) -> None:
     """Writes a file, as `Predictions.write`."""
+    # A model is asked before, as only then its weights are known.
+    len(predictions)
+    write_columns(path, _arrays(predictions), _tables(predictions))
+
+
+def write_columns(
+    path: Any, arrays: dict[str, Any], parts: Iterable[dict[str, np.ndarray]]
+) -> Path:
+    """Writes a file that a `Table` reads, whole or not at all.
+
+    Args:
+        path: The file, of one of the `ENDINGS`.
+        arrays: What a `.npz` file holds.
+        parts: What others hold, in parts of columns of one length. Rows of
+            numbers are lists, or in text files a column for each place.
+
+    Returns:
+        The path.
+
+    Raises:
+        ImportError: If parquet needs pyarrow.
+        ValueError: If the path has another ending.
+    """
     path = path_of(path)
     kind = path.suffix.lower()
     if kind not in ENDINGS:
         raise value_error(
             f"`path` must end in one of {', '.join(ENDINGS)}", path=str(path)
         )
-    # A model is asked before, as only then its weights are known.
-    len(predictions)
     with replacing(path, text=kind not in (".npz", ".parquet")) as file:
         if kind == ".npz":
-            np.savez(file, **_arrays(predictions))
+            np.savez(file, **arrays)
         elif kind == ".parquet":
-            _write_parquet(file, _tables(predictions))
+            _write_parquet(file, parts)
         elif kind in (".csv", ".tsv"):
             separator = "," if kind == ".csv" else "\t"
-            _write_text(file, map(_spread, _tables(predictions)), separator)
+            _write_text(file, map(_spread, parts), separator)
         else:
-            _write_lines(file, _tables(predictions))
+            _write_lines(file, parts)
+    return path
 
 
 def _arrays(p: Predictions) -> dict[str, Any]:

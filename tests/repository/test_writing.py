@@ -44,11 +44,6 @@ EXCEPTIONS = {
         "os.rename(written, path)": "from there",
         "os.rename(earlier, path)": "back, after a failure",
     },
-    "exporting/certificates.py": {
-        "imported('pyarrow.parquet', *_PARQUET).write_table(table, file)": (
-            "gets the file of `replacing`"
-        ),
-    },
     "exporting/served_model.py": {
         "archive.write_out(str(path), verbose=False)": (
             "a scratch folder, renamed by `put`"

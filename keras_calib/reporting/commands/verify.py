@@ -22,11 +22,11 @@ too: there --data is the log of answers, in any form that `threshold` reads.
 Where Keras and the runtime of the file are installed, it also runs a file that
 `FileModel.attach` certified on the samples that were recorded.
 
---data is a .npz, .csv, .tsv or .parquet file with a row for each sample: its
-`score`, and whether the prediction was `correct` (0 or 1), as `save_records`
-writes it. Without a score there may be a `confidence`. A selector with
-thresholds by group needs also the `group` of each sample, and one with costs
-the `cost` of each answer. The order of rows does not matter.
+--data is a .npz, .csv, .tsv, .parquet or .jsonl file with a row for each
+sample: its `score`, and whether the prediction was `correct` (0 or 1), as
+`save_records` writes it. Without a score there may be a `confidence`. A
+selector with thresholds by group needs also the `group` of each sample, and one
+with costs the `cost` of each answer. The order of rows does not matter.
 
 The exit code is 0 if all agrees, and 1 if anything differs. A certificate says
 nothing about who made it: sign it with a tool of your own.
