@@ -23,10 +23,10 @@ __all__ = [
 class FileOptions(TypedDict, total=False):
     """Which columns of a file hold what, and how they are to be read.
 
-    A column that is left out is found by its own name. Those of classes are
-    one array or column of lists, the start of names that go on with `_` and the
-    class, a pattern with `*` in place of the class, or names with commas
-    between them, in the order of the class ids.
+    A column that is left out is found by its own name. Columns of classes are
+    one array or one column of lists. Or they are given by the start of their
+    names, before `_` and the class, or by a pattern with `*` for the class.
+    Names with commas between them are in the order of the class ids.
 
     Attributes:
         labels: Column of class ids or names of classes; with `votes` or

@@ -83,8 +83,9 @@ def report_of_files(
     _check_alike("from_logits", models)
     held_out = {k: p for k, p in files.items() if k not in models}
     first, names = next(iter(models.values())), _names(given.predictions)
-    for flag, p in models.items():
-        if not np.array_equal(first.ids, p.ids):
+    ids: list[Any] = [p.ids for p in models.values()]
+    for flag, own in zip(models, ids, strict=True):
+        if not np.array_equal(ids[0], own):
             raise ValueError(
                 "all --predictions must have the same ids in the same order. "
                 f"Received: other ones in {flag}"
