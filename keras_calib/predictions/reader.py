@@ -91,11 +91,11 @@ class _Reader:
     def predictions(self, parts: Iterator[Rows]) -> Predictions:
         """All rows, in memory maps of a temporary folder."""
         roles, spool = self._roles, Spool()
-        looks_unlike = roles.from_logits
+        is_unchecked = roles.from_logits
         for part in parts:
-            if looks_unlike:
+            if is_unchecked:
                 _check_logits(part.outputs)
-                looks_unlike = False
+                is_unchecked = False
             groups = zip(roles.groups, part.groups, strict=True)
             columns = {**part._asdict(), "groups": None}
             columns |= {("groups", name): x for name, x in groups}
@@ -222,7 +222,8 @@ class _Reader:
             text = f"{value:g}" if isinstance(value, float) else str(value)
             place = places.get(text)
             if place is None and not self._has_numbers_for_names:
-                place = int(text) if text.isdecimal() else None
+                is_id = text.removeprefix("-").isdecimal()
+                place = int(text) if is_id else None
             if place is None:
                 raise self._file.bad_value(
                     name,

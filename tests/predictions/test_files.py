@@ -131,6 +131,18 @@ def test_pixels_are_rows_of_their_image_in_tables(tmp_path, ending, votes):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ignored", [-1, 255])
+def test_the_ignored_class_weighs_nothing(tmp_path, ending, ignored):
+    labels = np.where(IDS == 2, ignored, IDS)
+    facts = {"ignore_class": ignored, "class_names": ["cat", "dog", "eel"]}
+    Predictions(labels, PROBS, **facts).write(tmp_path / f"p{ending}")
+    found = Predictions.read(tmp_path / f"p{ending}")
+    np.testing.assert_array_equal(found.labels, labels)
+    np.testing.assert_array_equal(found.sample_weight, IDS != 2)
+    assert len(found.outcomes().correct) == (IDS != 2).sum()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_other_columns_are_given_by_what_they_hold(tmp_path, ending):
     given = Predictions(IDS, PROBS, groups={"a": IDS % 2, "b": IDS})
     path = tmp_path / f"p{ending}"
