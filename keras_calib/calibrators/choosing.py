@@ -233,7 +233,7 @@ def choose_calibrator(
 
 def choose_calibrator_on(
     model: keras.Model,
-    dataset: Iterable,
+    data: Iterable,
     *args: Any,
     candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None = None,
     num_folds: int = 5,
@@ -252,7 +252,7 @@ def choose_calibrator_on(
 
     Args:
         model: A Keras model, as in `Calibrator.fit_on`.
-        dataset: Data that trained and chose nothing, as in
+        data: Data that trained and chose nothing, as in
             `Calibrator.fit_on`.
         *args: Nothing; `x, y` are refused with a hint.
         candidates: As in `choose_calibrator`.
@@ -281,11 +281,11 @@ def choose_calibrator_on(
         The rule of one standard error: Breiman et al., Classification and
         Regression Trees, 1984, section 3.4.3.
     """
-    check_data_set(model, dataset, args)
+    check_data_set(model, data, args)
     reading = read_as(model, from_logits, ignore_class, output)
     batches = predicted_batches(
         model,
-        dataset,
+        data,
         reading._replace(pixels_per_image=pixels_per_image, seed=seed),
         steps=steps,
         verbose=verbose,

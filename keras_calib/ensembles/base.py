@@ -152,9 +152,9 @@ class Predictor(keras.Model):
         # Keep the bound method only, as Keras would save the model too.
         self._predict_each = keras.Model(inputs, each).predict
 
-    def predict_each(self, x: Any, batch_size: int | None) -> np.ndarray:
+    def predict_each(self, data: Any, batch_size: int | None) -> np.ndarray:
         """Probabilities `(num_members, batch, ..., num_classes)`."""
-        log_probs = self._predict_each(x, batch_size=batch_size, verbose=0)
+        log_probs = self._predict_each(data, batch_size=batch_size, verbose=0)
         return np.moveaxis(np.exp(to_numpy(log_probs)), 1, 0)
 
     def fit(self, *args: Any, **kwargs: Any) -> None:

@@ -99,19 +99,19 @@ class DeepEnsemble(Predictor):
         self._given = weights.tolist()
 
     def member_predictions(
-        self, x: Any, *, batch_size: int | None = None
+        self, data: Any, *, batch_size: int | None = None
     ) -> np.ndarray:
         """Probabilities of each member.
 
         Args:
-            x: Inputs as `predict` takes them.
+            data: Inputs as `predict` takes them.
             batch_size: Batch size for arrays; None for 32.
 
         Returns:
             Probabilities `(num_members, batch, ..., num_classes)`, float32,
             in the order of `models`.
         """
-        return self.predict_each(x, batch_size)
+        return self.predict_each(data, batch_size)
 
     def get_config(self) -> dict:
         members = self.get_layer("members")

@@ -150,7 +150,7 @@ class MonteCarloDropout(Predictor):
         )
 
     def predict_passes(
-        self, x: Any, *, batch_size: int | None = None
+        self, data: Any, *, batch_size: int | None = None
     ) -> np.ndarray:
         """Probabilities of each pass.
 
@@ -159,13 +159,13 @@ class MonteCarloDropout(Predictor):
         class and network.
 
         Args:
-            x: Inputs as `predict` takes them.
+            data: Inputs as `predict` takes them.
             batch_size: Batch size for arrays; None for 32.
 
         Returns:
             Probabilities `(num_passes, batch, ..., num_classes)`, float32.
         """
-        return self.predict_each(x, batch_size)
+        return self.predict_each(data, batch_size)
 
     def get_config(self) -> dict:
         passes = self.get_layer("passes")

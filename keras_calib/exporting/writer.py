@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import keras
 
@@ -39,12 +39,21 @@ from keras_calib.exporting.served_model import (
 from keras_calib.exporting.statement import statement_path, write_statement
 from keras_calib.exporting.verification import Probe, check_answers, probes
 from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.options import filled
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.predictions.outputs import reads_logits
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["export"]
+__all__ = ["ExportInputs", "export"]
+
+
+class ExportInputs(TypedDict, total=False):
+    """Options of `export` about what the served model is given."""
+
+    image_preprocessing: Callable[[Any], Any] | None
+    image_size: tuple[int, int] | None
+    sample_inputs: Any
 
 
 def export(
@@ -59,11 +68,9 @@ def export(
     *,
     format: str | None = None,
     from_logits: bool | None = None,
-    image_preprocessing: Callable[[Any], Any] | None = None,
-    image_size: tuple[int, int] | None = None,
-    sample_inputs: Any = None,
     overwrite: bool = False,
     certificate: bool = False,
+    **options: Unpack[ExportInputs],
 ) -> Path:
     """Writes a model for serving, with calibrated answers and abstention.
 
@@ -179,6 +186,7 @@ def export(
         )
     check_flag("overwrite", overwrite)
     check_flag("certificate", certificate)
+    given = filled("export", options, ExportInputs)
     path = path_of(path)
     made = file_format(format_of(path, format))
     if os.path.lexists(path):
@@ -186,19 +194,24 @@ def export(
     if is_detector(model):
         refused = {
             "from_logits": from_logits,
-            "image_preprocessing": image_preprocessing,
+            "image_preprocessing": given.image_preprocessing,
             "certificate": certificate or None,
         }
+        for name, value in refused.items():
+            if value is not None:
+                raise value_error(
+                    f"`{name}` must be left out for an object detector",
+                    **{name: value},
+                )
         return export_detector(
             model,
             path,
             made,
             calibrator=calibrator,
             selector=selector,
-            image_size=image_size,
-            sample_inputs=sample_inputs,
+            image_size=given.image_size,
+            sample_inputs=given.sample_inputs,
             overwrite=overwrite,
-            refused=refused,
         )
     if certificate:
         check_certifiable(selector)
@@ -207,12 +220,13 @@ def export(
     check_classifier(model, "model")
     several = isinstance(selector, MultiLabelSelector)
     logits = reads_logits(model, from_logits, several_labels=several)
+    preprocessing = given.image_preprocessing
     network, samples, converter = whole_model(
-        model, sample_inputs, made.name, image_preprocessing is not None
+        model, given.sample_inputs, made.name, preprocessing is not None
     )
     served = ServedModel(network, selector, logits)
     images = image_reader(
-        served, model, converter, image_preprocessing, image_size, made.name
+        served, model, converter, preprocessing, given.image_size, made.name
     )
     with exact_float32():
         found = probes(

@@ -3,7 +3,7 @@
 from typing import Any, Unpack
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.labels.columns import check_label_names
+from keras_calib.labels.columns import check_class_names
 from keras_calib.predictions.predictions import DataOptions
 from keras_calib.reporting.evaluation import ClassEvaluation, ScoreEvaluation
 from keras_calib.reporting.html import Report, page_of, template
@@ -154,9 +154,9 @@ def _evaluations(
     for name in source.names:
         own, names = parts.of(name), source.class_names
         if several:
-            known = [getattr(part, "label_names", None) for part in own]
+            known = [getattr(part, "class_names", None) for part in own]
             names = names or next(filter(None, known), None)
-            names = check_label_names(names, None)
+            names = check_class_names(names, None)
         given = name, *own, source.reading, num_bins, num_mistakes, names
         made.append(_EVALUATIONS[source.kind](*given))
     return made

@@ -144,8 +144,10 @@ def flags(*names: str) -> dict[str, str]:
 # How errors of the reader call its arguments here.
 READER_WORDS = {
     **{f"{k}=": flag for k, flag in flags(*ROLES).items()},
-    **{f"{k}=": flag for k, flag in flags("votes", "multi_label").items()},
-    "class_names=": "--classes",
+    **{
+        f"{k}=": flag
+        for k, flag in flags("votes", "multi_label", "class_names").items()
+    },
     "decimal": "--decimal",
 }
 

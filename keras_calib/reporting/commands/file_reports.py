@@ -104,7 +104,7 @@ def report_of_files(
             dict(zip(names, models.values(), strict=True)),
             calibrator=calibrator,
             selector=selector,
-            num_bins=given.bins,
+            num_bins=given.num_bins,
             title=given.title,
             notes=given.notes or notes,
             verbose=0,
@@ -119,14 +119,14 @@ def _read(
     options = {x: getattr(given, x) for x in _OPTIONS}
     for flag, text in paths:
         # Groups are compared on the predictions alone.
-        own = {**options, "class_names": given.classes}
+        own = {**options, "class_names": given.class_names}
         own["groups"] = given.groups if flag == "--predictions" else ()
         with blamed(flag := f"{flag}={text}"):
             watched = functools.partial(progress.rows, what=f"Reading {flag}")
             p = read_predictions(text, own, watched)
         files[flag] = p
         if p.class_names is not None:
-            given.classes = p.class_names
+            given.class_names = p.class_names
     return files
 
 
