@@ -5,9 +5,11 @@ order; what was said, in memory or on disk; files of it, and their columns.
 Not here: values computed from predictions, and logs that grow (`reporting`).
 Floor: above `inputs`, beside `formulas`.
 
-Files, in this order: `tables` reads columns of any form, `roles` says what a
-column holds, `correctness` reads right and wrong, `reader` and `writer` make
-`Predictions` of a file and a file of `Predictions`.
+Files are read in this order:
+
+- `tables`: columns of any form.
+- `roles`: what a column holds; `correctness`: what was right.
+- `reader`: `Predictions` of a file, and `writer` the other way round.
 """
 
 from typing import TYPE_CHECKING
