@@ -19,7 +19,6 @@ __all__ = [
     "Options",
     "READER_WORDS",
     "check_ending",
-    "check_form",
     "check_shares",
     "columns",
     "flags",
@@ -60,7 +59,7 @@ class Command(NamedTuple):
         examples: What its help says last.
         words: How errors call the library's arguments here.
         options: Its flags, by the title of their group or "".
-        check: Raises ValueError for arguments that are wrong, alone or
+        check_own: Raises ValueError for arguments that are wrong, alone or
             together.
         run: Does the work; returns what to print, None if it printed.
         files: The flag whose files may be given without it.
@@ -71,7 +70,7 @@ class Command(NamedTuple):
     examples: str
     words: dict[str, str]
     options: dict[str, Options]
-    check: Callable[[argparse.Namespace], None]
+    check_own: Callable[[argparse.Namespace], None]
     run: Callable[[argparse.Namespace, Progress], Found | None]
     files: str = ""
     may_do_without: bool = False
@@ -107,6 +106,11 @@ class Command(NamedTuple):
                 **{f"--{self.files}": found},
             )
         setattr(given, self.files, found[0])
+
+    def check(self, given: argparse.Namespace) -> None:
+        """Raises ValueError for arguments that are wrong."""
+        self.check_own(given)
+        _check_form(given)
 
     def check_files(self, given: argparse.Namespace) -> None:
         """Raises ValueError for a file that is not there, before long work."""
@@ -152,7 +156,7 @@ READER_WORDS = {
 }
 
 
-def check_form(given: argparse.Namespace) -> None:
+def _check_form(given: argparse.Namespace) -> None:
     """Takes \\t for a tab; ValueError for a separator of several signs."""
     if given.separator is None:
         return

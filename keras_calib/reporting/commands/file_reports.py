@@ -27,6 +27,7 @@ from keras_calib.exporting.answer_threshold import (
 from keras_calib.inputs.labels import shares_of_rows
 from keras_calib.predictions import Predictions
 from keras_calib.predictions.reader import read_predictions
+from keras_calib.predictions.roles import FileOptions
 from keras_calib.reporting.commands.repeated_samples import (
     check_apart,
     check_ids_apart,
@@ -42,12 +43,6 @@ __all__ = ["ConfidenceCalibrator", "report_of_files"]
 # Calibrators of the confidence alone, and of all classes.
 _OF_LOGS = "affine", "beta", "temperature"
 _OF_LOGITS = "choose", "temperature"
-# How all files are read.
-_OPTIONS = (
-    *("labels", "logits", "probs", "confidence", "correct", "predicted"),
-    *("sample_weight", "units", "ids", "votes", "multi_label"),
-    *("ignore_class", "separator", "decimal"),
-)
 # What the page calls the file of a flag.
 _FILE_NOTES = {
     "--predictions": "Data file",
@@ -116,7 +111,7 @@ def _read(
 ) -> dict[str, Predictions]:
     """Predictions by flag and path; the first names the classes of all."""
     files: dict[str, Predictions] = {}
-    options = {x: getattr(given, x) for x in _OPTIONS}
+    options = {x: getattr(given, x) for x in FileOptions.__annotations__}
     for flag, text in paths:
         # Groups are compared on the predictions alone.
         own = {**options, "class_names": given.class_names}

@@ -9,7 +9,6 @@ from keras_calib.reporting.commands.arguments import (
     Command,
     Options,
     check_ending,
-    check_form,
     check_shares,
     columns,
     flags,
@@ -146,7 +145,6 @@ def _check(given: argparse.Namespace) -> None:
         raise value_error(
             "`max_waiting` must be >= 0", max_waiting=given.max_waiting
         )
-    check_form(given)
     check_ending("--state", given.state, [".npz"])
     check_ending("--out", given.out, [".png", ".svg", ".html"])
     check_ending("--selector", given.selector, [".keras", ".json"])

@@ -14,7 +14,6 @@ from keras_calib.reporting.commands.arguments import (
     Command,
     Options,
     check_ending,
-    check_form,
     check_shares,
     columns,
     flags,
@@ -100,7 +99,6 @@ def _check(given: argparse.Namespace) -> None:
     if given.pilot is not None and given.accuracy is not None:
         raise ValueError("--pilot and --accuracy exclude each other")
     check_ending("--out", given.out, [".png", ".svg", ".json", ".csv"])
-    check_form(given)
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> Found:

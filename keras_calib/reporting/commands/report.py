@@ -11,7 +11,6 @@ from keras_calib.reporting.commands.arguments import (
     Command,
     Options,
     check_ending,
-    check_form,
     check_shares,
     columns,
     flags,
@@ -267,7 +266,6 @@ def _check_columns(given: argparse.Namespace) -> None:
                 f"--{name} must have one * at most",
                 **{f"--{name}": getattr(given, name)},
             )
-    check_form(given)
     given.class_names = _class_names(given.class_names)
     given.groups = given.groups.split(",") if given.groups else []
 

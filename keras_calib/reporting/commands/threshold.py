@@ -12,7 +12,6 @@ from keras_calib.reporting.commands.arguments import (
     Command,
     Options,
     check_ending,
-    check_form,
     check_shares,
     columns,
     flags,
@@ -114,7 +113,6 @@ def _check(given: argparse.Namespace) -> None:
                 **{"--log": given.log},
             )
     check_ending("--out", given.out, [".json"])
-    check_form(given)
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> Found:

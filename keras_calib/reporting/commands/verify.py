@@ -7,7 +7,6 @@ from keras_calib.reporting.commands.arguments import (
     FORM,
     Command,
     Options,
-    check_form,
     columns,
 )
 from keras_calib.reporting.commands.terminal import Found, Progress
@@ -67,7 +66,6 @@ def _check(given: argparse.Namespace) -> None:
     used = [f"--{x}" for x in _COLUMNS if getattr(given, x) is not None]
     if used and given.data is None:
         raise ValueError(f"{', '.join(used)} needs --data, the records to read")
-    check_form(given)
 
 
 def _run(given: argparse.Namespace, progress: Progress) -> Found:
