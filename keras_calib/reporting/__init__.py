@@ -1,9 +1,9 @@
 """One page that says how far a model's confidence can be trusted.
 
-- Pages: `report`, `report_of_predictions`, `ReportPage`, `model_card`.
+- Pages: `report`, `ReportPage`, `model_card`.
 
-Lives here: the report, its page, the command line and the prediction files
-that it reads. Not here: diagrams (`plots`).
+Lives here: the report, its page, and the command line. Not here: diagrams
+(`plots`), and files of predictions (`predictions`).
 Floor: the highest, above `monitoring`: a command may use every package.
 
 Read in this order:
@@ -18,7 +18,6 @@ Read in this order:
   `classes.html.jinja` or `labels.html.jinja`, with `pictures`.
 - Command line: `command_line`, and `commands` with a module for each command.
 - `cards`: the model card of an export, from its certificate.
-- `prediction_files`: labels and predictions from files.
 """
 
 from typing import TYPE_CHECKING

@@ -18,7 +18,8 @@ from report_pages import (
 )
 
 import keras_calib as kc
-from keras_calib.reporting import entry_points
+from keras_calib.predictions import predictions
+from keras_calib.reporting import source
 from keras_calib.reporting.slider import operating_points
 
 
@@ -192,7 +193,8 @@ def test_names_that_no_file_can_hold_are_written_with_escapes(
 @pytest.mark.usefixtures("words_alone")
 def test_surest_mistakes_are_the_surest(monkeypatch):
     # Numbers are those in all data, of which 100 samples come at a time.
-    monkeypatch.setattr(entry_points, "BLOCK", 400)
+    monkeypatch.setattr(predictions, "_BLOCK", 400)
+    monkeypatch.setattr(source, "_OUTPUTS", 400)
     labels, logits = noisy_predictions(300)
     images = np.zeros((300, 8, 8, 1), "uint8")
     images[:, 0, 0, 0] = np.arange(300) % 256

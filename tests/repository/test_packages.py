@@ -65,6 +65,7 @@ OTHER_CONFIDENCES = {
     "formulas/bins.py:BinSums": "sums of bins",
     "functional/hypothesis_tests.py:DrawnLabels": "labels to be drawn",
     "metrics/states/histogram.py:Cells": "sums of cells",
+    "predictions/roles.py:FileOptions": "names of columns",
     "reporting/evaluation.py:Mistake": "an answer that is shown",
     "reporting/groups.py:GroupRow": "a row of a table",
     "selection/choice.py:Choice": "thresholds",

@@ -12,7 +12,7 @@ import keras_calib as kc
 from keras_calib import Monitor, SelectiveClassifier
 from keras_calib.backend.locks import PathLock
 from keras_calib.reporting.command_line import main
-from keras_calib.reporting.prediction_files.answer_log import AnswerLog
+from keras_calib.reporting.commands.answer_log import AnswerLog
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402

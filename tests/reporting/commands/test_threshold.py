@@ -7,8 +7,8 @@ import pytest
 
 import keras_calib as kc
 from keras_calib.exporting.statement import write_statement
+from keras_calib.predictions import Predictions
 from keras_calib.reporting.command_line import main
-from keras_calib.reporting.prediction_files.reader import PredictionFile
 
 
 def answers(count=2000, seed=0, gap=0.15):
@@ -263,8 +263,7 @@ def test_classes_are_compared_as_they_are_spelt(tmp_path, capsys):
     for label, value in (("1.0", 1), (2**70, 2**70), ("inf", "inf")):
         rows = ["confidence,label,predicted", *[f"0.9,{label},{value}"] * 9]
         log.write_text("\n".join(rows))
-        (part,) = PredictionFile(log).batches(100)
-        assert part.labels.tolist() == [1] * 9
+        assert Predictions.read(log).correct.tolist() == [1] * 9
     log.write_text("confidence,label,predicted\n0.9,-1,0\n")
     assert main(["report", f"--predictions={log}", "--out=a.html"]) == 1
     assert "`label` must hold class ids >= 0" in capsys.readouterr().err
