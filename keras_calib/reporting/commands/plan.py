@@ -118,7 +118,7 @@ def _run(given: argparse.Namespace, progress: Progress) -> Found:
         found = plan(pilot=pilot, **options)
     if given.out is not None:
         _write(found, Path(given.out))
-    return Found(str(found), _facts(found.to_dict()))
+    return Found(str(found), _facts(found))
 
 
 def _pilot(given: argparse.Namespace) -> tuple[Any, Any]:
@@ -147,7 +147,7 @@ def _pilot(given: argparse.Namespace) -> tuple[Any, Any]:
 def _write(found: Any, path: Path) -> None:
     kind = path.suffix.lower()
     if kind == ".json":
-        text = json.dumps(_facts(found.to_dict()), indent=2, allow_nan=False)
+        text = json.dumps(_facts(found), indent=2, allow_nan=False)
         content = f"{text}\n".encode()
     elif kind == ".csv":
         table = vars(found.by_samples)
@@ -164,6 +164,8 @@ def _write(found: Any, path: Path) -> None:
 
 def _facts(value: Any) -> Any:
     """A plan for JSON, which has no infinity and no NaN: null and text."""
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
     if isinstance(value, dict):
         return {name: _facts(x) for name, x in value.items()}
     if isinstance(value, list):
