@@ -184,7 +184,7 @@ WRONG = [
     (kc.choice_logits, (LOG_P, [0]), {}, "at least two"),
     (kc.choice_logits, (LOG_P, [[0, 1], [1]]), {}, "each once"),
     (kc.choice_logits, (LOG_P, [0, 2]), {}, "in .0, vocabulary"),
-    (kc.choice_logits, (LOG_P, ["A", "B"]), {}, "real numbers"),
+    (kc.choice_logits, (LOG_P, [None, "B"]), {}, "real numbers"),
 ]
 
 
