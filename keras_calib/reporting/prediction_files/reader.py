@@ -348,8 +348,9 @@ class PredictionFile:
             one: Any = labels.max(axis=-1) == 1
             good = one & (np.abs(labels).sum(axis=-1) == 1)
             rule = (
-                "must be class ids, or rows with one 1: these look like votes "
-                "of several annotators, which --votes reads"
+                "must be class ids, or rows with one 1; --votes reads rows of "
+                "annotators' votes, and `report_of_predictions` with "
+                "`multi_label=True` several labels at once"
             )
         else:
             name, *others = self._roles.votes

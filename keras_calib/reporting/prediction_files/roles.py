@@ -205,13 +205,20 @@ def _found_roles(
             return Roles(labels, *records, predicted, *others, known)
         if correct is not None:
             return Roles(correct, *records, None, *others, None)
+    lone = ""
+    if confidence in names and not (correct or labels):
+        lone = (
+            ". Confidences alone say nothing of calibration: add a column "
+            "`correct`, 1 for a right answer and 0 for a wrong one, to a part "
+            "of the rows drawn at random, and report that part"
+        )
     raise value_error(
         f"{file} must have `label` or `labels`, and either `logits` or "
         "`probs`, which a table may give as `logit_0`, ... or `prob_0`, ...; "
         "or else `confidence`, with `correct` or with `predicted` and "
         "`label`. Give columns of other names by --labels, --logits, --probs, "
         "--confidence, --correct and --predicted; --votes reads labels of "
-        "several annotators, with `logits` or `probs`",
+        f"several annotators, with `logits` or `probs`{lone}",
         columns=names[:20],
     )
 

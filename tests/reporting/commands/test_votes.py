@@ -55,7 +55,7 @@ def test_votes_of_every_format_are_read_alike(tmp_path, name):
         # The other way round, each says what to do.
         if name != "a.csv":
             plain = "votes" if name == "a.npz" else "label"
-            with pytest.raises(ValueError, match="which --votes reads"):
+            with pytest.raises(ValueError, match="--votes reads rows"):
                 PredictionFile(path, labels=plain)
 
 
