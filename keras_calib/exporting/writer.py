@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import keras
 
@@ -14,7 +14,7 @@ from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import Calibrator
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import DetectionSelector
-from keras_calib.ensembles.base import check_classifier
+from keras_calib.ensembles.base import check_classifier, input_structure
 from keras_calib.exporting.certificates import (
     certificate_of,
     check_certifiable,
@@ -39,12 +39,35 @@ from keras_calib.exporting.served_model import (
 from keras_calib.exporting.statement import statement_path, write_statement
 from keras_calib.exporting.verification import Probe, check_answers, probes
 from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.options import check_options
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.selector import MultiLabelSelector
-from keras_calib.predictions.outputs import reads_logits
+from keras_calib.predictions.outputs import (
+    ChosenOutput,
+    choose_output,
+    reads_logits,
+)
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["export"]
+__all__ = ["ServingOptions", "export"]
+
+
+class ServingOptions(TypedDict, total=False):
+    """How `export` reads a model, and compares what was written.
+
+    Attributes:
+        from_logits: Whether the model returns logits.
+        output: Name or position of the output to serve, of several.
+        image_preprocessing: Function or layer of decoded images.
+        image_size: Height and width of decoded images.
+        sample_inputs: Inputs for the comparison of answers.
+    """
+
+    from_logits: bool | None
+    output: str | int | None
+    image_preprocessing: Callable[[Any], Any] | None
+    image_size: tuple[int, int] | None
+    sample_inputs: Any
 
 
 def export(
@@ -58,12 +81,9 @@ def export(
     ) = None,
     *,
     format: str | None = None,
-    from_logits: bool | None = None,
-    image_preprocessing: Callable[[Any], Any] | None = None,
-    image_size: tuple[int, int] | None = None,
-    sample_inputs: Any = None,
     overwrite: bool = False,
     certificate: bool = False,
+    **options: Unpack[ServingOptions],
 ) -> Path:
     """Writes a model for serving, with calibrated answers and abstention.
 
@@ -114,7 +134,7 @@ def export(
     Keras model. It deletes a file that answers differently.
 
     Args:
-        model: A functional or sequential model with one output
+        model: A functional or sequential model that returns
             `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second
             of two classes, which is served as two.
         path: Local folder (SavedModel) or file to create. It must not exist
@@ -125,18 +145,6 @@ def export(
             `DetectionSelector` for a detector.
         format: "savedmodel", "onnx" or "litert"; None takes it from the
             ending of the path.
-        from_logits: Whether the model returns logits. None takes it from the
-            loss that the model was compiled with.
-        image_preprocessing: A function or layer of decoded and resized images
-            `(batch, height, width, channels)`, float32 in [0, 255], that
-            returns the model's input: `keras.layers.Rescaling(1 / 255)`, or
-            `keras.layers.Identity()` for a model that scales by itself.
-        image_size: Height and width to which decoded images are resized,
-            bilinearly; None for those of the model's input.
-        sample_inputs: Inputs as the model takes them, or by name, for the
-            comparison of answers. None takes random numbers; integers are
-            then 0 or 1, and uint8 of any value. For a KerasHub task of pairs
-            of texts, a tuple of two lists of strings.
         overwrite: Whether to replace an earlier export at `path`, once the
             new one is written and verified. Anything else there is refused.
         certificate: Whether to write a certificate of the guarantee, which
@@ -145,6 +153,20 @@ def export(
             It needs a selector that was fitted with `delta`, and may have
             thresholds by group. With costs and no `delta` it tells the facts
             of Chow's rule.
+        **options: How the model is read and compared. `from_logits` says
+            whether it returns logits; None takes it from the loss that it was
+            compiled with. `output` is the name or position of the output to
+            serve, for a model that has several. `image_preprocessing` is a
+            function or layer of decoded and resized images
+            `(batch, height, width, channels)`, float32 in [0, 255], that
+            returns the model's input: `keras.layers.Rescaling(1 / 255)`, or
+            `keras.layers.Identity()` for a model that scales by itself.
+            `image_size` is the height and width to which decoded images are
+            resized, bilinearly; None for those of the model's input.
+            `sample_inputs` are inputs as the model takes them, or by name, for
+            the comparison of answers. None takes random numbers; integers are
+            then 0 or 1, and uint8 of any value. For a KerasHub task of pairs
+            of texts it is a tuple of two lists of strings.
 
     Returns:
         The path.
@@ -152,12 +174,13 @@ def export(
     Raises:
         ValueError: If the path exists and `overwrite` is False, or what is
             there is no export of this format. If the path has the ending of
-            another format. If the model has no fixed inputs, several outputs
-            or probabilities that do not sum to 1, or `from_logits` is
-            unknown. If the calibrator is not that of `selector` or is in the
-            model already, or the model does not take the images or samples.
-            If the file cannot hold the preprocessing of a KerasHub task.
-        TypeError: If an argument is of the wrong kind.
+            another format. If the model has no fixed inputs, or probabilities
+            that do not sum to 1, or `from_logits` is unknown. If the
+            calibrator is not that of `selector` or is in the model already, or
+            the model does not take the images or samples. If the file cannot
+            hold the preprocessing of a KerasHub task.
+        TypeError: If an argument is of the wrong kind or unknown, or the model
+            has several outputs and `output` is None.
         ImportError: If the packages of the format are not installed.
         RuntimeError: If the calibrator or selector is not fitted, or the
             backend is not TensorFlow or has several replicas. If the model
@@ -179,40 +202,48 @@ def export(
         )
     check_flag("overwrite", overwrite)
     check_flag("certificate", certificate)
+    check_options("export", options, ServingOptions)
     path = path_of(path)
     made = file_format(format_of(path, format))
     if os.path.lexists(path):
         check_replaced(path, made.name, overwrite)
     if is_detector(model):
-        refused = {
-            "from_logits": from_logits,
-            "image_preprocessing": image_preprocessing,
-            "certificate": certificate or None,
-        }
+        of_detectors = "image_size", "sample_inputs"
+        refused = {k: v for k, v in options.items() if k not in of_detectors}
         return export_detector(
             model,
             path,
             made,
             calibrator=calibrator,
             selector=selector,
-            image_size=image_size,
-            sample_inputs=sample_inputs,
+            image_size=options.get("image_size"),
+            sample_inputs=options.get("sample_inputs"),
             overwrite=overwrite,
-            refused=refused,
+            refused={**refused, "certificate": certificate or None},
         )
     if certificate:
         check_certifiable(selector)
     selector = selector_to_serve(calibrator, selector)
     _check_calibrated_once(model, selector.calibrator)
-    check_classifier(model, "model")
+    chosen = choose_output(model, options.get("output"))
+    one = _of_output(model, chosen)
     several = isinstance(selector, MultiLabelSelector)
-    logits = reads_logits(model, from_logits, several_labels=several)
+    logits = reads_logits(model, options.get("from_logits"), chosen, several)
+    preprocessing = options.get("image_preprocessing")
     network, samples, converter = whole_model(
-        model, sample_inputs, made.name, image_preprocessing is not None
+        one,
+        options.get("sample_inputs"),
+        made.name,
+        preprocessing is not None,
     )
     served = ServedModel(network, selector, logits)
     images = image_reader(
-        served, model, converter, image_preprocessing, image_size, made.name
+        served,
+        one,
+        converter,
+        preprocessing,
+        options.get("image_size"),
+        made.name,
     )
     with exact_float32():
         found = probes(
@@ -225,6 +256,15 @@ def export(
         found = itertools.chain([next(found)], found)
         _write_whole(served, path, made, images, found, overwrite, certificate)
     return path
+
+
+def _of_output(model: keras.Model, chosen: ChosenOutput | None) -> keras.Model:
+    """The model, or that of one of several outputs."""
+    if chosen is None or len(getattr(model, "outputs", None) or ()) < 2:
+        check_classifier(model, "model")
+        return model
+    output = chosen.of(model.output, "outputs")
+    return keras.Model(input_structure(model), output, name=model.name)
 
 
 def _check_calibrated_once(model: keras.Model, calibrator: Any) -> None:

@@ -24,7 +24,6 @@ MORE = {
     "by_group_from_top1": 14,
     "choose_calibrator_on": 12,
     "choose_threshold_by_cost": 9,
-    "export": 11,
     "export_detector": 9,
     "from_folder": 9,
     "from_tfds": 12,
