@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         metrics,
         monitoring,
         plots,
+        predictions,
         reporting,
         selection,
         text,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from keras_calib.metrics import *
     from keras_calib.monitoring import *
     from keras_calib.plots import *
+    from keras_calib.predictions import *
     from keras_calib.reporting import *
     from keras_calib.selection import *
     from keras_calib.text import *
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     __all__ += metrics.__all__
     __all__ += monitoring.__all__
     __all__ += plots.__all__
+    __all__ += predictions.__all__
     __all__ += reporting.__all__
     __all__ += selection.__all__
     __all__ += text.__all__
@@ -69,6 +72,10 @@ else:
         __name__,
         *("calibrators", "data", "detection", "ensembles"),
         *("exporting", "functional", "labels", "losses", "metrics"),
-        *("monitoring", "plots", "reporting", "selection", "text", "training"),
-        of_records=("exporting", "monitoring", "reporting", "selection"),
+        *("monitoring", "plots", "predictions", "reporting", "selection"),
+        *("text", "training"),
+        of_records=(
+            *("exporting", "monitoring", "predictions", "reporting"),
+            "selection",
+        ),
     ).hooks()

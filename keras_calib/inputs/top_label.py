@@ -18,6 +18,7 @@ __all__ = [
     "event_of",
     "hard_labels",
     "top_label",
+    "top_of_all",
     "top_of_arrays",
 ]
 
@@ -27,6 +28,14 @@ def top_label(
 ) -> Outcomes:
     """Read arrays, and return confidence and correctness of predictions."""
     return top_of_arrays(standardize_arrays(labels, probs, **options))
+
+
+def top_of_all(
+    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
+) -> Outcomes:
+    """The same, with a mask of rows that are left out in `top_label`."""
+    read = standardize_arrays(labels, outputs, drop=False, **options)
+    return top_of_arrays(read)._replace(mask=read.mask)
 
 
 def top_of_arrays(read: Batch) -> Outcomes:

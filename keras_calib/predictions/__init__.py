@@ -1,9 +1,11 @@
-"""Predictions of a model on a data set, or in a file, for the whole package.
+"""What a model said: `Predictions`, the noun that every function takes.
 
-Lives here: the pass over a data set or arrays, in which each example is
-predicted once, in order, on one device or several; tables of what was logged.
+Lives here: the pass over data, in which each example is predicted once, in
+order; what was said, in memory or on disk; tables of what was logged.
 Not here: values computed from predictions.
 Floor: above `inputs`, beside `formulas`.
 """
 
-__all__ = []
+from keras_calib.predictions.predictions import Predictions
+
+__all__ = ["Predictions"]

@@ -20,6 +20,7 @@ from keras_calib.predictions.row_order import check_index, checked_order
 __all__ = [
     "Examples",
     "Predictor",
+    "as_arrays",
     "batches_of",
     "check_reread",
     "count_batches",
@@ -244,7 +245,7 @@ def count_batches(
     check_integer("batch_size", batch_size, 1)
     if steps is not None:
         check_integer("steps", steps, 1)
-    if (arrays := _as_arrays(data)) is not None:
+    if (arrays := as_arrays(data)) is not None:
         count = -(-_length(arrays) // batch_size)
     elif isinstance(data, keras.utils.PyDataset):
         count = _size_of(data)
@@ -298,7 +299,7 @@ def _size_of(dataset: keras.utils.PyDataset) -> int:
 
 def _each_batch(data: Any, batch_size: int) -> Iterator:
     """The batches as given, forever if the data are endless."""
-    if (arrays := _as_arrays(data)) is not None:
+    if (arrays := as_arrays(data)) is not None:
         for start in range(0, _length(arrays), batch_size):
             part = slice(start, start + batch_size)
             yield keras.tree.map_structure(
@@ -312,7 +313,7 @@ def _each_batch(data: Any, batch_size: int) -> Iterator:
         yield from data
 
 
-def _as_arrays(data: Any) -> tuple | None:
+def as_arrays(data: Any) -> tuple | None:
     """The arrays of a tuple; None for a data set of batches."""
     if not isinstance(data, tuple):
         return None

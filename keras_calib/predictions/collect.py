@@ -1,39 +1,50 @@
 """Predictions of a model on a data set, for fits and for displays."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Self, Unpack
 
 import keras
 import numpy as np
+import scipy.special
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.checks import check_integer, class_axis
+from keras_calib.inputs.groups import as_groups
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.weights import masked_weight, weight_of_rows
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.predictions.batches import (
     Examples,
+    as_arrays,
     count_batches,
     predict_batches,
     with_progress,
 )
-from keras_calib.predictions.outputs import read_as, to_model_logits
+from keras_calib.predictions.outputs import (
+    has_several_labels,
+    read_as,
+    to_model_logits,
+)
+from keras_calib.predictions.predictions import ModelOptions
 from keras_calib.predictions.row_order import Told, told_by_batches
 
 __all__ = [
     "FitsOnModel",
+    "ModelRun",
     "Predicted",
     "check_data_set",
     "joined",
     "labels_and_logits",
     "labels_of",
     "logits_of",
+    "logits_of_part",
     "predicted",
     "predicted_batches",
+    "probs_of_part",
     "rows_that_count",
     "seen",
 ]
@@ -196,29 +207,199 @@ def rows_that_count(batch: Examples, reading: ReadOptions) -> np.ndarray | None:
 
 def labels_and_logits(batch: Examples, reading: ReadOptions) -> tuple:
     """Labels, logits and weights of a batch, or of pixels of its images."""
-    labels, logits = to_numpy(labels_of(batch)), logits_of(batch, reading)
-    weight = batch.sample_weight
-    if reading.pixels_per_image is not None and logits.ndim > 2:
-        images, num_classes = len(logits), logits.shape[-1]
-        valid = rows_that_count(batch, reading)
-        if valid is not None:
-            valid = ops.convert_to_tensor(valid.reshape(images, -1))
-        logits = logits.reshape(images, -1, num_classes)
-        soft = num_classes > 1 and labels.size == logits.size
-        labels = labels.reshape(images, logits.shape[1], -1)
-        ids = labels.argmax(-1) if soft else labels[..., 0]
-        labels = labels if soft else ids
-        ids = ops.convert_to_tensor(ids.astype("int32"))
-        places = sample_pixels(
-            ids, valid, reading.pixels_per_image, reading.seed
+    labels, weight = to_numpy(labels_of(batch)), batch.sample_weight
+    if reading.pixels_per_image is not None and len(batch.outputs.shape) > 2:
+        labels, outputs, weight = _drawn(labels, batch, reading)
+        batch = batch._replace(
+            labels=labels, outputs=outputs, sample_weight=weight
         )
-        rows, places = np.arange(images)[:, None], to_numpy(places)
-        if weight is not None:
-            weight = to_numpy(weight)
-            if weight.size == images * logits.shape[1]:
-                weight = weight.reshape(images, -1)[rows, places]
-        labels, logits = labels[rows, places], logits[rows, places]
+    logits = logits_of(batch, reading)
     return (labels, logits) if weight is None else (labels, logits, weight)
+
+
+def _drawn(labels: np.ndarray, batch: Examples, reading: ReadOptions) -> tuple:
+    """Labels, outputs and weights of some pixels of each image."""
+    count: Any = reading.pixels_per_image
+    outputs, weight = to_numpy(batch.outputs), batch.sample_weight
+    images, num_classes = len(outputs), outputs.shape[-1]
+    valid = rows_that_count(batch, reading)
+    if valid is not None:
+        valid = ops.convert_to_tensor(valid.reshape(images, -1))
+    outputs = outputs.reshape(images, -1, num_classes)
+    soft = num_classes > 1 and labels.size == outputs.size
+    labels = labels.reshape(images, outputs.shape[1], -1)
+    ids = labels.argmax(-1) if soft else labels[..., 0]
+    labels = labels if soft else ids
+    ids = ops.convert_to_tensor(ids.astype("int32"))
+    places = sample_pixels(ids, valid, count, reading.seed)
+    rows, places = np.arange(images)[:, None], to_numpy(places)
+    if weight is not None:
+        weight = to_numpy(weight)
+        if weight.size == images * outputs.shape[1]:
+            weight = weight.reshape(images, -1)[rows, places]
+    return labels[rows, places], outputs[rows, places], weight
+
+
+class ModelRun:
+    """A model on data, which runs when its batches are asked for.
+
+    Args:
+        model: A Keras model.
+        data: Data with labels, as in `Predictions.of_model`.
+        groups: Groups of the rows, as there.
+        units: Units of the rows, in the same forms.
+        multi_label: Whether each output is a label of its own; None takes it
+            from the compiled loss.
+        **options: As in `ModelOptions`.
+
+    Attributes:
+        reading: How outputs are read.
+        multi_label: Whether each output is a label of its own.
+        weighs_nothing: Whether no batch so far had weights or masks.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        data: Any,
+        groups: Any = None,
+        units: Any = None,
+        *,
+        multi_label: bool | None = None,
+        **options: Unpack[ModelOptions],
+    ):
+        if unknown := {*options} - {*ModelOptions.__annotations__}:
+            raise type_error(
+                f"`{min(unknown)}` must be an argument of `of_model`",
+                arguments=sorted(ModelOptions.__annotations__),
+            )
+        output = options.get("output")
+        if multi_label is None:
+            told = options.get("from_logits")
+            multi_label = told is None and has_several_labels(model, output)
+        reading = read_as(
+            model,
+            options.get("from_logits"),
+            options.get("ignore_class"),
+            output,
+            multi_label,
+        )
+        pixels = options.get("pixels_per_image")
+        if pixels is not None:
+            check_integer("pixels_per_image", pixels, 1)
+            if multi_label:
+                raise value_error(
+                    "`pixels_per_image` must be None with several labels",
+                    pixels_per_image=pixels,
+                )
+        self.reading = reading._replace(
+            pixels_per_image=pixels, seed=options.get("seed", 0)
+        )
+        self.multi_label = multi_label
+        self.weighs_nothing = True
+        self._model, self._data = model, data
+        self._batch_size = options.get("batch_size", 32)
+        self._steps = options.get("steps")
+        self._verbose = options.get("verbose", "auto")
+        beside: dict[Any, Any] = {
+            ("groups", k): x for k, x in _by_name(groups).items()
+        }
+        if units is not None:
+            beside["units"] = units
+        self._told = {k: x for k, x in beside.items() if callable(x)}
+        self._given = {
+            k: as_groups(x) for k, x in beside.items() if k not in self._told
+        }
+        self._total = count_batches(data, self._batch_size, self._steps)
+
+    def batches(self) -> Iterator[dict[Any, Any]]:
+        """The columns of each batch, by the names of `Predictions`."""
+        self.weighs_nothing = True
+        told = {k: Told(x, _told(k)) for k, x in self._told.items()}
+        batches = predict_batches(
+            self._model,
+            self._data,
+            self._batch_size,
+            self._steps,
+            self.reading.output,
+            bool(self._given),
+        )
+        start, leads = 0, set()
+        for batch in with_progress(batches, self._total, self._verbose):
+            labels, weight = to_numpy(labels_of(batch)), batch.sample_weight
+            count = len(labels)
+            for values in told.values():
+                values.note(batch.inputs, count)
+            columns: dict[Any, Any] = {k: x.take() for k, x in told.items()}
+            for name, x in self._given.items():
+                columns[name] = x[start : start + count]
+            start += count
+            outputs = batch.outputs
+            if self.reading.pixels_per_image is not None and outputs.ndim > 2:
+                labels, outputs, weight = _drawn(labels, batch, self.reading)
+            leads.add(outputs.shape[1:-1])
+            # The ends of shorter sequences weigh nothing.
+            self.weighs_nothing &= weight is None and len(leads) == 1
+            if weight is None:
+                weight = np.ones(outputs.shape[:-1], "float32")
+            yield {
+                **columns,
+                "labels": labels,
+                "outputs": outputs,
+                "sample_weight": to_numpy(weight),
+                "inputs": batch.inputs,
+            }
+        for name, x in self._given.items():
+            if len(x) != start:
+                raise value_error(
+                    f"`{_told(name)}` must have a value for each row of `data`",
+                    values=len(x),
+                    rows=start,
+                )
+
+    def kept_inputs(self) -> Any:
+        """The inputs of all rows, if they are one array in memory."""
+        arrays = as_arrays(self._data)
+        inputs = None if arrays is None else arrays[0]
+        return inputs if isinstance(inputs, np.ndarray) else None
+
+
+def _by_name(groups: Any) -> dict[str, Any]:
+    if groups is None:
+        return {}
+    if isinstance(groups, Mapping):
+        return {str(k): x for k, x in groups.items()}
+    return {"group": groups}
+
+
+def _told(name: Any) -> str:
+    return name if isinstance(name, str) else f"groups[{name[1]!r}]"
+
+
+def logits_of_part(part: Any) -> np.ndarray:
+    """Logits of predictions in memory, as a fit takes them."""
+    outputs = part.outputs
+    if part.multi_label:
+        counts = part.sample_weight
+        if counts is not None:
+            counts = weight_of_rows(counts, outputs.shape) > 0
+            counts = counts.reshape(outputs.shape)[..., None]
+        pairs = to_model_logits(outputs[..., None], False, counts)
+        return to_numpy(pairs[..., 1] - pairs[..., 0])
+    reading = ReadOptions(
+        False,
+        ignore_class=part.ignore_class,
+        labels="votes" if part.votes else "classes",
+    )
+    batch = Examples(None, part.labels, None, part.sample_weight, outputs)
+    return logits_of(batch, reading)
+
+
+def probs_of_part(part: Any) -> np.ndarray:
+    """Probabilities of predictions in memory, of logits."""
+    if part.multi_label or part.outputs.shape[-1] == 1:
+        return scipy.special.expit(part.outputs)
+    return scipy.special.softmax(part.outputs, axis=-1)
 
 
 def check_data_set(model: Any, dataset: Any, others: tuple) -> None:

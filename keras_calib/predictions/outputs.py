@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.keras_internals import activation_behind
 from keras_calib.inputs.checks import SEVERAL_LABELS, class_axis
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.rows import (
@@ -144,8 +145,10 @@ def reads_logits(
 
     `from_logits` decides, unless it contradicts the bool attribute
     `returns_logits` of the model, which raises. Without both, the compiled
-    loss decides. Values are never used to guess. `several_labels` says that
-    each output is a label of its own, not one of several classes.
+    loss decides, or else the last layer: a softmax or sigmoid gives
+    probabilities, and without a loss a layer of no activation gives logits.
+    Values are never used to guess. `several_labels` says that each output is
+    a label of its own, not one of several classes.
     """
     says = getattr(model, "returns_logits", None)
     if from_logits is not None:
@@ -167,10 +170,12 @@ def reads_logits(
     loss = loss_of(model, output)
     known = _of_loss(loss)
     if known is None:
+        known = _of_last_layer(model, output, loss is None)
+    if known is None:
         raise value_error(
             "`from_logits` must be True or False unless the model is "
-            "compiled with a loss that says so, or has a bool attribute "
-            "`returns_logits`",
+            "compiled with a loss that says so, ends in a softmax, a sigmoid "
+            "or a dense layer, or has a bool attribute `returns_logits`",
             from_logits=from_logits,
             loss=loss,
         )
@@ -275,6 +280,24 @@ def setting_of(loss: Any, name: str, default: Any = None) -> Any:
     if hasattr(loss, name) or not isinstance(loss, keras.losses.Loss):
         return getattr(loss, name, default)
     return loss.get_config().get(name, default)
+
+
+def _of_last_layer(
+    model: keras.Model, output: ChosenOutput | None, has_no_loss: bool
+) -> bool | None:
+    """Whether the layer of an output returns logits; None if it is unknown.
+
+    Without an activation they may be probabilities to some losses.
+    """
+    outputs = _known_outputs(model)
+    if output is not None and outputs is not None:
+        outputs = output.of(outputs)
+    tensors = keras.tree.flatten(outputs)
+    activation = activation_behind(tensors[0]) if tensors else None
+    known: dict[Any, bool] = {"softmax": False, "sigmoid": False}
+    if has_no_loss:
+        known["linear"] = True
+    return known.get(activation)
 
 
 def _is_binary(loss: Any) -> bool:

@@ -11,6 +11,8 @@ from repository_files import (
     sections,
 )
 
+import keras_calib
+
 
 def test_docstrings_begin_with_one_short_sentence():
     for thing in PUBLIC:
@@ -27,6 +29,9 @@ def test_docstrings_have_their_sections():
             wanted = {"Attributes"}
         elif inspect.isfunction(thing):
             wanted |= {"Returns"}
+        elif thing is keras_calib.Predictions:
+            # What a model said is from no paper.
+            wanted = {"Args"}
         found = sections(thing)
         for title in wanted:
             assert found.get(title, "").strip(), f"{thing} needs {title}:"

@@ -85,6 +85,7 @@ NAMESPACES = (
     "metrics",
     "monitoring",
     "plots",
+    "predictions",
     "reporting",
     "selection",
     "text",

@@ -19,6 +19,7 @@ OF_RECORDS = {
     "exporting.statement_check",
     "exporting.statement_facts",
     "monitoring.monitor",
+    "predictions.predictions",
     "predictions.tables",
     "reporting.cards",
     "reporting.command_line",
