@@ -8,8 +8,9 @@ from typing import Any, TypedDict, Unpack
 
 import keras
 
-from keras_calib.backend.errors import invalid, value_error
+from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.files import path_of
+from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import Calibrator
 from keras_calib.detection.scaling import DetectionScaling
@@ -39,7 +40,6 @@ from keras_calib.exporting.served_model import (
 from keras_calib.exporting.statement import statement_path, write_statement
 from keras_calib.exporting.verification import Probe, check_answers, probes
 from keras_calib.inputs.checks import check_flag
-from keras_calib.inputs.options import check_options
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.predictions.outputs import (
@@ -70,6 +70,7 @@ class ServingOptions(TypedDict, total=False):
     sample_inputs: Any
 
 
+@shows_progress
 def export(
     model: keras.Model,
     path: str | os.PathLike,
@@ -83,6 +84,7 @@ def export(
     format: str | None = None,
     overwrite: bool = False,
     certificate: bool = False,
+    verbose: str | int = "auto",
     **options: Unpack[ServingOptions],
 ) -> Path:
     """Writes a model for serving, with calibrated answers and abstention.
@@ -153,6 +155,8 @@ def export(
             It needs a selector that was fitted with `delta`, and may have
             thresholds by group. With costs and no `delta` it tells the facts
             of Chow's rule.
+        verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for a
+            line at the end, 0 for silence.
         **options: How the model is read and compared. `from_logits` says
             whether it returns logits; None takes it from the loss that it was
             compiled with. `output` is the name or position of the output to
@@ -202,7 +206,11 @@ def export(
         )
     check_flag("overwrite", overwrite)
     check_flag("certificate", certificate)
-    check_options("export", options, ServingOptions)
+    known = ServingOptions.__annotations__
+    for name in options.keys() - known:
+        raise type_error(
+            f"`{name}` must be an argument of `export`", arguments=[*known]
+        )
     path = path_of(path)
     made = file_format(format_of(path, format))
     if os.path.lexists(path):
@@ -253,7 +261,7 @@ def export(
             client_logits=made.name == "savedmodel",
         )
         # The first probe comes before the write, so that errors cost little.
-        found = itertools.chain([next(found)], found)
+        found = tracked(itertools.chain([next(found)], found))
         _write_whole(served, path, made, images, found, overwrite, certificate)
     return path
 

@@ -7,6 +7,7 @@ import numpy as np
 from scipy.stats import norm
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import (
     check_integer,
@@ -42,6 +43,7 @@ class Comparison(NamedTuple):
     p_value: float
 
 
+@shows_progress
 def compare(
     labels: Any,
     probs_a: Any,
@@ -51,7 +53,7 @@ def compare(
     level: float = 0.95,
     num_replicates: int = 400,
     seed: int = 0,
-    sample_weight: Any = None,
+    verbose: str | int = "auto",
     **options: Any,
 ) -> Comparison:
     """Compare a metric of two networks on the same samples.
@@ -78,10 +80,11 @@ def compare(
         level: Probability to cover, in (0, 1).
         num_replicates: Number of replicates, at least 2.
         seed: Seed of the replicates.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`. A
-            replicate multiplies them by the numbers of repeats.
-        **options: Arguments of `metric`, such as `num_bins`, `from_logits`
-            and `ignore_class`.
+        verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for a
+            line at the end, 0 for silence.
+        **options: Arguments of `metric`, such as `num_bins`, `from_logits`,
+            `ignore_class` and `sample_weight`. A replicate multiplies weights
+            by the numbers of repeats.
 
     Returns:
         Both values, their difference, its interval and a p-value.
@@ -103,6 +106,7 @@ def compare(
     """
     tail = tail_of(level)
     check_integer("num_replicates", num_replicates, 2)
+    sample_weight = options.pop("sample_weight", None)
     probs_a, sample_weight = read_masked(probs_a, "probs_a", sample_weight)
     probs_b, sample_weight = read_masked(probs_b, "probs_b", sample_weight)
     given = {"labels": labels, "probs_a": probs_a, "probs_b": probs_b}
@@ -127,7 +131,7 @@ def compare(
         sample_weight = as_array(sample_weight, "sample_weight", "float64")
     rng = generator(seed)
     replicates = np.empty(num_replicates)
-    for i in range(num_replicates):
+    for i in tracked(range(num_replicates), num_replicates):
         counts = rng.poisson(size=rows).astype("float64")
         if sample_weight is not None:
             shape = (rows, *[1] * (sample_weight.ndim - 1))

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypedDict, TypeVar
 
 from keras_calib.backend.errors import type_error, value_error
@@ -11,7 +11,6 @@ from keras_calib.inputs.checks import check_flag, check_in, check_integer
 __all__ = [
     "ArrayOptions",
     "ReadOptions",
-    "check_options",
     "check_reading",
     "reads_arrays",
 ]
@@ -43,26 +42,19 @@ class ArrayOptions(TypedDict, total=False):
 
 def reads_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Make a function raise TypeError for options that it does not have."""
-    known = {*inspect.signature(function).parameters} - {"options"}
+    known = {*inspect.signature(function).parameters}
+    known |= {*ArrayOptions.__annotations__}
 
     @functools.wraps(function)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        check_options(function.__name__, kwargs, ArrayOptions, known)
+        for name in kwargs.keys() - known:
+            raise type_error(
+                f"`{name}` must be an argument of `{function.__name__}`",
+                arguments=sorted(known - {"options"}),
+            )
         return function(*args, **kwargs)
 
     return checked
-
-
-def check_options(
-    function: str, given: Iterable[str], options: type, known: Iterable = ()
-) -> None:
-    """Raise TypeError for options that a function does not have."""
-    arguments = {*options.__annotations__, *known}
-    for name in {*given} - arguments:
-        raise type_error(
-            f"`{name}` must be an argument of `{function}`",
-            arguments=sorted(arguments),
-        )
 
 
 class ReadOptions(NamedTuple):

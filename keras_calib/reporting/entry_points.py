@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.progress import with_progress
 from keras_calib.functional.groups import groupings
 from keras_calib.inputs.checks import check_flag, check_rank
 from keras_calib.inputs.options import ReadOptions, check_reading
@@ -17,7 +18,6 @@ from keras_calib.predictions.batches import (
     Predictor,
     batches_of,
     count_batches,
-    with_progress,
 )
 from keras_calib.predictions.collect import labels_of
 from keras_calib.predictions.outputs import read_as
@@ -70,7 +70,7 @@ def report(
     steps: int | None = None,
     title: str = "Calibration report",
     notes: dict[str, str] | None = None,
-    verbose: int = 1,
+    verbose: str | int = "auto",
 ) -> Report:
     """A page that says how far the confidence of models can be trusted.
 
@@ -115,7 +115,8 @@ def report(
         title: Title of the page.
         notes: What readers must know of the data, by name, such as
             `{"Data set": "CIFAR-10 test"}`; shown as plain text.
-        verbose: 1 for a progress bar, 0 for none.
+        verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end, 0
+            for silence.
 
     Returns:
         `Report`; `save(path)` writes it.
@@ -199,7 +200,7 @@ def report_of_predictions(
     multi_label: bool | None = None,
     inputs: Any = None,
     groups: Any = None,
-    verbose: int = 1,
+    verbose: str | int = "auto",
     **kwargs: Any,
 ) -> Report:
     """A page that says how far the confidence of predictions can be trusted.
@@ -222,7 +223,8 @@ def report_of_predictions(
         inputs: Images `(n, height, width, channels)` or texts `(n,)` to show
             the surest mistakes with, or None.
         groups: Groups to compare, as in `by_group`, or None.
-        verbose: 1 for a progress bar, 0 for none.
+        verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end, 0
+            for silence.
         **kwargs: `calibrator`, `selector`, `class_names`, `label_names`,
             `num_bins`, `num_mistakes`, `title` and `notes`, as in `report`.
 

@@ -42,19 +42,19 @@ def of_tokens(answers: list, choices: list[list]) -> np.ndarray:
     found = np.full((len(answers), len(choices)), -np.inf)
     for number, answer in enumerate(answers):
         name = f"logits[{number}]"
-        told = {spelled(x): [] for x, _ in _pairs(answer, name)}
+        told = []
         for token, value in _pairs(answer, name):
-            told[spelled(token)].append(_number(value, name))
-        for token in told.keys() & places.keys():
-            here = number, places[token]
-            several = [found[here], *told[token]]
-            found[here] = np.logaddexp.reduce(several)
+            told.append(spelled(token))
+            log_p, place = _number(value, name), places.get(told[-1])
+            if place is not None:
+                here = number, place
+                found[here] = np.logaddexp(found[here], log_p)
         if not np.isfinite(found[number]).any():
             raise value_error(
                 f"`{name}` must have one of the `choices`: ask for more "
                 "log-probabilities of the token that answers, or leave the "
                 "question out",
-                **{name: [*told][:_SHOWN], "choices": choices},
+                **{name: told[:_SHOWN], "choices": choices},
             )
     return found
 
@@ -65,9 +65,10 @@ def padded(log_probs: Any, mask: Any) -> tuple[Any, Any]:
     Shorter answers end in padding, which the mask leaves out.
     """
     answers = listed(log_probs)
-    rows = [listed(x) for x in answers or ()]
-    lengths = {len(x) for x in rows if x is not None}
-    if None in rows or not (len(lengths) > 1 or reads_tokens(answers)):
+    rows = [x for x in map(listed, answers or ()) if x is not None]
+    lengths = {len(x) for x in rows}
+    are_lists = answers is not None and len(rows) == len(answers)
+    if not are_lists or not (len(lengths) > 1 or reads_tokens(answers)):
         return log_probs, mask
     shape = len(rows), max(lengths)
     values, counts = np.zeros(shape), np.zeros(shape, bool)

@@ -22,7 +22,6 @@ MORE = {
     "array_pipeline": 10,
     "by_group": 13,
     "by_group_from_top1": 14,
-    "choose_calibrator_on": 12,
     "choose_threshold_by_cost": 9,
     "export_detector": 9,
     "from_folder": 9,
