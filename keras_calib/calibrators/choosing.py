@@ -171,8 +171,11 @@ def choose_calibrator(
     most one standard error, of the difference by sample, above the best. It is
     then fitted on all samples.
 
-    No calibrator, `"none"`, is always a candidate. Pixels of one image, or
-    tokens of one sequence, share a fold.
+    No calibrator, `"none"`, is always a candidate. By default the others are a
+    temperature, ensemble temperature, and structured vector and matrix scaling,
+    the last up to 100 classes. For two classes they are a temperature, affine,
+    structured vector and quadratic scaling, and Venn-Abers. Pixels of one
+    image, or tokens of one sequence, share a fold.
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels, or batches, as
@@ -183,14 +186,11 @@ def choose_calibrator(
         ignore_class: Class id to leave out, such as 255.
         **options: How it chooses. `candidates` are calibrators, the simplest
             first, or a dict of them by name; they need not be fitted, and are
-            not changed. Without them it tries a temperature, ensemble
-            temperature, and structured vector and matrix scaling, the last up
-            to 100 classes. For two classes it tries a temperature, affine,
-            structured vector and quadratic scaling, and Venn-Abers.
-            `num_folds`, 5, is the number of folds, >= 2, each with equal
-            shares of the classes. `level`, 0.95, is that of the intervals,
-            `seed` that of the folds. `verbose` is `"auto"` or 1 for a progress
-            bar after two seconds, 2 for a line at the end, 0 for silence.
+            not changed. `num_folds`, 5, is the number of folds, >= 2, each
+            with equal shares of the classes. `level`, 0.95, is that of the
+            intervals, `seed` that of the folds. `verbose` is `"auto"` or 1 for
+            a progress bar after two seconds, 2 for a line at the end, 0 for
+            silence.
 
     Returns:
         `CalibratorChoice`, whose `calibrator` is fitted on all samples; print

@@ -127,13 +127,22 @@ def export(
     `CalibratedDecoder`, or by a `DetectionSelector`. Boxes are in pixels of
     the resized image. Only a SavedModel holds it.
 
+    Images are decoded, and resized to `image_size`, a height and a width, or
+    to those of the model's input. `image_preprocessing` is a function or layer
+    of such images `(batch, height, width, channels)`, float32 in [0, 255]. It
+    returns the model's input: `keras.layers.Rescaling(1 / 255)`, or
+    `keras.layers.Identity()` for a model that scales by itself.
+
     After `tf.saved_model.load` you can read and replace variables, in the
     lists `calibration`, `threshold` and `score`. A threshold is for the scores
     of one calibrator. ONNX and LiteRT have `serving_default` only, and
     constants instead of variables.
 
     `export` loads the file again and compares its answers with those of the
-    Keras model. It deletes a file that answers differently.
+    Keras model. It deletes a file that answers differently. `sample_inputs`
+    are inputs for that, as the model takes them or by name; None takes random
+    numbers, of which integers are 0 or 1, and uint8 of any value. For a
+    KerasHub task of pairs of texts it is a tuple of two lists of strings.
 
     Args:
         model: A functional or sequential model that returns
@@ -157,20 +166,10 @@ def export(
             of Chow's rule.
         verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for a
             line at the end, 0 for silence.
-        **options: How the model is read and compared. `from_logits` says
-            whether it returns logits; None takes it from the loss that it was
-            compiled with. `output` is the name or position of the output to
-            serve, for a model that has several. `image_preprocessing` is a
-            function or layer of decoded and resized images
-            `(batch, height, width, channels)`, float32 in [0, 255], that
-            returns the model's input: `keras.layers.Rescaling(1 / 255)`, or
-            `keras.layers.Identity()` for a model that scales by itself.
-            `image_size` is the height and width to which decoded images are
-            resized, bilinearly; None for those of the model's input.
-            `sample_inputs` are inputs as the model takes them, or by name, for
-            the comparison of answers. None takes random numbers; integers are
-            then 0 or 1, and uint8 of any value. For a KerasHub task of pairs
-            of texts it is a tuple of two lists of strings.
+        **options: How the model is read. `from_logits` says whether it returns
+            logits; None takes it from the loss that it was compiled with.
+            `output` is the name or position of the output to serve, for a
+            model that has several. The others are described above.
 
     Returns:
         The path.
