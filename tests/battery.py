@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 from not_in_battery import NO_PREDICTIONS
+from report_pages import report_of
 
 import keras_calib as kc
 
@@ -265,6 +266,9 @@ SPECIAL = {
         takes="labels",
         weights=False,
     ),
+    "Predictions": Entry(
+        lambda y, p, w: kc.Predictions(y, p, sample_weight=w).outcomes()
+    ),
     "per_image": Entry(lambda y, p, w: kc.per_image(kc.ece, y, p), **_IMAGES),
     "prediction_flips": Entry(
         lambda y, p, w: kc.prediction_flips(p, LOGITS),
@@ -273,8 +277,8 @@ SPECIAL = {
         rules=False,
     ),
     "regularizer_histogram": _of_loss(kc.regularizer_histogram),
-    "report_of_predictions": Entry(
-        lambda y, p, w: kc.report_of_predictions(y, p, verbose=0).results,
+    "report": Entry(
+        lambda y, p, w: report_of(y, p, verbose=0).results,
         weights=False,
         **_SLOW,
     ),

@@ -62,7 +62,7 @@ NO_PREDICTIONS = {
             *("DeepEnsemble", "EpochModel"),
             *("MonteCarloDropout", "RecordingModel", "ScheduledFocalModel"),
             *("SharpnessAwareModel", "choose_calibrator_on"),
-            *("export", "report"),
+            "export",
         ),
         _MODEL,
     ),

@@ -6,15 +6,20 @@ from html.parser import HTMLParser
 
 import numpy as np
 
+import keras_calib as kc
 from keras_calib.formulas import bootstrap
 from keras_calib.plots.display import Display
+from keras_calib.predictions.predictions import PredictionFacts
 from keras_calib.reporting import entry_points
+
+_TOLD = {*PredictionFacts.__annotations__, "from_logits"}
 
 __all__ = [
     "Page",
     "few_replicates",
     "mistakes",
     "pictures_left_out",
+    "report_of",
     "results_alone",
     "slider",
     "slider_start",
@@ -43,6 +48,20 @@ class Page(HTMLParser):
 
     def all(self, tag):
         return [attrs for name, attrs in self.tags if name == tag]
+
+
+def report_of(labels, outputs, **options):
+    """The report of arrays, or of a dict of outputs by the name of a model."""
+    facts = {k: x for k, x in options.items() if k in _TOLD}
+    others = {k: x for k, x in options.items() if k not in _TOLD}
+
+    def told(x):
+        return kc.Predictions(labels, x, **facts)
+
+    if isinstance(outputs, dict):
+        outputs = {k: told(x) for k, x in outputs.items()}
+        return kc.report(outputs, **others)
+    return kc.report(told(outputs), **others)
 
 
 def results_alone(monkeypatch):

@@ -38,9 +38,10 @@ __all__ = [
 MODES = ("top_label", "binary")
 # What several labels at once need, wherever they came in.
 SEVERAL_LABELS = (
-    "several labels at once need `multi_label=True` in a report, `MultiLabel` "
-    "around a loss, metric, calibrator or selector, and elsewhere one label "
-    "at a time: `labels[:, k]` with `outputs[:, k : k + 1]`"
+    "several labels at once need `Predictions(labels, outputs, "
+    "multi_label=True)` in a report, `MultiLabel` around a loss, metric, "
+    "calibrator or selector, and elsewhere one label at a time: `labels[:, k]` "
+    "with `outputs[:, k : k + 1]`"
 )
 
 

@@ -61,6 +61,9 @@ class MultiLabelLoss(PerSampleLoss):
         call this the binary relevance method
     """
 
+    # `has_several_labels` asks for it.
+    several_labels = True
+
     def __init__(
         self,
         loss: PerSampleLoss,

@@ -12,7 +12,7 @@ from keras import ops
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.progress import with_progress
 from keras_calib.inputs.batch import standardize
-from keras_calib.inputs.checks import check_integer, class_axis
+from keras_calib.inputs.checks import check_flag, check_integer, class_axis
 from keras_calib.inputs.groups import as_groups
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.weights import masked_weight, weight_of_rows
@@ -20,12 +20,16 @@ from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.predictions.batches import (
     Examples,
+    Predictor,
     as_arrays,
+    batches_of,
     count_batches,
     predict_batches,
 )
 from keras_calib.predictions.outputs import (
+    choose_output,
     has_several_labels,
+    loss_of,
     read_as,
     to_model_logits,
 )
@@ -47,6 +51,7 @@ __all__ = [
     "probs_of_part",
     "rows_that_count",
     "seen",
+    "together",
 ]
 
 
@@ -255,7 +260,6 @@ class ModelRun:
     Attributes:
         reading: How outputs are read.
         multi_label: Whether each output is a label of its own.
-        weighs_nothing: Whether no batch so far had weights or masks.
     """
 
     def __init__(
@@ -275,8 +279,8 @@ class ModelRun:
             )
         output = options.get("output")
         if multi_label is None:
-            told = options.get("from_logits")
-            multi_label = told is None and has_several_labels(model, output)
+            multi_label = _are_labels(model, options.get("from_logits"), output)
+        check_flag("multi_label", multi_label)
         reading = read_as(
             model,
             options.get("from_logits"),
@@ -296,7 +300,6 @@ class ModelRun:
             pixels_per_image=pixels, seed=options.get("seed", 0)
         )
         self.multi_label = multi_label
-        self.weighs_nothing = True
         self._model, self._data = model, data
         self._batch_size = options.get("batch_size", 32)
         self._steps = options.get("steps")
@@ -314,54 +317,97 @@ class ModelRun:
 
     def batches(self) -> Iterator[dict[Any, Any]]:
         """The columns of each batch, by the names of `Predictions`."""
-        self.weighs_nothing = True
-        told = {k: Told(x, _told(k)) for k, x in self._told.items()}
-        batches = predict_batches(
-            self._model,
+        return (columns for (columns,) in together([self]))
+
+    def predictor(self) -> Predictor:
+        """The model, to predict batch by batch."""
+        return Predictor(self._model, self.reading.output)
+
+    def read(self) -> Iterator[Examples]:
+        """The batches of the data, with a progress bar."""
+        batches = batches_of(
             self._data,
             self._batch_size,
             self._steps,
             self.reading.output,
             bool(self._given),
         )
-        start, leads = 0, set()
-        for batch in with_progress(batches, self._total, self._verbose):
-            labels, weight = to_numpy(labels_of(batch)), batch.sample_weight
-            count = len(labels)
-            for values in told.values():
-                values.note(batch.inputs, count)
-            columns: dict[Any, Any] = {k: x.take() for k, x in told.items()}
-            for name, x in self._given.items():
-                columns[name] = x[start : start + count]
-            start += count
-            outputs = batch.outputs
-            if self.reading.pixels_per_image is not None and outputs.ndim > 2:
-                labels, outputs, weight = _drawn(labels, batch, self.reading)
-            leads.add(outputs.shape[1:-1])
-            # The ends of shorter sequences weigh nothing.
-            self.weighs_nothing &= weight is None and len(leads) == 1
-            if weight is None:
-                weight = np.ones(outputs.shape[:-1], "float32")
-            yield {
-                **columns,
-                "labels": labels,
-                "outputs": outputs,
-                "sample_weight": to_numpy(weight),
-                "inputs": batch.inputs,
-            }
-        for name, x in self._given.items():
-            if len(x) != start:
-                raise value_error(
-                    f"`{_told(name)}` must have a value for each row of `data`",
-                    values=len(x),
-                    rows=start,
-                )
+        return with_progress(batches, self._total, self._verbose)
+
+    def beside(self) -> "_Beside":
+        """What comes beside the rows, batch by batch."""
+        return _Beside(self._told, self._given)
+
+    def columns(self, batch: Examples) -> dict[str, Any]:
+        """Labels, outputs, weights or None, and inputs of a batch."""
+        labels, weight = to_numpy(labels_of(batch)), batch.sample_weight
+        outputs = batch.outputs
+        if self.reading.pixels_per_image is not None and outputs.ndim > 2:
+            labels, outputs, weight = _drawn(labels, batch, self.reading)
+        return {
+            "labels": labels,
+            "outputs": outputs,
+            "sample_weight": None if weight is None else to_numpy(weight),
+            "inputs": batch.inputs,
+        }
 
     def kept_inputs(self) -> Any:
         """The inputs of all rows, if they are one array in memory."""
         arrays = as_arrays(self._data)
         inputs = None if arrays is None else arrays[0]
         return inputs if isinstance(inputs, np.ndarray) else None
+
+
+class _Beside:
+    """Groups and units of the rows of each batch, in their order."""
+
+    def __init__(self, told: dict[Any, Any], given: dict[Any, np.ndarray]):
+        self._told = {k: Told(x, _name_of(k)) for k, x in told.items()}
+        self._given, self._rows = given, 0
+
+    def next(self, inputs: Any, count: int) -> dict[Any, np.ndarray]:
+        """Those of the next rows."""
+        for values in self._told.values():
+            values.note(inputs, count)
+        rows = slice(self._rows, self._rows + count)
+        self._rows += count
+        found = {k: x.take() for k, x in self._told.items()}
+        return found | {k: x[rows] for k, x in self._given.items()}
+
+    def check_end(self) -> None:
+        """Raises ValueError unless each row had one, and none is left."""
+        for name, x in self._given.items():
+            if len(x) != self._rows:
+                raise value_error(
+                    f"`{_name_of(name)}` must have a value for each row of "
+                    "`data`",
+                    values=len(x),
+                    rows=self._rows,
+                )
+
+
+def together(runs: list[ModelRun]) -> Iterator[list[dict[Any, Any]]]:
+    """The columns of each batch for several models, of data read once."""
+    first = runs[0]
+    beside, predictors = first.beside(), [run.predictor() for run in runs]
+    for batch in first.read():
+        each = [
+            run.columns(predictor(batch))
+            for run, predictor in zip(runs, predictors, strict=True)
+        ]
+        own = beside.next(batch.inputs, len(each[0]["labels"]))
+        yield [columns | own for columns in each]
+    beside.check_end()
+
+
+def _are_labels(model: Any, from_logits: Any, output: Any) -> bool:
+    """Whether the loss of a model tells that its outputs are labels."""
+    loss = loss_of(model, choose_output(model, output))
+    # With these a binary loss may be of classes.
+    said = from_logits, getattr(model, "returns_logits", None)
+    if any(isinstance(x, bool) for x in said):
+        return getattr(loss, "several_labels", False)
+    return has_several_labels(model, output)
 
 
 def _by_name(groups: Any) -> dict[str, Any]:
@@ -372,7 +418,7 @@ def _by_name(groups: Any) -> dict[str, Any]:
     return {"group": groups}
 
 
-def _told(name: Any) -> str:
+def _name_of(name: Any) -> str:
     return name if isinstance(name, str) else f"groups[{name[1]!r}]"
 
 

@@ -200,6 +200,8 @@ def has_several_labels(
     """Whether a compiled loss takes each of several channels as a label."""
     chosen = choose_output(model, output)
     loss = loss_of(model, chosen)
+    if getattr(loss, "several_labels", False):
+        return True
     return bool(_channels_of_labels(model, loss, chosen))
 
 

@@ -18,7 +18,7 @@ from keras_calib.predictions.spool import Spool
 if TYPE_CHECKING:
     from keras_calib.predictions.collect import ModelRun
 
-__all__ = ["ModelOptions", "PredictionFacts", "Predictions"]
+__all__ = ["DataOptions", "ModelOptions", "PredictionFacts", "Predictions"]
 
 # Numbers of a part in memory.
 _BLOCK = 2**20
@@ -87,6 +87,24 @@ class ModelOptions(TypedDict, total=False):
     verbose: str | int
 
 
+class DataOptions(ModelOptions, total=False):
+    """Options of `Predictions.of_model`, for functions that call it.
+
+    Attributes:
+        groups: Groups of the rows, or a function of the inputs of a batch.
+        units: What rows belong to, in the same forms.
+        class_names: Names of the classes, or of the labels.
+        multi_label: Whether each output is a label of its own.
+        votes: Whether labels are rows of annotators' votes.
+    """
+
+    groups: Any
+    units: Any
+    class_names: Sequence[str] | None
+    multi_label: bool | None
+    votes: bool
+
+
 class Predictions:
     """Labels, a model's outputs for them, and how these are to be read.
 
@@ -140,7 +158,8 @@ class Predictions:
         self._facts = _settings(from_logits, facts)
         # Arrays by column; None until a model was asked.
         self._arrays: dict[str, Any] | None = None
-        self._run: ModelRun | None = None
+        # The model on its data, which is asked first; None of arrays.
+        self.run: ModelRun | None = None
         # Keeps the files of memory-mapped arrays.
         self._spool: Any = None
         # The same rows with outputs in the other form, by its name.
@@ -237,7 +256,7 @@ class Predictions:
                 "class_names": class_names,
             },
         )
-        made._arrays, made._run, made._spool = None, run, None
+        made._arrays, made.run, made._spool = None, run, None
         made._others = {}
         return made
 
@@ -381,7 +400,7 @@ class Predictions:
             yield from self._ran()
             return
         count = len(self)
-        size = size or self._rows_of_part()
+        size = size or self.rows_of_part()
         for start in range(0, count, size):
             yield self[start : start + size]
 
@@ -445,7 +464,7 @@ class Predictions:
             change: Outputs of a part of the predictions, as an array.
             from_logits: Whether they are logits.
         """
-        parts = map(change, self.batches(self._rows_of_part()))
+        parts = map(change, self.batches(self.rows_of_part()))
         columns, spool = {**self._columns()}, self._spool
         if spool is None:
             columns["outputs"] = np.concatenate([*parts])
@@ -502,7 +521,7 @@ class Predictions:
             told += f", groups={[*self.groups]}"
         return f"Predictions({told})"
 
-    def _rows_of_part(self) -> int:
+    def rows_of_part(self) -> int:
         """Rows of a part whose numbers fit in memory."""
         return max(1, _BLOCK // max(1, self.outputs[0].size))
 
@@ -566,19 +585,29 @@ class Predictions:
 
     def _ran(self) -> Iterator[Self]:
         """The batches of the model as they come, which are kept."""
-        run: Any = self._run
-        spool = Spool()
+        run: Any = self.run
+        spool, weighs, leads = Spool(), False, set()
         others: dict[Any, list] = {}
         for columns in run.batches():
-            spool.add({k: columns[k] for k in _NUMBERS})
+            # The ends of shorter sequences weigh nothing.
+            leads.add(lead := columns["outputs"].shape[1:-1])
+            weight = columns["sample_weight"]
+            if weight is None:
+                weight = np.ones((len(columns["labels"]), *lead), "float32")
+            else:
+                weighs = True
+            spool.add(
+                {k: columns[k] for k in ("labels", "outputs")}
+                | {"sample_weight": weight}
+            )
             for name, x in columns.items():
                 if name not in _NUMBERS and name != "inputs":
                     others.setdefault(name, []).append(x)
-            yield self._like(columns, None)
+            yield self.part(columns)
         arrays: dict[Any, Any] = dict.fromkeys(_COLUMNS)
         arrays |= spool.arrays()
         arrays |= {k: np.concatenate(x) for k, x in others.items()}
-        if run.weighs_nothing:
+        if not weighs and len(leads) == 1:
             arrays["sample_weight"] = None
         arrays["inputs"] = run.kept_inputs()
         self._arrays, self._spool = arrays, spool
@@ -609,9 +638,13 @@ class Predictions:
             )
         self._arrays = kept
 
+    def part(self, columns: dict[Any, Any]) -> Self:
+        """Predictions that are read as these, of other columns."""
+        return self._like(columns, None)
+
     def _like(self, columns: dict[Any, Any], spool: Any) -> Self:
         made = type(self).__new__(type(self))
-        made._facts, made._run, made._others = self._facts, None, {}
+        made._facts, made.run, made._others = self._facts, None, {}
         made._arrays = {**dict.fromkeys(_COLUMNS), **columns}
         made._spool = spool
         return made
@@ -674,10 +707,13 @@ def _of_log(correct: Any, confidence: Any) -> dict[str, np.ndarray]:
 
 def _ids_of_names(labels: Any, names: list[str] | None) -> np.ndarray:
     """Labels as numbers; names of classes as their places."""
-    array = np.asarray(labels) if isinstance(labels, list | tuple) else labels
-    kind = getattr(getattr(array, "dtype", None), "kind", "")
-    if kind not in "OUS" or not kind:
+    first = labels
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    kind = getattr(getattr(labels, "dtype", None), "kind", "")
+    if not (isinstance(first, str | bytes) or kind in ("O", "S", "U")):
         return as_array(labels, "labels")
+    array = np.asarray(labels)
     texts = np.array([_text(x) for x in array.ravel()])
     places = {name: k for k, name in enumerate(names or [])}
     if unknown := [x for x in dict.fromkeys(texts.tolist()) if x not in places]:

@@ -6,8 +6,8 @@ Floor: the highest, above `monitoring`: a command may use every package.
 
 Read in this order:
 
-- `entry_points`: `report` and `report_of_predictions`, from data to page, with
-  what users gave by `model_parts`. Small batches are joined on the way.
+- `entry_points`: `report`, from data to page, with what users gave by
+  `model_parts`. `source` gives the rows; small batches are joined on the way.
 - Figures: `evaluation` gathers them batch by batch, with `groups` (classes,
   levels of confidence, sites); `labels` does so for several labels at once.
   `measures`, `verdict` and `slider` say what the page tells of them.
@@ -25,21 +25,20 @@ from keras_calib.backend.late import late_names
 
 if TYPE_CHECKING:
     from keras_calib.reporting.cards import model_card
-    from keras_calib.reporting.entry_points import report, report_of_predictions
+    from keras_calib.reporting.entry_points import report
     from keras_calib.reporting.html import Report
 
 __all__ = [
     "Report",
     "model_card",
     "report",
-    "report_of_predictions",
 ]
 
 __getattr__ = late_names(
     __name__,
     {
         "cards": "model_card",
-        "entry_points": "report report_of_predictions",
+        "entry_points": "report",
         "html": "Report",
     },
 )

@@ -1,15 +1,12 @@
 """Confidence and errors of groups of predictions: classes, levels, sites."""
 
-from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import value_error
 from keras_calib.formulas.group_sums import GroupedSums
 from keras_calib.functional.group_table import group_metrics
-from keras_calib.functional.groups import Grouping, grouping, groupings
-from keras_calib.predictions.row_order import Told
+from keras_calib.functional.groups import Grouping
 from keras_calib.reporting.measures import kinds_told
 
 __all__ = [
@@ -17,7 +14,6 @@ __all__ = [
     "GroupRow",
     "SURE",
     "StageGroups",
-    "with_groups",
     "worst_first",
 ]
 
@@ -183,37 +179,6 @@ class AttributeGroups:
         )
         found = table.to_dict()
         return {**found, "sentences": _sentences(found["rows"], chosen)}
-
-
-def with_groups(batches: Iterable[tuple], groups: Any) -> Iterator[tuple]:
-    """Batches with the groups of their samples, given for all of them."""
-    if groups is None:
-        yield from batches
-        return
-    given = groups if isinstance(groups, Mapping) else {"group": groups}
-    told = {str(k): x for k, x in given.items() if isinstance(x, Told)}
-    given = {k: x for k, x in given.items() if not isinstance(x, Told)}
-    grouped: dict[str, Grouping] = {}
-    start, total = 0, 0
-    if given:
-        grouped = groupings(given, (len(next(iter(given.values()))),))
-        total = min(len(x.code) for x in grouped.values())
-    for batch in batches:
-        rows = slice(start, start := start + len(batch[0]))
-        if given and start > total:
-            break
-        own = {k: x.part(rows, (total,)) for k, x in grouped.items()}
-        for name, values in told.items():
-            count = len(batch[0])
-            label = f"groups[{name!r}]"
-            own[name] = grouping(values.take(count), (count,), label)
-        yield (*batch, own)
-    if given and start != total:
-        raise value_error(
-            "`groups` must have a group for each sample of the data",
-            groups=total,
-            samples=start if start < total else f"at least {start}",
-        )
 
 
 def worst_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ __all__ = ["Report", "page_of", "template"]
 class Report:
     """A page about the confidence of one or several models.
 
-    Made by `report` and `report_of_predictions`. Notebooks show it.
+    Made by `report`. Notebooks show it.
 
     Args:
         html: The page: one file that needs nothing else.
@@ -46,8 +46,8 @@ class Report:
     Example:
 
     >>> import keras_calib
-    >>> page = keras_calib.report_of_predictions(
-    ...     [0, 1, 1], [[0.9, 0.1]] * 3, verbose=0)
+    >>> p = keras_calib.Predictions([0, 1, 1], [[0.9, 0.1]] * 3)
+    >>> page = keras_calib.report(p, verbose=0)
     >>> round(page.results["model"]["overconfidence"]["value"], 4)
     0.5667
 

@@ -5,21 +5,15 @@ from typing import Any
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.calibrators import CalibratorChoice
-from keras_calib.inputs.checks import check_at_most, check_flag, check_integer
+from keras_calib.inputs.checks import check_at_most, check_integer
 from keras_calib.labels.calibrator import MultiLabelCalibrator
-from keras_calib.labels.loss import MultiLabelLoss
 from keras_calib.labels.selector import MultiLabelSelector
-from keras_calib.predictions.outputs import (
-    choose_output,
-    has_several_labels,
-    loss_of,
-)
 
 __all__ = [
     "ModelParts",
-    "are_several_labels",
     "by_name",
     "check_contents",
+    "has_parts_of_labels",
 ]
 
 _OF_LABELS = {
@@ -74,54 +68,10 @@ class ModelParts:
                     )
 
 
-def are_several_labels(
-    multi_label: Any,
-    label_names: Any,
-    parts: Iterable,
-    of_classes: dict[str, Any],
-    *,
-    models: Iterable = (),
-    from_logits: bool | None = None,
-    output: Any = None,
-) -> bool:
-    """Whether each output is a label of its own, not one of several classes.
-
-    Args:
-        multi_label: What the user says, or None to take it from the others.
-        label_names: Names of labels, or None.
-        parts: Calibrators and selectors, or dicts of them.
-        of_classes: Arguments by name that only classes take, which must then
-            be None.
-        models: Models whose compiled losses tell it.
-        from_logits: What the user says of them. With a bool a binary
-            cross-entropy tells nothing, as its outputs may be classes.
-        output: Output of the models to read.
-    """
+def has_parts_of_labels(parts: Iterable) -> bool:
+    """Whether calibrators or selectors, or dicts of them, are of labels."""
     flat = [x for p in parts for x in (p.values() if type(p) is dict else [p])]
-    kinds = tuple(_OF_LABELS.values())
-    told = label_names is not None or any(isinstance(x, kinds) for x in flat)
-    if multi_label is None:
-        several = told or any(
-            _has_labels(model, from_logits, output) for model in models
-        )
-    else:
-        check_flag("multi_label", multi_label)
-        several = bool(multi_label)
-    if told and not several:
-        raise value_error(
-            "`multi_label` must be True or None for `label_names` and parts of "
-            "`MultiLabel`",
-            multi_label=multi_label,
-        )
-    for name, value in of_classes.items() if several else ():
-        if value is not None:
-            instead = "`label_names`" if name == "class_names" else "None"
-            raise value_error(
-                f"`{name}` must be left out of a report of several labels at "
-                f"once: use {instead}, or report one label as two classes",
-                **{name: value},
-            )
-    return several
+    return any(isinstance(x, tuple(_OF_LABELS.values())) for x in flat)
 
 
 def check_contents(num_bins: Any, num_mistakes: Any, notes: Any) -> None:
@@ -171,14 +121,3 @@ def _by_model(what: str, parts: Any, names: list[str]) -> dict[str, Any]:
             unknown=unknown,
         )
     return parts
-
-
-def _has_labels(model: Any, from_logits: bool | None, output: Any) -> bool:
-    """Whether the loss of a model tells that its outputs are labels."""
-    if isinstance(loss_of(model, choose_output(model, output)), MultiLabelLoss):
-        return True
-    # With either of these a binary loss may be of classes.
-    said = from_logits, getattr(model, "returns_logits", None)
-    if any(isinstance(x, bool) for x in said):
-        return False
-    return has_several_labels(model, output)

@@ -31,7 +31,7 @@ RENAMED: dict[str, str] = {}
 ALL = {"MbLS", "ECE", "ece", "TemperatureScaling"}
 EVERY = 17
 # Each call fits a posterior, or makes a page.
-SLOW = "GaussianProcessCalibration", "report_of_predictions"
+SLOW = "GaussianProcessCalibration", "report"
 
 
 def _told(call: Callable, name: str) -> str:

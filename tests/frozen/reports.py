@@ -8,6 +8,7 @@ from unittest import mock
 
 import keras
 import numpy as np
+from report_pages import report_of
 
 from frozen.api import kc
 from frozen.data_sets import CLASSES, GROUPS
@@ -41,7 +42,7 @@ def _without_pages() -> Iterator[None]:
 
 def _made(labels: Any, outputs: Any, **options: Any) -> Any:
     """Results under neutral keys, of the only model."""
-    found = kc.report_of_predictions(labels, outputs, verbose=0, **options)
+    found = report_of(labels, outputs, verbose=0, **options)
     (told,) = found.results.values()
     return neutral(told)
 

@@ -29,7 +29,7 @@ def called():
 def test_one_label_at_a_time_goes_where_several_do_not(name, monkeypatch):
     entry = entry_of(name)
     outputs = PROBS if entry.takes == "probs" else np.log(PROBS)
-    with pytest.raises(ValueError, match="labels at once need `multi_label"):
+    with pytest.raises(ValueError, match="labels at once need `Predictions"):
         entry.call(TRUE, outputs, None)
     monkeypatch.setattr(battery, "LOGITS", outputs[:, :1])
     entry.call(TRUE[:, 0], outputs[:, :1], None)

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 from cases import BACKEND
-from report_pages import results_alone
+from report_pages import report_of, results_alone
 
 import keras_calib as kc
 from keras_calib.backend.keras_internals import keras_mask
@@ -250,9 +250,7 @@ def test_padding_that_layers_mask_is_ignored_like_the_ignored_class(
 def page(labels, outputs):
     with pytest.MonkeyPatch.context() as patch:
         results_alone(patch)
-        made = kc.report_of_predictions(
-            labels, outputs, from_logits=True, verbose=0
-        )
+        made = report_of(labels, outputs, from_logits=True, verbose=0)
     return made.results["model"]["num_counted"]
 
 
@@ -280,7 +278,7 @@ ARRAYS = {
     "estimate_prior": lambda y, z: (
         kc.estimate_prior(z, np.full(K, 1 / K), num_bootstrap=2, **READS).prior
     ),
-    "report_of_predictions": page,
+    "report": page,
 }
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_calib.reporting.entry_points import merged
+from keras_calib.reporting.source import merged
 
 
 def batch(count, shape=(3,), weight=True, inputs=(2,)):
@@ -12,6 +12,7 @@ def batch(count, shape=(3,), weight=True, inputs=(2,)):
         [np.full((count, *shape), i, "float32") for i in range(2)],
         np.ones(count) if weight else None,
         None if inputs is None else np.zeros((count, *inputs)),
+        {"site": np.arange(count) % 2},
     )
 
 
@@ -33,7 +34,7 @@ def test_batches_of_one_form_are_joined_until_a_block_is_full(batches, lengths):
     assert [len(block[0]) for block in blocks] == lengths
     labels = [x for b in batches for x in b[0]]
     assert labels == [x for b in blocks for x in b[0]]
-    for labels, outputs, weight, inputs in blocks:
-        parts = [*outputs, weight, inputs]
+    for labels, outputs, weight, inputs, groups in blocks:
+        parts = [*outputs, weight, inputs, groups["site"]]
         assert {len(x) for x in parts if x is not None} == {len(labels)}
     assert [len(block[1]) for block in blocks] == [2] * len(blocks)

@@ -9,7 +9,7 @@ from html import unescape
 
 import numpy as np
 import pytest
-from report_pages import Page, slider
+from report_pages import Page, report_of, slider
 
 import keras_calib as kc
 
@@ -107,7 +107,7 @@ def report():
     labels = (logits + 3.0 * rng.normal(size=(500, 4))).argmax(-1)
     images = rng.integers(0, 255, (500, 120, 80, 3)).astype("uint8")
     held_out = labels[:250], logits[:250]
-    return kc.report_of_predictions(
+    return report_of(
         labels[250:],
         logits[250:],
         from_logits=True,

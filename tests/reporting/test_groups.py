@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+from report_pages import report_of
 
 import keras_calib as kc
 from keras_calib.predictions.tables import Table
@@ -26,9 +27,7 @@ def data():
 @pytest.fixture(scope="module")
 def page(data):
     labels, probs, site = data
-    return kc.report_of_predictions(
-        labels, probs, groups={"site": site}, verbose=0
-    )
+    return report_of(labels, probs, groups={"site": site}, verbose=0)
 
 
 def test_a_page_has_the_table_by_group_and_blames_the_right_one(data, page):
@@ -69,7 +68,7 @@ def test_a_page_with_a_selector_blames_the_risk_of_a_group():
     )
     # One site is always right and the other always wrong: the p-value is 0.
     site = np.array(["Bari", "Graz"])[np.arange(1600) % 2]
-    page = kc.report_of_predictions(
+    page = report_of(
         (site == "Graz").astype(int),
         np.log(probs),
         from_logits=True,
@@ -112,7 +111,7 @@ def test_a_file_gives_the_groups_of_the_arrays(data, page, tmp_path, capsys):
 def test_a_page_of_many_groups_counts_those_left_out(data):
     labels, probs, _ = data
     groups = {"ward": np.arange(1500) % 103}
-    page = kc.report_of_predictions(labels, probs, groups=groups, verbose=0)
+    page = report_of(labels, probs, groups=groups, verbose=0)
     assert "3 further groups are left out" in page.html
     # 14 or 15 predictions each.
     (sentence,) = page.results["model"]["groups"]["sentences"]

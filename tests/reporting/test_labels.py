@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from report_pages import Page, mistakes
+from report_pages import Page, mistakes, report_of
 
 import keras_calib as kc
 from keras_calib.reporting import entry_points, sections
@@ -32,7 +32,7 @@ def alone(monkeypatch):
 
 def report(labels, outputs, **options):
     options = {"from_logits": True, "multi_label": True, **options}
-    return kc.report_of_predictions(labels, outputs, verbose=0, **options)
+    return report_of(labels, outputs, verbose=0, **options)
 
 
 def two_classes(p):
@@ -98,7 +98,7 @@ def test_the_page_says_what_a_calibrator_repairs_and_a_selector_does():
     ).fit(*tagged(seed=1, scale=4.0), num_folds=0)
     selector = kc.MultiLabelSelector(calibrator=calibrator)
     selector.fit(*tagged(seed=2, scale=4.0), risk=0.15, delta=0.1)
-    made = report(labels, logits, selector=selector, multi_label=None)
+    made = report(labels, logits, selector=selector)
     found = made.results["model"]
     repaired = sigmoid(np.asarray(calibrator(logits)))
     answers = selector(logits)
@@ -157,7 +157,7 @@ def test_verdict_names_the_labels_that_are_off(alone):
     assert found["answer"].startswith("Yes")
     logits[:, 1] += 1.0
     logits[:, 2] -= 1.0
-    found = report(labels, logits, label_names=NAMES).results["model"]
+    found = report(labels, logits, class_names=NAMES).results["model"]
     assert [x["side"] for x in found["labels"]] == ["even", "over", "under"]
     assert found["verdict"]["sentences"] == [
         "Predicted too often: car.",
@@ -191,7 +191,7 @@ def test_labels_without_positives_have_a_page():
 def test_many_labels_are_folded_away_and_escaped(monkeypatch):
     monkeypatch.setattr(sections, "_NUM_PICTURES", 0)
     monkeypatch.setattr(sections, "_NUM_ROWS", 2)
-    made = report(*tagged(60), label_names=["a", "b", "<b>c"])
+    made = report(*tagged(60), class_names=["a", "b", "<b>c"])
     page = Page(made.html)
     assert "1 more in this table" in page.text
     assert page.all("details") and "<b>c" in page.text
@@ -239,17 +239,11 @@ def test_the_loss_of_a_model_tells_its_labels(alone, loss):
         (
             {"votes": True, "ignore_class": None},
             ValueError,
-            "`votes` must be left out",
+            "`votes` must be False",
         ),
         ({"groups": ["a"] * 50}, ValueError, "`groups` must be left out"),
-        ({"class_names": NAMES}, ValueError, "use `label_names`"),
-        ({"label_names": NAMES[:2]}, ValueError, "`num_labels` labels"),
-        ({"label_names": "abc"}, TypeError, "`label_names`"),
-        (
-            {"label_names": NAMES, "multi_label": False},
-            ValueError,
-            "`multi_label` must be True or None",
-        ),
+        ({"class_names": NAMES[:2]}, ValueError, "`num_labels` labels"),
+        ({"class_names": "abc"}, TypeError, "`class_names`"),
         ({"multi_label": 2}, TypeError, "`multi_label`"),
         ({"calibrator": kc.MultiLabelSelector}, TypeError, "a fitted layer"),
         (

@@ -12,6 +12,7 @@ from report_pages import (
     few_replicates,
     mistakes,
     pictures_left_out,
+    report_of,
     slider,
     slider_start,
 )
@@ -24,7 +25,7 @@ from keras_calib.reporting.slider import operating_points
 @pytest.fixture(scope="module")
 def made():
     labels, logits = noisy_predictions()
-    return kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
+    return report_of(labels, logits, from_logits=True, verbose=0)
 
 
 def test_the_slider_has_a_place_for_each_of_its_numbers(made):
@@ -40,7 +41,7 @@ def test_the_slider_has_a_place_for_each_of_its_numbers(made):
 def test_the_slider_is_of_calibrated_confidences():
     labels, logits = noisy_predictions(200)
     calibrator = kc.TemperatureScaling(temperature=3.0)
-    made = kc.report_of_predictions(
+    made = report_of(
         labels, logits, from_logits=True, calibrator=calibrator, verbose=0
     )
     (rows,) = slider(Page(made.html))
@@ -101,7 +102,7 @@ def test_the_slider_starts_at_the_choice_of_the_selector(changes, on_slider):
     selector = kc.SelectiveClassifier(
         calibrator=own, score=changes.pop("score", "msp")
     ).fit(*noisy_predictions(400, seed=1), coverage=0.6)
-    made = kc.report_of_predictions(
+    made = report_of(
         labels,
         logits,
         from_logits=True,
@@ -146,7 +147,7 @@ def test_report_is_one_file_that_asks_for_nothing(made):
 def test_what_users_write_is_escaped():
     labels, logits = noisy_predictions(200)
     evil = "<script>alert('x')</script>\"&amp;"
-    made = kc.report_of_predictions(
+    made = report_of(
         labels,
         {evil: logits},
         from_logits=True,
@@ -172,7 +173,7 @@ def test_names_that_no_file_can_hold_are_written_with_escapes(
     labels, logits = noisy_predictions(60)
     odd = "$a$_\x00\udc80\uffff"
     shown = "$a$_" + r"\x00\udc80\uffff"
-    made = kc.report_of_predictions(
+    made = report_of(
         labels,
         {odd: logits},
         from_logits=True,
@@ -195,7 +196,7 @@ def test_surest_mistakes_are_the_surest(monkeypatch):
     labels, logits = noisy_predictions(300)
     images = np.zeros((300, 8, 8, 1), "uint8")
     images[:, 0, 0, 0] = np.arange(300) % 256
-    report = kc.report_of_predictions(
+    report = report_of(
         labels,
         logits,
         from_logits=True,
@@ -212,7 +213,7 @@ def test_surest_mistakes_are_the_surest(monkeypatch):
     assert len(pictures) == 5
     png = base64.b64decode(pictures[0]["src"].split(",")[1])
     assert png.startswith(b"\x89PNG")
-    none = kc.report_of_predictions(
+    none = report_of(
         labels, logits, from_logits=True, num_mistakes=0, verbose=0
     )
     assert "surest mistakes" not in Page(none.html).text
@@ -222,7 +223,7 @@ def test_surest_mistakes_are_the_surest(monkeypatch):
 def test_risks_that_no_threshold_has_are_said_to_be_out_of_reach():
     # The surest prediction is wrong.
     labels, logits = [1, 0, 0], [[9.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
-    made = kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
+    made = report_of(labels, logits, from_logits=True, verbose=0)
     page = Page(made.html)
     assert page.text.count("no threshold reaches it") == 4
     assert slider_start(page)["coverage"] == 1.0
@@ -235,7 +236,7 @@ def stages():
     with pytest.MonkeyPatch.context() as patch:
         pictures_left_out(patch)
         return [
-            kc.report_of_predictions(
+            report_of(
                 labels,
                 logits,
                 from_logits=True,

@@ -10,6 +10,7 @@ from report_pages import (
     Page,
     mistakes,
     pictures_left_out,
+    report_of,
     results_alone,
     slider,
 )
@@ -23,9 +24,7 @@ def made():
     labels, logits = noisy_predictions()
     with pytest.MonkeyPatch.context() as patch:
         pictures_left_out(patch)
-        return kc.report_of_predictions(
-            labels, logits, from_logits=True, verbose=0
-        )
+        return report_of(labels, logits, from_logits=True, verbose=0)
 
 
 @pytest.mark.portable
@@ -60,7 +59,7 @@ def test_report_has_the_values_of_the_exact_functions(made):
 def test_the_p_value_of_the_ecce_is_that_of_the_test(monkeypatch):
     results_alone(monkeypatch)
     labels, logits = noisy_predictions(2000, scale=1.0)
-    made = kc.report_of_predictions(labels, logits, from_logits=True, verbose=0)
+    made = report_of(labels, logits, from_logits=True, verbose=0)
     found = made.results["model"]["metrics"]["ecce"]
     wanted = kc.calibration_test(
         labels, logits, from_logits=True, statistic="ecce_range"
@@ -79,9 +78,7 @@ def test_verdict_names_the_side(monkeypatch):
         (1.0, "Neither over- nor underconfident on average"),
     ):
         labels, logits = noisy_predictions(1000, scale=scale)
-        made = kc.report_of_predictions(
-            labels, logits, from_logits=True, verbose=0
-        )
+        made = report_of(labels, logits, from_logits=True, verbose=0)
         assert made.results["model"]["verdict"]["headline"] == headline
 
 
@@ -89,9 +86,7 @@ def test_verdict_names_the_side(monkeypatch):
 def test_few_errors_give_no_verdict_and_no_infinite_number():
     for n in (1, 100):
         logits = np.tile(np.array([[6.0, 0.0]], "float32"), (n, 1))
-        made = kc.report_of_predictions(
-            np.zeros(n, int), logits, from_logits=True, verbose=0
-        )
+        made = report_of(np.zeros(n, int), logits, from_logits=True, verbose=0)
         found = made.results["model"]
         assert found["verdict"]["kind"] == "few"
         assert found["metrics"]["ecce"]["p_value"] is None
@@ -106,7 +101,7 @@ def test_few_errors_give_no_verdict_and_no_infinite_number():
 def test_calibrated_column_is_of_the_calibrator():
     labels, logits = noisy_predictions()
     calibrator = kc.TemperatureScaling().fit(*noisy_predictions(seed=1))
-    made = kc.report_of_predictions(
+    made = report_of(
         labels, logits, from_logits=True, calibrator=calibrator, verbose=0
     )
     found = made.results["model"]
@@ -117,9 +112,7 @@ def test_calibrated_column_is_of_the_calibrator():
     assert "After calibration" in page.text
     assert f"temperature {float(calibrator.temperature):.4g}" in page.text
     # Of probabilities too, whose logarithms are logits.
-    again = kc.report_of_predictions(
-        labels, softmax(logits), calibrator=calibrator, verbose=0
-    )
+    again = report_of(labels, softmax(logits), calibrator=calibrator, verbose=0)
     other = again.results["model"]["calibrated_metrics"]["ece"]["value"]
     assert abs(other - after) < 1e-4
 
@@ -129,7 +122,7 @@ def test_selector_is_judged_on_the_data():
     labels, logits = noisy_predictions(3000)
     held_out = noisy_predictions(3000, seed=1)
     selector = kc.SelectiveClassifier().fit(*held_out, risk=0.2, delta=0.05)
-    made = kc.report_of_predictions(
+    made = report_of(
         labels, logits, from_logits=True, selector=selector, verbose=0
     )
     accept = np.asarray(selector(logits)["accept"])
@@ -152,7 +145,7 @@ def test_selector_is_judged_on_the_data():
         f"confidence from {selector.chosen.confidence:.6g}"
     ) in text
     # Data of another kind break what was promised.
-    made = kc.report_of_predictions(
+    made = report_of(
         (labels + 1) % 4, logits, from_logits=True, selector=selector, verbose=0
     )
     assert "speak against" in Page(made.html).text
@@ -162,7 +155,7 @@ def test_classes_and_sure_predictions_are_counted(monkeypatch):
     results_alone(monkeypatch)
     labels, logits = noisy_predictions()
     weight = np.tile([1.0, 2.0, 0.0], len(labels))[: len(labels)]
-    made = kc.report_of_predictions(
+    made = report_of(
         labels, logits, from_logits=True, sample_weight=weight, verbose=0
     )
     found = made.results["model"]
@@ -230,7 +223,7 @@ def test_report_of_models_reads_the_data_once():
     assert "All models" in Page(made.html).text
     assert len(slider(Page(made.html))) == 2
     whole = kc.report(model, (x, y), from_logits=True, verbose=0)
-    again = kc.report_of_predictions(y, logits, from_logits=True, verbose=0)
+    again = report_of(y, logits, from_logits=True, verbose=0)
     one, two = (r.results["model"]["metrics"] for r in (whole, again))
     assert abs(one["aurc"]["value"] - two["aurc"]["value"]) < 1e-6
 
@@ -250,7 +243,7 @@ def test_report_asks_the_models_what_they_return(monkeypatch):
         assert abs(ece - exact) < 1e-5
     with pytest.raises(ValueError, match="logits=True, probs=False"):
         kc.report(models, (logits, labels), verbose=0)
-    silent = keras.Sequential([keras.Input((4,)), keras.layers.Softmax()])
+    silent = keras.Sequential([keras.Input((4,)), keras.layers.Identity()])
     with pytest.raises(ValueError, match="from_logits"):
         kc.report(silent, (logits, labels), verbose=0)
 
@@ -260,14 +253,12 @@ def test_pixels_and_weights_count_as_in_metrics(monkeypatch):
     labels, logits = noisy_predictions(240)
     labels[:50] = 9
     rows, outputs = labels.reshape(4, 60), logits.reshape(4, 60, 4)
-    made = kc.report_of_predictions(
-        rows, outputs, from_logits=True, ignore_class=9, verbose=0
-    )
+    made = report_of(rows, outputs, from_logits=True, ignore_class=9, verbose=0)
     kept = labels != 9
     exact = kc.ece(labels[kept], logits[kept], from_logits=True)
     assert abs(made.results["model"]["metrics"]["ece"]["value"] - exact) < 1e-5
     labels = np.where(kept, labels, 0)
-    weighted = kc.report_of_predictions(
+    weighted = report_of(
         labels,
         logits,
         from_logits=True,
@@ -296,7 +287,7 @@ def test_a_batch_is_read_once_unless_it_may_have_a_fault(monkeypatch):
 
     def results():
         reads.clear()
-        made = kc.report_of_predictions(
+        made = report_of(
             labels, logits, from_logits=True, selector=selector, verbose=0
         )
         return made.results["model"]
@@ -335,8 +326,8 @@ def test_batches_in_which_nothing_counts_are_left_out(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "error", "match"),
     [
-        ({"labels": [0, 1]}, ValueError, "the same length"),
-        ({"probs": {}}, ValueError, "at least one model. Received: probs="),
+        ({"labels": [0, 1]}, ValueError, "must have one length"),
+        ({"outputs": {}}, ValueError, "at least one model"),
         ({"class_names": ["ab", "c"]}, ValueError, "a name for each class"),
         ({"class_names": "abcd"}, TypeError, "`class_names`"),
         (
@@ -358,13 +349,13 @@ def test_bad_arguments_are_refused(changes, error, match):
     labels, logits = noisy_predictions(50)
     given = {
         "labels": labels,
-        "probs": logits,
+        "outputs": logits,
         "from_logits": True,
         "verbose": 0,
         **changes,
     }
     with pytest.raises(error, match=match):
-        kc.report_of_predictions(**given)
+        report_of(**given)
 
 
 def test_what_is_ignored_is_not_selected(monkeypatch):
@@ -372,7 +363,7 @@ def test_what_is_ignored_is_not_selected(monkeypatch):
     labels, logits = noisy_predictions(200)
     selector = kc.SelectiveClassifier().fit(labels, logits, coverage=0.5)
     labels[:80] = 9
-    made = kc.report_of_predictions(
+    made = report_of(
         labels,
         logits,
         from_logits=True,
@@ -395,12 +386,8 @@ def test_calibrators_of_several_models_need_their_names(monkeypatch):
     models = {"a": logits, "b": logits / 2}
     options = {"from_logits": True, "verbose": 0}
     with pytest.raises(ValueError, match="must be a dict by their names"):
-        kc.report_of_predictions(
-            labels, models, calibrator=calibrator, **options
-        )
-    made = kc.report_of_predictions(
-        labels, models, calibrator={"b": calibrator}, **options
-    )
+        report_of(labels, models, calibrator=calibrator, **options)
+    made = report_of(labels, models, calibrator={"b": calibrator}, **options)
     assert "calibrated_metrics" not in made.results["a"]
     assert "calibrated_metrics" in made.results["b"]
 
@@ -408,7 +395,7 @@ def test_calibrators_of_several_models_need_their_names(monkeypatch):
 @pytest.mark.slow
 def test_the_page_shows_how_a_calibrator_was_chosen():
     choice = kc.choose_calibrator(*noisy_predictions(seed=1))
-    page = kc.report_of_predictions(
+    page = report_of(
         *noisy_predictions(), from_logits=True, calibrator=choice, verbose=0
     )
     found = page.results["model"]["choice"]
@@ -418,7 +405,7 @@ def test_the_page_shows_how_a_calibrator_was_chosen():
     assert "How the calibrator was chosen" in page.html
     assert f"{choice.name}, chosen" in page.html
     assert choice.reason in page.html
-    plain = kc.report_of_predictions(
+    plain = report_of(
         *noisy_predictions(),
         from_logits=True,
         calibrator=choice.calibrator,

@@ -8,6 +8,7 @@ from report_pages import (
     Page,
     mistakes,
     pictures_left_out,
+    report_of,
     results_alone,
     slider,
 )
@@ -33,7 +34,7 @@ def made():
     )
     with pytest.MonkeyPatch.context() as patch:
         pictures_left_out(patch)
-        report = kc.report_of_predictions(
+        report = report_of(
             counts,
             logits,
             from_logits=True,
@@ -124,9 +125,9 @@ def test_votes_that_all_agree_are_class_ids(monkeypatch):
     labels, logits = noisy_predictions(500)
     calibrator = kc.TemperatureScaling(temperature=2.0)
     options = {"from_logits": True, "calibrator": calibrator, "verbose": 0}
-    of_ids = kc.report_of_predictions(labels, logits, **options)
+    of_ids = report_of(labels, logits, **options)
     shares = np.eye(logits.shape[-1])[labels]
-    of_votes = kc.report_of_predictions(shares, logits, votes=True, **options)
+    of_votes = report_of(shares, logits, votes=True, **options)
     one, other = (x.results["model"] for x in (of_ids, of_votes))
     assert other.pop("annotators")["agreement"] == 1.0
     for stage in ("metrics", "calibrated_metrics"):
@@ -147,7 +148,7 @@ def test_a_report_of_a_model_reads_votes_of_its_data(monkeypatch):
     weight = np.ones(200)
     weight[:20] = shares[:20] = 0.0
     of_model = kc.report(model, (logits, shares, weight), **options)
-    of_arrays = kc.report_of_predictions(counts[20:], logits[20:], **options)
+    of_arrays = report_of(counts[20:], logits[20:], **options)
     one, other = (x.results["model"] for x in (of_model, of_arrays))
     assert one["annotators"]["num_votes"] is None
     assert one["num_counted"] == 180
@@ -162,6 +163,6 @@ def test_a_report_of_a_model_reads_votes_of_its_data(monkeypatch):
     ):
         given = {"labels": counts, **options, **wrong}
         with pytest.raises(ValueError, match=message):
-            kc.report_of_predictions(probs=logits, **given)
+            report_of(outputs=logits, **given)
     with pytest.raises(TypeError, match="`votes` must be"):
         kc.report(model, (logits, shares), **{**options, "votes": "votes"})

@@ -349,8 +349,9 @@ class PredictionFile:
             good = one & (np.abs(labels).sum(axis=-1) == 1)
             rule = (
                 "must be class ids, or rows with one 1; --votes reads rows of "
-                "annotators' votes, and `report_of_predictions` with "
-                "`multi_label=True` several labels at once"
+                "annotators' votes, and in Python `report` takes several "
+                "labels at once, as `Predictions(labels, outputs, "
+                "multi_label=True)`"
             )
         else:
             name, *others = self._roles.votes
