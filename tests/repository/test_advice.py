@@ -25,6 +25,10 @@ FOREIGN = {"MirroredStrategy"}
 def texts():
     """Texts of errors, with the file and the line; `{}` for what is put in."""
     for path in MODULES:
+        for node in parse(path).body:
+            # Texts that several errors share have a name.
+            if isinstance(node, ast.Assign):
+                yield f"{path.name}:{node.lineno}", _text(node.value)
         for node in ast.walk(parse(path)):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
