@@ -500,7 +500,9 @@ def _train_tree(
     stop = keras.callbacks.EarlyStopping(
         "val_nll", mode="min", patience=how.patience, restore_best_weights=True
     )
-    seen = keras.callbacks.LambdaCallback(on_batch_end=lambda *_: tick())
+    seen = keras.callbacks.LambdaCallback(
+        on_batch_end=lambda batch, logs=None: tick()
+    )
     model.fit(
         training,
         epochs=how.epochs,

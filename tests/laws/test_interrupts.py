@@ -79,6 +79,23 @@ def selector():
     )
 
 
+def tuning(several):
+    """A selector that fits its calibrator first, on a share of the rows."""
+    scaling = kc.TemperatureScaling()
+    part = kc.MultiLabel(scaling) if several else scaling
+    truth = (OTHER_LOGITS > 1.0).astype("int32") if several else OTHERS
+    layer = kc.SelectiveClassifier()
+    layer = kc.MultiLabel(layer) if several else layer
+    layer.calibrator = part
+    # Else other rows fit it next time, and these choose the threshold.
+    return (
+        lambda: (part.fitted, layer.fitted),
+        lambda: layer.fit(
+            truth, np.sin(OTHER_LOGITS), coverage=0.5, tune_fraction=0.5
+        ),
+    )
+
+
 def chooser():
     layer = kc.TemperatureScaling().fit(LABELS, LOGITS)
     candidates = {"mine": layer}
@@ -121,6 +138,8 @@ CASES = {
     "TemperatureScaling": lambda: calibrator(kc.TemperatureScaling),
     "HistogramBinning": lambda: calibrator(kc.HistogramBinning),
     "SelectiveClassifier": selector,
+    "tune_fraction": lambda: tuning(False),
+    "tune_fraction of labels": lambda: tuning(True),
     "choose_calibrator": chooser,
     "fit_on": on_model,
     "MultiLabel": several_labels,
