@@ -126,7 +126,7 @@ def watched(version, selector, days):
 
 
 monitor = watched("1", selector, range(20))
-display = keras_calib.MonitorDisplay.from_monitor(monitor).plot()
+display = keras_calib.MonitorDisplay(monitor).plot()
 display.figure_.savefig(folder / "monitor.png")
 
 """

@@ -89,12 +89,14 @@ def draw(labels, before, after, others, workdir):
         (left, before, "Cross entropy"),
         (middle, after, "With its temperature"),
     ):
-        kc.ReliabilityDisplay.from_predictions(
-            labels, outputs, name=name, **LOGITS
-        ).plot(part.subplots(2, 1, height_ratios=(5, 1), sharex=True))
-    kc.RiskCoverageDisplay.from_predictions(
-        labels, {"cross entropy": after, "ACLS": others}, band=True, **LOGITS
-    ).plot(right.subplots())
+        axes = part.subplots(2, 1, height_ratios=(5, 1), sharex=True)
+        predictions = kc.Predictions(labels, outputs, **LOGITS)
+        kc.ReliabilityDisplay(predictions, name=name).plot(axes)
+    both = {
+        "cross entropy": predictions,
+        "ACLS": kc.Predictions(labels, others, **LOGITS),
+    }
+    kc.RiskCoverageDisplay(both, band=True).plot(right.subplots())
     figure.savefig(workdir / "before_and_after.png", dpi=110)
 
 

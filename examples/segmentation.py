@@ -102,12 +102,9 @@ def run(*, epochs, noise, workdir):
             iou, pixels, image = measured(masks, values)
             print(f"{title:24}{iou:8.3f}{pixels:9.4f}{image:17.4f}")
     workdir.mkdir(parents=True, exist_ok=True)
-    display = keras_calib.SegmentationDisplay.from_model(
-        model, images[0], masks[0], name="MbLS"
-    )
-    path = workdir / "confidence.png"
-    display.plot().figure_.savefig(path, dpi=110)
-    print(f"Written: {path}")
+    answers = keras_calib.Predictions.of_model(model, (images, masks))
+    display = keras_calib.SegmentationDisplay(answers, row=0, name="MbLS")
+    print(f"Written: {display.save(workdir / 'confidence.png', dpi=110)}")
 
 
 def main(_):

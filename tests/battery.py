@@ -146,16 +146,12 @@ def _chosen(*data):  # so few samples help no candidate, which warns
     return np.array([x.nll for x in found.candidates])
 
 
-def _display(function):
-    known = inspect.signature(function).parameters
-    weights = "sample_weight" in known
+def _display(cls):
+    def call(labels, predictions, weight, **options):
+        options["sample_weight"] = weight
+        return cls(kc.Predictions(labels, predictions, **options))
 
-    def call(labels, predictions, weight):
-        given = {"sample_weight": weight} if weights else {}
-        return function(labels, predictions, **given)
-
-    takes = "probs" if "probs" in known else "logits"
-    return Entry(call, takes=takes, weights=weights)
+    return Entry(call)
 
 
 def _pairs(labels, predictions, weight):
@@ -204,13 +200,13 @@ SPECIAL = {
     ),
     "PerImage": Entry(_per_image, nothing=lambda: 0.0, **_IMAGES, **_SLOW),
     "RiskCoverageDisplay": Entry(
-        lambda y, p, w: kc.RiskCoverageDisplay.from_predictions(
-            y, p if isinstance(p, dict) else {"model": p}, sample_weight=w
+        lambda y, p, w, **told: kc.RiskCoverageDisplay(
+            {"model": kc.Predictions(y, p, sample_weight=w, **told)}
         )
     ),
     "SegmentationDisplay": Entry(
-        lambda y, p, w: kc.SegmentationDisplay.from_predictions(y, p),
-        lead=(6, 4),
+        lambda y, p, w: kc.SegmentationDisplay(kc.Predictions(y, p)),
+        lead=(1, 6, 4),
         weights=False,
     ),
     "SelectiveClassifier": Entry(_accepts, takes="logits"),
@@ -315,7 +311,8 @@ def _fit_on(cls, **options):
 
 def _from_model(cls):
     def call(labels, predictions, weight, **options):
-        return cls.from_model(_itself(), (predictions, labels), **options)
+        data = predictions, labels
+        return cls(kc.Predictions.of_model(_itself(), data, **options))
 
     return Entry(call, weights=False)
 
@@ -353,7 +350,7 @@ def entry_of(name: str) -> Entry | None:
             return _metric(name, thing)
         if issubclass(thing, kc.Calibrator):
             return _calibrator(thing)
-        return _display(thing.from_predictions)
+        return _display(thing)
     first = list(inspect.signature(thing).parameters)
     call, takes = _weighted(thing, name)
     if first[:2] == ["labels", "probs"]:

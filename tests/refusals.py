@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from keras import backend, ops
+from told import taking
 
 from keras_calib import (
     ACLS,
@@ -68,8 +69,8 @@ LOSSES = (
 )
 METRICS = (AECE, AURC, ECE, NLL)
 FUNCTIONS = {
-    "ReliabilityDisplay": ReliabilityDisplay.from_predictions,
-    "RiskCoverageDisplay": RiskCoverageDisplay.from_predictions,
+    "ReliabilityDisplay": taking(ReliabilityDisplay),
+    "RiskCoverageDisplay": taking(RiskCoverageDisplay),
     "adaptive_ece": adaptive_ece,
     "augrc": augrc,
     "aurc": aurc,

@@ -91,7 +91,7 @@ def read(num_replicas):
     options = {"risk": 0.9, "verbose": 0}
     selector = kc.SelectiveClassifier().fit_on(model, (x, labels), **options)
     page = kc.report(model, (x, labels), verbose=0)
-    diagram = kc.ReliabilityDisplay.from_model(model, (x, labels))
+    diagram = kc.ReliabilityDisplay(kc.Predictions.of_model(model, (x, labels)))
     # Tokens, of which layers mask the padding 0.
     inputs = keras.Input((None,), dtype="int32")
     embedding = keras.layers.Embedding(9, 3, mask_zero=True)
@@ -122,8 +122,8 @@ def read(num_replicas):
         .fit(labels, outputs, risk=0.9)
         .chosen.coverage,
         "report": kc.nll(labels, outputs, from_logits=True),
-        "diagram": kc.ReliabilityDisplay.from_predictions(
-            labels, outputs, from_logits=True
+        "diagram": kc.ReliabilityDisplay(
+            kc.Predictions(labels, outputs, from_logits=True)
         ).sums.residual,
     }
     differences = {

@@ -5,14 +5,12 @@ import json
 from html.parser import HTMLParser
 
 import numpy as np
+from told import taking
 
 import keras_calib as kc
 from keras_calib.formulas import bootstrap
 from keras_calib.plots.display import Display
-from keras_calib.predictions.predictions import PredictionFacts
 from keras_calib.reporting import entry_points
-
-_TOLD = {*PredictionFacts.__annotations__, "from_logits"}
 
 __all__ = [
     "Page",
@@ -52,16 +50,7 @@ class Page(HTMLParser):
 
 def report_of(labels, outputs, **options):
     """The report of arrays, or of a dict of outputs by the name of a model."""
-    facts = {k: x for k, x in options.items() if k in _TOLD}
-    others = {k: x for k, x in options.items() if k not in _TOLD}
-
-    def told(x):
-        return kc.Predictions(labels, x, **facts)
-
-    if isinstance(outputs, dict):
-        outputs = {k: told(x) for k, x in outputs.items()}
-        return kc.report(outputs, **others)
-    return kc.report(told(outputs), **others)
+    return taking(kc.report)(labels, outputs, **options)
 
 
 def results_alone(monkeypatch):

@@ -191,8 +191,8 @@ def segmentation(plt):
     )
     loss = keras_calib.MbLS(margin=8.0, **example.READ)
     model = example.trained(loss, train, epochs=120)
-    display = keras_calib.SegmentationDisplay.from_model(
-        model, images[0], masks[0]
+    display = keras_calib.SegmentationDisplay(
+        keras_calib.Predictions.of_model(model, (images[:1], masks[:1]))
     )
     colors = mpl.colors.ListedColormap(["white", ORANGE, "#CCCCCC"])
     kind = np.where(display.ignored, 2, display.wrong)

@@ -125,9 +125,11 @@ def main(argv):
         write(rows, out / "imbalance.csv")
     first = [folder for folder in folders if folder.name == "seed0"]
     labels, logits = curves_of(first or folders[:1])
-    display = keras_calib.RiskCoverageDisplay.from_predictions(
-        labels, logits, from_logits=True
-    ).plot()
+    models = {
+        name: keras_calib.Predictions(labels, own, from_logits=True)
+        for name, own in logits.items()
+    }
+    display = keras_calib.RiskCoverageDisplay(models).plot()
     display.figure_.savefig(out / "risk_coverage.png", dpi=150)
 
 

@@ -49,7 +49,7 @@ class WatchedLog:
             self._read_on()
             found = self.monitor
             if path == "/picture.png":
-                display = keras_calib.MonitorDisplay.from_monitor(found)
+                display = keras_calib.MonitorDisplay(found)
             elif path == "/alarms":
                 return as_json(200, alarms=[x._asdict() for x in found.alarms])
             elif path == "/metrics":

@@ -1,7 +1,6 @@
 """Reliability of detections, by confidence and overlap."""
 
-import dataclasses
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from keras_calib.plots.display import (
 __all__ = ["DetectionReliabilityDisplay"]
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class DetectionReliabilityDisplay(Display):
     """Reliability of detections: precision and overlap by confidence.
 
@@ -36,6 +34,15 @@ class DetectionReliabilityDisplay(Display):
     second has the share of each overlap among the boxes of a bin.
 
     Args:
+        records: What `match_detections` returns.
+        num_bins: Number of bins of the confidence and of the overlap.
+        name: Name of the model, for the title.
+
+    Raises:
+        TypeError: If the records are not from `match_detections`.
+        ValueError: If there is no detection.
+
+    Attributes:
         confidence: Mean confidence of each bin `(num_bins,)`, NaN if empty.
         precision: Share of right detections of each bin `(num_bins,)`.
         overlap: Mean overlap of each bin `(num_bins,)`.
@@ -43,11 +50,6 @@ class DetectionReliabilityDisplay(Display):
             of the confidence `(num_bins, num_bins)`, overlaps last.
         detection_ece: D-ECE of these bins, pooled.
         localization_aware_ece: LaECE of these bins, pooled.
-        name: Name of the model, for the title.
-
-    Raises:
-        TypeError: If the records are not from `match_detections`.
-        ValueError: If there is no detection.
 
     Example:
 
@@ -55,8 +57,7 @@ class DetectionReliabilityDisplay(Display):
     >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
     >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
     ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
-    >>> display = DetectionReliabilityDisplay.from_records(
-    ...     match_detections(truth, found))
+    >>> display = DetectionReliabilityDisplay(match_detections(truth, found))
     >>> round(display.detection_ece, 4)
     0.2
 
@@ -69,30 +70,13 @@ class DetectionReliabilityDisplay(Display):
     _size = (8.4, 4.0)
     _panels = (2,)
 
-    confidence: np.ndarray
-    precision: np.ndarray
-    overlap: np.ndarray
-    shares: np.ndarray
-    _: dataclasses.KW_ONLY
-    detection_ece: float
-    localization_aware_ece: float
-    name: str | None = None
-
-    @classmethod
-    def from_records(
-        cls,
+    def __init__(
+        self,
         records: DetectionRecords,
         *,
         num_bins: int = 10,
         name: str | None = None,
-    ) -> Self:
-        """Makes the display from records of detections.
-
-        Args:
-            records: What `match_detections` returns.
-            num_bins: Number of bins of the confidence and of the overlap.
-            name: Name of the model, for the title.
-        """
+    ):
         check_records(records)
         check_integer("num_bins", num_bins, 1)
         index = bin_index(records.confidence, num_bins)
@@ -108,15 +92,15 @@ class DetectionReliabilityDisplay(Display):
         laece = localization_aware_ece(
             records, num_bins=num_bins, average="pooled"
         )
-        return cls(
-            mean(records.confidence),
-            mean(records.correct * 1.0),
-            mean(records.overlap),
-            safe_divide(shares, np.repeat(count[:, None], num_bins, 1)),
-            detection_ece=detection_ece(records, num_bins=num_bins).value,
-            localization_aware_ece=laece.value,
-            name=name,
+        self.name = name
+        self.confidence = mean(records.confidence)
+        self.precision = mean(records.correct * 1.0)
+        self.overlap = mean(records.overlap)
+        self.shares = safe_divide(
+            shares, np.repeat(count[:, None], num_bins, 1)
         )
+        self.detection_ece = detection_ece(records, num_bins=num_bins).value
+        self.localization_aware_ece = laece.value
 
     def _draw(self, *axes: Any) -> None:
         first, second = axes
@@ -142,10 +126,11 @@ class DetectionReliabilityDisplay(Display):
                 self.name,
                 f"D-ECE {self.detection_ece:.4f}, "
                 f"LaECE {self.localization_aware_ece:.4f}",
+                self._look,
             ),
         )
         first.title.set_fontsize("medium")
-        legend(first, loc="upper left")
+        legend(first, self._look, loc="upper left")
         second.imshow(
             self.shares.T,
             origin="lower",

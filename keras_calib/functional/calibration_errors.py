@@ -52,8 +52,9 @@ def equal_width_bins(
     **options: Unpack[ArrayOptions],
 ) -> BinSums:
     """Sums of the equal-width bins of a whole data set."""
-    top, votes = event_of(labels, probs, mode, **options), options.get("votes")
-    return _bins_of(top, num_bins, closed, bool(votes))
+    votes = getattr(labels, "votes", options.get("votes", False))
+    top = event_of(labels, probs, mode, **options)
+    return _bins_of(top, num_bins, closed, votes)
 
 
 def _bins_of(top: Outcomes, num_bins: int, closed: str, votes: bool) -> BinSums:

@@ -24,7 +24,11 @@ from keras_calib.inputs.labels import (
     split_objectness,
     standardize_labels,
 )
-from keras_calib.inputs.options import ReadOptions, check_reading
+from keras_calib.inputs.options import (
+    GivenTogether,
+    ReadOptions,
+    check_reading,
+)
 from keras_calib.inputs.values import SUM_TOLERANCE, Rules, both, has_values
 from keras_calib.inputs.weights import (
     broadcast_weight,
@@ -283,7 +287,7 @@ def with_rows(
 
 def standardize_arrays(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     sample_weight: Any = None,
     ignore_class: int | None = None,
     *,
@@ -299,7 +303,8 @@ def standardize_arrays(
 
     Args:
         labels: Class ids `(n, ...)`, or one-hot or soft labels
-            `(n, ..., num_classes)`.
+            `(n, ..., num_classes)`; or `Predictions`, in place of all that
+            they tell.
         outputs: Predictions `(n, ..., num_classes)`. Rows that Keras' mask
             leaves out weigh 0.
         sample_weight: Weights `(n, ...)` or `(n,)`, or None.
@@ -312,6 +317,19 @@ def standardize_arrays(
             raise an error instead of a warning. None looks for none.
         votes: Whether labels are rows of votes, which become shares.
     """
+    if isinstance(labels, GivenTogether):
+        told = {"sample_weight": sample_weight, "ignore_class": ignore_class}
+        told |= {"from_logits": from_logits, "votes": votes}
+        if labels.kind not in ("classes", "votes"):
+            raise value_error(
+                "`Predictions` must have outputs of all classes here, of which "
+                "one is true",
+                kind=labels.kind,
+            )
+        labels, outputs, options = labels.arguments(outputs, told)
+        from_logits, votes = options["from_logits"], options["votes"]
+        sample_weight = options["sample_weight"]
+        ignore_class = options["ignore_class"]
     check_flag("votes", votes)
     check_reading(-1, ignore_class, from_logits)
     labels = as_array(labels, "labels")

@@ -10,6 +10,7 @@ from keras_calib.inputs.checks import check_flag, check_in, check_integer
 
 __all__ = [
     "ArrayOptions",
+    "GivenTogether",
     "ReadOptions",
     "check_reading",
     "reads_arrays",
@@ -38,6 +39,37 @@ class ArrayOptions(TypedDict, total=False):
     sample_weight: Any
     ignore_class: int | None
     votes: bool
+
+
+class GivenTogether:
+    """Abstract: labels, outputs and how they are read, in one object.
+
+    Functions that take `labels, outputs` take it in their place.
+    """
+
+    labels: Any = property()
+    outputs: Any = property()
+    # As in `ArrayOptions`.
+    options: Any = property()
+    kind: Any = property()
+
+    def outcomes(self) -> Any:
+        """The rows that count, as `Outcomes`."""
+        raise NotImplementedError
+
+    def arguments(self, outputs: Any, told: dict[str, Any]) -> tuple[Any, ...]:
+        """Labels, outputs and options, which must not be told again."""
+        again = sorted(
+            k for k, x in told.items() if not (x is None or x is False)
+        )
+        again += ["outputs"] * (outputs is not None)
+        if again:
+            raise type_error(
+                f"`{again[0]}` must not be given beside `Predictions`, which "
+                "tell it",
+                arguments=again,
+            )
+        return self.labels, self.outputs, self.options
 
 
 def reads_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:

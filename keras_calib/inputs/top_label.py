@@ -7,7 +7,7 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import MODES, check_in
-from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import ArrayOptions, GivenTogether
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.row_blocks import read_rows
@@ -24,9 +24,15 @@ __all__ = [
 
 
 def top_label(
-    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, probs: Any = None, **options: Unpack[ArrayOptions]
 ) -> Outcomes:
-    """Read arrays, and return confidence and correctness of predictions."""
+    """Read arrays, and return confidence and correctness of predictions.
+
+    A log has nothing else.
+    """
+    if isinstance(labels, GivenTogether) and labels.kind == "records":
+        labels.arguments(probs, dict(options))
+        return labels.outcomes()
     return top_of_arrays(standardize_arrays(labels, probs, **options))
 
 
@@ -63,6 +69,10 @@ def event_of(
     `"binary"` that the class is the second of two.
     """
     check_in("mode", mode, MODES)
+    if isinstance(labels, GivenTogether) and labels.kind == "records":
+        # The event is that the answer is right.
+        check_in("mode", mode, ("top_label",))
+        return top_label(labels, probs, **options)
     read = standardize_arrays(labels, probs, **options)
     if mode == "top_label":
         return top_of_arrays(read)

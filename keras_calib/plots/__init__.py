@@ -1,8 +1,8 @@
 """Displays: arrays first, then a picture.
 
-`from_predictions`, `from_model` and `from_metric` compute, `plot` draws, and
-`to_png` and `to_svg` give files. matplotlib is imported when something is
-drawn. Not here: the numbers (`functional`), and the figures of papers
+A display is made of `Predictions`, of several by the name of their model, or of
+an updated metric. `plot` draws, and `save` writes a file; matplotlib is
+imported then. Not here: the numbers (`functional`), and the figures of papers
 (`examples/papers`).
 Floor: above `selection`, below `exporting`.
 """

@@ -1,7 +1,7 @@
 """What a choice rests on: candidates of a calibrator, labels for a risk."""
 
 import dataclasses
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from keras_calib.plots.display import (
     GREY,
     ORANGE,
     Display,
+    curve_style,
     draw_band,
     legend,
     plain,
@@ -48,7 +49,7 @@ class CalibratorChoiceDisplay(Display):
     >>> logits = 4 * rng.normal(size=(300, 3))
     >>> labels = (logits / 2 + rng.gumbel(size=(300, 3))).argmax(-1)
     >>> choice = keras_calib.choose_calibrator(labels, logits)
-    >>> display = CalibratorChoiceDisplay.from_choice(choice)
+    >>> display = CalibratorChoiceDisplay(choice)
     >>> display.candidates[0].name
     'temperature_scaling'
 
@@ -77,18 +78,6 @@ class CalibratorChoiceDisplay(Display):
         ]
         self._size = (6.4, 1.5 + 0.4 * len(self.candidates))
 
-    @classmethod
-    def from_choice(
-        cls, choice: CalibratorChoice, *, name: str | None = None
-    ) -> Self:
-        """Makes the display of a choice.
-
-        Args:
-            choice: What `choose_calibrator` returned.
-            name: Name of the model, for the title.
-        """
-        return cls(choice, name=name)
-
     def _draw(self, ax: Any) -> None:
         ax.axvline(0.0, color=GREY, linestyle="--")
         for place, x in enumerate(self.candidates):
@@ -111,7 +100,7 @@ class CalibratorChoiceDisplay(Display):
             yticklabels=names,
             ylim=(len(names) - 0.5, -0.5),
             xlabel="held-out NLL above the best, one standard error",
-            title=titled(self.name, "Choice of a calibrator"),
+            title=titled(self.name, "Choice of a calibrator", self._look),
         )
         ax.locator_params(axis="x", nbins=5)
 
@@ -134,7 +123,7 @@ class PlanDisplay(Display):
 
     >>> import keras_calib
     >>> found = keras_calib.plan(risk=0.05, accuracy=0.95, max_samples=1000)
-    >>> int(PlanDisplay.from_plan(found).sizes.samples[0])
+    >>> int(PlanDisplay(found).sizes.samples[0])
     59
 
     Reference:
@@ -153,16 +142,6 @@ class PlanDisplay(Display):
                 plan=type(self.plan).__name__,
             )
 
-    @classmethod
-    def from_plan(cls, plan: Plan, *, name: str | None = None) -> Self:
-        """Makes the display of a plan.
-
-        Args:
-            plan: What `plan` returned.
-            name: Name of the model, for the title.
-        """
-        return cls(plan, name=name)
-
     @property
     def sizes(self) -> SizeTable:
         """Coverage and power by number of labels."""
@@ -179,7 +158,13 @@ class PlanDisplay(Display):
         draw_band(
             ax, sizes.samples, sizes.low, sizes.high, BLUE, "80 % of fits"
         )
-        ax.plot(sizes.samples, sizes.coverage, color=BLUE, label="mean")
+        style = curve_style(0, self._look)
+        ax.plot(
+            sizes.samples,
+            sizes.coverage,
+            label=self._look.label or "mean",
+            **style,
+        )
         ax.plot(
             sizes.samples,
             sizes.power,
@@ -215,6 +200,7 @@ class PlanDisplay(Display):
             title=titled(
                 self.name,
                 f"Labels for a risk of {plan.risk:g}, delta {plan.delta:g}",
+                self._look,
             ),
         )
-        legend(ax, loc="lower right")
+        legend(ax, self._look, loc="lower right")

@@ -1,12 +1,10 @@
 """Display of the cumulative differences of confidence and correctness."""
 
-import dataclasses
-import functools
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.cumulative import (
     BAND,
     CumulativeDifferences,
@@ -17,20 +15,21 @@ from keras_calib.inputs.checks import MODES, check_in
 from keras_calib.metrics.calibration_errors import ECCE
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.plots.display import (
-    BLUE,
     GREY,
-    ModelDisplay,
+    Display,
+    by_model,
+    curve_style,
     draw_band,
     legend,
-    streamed,
+    plain,
     titled,
 )
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = ["CumulativeDisplay"]
 
 
-@dataclasses.dataclass(eq=False, repr=False)
-class CumulativeDisplay(ModelDisplay):
+class CumulativeDisplay(Display):
     """Cumulative differences: confidence less correctness, without bins.
 
     Use it to see at which confidences a model is over- or underconfident, and
@@ -44,21 +43,28 @@ class CumulativeDisplay(ModelDisplay):
     of C_n. With votes it is that of one vote for each sample, which is wider.
 
     Args:
-        differences: Result of `cumulative_differences`.
-        name: Name of the model, for the title.
+        predictions: `Predictions` of a model; or an updated `ECCE` or
+            `CalibrationMetrics`, or a result of `cumulative_differences`. Or a
+            list of them, or a dict by the name of the model. The band is that
+            of the first.
         mode: `"top_label"` for the predicted class, `"binary"` for the
-            probability of the second of two. `from_metric` takes it from the
-            metric.
+            probability of the second of two. A metric has its own.
+        name: Name of the model, for the title.
+
+    Raises:
+        TypeError: If `predictions` are something else.
 
     Attributes:
+        differences: Those of the first model; `models` has those of each.
         ecce_range: ECCE-R, the height of the curve, 0 included.
         ecce_maximum: ECCE-MAD, the largest distance of the curve from 0.
         band: Upper end of the band; the lower one is its negative.
 
     Example:
 
-    >>> display = CumulativeDisplay.from_predictions(
-    ...     [1, 0], [[0.8, 0.2], [0.6, 0.4]])
+    >>> import keras_calib
+    >>> p = keras_calib.Predictions([1, 0], [[0.8, 0.2], [0.6, 0.4]])
+    >>> display = CumulativeDisplay(p)
     >>> round(display.ecce_range, 4), round(display.ecce_maximum, 4)
     (0.4, 0.2)
 
@@ -72,83 +78,79 @@ class CumulativeDisplay(ModelDisplay):
         standard deviations at the origin in place of the band.
     """
 
-    differences: CumulativeDifferences
-    _: dataclasses.KW_ONLY
-    name: str | None = None
-    mode: str = "top_label"
-
-    def __post_init__(self):
-        check_in("mode", self.mode, MODES)
-        found = self.differences
-        self.ecce_range = self.ecce_maximum = 0.0
-        if len(found.difference):
-            self.ecce_range, self.ecce_maximum = (
-                float(cumulative_error(found.difference, kind))
-                for kind in ("range", "maximum")
-            )
-        self.band = BAND * float(found.deviation)
-
-    @classmethod
-    def from_metric(cls, metric: Any, *, name: str | None = None) -> Self:
-        """Makes the display from an updated metric, by the cells it fills.
-
-        Args:
-            metric: `ECCE` or `CalibrationMetrics`.
-            name: Name of the model, for the title.
-
-        Raises:
-            TypeError: If `metric` is another one.
-        """
-        if not isinstance(metric, ECCE | CalibrationMetrics):
-            raise type_error(
-                "`metric` must be `ECCE` or `CalibrationMetrics`",
-                metric=type(metric).__name__,
-            )
-        is_binary = getattr(metric.summary, "is_binary", False)
-        mode = "binary" if is_binary else "top_label"
-        return cls(metric.differences(), name=name, mode=mode)
-
-    @classmethod
-    def _of_arrays(cls, labels, probs, reading, mode="top_label", **options):
-        found = cumulative_differences(labels, probs, mode=mode, **reading)
-        return cls(found, mode=mode, **options)
-
-    @classmethod
-    def _of_model(cls, *how, votes=False, mode="top_label", **options):
-        make = functools.partial(ECCE, mode=mode)
-        return cls.from_metric(streamed(make, *how, votes=votes), **options)
+    def __init__(
+        self,
+        predictions: Any,
+        *,
+        mode: str = "top_label",
+        name: str | None = None,
+    ):
+        check_in("mode", mode, MODES)
+        found = {
+            k: _differences_of(x, mode)
+            for k, x in by_model(predictions, name).items()
+        }
+        modes = {str(k): own for k, (_, own) in found.items()}
+        if len({*modes.values()}) > 1:
+            raise value_error("models must have one `mode`", **modes)
+        self.mode, self.name = next(iter(modes.values())), name
+        self.models = {k: differences for k, (differences, _) in found.items()}
+        self.differences = next(iter(self.models.values()))
+        self.ecce_range = _error(self.differences, "range")
+        self.ecce_maximum = _error(self.differences, "maximum")
+        self.band = BAND * float(self.differences.deviation)
 
     def _draw(self, ax: Any) -> None:
-        share, difference, _ = self.differences
-        share, difference = np.r_[0.0, share], np.r_[0.0, difference]
-        band = self.band
+        band, several = self.band, len(self.models) > 1
         draw_band(
             ax, [0, 1], [-band] * 2, [band] * 2, GREY, "95 % if calibrated"
         )
         ax.axhline(0.0, color=GREY, linewidth=1, linestyle="--")
-        ax.plot(
-            share,
-            difference,
-            color=BLUE,
-            linewidth=1.5,
-            label=(
-                "probability less outcome"
-                if self.mode == "binary"
-                else "confidence less correctness"
-            ),
-        )
+        told = "confidence less correctness"
+        if self.mode == "binary":
+            told = "probability less outcome"
+        for i, (name, found) in enumerate(self.models.items()):
+            label = self._look.label or told
+            if several:
+                label = f"{plain(name)} (ECCE-R {_error(found, 'range'):.4f})"
+            ax.plot(
+                np.r_[0.0, found.share],
+                np.r_[0.0, found.difference],
+                label=label,
+                **curve_style(i, self._look),
+            )
+        title = f"ECCE-R {self.ecce_range:.4f}, "
+        title += f"ECCE-MAD {self.ecce_maximum:.4f}"
         ax.set(
             xlim=(0, 1),
             xlabel="share of samples, "
             + ("lowest" if self.mode == "binary" else "least confident")
             + " first",
             ylabel="cumulative difference",
-            title=titled(
-                self.name,
-                f"ECCE-R {self.ecce_range:.4f}, "
-                f"ECCE-MAD {self.ecce_maximum:.4f}",
-            ),
+            title=titled(self.name, told if several else title, self._look),
         )
         # Two numbers are wider than a small picture.
         ax.title.set_fontsize("medium")
-        legend(ax, loc="best")
+        legend(ax, self._look, loc="best")
+
+
+def _differences_of(given: Any, mode: str) -> tuple[CumulativeDifferences, str]:
+    """Cumulative differences, and their mode."""
+    if isinstance(given, CumulativeDifferences):
+        return given, mode
+    if isinstance(given, Predictions):
+        return cumulative_differences(given, None, mode=mode), mode
+    if isinstance(given, ECCE | CalibrationMetrics):
+        is_binary = getattr(given.summary, "is_binary", False)
+        return given.differences(), "binary" if is_binary else "top_label"
+    raise type_error(
+        "`predictions` must be `Predictions`, or an updated `ECCE` or "
+        "`CalibrationMetrics`; or a dict of them",
+        predictions=type(given).__name__,
+    )
+
+
+def _error(found: CumulativeDifferences, kind: str) -> float:
+    if not len(found.difference):
+        return 0.0
+    return float(cumulative_error(found.difference, kind))

@@ -4,25 +4,27 @@ import copy
 import importlib
 import io
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.inputs.checks import check_flag, check_integer
+from keras_calib.backend.files import path_of, replacing
+from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.predictions.collect import seen
-from keras_calib.predictions.outputs import read_as
 
 __all__ = [
     "BLUE",
     "COLORS",
     "Display",
     "GREY",
-    "ModelDisplay",
+    "Look",
     "ORANGE",
     "as_picture",
+    "by_model",
+    "curve_style",
     "draw_band",
     "legend",
     "line_style",
@@ -30,7 +32,6 @@ __all__ = [
     "plain",
     "printable",
     "show",
-    "streamed",
     "titled",
 ]
 
@@ -56,27 +57,56 @@ _UNPRINTABLE = re.compile(
 _LONGEST = 80
 
 
+class Look(NamedTuple):
+    """How the caller of `plot` wants it."""
+
+    label: str | None = None
+    color: Any = None
+    title: str | None = None
+    legend: bool = True
+    line: Mapping[str, Any] = {}
+
+
 class Display:
-    """A picture of arrays, which it keeps; a subclass has `_draw(*axes)`."""
+    """A picture of what it was made from; a subclass has `_draw(*axes)`."""
 
     # Size of a figure in inches, and possible numbers of panels.
     _size: tuple[float, float] = (5.6, 4.2)
     _panels: tuple[int, ...] = (1,)
+    _look = Look()
+    name: str | None = None
 
-    def plot(self, ax: Any = None) -> Self:
+    def plot(
+        self,
+        ax: Any = None,
+        *,
+        label: str | None = None,
+        color: Any = None,
+        title: str | None = None,
+        legend: bool = True,
+        **line: Any,
+    ) -> Self:
         """Draws on axes and returns self.
 
         It keeps the axes as `axes_`, the first of them as `ax_`, and their
-        figure as `figure_`.
+        figure as `figure_`. Several displays may be drawn on the same axes.
 
         Args:
             ax: matplotlib axes to draw on, or a sequence of them for a
                 display of several panels; None makes a figure with pyplot.
+            label: Name of the curve in the legend; None takes that of the
+                model, or what is drawn.
+            color: Colour of the curve.
+            title: Title of the first panel; None says what is shown.
+            legend: Whether to draw a legend.
+            **line: Options of `matplotlib.lines.Line2D` for the curve, such as
+                `linestyle`.
 
         Raises:
             ImportError: If matplotlib is not installed.
             ValueError: If there are fewer or more axes than panels.
         """
+        self._look = Look(label, color, title, legend, line)
         if ax is None:
             make = matplotlib_module("pyplot").figure
             return self._on(self._axes(self._figure(make)))
@@ -85,6 +115,36 @@ class Display:
             panels = " or ".join(map(str, self._panels))
             raise value_error(f"`ax` must be {panels} axes", ax=len(axes))
         return self._on(axes)
+
+    def save(self, path: Any, *, dpi: int = 100) -> Path:
+        """Writes the picture, whole or not at all, as it was last plotted.
+
+        Args:
+            path: File that ends in `.pdf`, `.png` or `.svg`.
+            dpi: Dots per inch of a `.png` file.
+
+        Returns:
+            The path.
+
+        Raises:
+            ImportError: If matplotlib is not installed.
+            ValueError: If the path has another ending, or is a folder.
+        """
+        path = path_of(path)
+        kind = path.suffix.lower()
+        if kind not in (".pdf", ".png", ".svg"):
+            raise value_error(
+                "`path` must end in .pdf, .png or .svg", path=str(path)
+            )
+        if kind == ".svg":
+            picture = self.to_svg().encode("utf-8")
+        elif kind == ".png":
+            picture = self.to_png(dpi)
+        else:
+            picture = self._file("pdf", metadata={"CreationDate": None})
+        with replacing(path) as file:
+            file.write(picture)
+        return path
 
     def to_png(self, dpi: int = 100) -> bytes:
         """The picture as a PNG file, in bytes.
@@ -136,100 +196,22 @@ class Display:
         raise NotImplementedError
 
 
-class ModelDisplay(Display):
-    """A display that can be made from a model and a data set."""
+def by_model(given: Any, name: str | None = None) -> dict[str | None, Any]:
+    """What a display is of, by the name of the model.
 
-    # Of labels, predictions and how to read these, and of a model.
-    _of_arrays: Callable[..., Any]
-    _of_model: Callable[..., Any]
-
-    @classmethod
-    def from_predictions(
-        cls,
-        labels: Any,
-        probs: Any,
-        *,
-        from_logits: bool = False,
-        sample_weight: Any = None,
-        ignore_class: int | None = None,
-        votes: bool = False,
-        **options: Any,
-    ) -> Self:
-        """Makes the display from a whole data set.
-
-        Args:
-            labels: Class ids `(n, ...)` or one-hot or soft labels.
-            probs: Probabilities `(n, ..., num_classes)`.
-            from_logits: Whether `probs` are logits.
-            sample_weight: Weights of the shape of the class ids, or `(n,)`.
-            ignore_class: Class id to leave out.
-            votes: Whether labels are rows of annotators' votes, as in `ece`.
-            **options: Arguments of the class, such as `name` or `mode`. For
-                displays of bins also `num_bins`, the number of bins of equal
-                width. None takes 15, or 10 of each class in
-                `ClasswiseReliabilityDisplay`.
-        """
-        reading = {
-            "from_logits": from_logits,
-            "sample_weight": sample_weight,
-            "ignore_class": ignore_class,
-            "votes": votes,
-        }
-        return cls._of_arrays(labels, probs, reading, **options)
-
-    @classmethod
-    def from_model(
-        cls,
-        model: Any,
-        data: Any,
-        *,
-        from_logits: bool | None = None,
-        ignore_class: int | None = None,
-        output: str | int | None = None,
-        batch_size: int = 32,
-        steps: int | None = None,
-        **options: Any,
-    ) -> Self:
-        """Makes the display from a model's predictions on a data set.
-
-        `ClasswiseReliabilityDisplay` keeps all predictions in memory; the
-        others stream them.
-
-        Args:
-            model: A Keras model.
-            data: Arrays `(x, y)` or `(x, y, sample_weight)`, or a data set of
-                such batches.
-            from_logits: Whether the model returns logits; None takes it from
-                the loss that the model was compiled with.
-            ignore_class: Class id to leave out; None takes it from that loss.
-            output: Name or position of the output, for a model that has
-                several.
-            batch_size: Batch size for arrays.
-            steps: Largest number of batches; None for all.
-            **options: Other options of `from_predictions` or `from_metric`.
-        """
-        reading = from_logits, ignore_class, output
-        source = data, batch_size, steps
-        return cls._of_model(model, source, reading, **options)
-
-
-def streamed(
-    make: Callable,
-    model: Any,
-    source: tuple[Any, int, Any],
-    reading: tuple,
-    *,
-    votes: bool = False,
-) -> Any:
-    """The metric, updated with a model's predictions in fixed memory."""
-    check_flag("votes", votes)
-    options = read_as(model, *reading)
-    metric = make(
-        from_logits=options.from_logits,
-        ignore_class=options.ignore_class,
-        labels="votes" if votes else "classes",
-    )
-    return seen(metric, model, *source, options.output)
+    Args:
+        given: One thing, a list of them, or a dict by name.
+        name: Name of the only one, or None.
+    """
+    if type(given) in (list, tuple):
+        given = {f"model {k}": x for k, x in enumerate(given, start=1)}
+    if not isinstance(given, Mapping):
+        return {name: given}
+    if not given:
+        raise value_error(
+            "`predictions` must be of at least one model", predictions=given
+        )
+    return dict(given)
 
 
 def matplotlib_module(name: str = "") -> Any:
@@ -251,10 +233,20 @@ def line_style(i: int) -> dict[str, Any]:
     }
 
 
-def legend(ax: Any, **options: Any) -> None:
-    """A small, translucent legend."""
+def legend(ax: Any, look: Look = Look(), **options: Any) -> None:  # noqa: B008
+    """A small, translucent legend, if one is wanted."""
+    if not look.legend:
+        return
     # Else a long name would leave no room for the axes.
     ax.legend(framealpha=0.9, fontsize="small", **options).set_in_layout(False)
+
+
+def curve_style(i: int, look: Look) -> dict[str, Any]:
+    """Options of matplotlib for the i-th of several curves, as is wanted."""
+    style = line_style(i)
+    if look.color is not None and i == 0:
+        style["color"] = look.color
+    return {**style, **look.line}
 
 
 def draw_band(
@@ -265,8 +257,10 @@ def draw_band(
     ax.fill_between(x, low, high, label=label, **style)
 
 
-def titled(name: str | None, text: str) -> str:
-    """A title below the name of a model, if it has one."""
+def titled(name: str | None, text: str, look: Look | None = None) -> str:
+    """A title below the name of a model, if it has one; or that of a look."""
+    if look is not None and look.title is not None:
+        return plain(look.title)
     return text if name is None else f"{plain(name)}\n{text}"
 
 

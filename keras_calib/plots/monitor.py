@@ -1,8 +1,6 @@
 """Display of a monitor's evidence, risk and coverage over time."""
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +22,6 @@ _HEAD = "evidence_"
 _LEAST, _MOST = 1e-3, 1e12
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class MonitorDisplay(Display):
     """Evidence of a `Monitor` over time, above the running risk and coverage.
 
@@ -34,18 +31,17 @@ class MonitorDisplay(Display):
     history: wrong answers among the accepted, and accepted answers.
 
     Args:
-        history: `Monitor.history`.
-        limits: `Monitor.limits`.
-        risk: Largest expected risk, or None.
-        coverage: Least and largest expected accepted share, or None.
-        alarms: Names of the hypotheses with an alarm.
+        monitor: A `Monitor`, which is drawn as it is now.
         name: Name of the model, for the title.
+
+    Raises:
+        TypeError: If `monitor` is none.
 
     Example:
 
     >>> from keras_calib import Monitor
     >>> monitor = Monitor(risk=0.1).update([0.9] * 500, True, [1.0] * 500)
-    >>> display = MonitorDisplay.from_monitor(monitor)
+    >>> display = MonitorDisplay(monitor)
     >>> display.history["answers"].tolist()
     [200.0, 400.0, 500.0]
 
@@ -54,40 +50,18 @@ class MonitorDisplay(Display):
         Inference, Statistical Science 2023, https://arxiv.org/abs/2210.01948
     """
 
-    history: Mapping[str, np.ndarray]
-    limits: Mapping[str, float]
-    _: dataclasses.KW_ONLY
-    risk: float | None = None
-    coverage: tuple[float, float] | None = None
-    alarms: Sequence[str] = ()
-    name: str | None = None
-
     _size = (6.4, 5.6)
     _panels = (2,)
 
-    @classmethod
-    def from_monitor(cls, monitor: Any, *, name: str | None = None) -> Self:
-        """Makes the display from a `Monitor`, as it is now.
-
-        Args:
-            monitor: A `Monitor`.
-            name: Name of the model, for the title.
-
-        Raises:
-            TypeError: If `monitor` is none.
-        """
+    def __init__(self, monitor: Any, *, name: str | None = None):
         if not hasattr(monitor, "history") or not hasattr(monitor, "limits"):
             raise type_error(
                 "`monitor` must be a `Monitor`", monitor=type(monitor).__name__
             )
-        return cls(
-            monitor.history,
-            monitor.limits,
-            risk=monitor.risk,
-            coverage=monitor.coverage,
-            alarms=[alarm.name for alarm in monitor.alarms],
-            name=name,
-        )
+        self.history, self.limits = monitor.history, monitor.limits
+        self.risk, self.coverage = monitor.risk, monitor.coverage
+        self.alarms = [alarm.name for alarm in monitor.alarms]
+        self.name = name
 
     def _axes(self, figure: Any) -> list:
         return [*figure.subplots(2, 1, sharex=True)]
@@ -106,10 +80,10 @@ class MonitorDisplay(Display):
         above.set(
             yscale="log",
             ylabel="evidence / limit of alarm",
-            title=titled(self.name, rule),
+            title=titled(self.name, rule, self._look),
         )
         above.title.set_fontsize("medium")
-        legend(above, loc="upper left")
+        legend(above, self._look, loc="upper left")
         self._draw_shares(below, answers)
 
     def _draw_shares(self, ax: Any, answers: np.ndarray) -> None:
@@ -143,4 +117,4 @@ class MonitorDisplay(Display):
             xlabel="answers",
             ylabel="share; dashed: expected",
         )
-        legend(ax, loc="center left")
+        legend(ax, self._look, loc="center left")

@@ -1,10 +1,8 @@
 """Displays of bins, of the confidence or of each class: rates, gaps, counts."""
 
-import dataclasses
-import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -13,27 +11,27 @@ from keras_calib.formulas.binned_errors import calibration_error
 from keras_calib.formulas.binned_intervals import accuracy_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.functional.calibration_errors import equal_width_bins
-from keras_calib.functional.classwise import ClasswiseBins, classwise_bins
+from keras_calib.functional.classwise import classwise_bins
 from keras_calib.inputs.checks import (
     MODES,
     check_in,
     check_integer,
 )
-from keras_calib.metrics.calibration_errors import ECE, BinnedMetric
+from keras_calib.metrics.calibration_errors import BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.plots.display import (
     BLUE,
     GREY,
     ORANGE,
-    ModelDisplay,
+    Display,
+    by_model,
+    curve_style,
     legend,
     plain,
-    streamed,
     titled,
 )
-from keras_calib.predictions.collect import predicted
-from keras_calib.predictions.outputs import read_as
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "ClasswiseReliabilityDisplay",
@@ -41,7 +39,6 @@ __all__ = [
     "ReliabilityDisplay",
 ]
 
-_NUM_BINS = 15
 # An interval that says little: its bin is faint.
 _WIDE = 0.3
 # How a diagram names the forecast of an event, how often it is, and the gap.
@@ -59,64 +56,51 @@ _EVENTS = {
 }
 
 
-@dataclasses.dataclass(eq=False, repr=False)
-class _BinnedDisplay(ModelDisplay):
-    """Base of displays that keep bins of the confidence as `sums`."""
+class _BinnedDisplay(Display):
+    """Base of displays of the bins of the confidence, `sums` of each model."""
 
-    sums: BinSums
-    _: dataclasses.KW_ONLY
-    name: str | None = None
+    def __init__(
+        self,
+        predictions: Any,
+        *,
+        num_bins: int = 15,
+        mode: str = "top_label",
+        name: str | None = None,
+    ):
+        check_in("mode", mode, MODES)
+        given = by_model(predictions, name)
+        found = {k: _bins_of(x, num_bins, mode) for k, x in given.items()}
+        modes = {str(k): own for k, (_, own) in found.items()}
+        self.models = {k: sums for k, (sums, _) in found.items()}
+        if len({*modes.values()}) > 1:
+            raise value_error("models must have one `mode`", **modes)
+        self.name = name
+        self.mode = next(iter(modes.values()))
+        self.sums = next(iter(self.models.values()))
 
     @property
     def accuracy(self) -> float:
-        """Share of correct predictions."""
+        """Share of correct predictions, of the first model."""
         total = self.sums.weight.sum()
         return float(safe_divide(self.sums.correct.sum(), total))
 
-    @classmethod
-    def from_metric(cls, metric: Any, **options: Any) -> Self:
-        """Makes the display from an updated metric with equal-width bins.
 
-        Args:
-            metric: `ECE` or another error over its bins, or
-                `CalibrationMetrics`.
-            **options: Arguments of the class, such as `name`.
-
-        Raises:
-            TypeError: If `metric` is another one.
-            ValueError: If the display is of the predicted class, and `metric`
-                is not.
-        """
-        if not isinstance(metric, BinnedMetric | CalibrationMetrics):
-            raise type_error(
-                "`metric` must be `ECE`, another metric of equal-width "
-                "bins, or `CalibrationMetrics`",
-                metric=type(metric).__name__,
-            )
-        if getattr(metric.summary, "is_binary", False):
-            if not hasattr(cls, "mode"):
-                raise value_error(
-                    '`metric` must have `mode="top_label"`', mode="binary"
-                )
-            options["mode"] = "binary"
-        return cls(metric.bins(), **options)
-
-    @classmethod
-    def _of_arrays(cls, labels, probs, reading, num_bins=None, **options):
-        num_bins = _NUM_BINS if num_bins is None else num_bins
-        mode = options.get("mode", "top_label")
-        sums = equal_width_bins(labels, probs, num_bins, mode=mode, **reading)
-        return cls(sums, **options)
-
-    @classmethod
-    def _of_model(cls, *how, num_bins=None, votes=False, **options):
-        num_bins = _NUM_BINS if num_bins is None else num_bins
-        mode = options.pop("mode", "top_label")
-        make = functools.partial(ECE, num_bins, mode=mode)
-        return cls.from_metric(streamed(make, *how, votes=votes), **options)
+def _bins_of(given: Any, num_bins: int, mode: str) -> tuple[BinSums, str]:
+    """Bins of equal width, and their mode."""
+    if isinstance(given, BinSums):
+        return given, mode
+    if isinstance(given, Predictions):
+        return equal_width_bins(given, None, num_bins, mode=mode), mode
+    if isinstance(given, BinnedMetric | CalibrationMetrics):
+        is_binary = getattr(given.summary, "is_binary", False)
+        return given.bins(), "binary" if is_binary else "top_label"
+    raise type_error(
+        "`predictions` must be `Predictions`, or an updated `ECE`, another "
+        "metric of equal-width bins or `CalibrationMetrics`; or a dict of them",
+        predictions=type(given).__name__,
+    )
 
 
-@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class ReliabilityDisplay(_BinnedDisplay):
     """Reliability diagram: accuracy against confidence, with counts.
 
@@ -127,23 +111,33 @@ class ReliabilityDisplay(_BinnedDisplay):
     bin with so few samples that its interval is wider than 0.3 is faint. With
     votes the accuracy is their share for the prediction. With `mode="binary"`
     the diagram has the share of the second of two classes against its
-    probability, as scikit-learn's calibration curve.
+    probability, as scikit-learn's calibration curve. Several models are drawn
+    as a curve each, without bars and intervals.
 
     Args:
-        sums: Sums of the bins, arrays `(num_bins,)`.
-        name: Name of the model, for the title.
+        predictions: `Predictions` of a model; or an updated metric of
+            equal-width bins or `CalibrationMetrics`, or its `bins()`. Or a list
+            of them, or a dict by the name of the model.
+        num_bins: Number of bins of predictions.
         mode: `"top_label"` for the predicted class, `"binary"` for the second
-            of two. `from_metric` takes it from the metric.
+            of two. A metric has its own.
         zoom: Least confidence of an inset that magnifies the corner with most
-            samples, in (0, 1); None, the default, for no inset.
+            samples, in (0, 1), for one model; None for no inset.
+        name: Name of the model, for the title.
 
     Raises:
+        TypeError: If `predictions` are something else.
         ValueError: If `zoom` is out of range.
+
+    Attributes:
+        sums: `BinSums` of the first model; `models` has those of each.
+        values: ECE of each model, by its name; `ece` is that of the first.
 
     Example:
 
-    >>> display = ReliabilityDisplay.from_predictions([0], [[0.8, 0.2]])
-    >>> round(display.ece, 4)
+    >>> import keras_calib
+    >>> p = keras_calib.Predictions([0], [[0.8, 0.2]])
+    >>> round(ReliabilityDisplay(p).ece, 4)
     0.2
 
     Reference:
@@ -154,15 +148,24 @@ class ReliabilityDisplay(_BinnedDisplay):
     _size = (4.8, 5.6)
     _panels = (1, 2)
 
-    mode: str = "top_label"
-    zoom: float | None = None
-
-    def __post_init__(self):
-        check_in("mode", self.mode, MODES)
+    def __init__(
+        self,
+        predictions: Any,
+        *,
+        num_bins: int = 15,
+        mode: str = "top_label",
+        zoom: float | None = None,
+        name: str | None = None,
+    ):
+        super().__init__(predictions, num_bins=num_bins, mode=mode, name=name)
+        if zoom is not None and not 0.0 < zoom < 1.0:
+            raise value_error("`zoom` must be in (0, 1)", zoom=zoom)
+        self.zoom = zoom
         self._forecast, self._rate, self._gap = _EVENTS[self.mode]
-        if self.zoom is not None and not 0.0 < self.zoom < 1.0:
-            raise value_error("`zoom` must be in (0, 1)", zoom=self.zoom)
-        self.ece = float(calibration_error(self.sums))
+        self.values = {
+            k: float(calibration_error(x)) for k, x in self.models.items()
+        }
+        self.ece = next(iter(self.values.values()))
 
     @property
     def _is_overconfident(self) -> bool:
@@ -172,46 +175,74 @@ class ReliabilityDisplay(_BinnedDisplay):
         return list(figure.subplots(2, 1, height_ratios=(4, 1), sharex=True))
 
     def _draw(self, ax: Any, counts_ax: Any = None) -> None:
-        self.counts_ax_ = counts_ax
-        self._bars(ax)
+        self.counts_ax_, several = counts_ax, len(self.models) > 1
+        title = f"ECE {self.ece:.4f}, {self._rate} {self.accuracy:.4f}"
+        if several:
+            title = f"{self._rate} by {self._forecast}"
+            self._curves(ax)
+        else:
+            self._bars(ax)
         ax.set(
             xlim=(-0.02, 1.02),
             ylim=(-0.02, 1.02),
             ylabel=self._rate,
-            title=titled(
-                self.name,
-                f"ECE {self.ece:.4f}, {self._rate} {self.accuracy:.4f}",
-            ),
+            title=titled(self.name, title, self._look),
         )
         # Leave the inset the corner that is emptiest.
         in_its_way = self.zoom is not None and not self._is_overconfident
-        legend(ax, loc="upper left" if in_its_way else "lower right")
-        if self.zoom:
+        place = "upper left" if in_its_way or several else "lower right"
+        legend(ax, self._look, loc=place)
+        if self.zoom and not several:
             self._inset(ax, self.zoom)
         bottom = ax if counts_ax is None else counts_ax
         bottom.set_xlabel(self._forecast)
         if counts_ax is not None:
-            num_bins = len(self.sums.weight)
-            centers = (np.arange(num_bins) + 0.5) / num_bins
-            counts_ax.bar(
-                centers, self.sums.weight, width=0.9 / num_bins, color=BLUE
-            )
+            for i, sums in enumerate(self.models.values()):
+                num_bins = len(sums.weight)
+                edges = np.linspace(0.0, 1.0, num_bins + 1)
+                if several:
+                    style = curve_style(i, self._look)
+                    counts_ax.stairs(sums.weight, edges, color=style["color"])
+                else:
+                    counts_ax.bar(
+                        (edges[:-1] + edges[1:]) / 2,
+                        sums.weight,
+                        width=0.9 / num_bins,
+                        color=self._look.color or BLUE,
+                    )
             counts_ax.set_ylabel("samples (log)")
             counts_ax.set_yscale("symlog", linthresh=1)
             counts_ax.set_ylim(bottom=0)
-            most = max(float(np.max(self.sums.weight)), 1.0)
+            most = max(float(x.weight.max()) for x in self.models.values())
+            most = max(most, 1.0)
             decades = math.floor(math.log10(most))
             ticks = sorted({0, 10 ** (decades // 2), 10**decades})
             counts_ax.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
             counts_ax.minorticks_off()
 
+    def _curves(self, ax: Any) -> None:
+        ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
+        for i, (name, sums) in enumerate(self.models.items()):
+            filled = sums.weight > 0
+            ax.plot(
+                sums.mean_confidence[filled],
+                sums.accuracy[filled],
+                marker="o",
+                markersize=4,
+                label=f"{plain(name)} (ECE {self.values[name]:.4f})",
+                **curve_style(i, self._look),
+            )
+
     def _bars(self, ax: Any) -> None:
-        sums = self.sums
+        sums, look = self.sums, self._look
         filled = sums.weight > 0
         x, y = sums.mean_confidence[filled], sums.accuracy[filled]
         low, high = (end[filled] for end in accuracy_interval(sums))
         ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
         faint = high - low > _WIDE
+        told = look.label or f"{self._rate}, 95 % interval"
+        style = {"fmt": "o", "markersize": 4, "color": look.color or BLUE}
+        style |= {"capsize": 2, "linewidth": 1, **look.line}
         for some, alpha in ((~faint, 1.0), (faint, 0.3)):
             ax.bar(
                 x[some],
@@ -226,13 +257,9 @@ class ReliabilityDisplay(_BinnedDisplay):
                 x[some],
                 y[some],
                 yerr=np.maximum([y - low, high - y], 0.0)[:, some],
-                fmt="o",
-                markersize=4,
-                color=BLUE,
                 alpha=alpha,
-                capsize=2,
-                linewidth=1,
-                label=f"{self._rate}, 95 % interval" if alpha == 1.0 else None,
+                label=told if alpha == 1.0 else None,
+                **style,
             )
 
     def _inset(self, ax: Any, zoom: float) -> None:
@@ -250,24 +277,33 @@ class ReliabilityDisplay(_BinnedDisplay):
         ax.indicate_inset_zoom(self.zoom_ax_, edgecolor=GREY)
 
 
-@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class ConfidenceDisplay(_BinnedDisplay):
     """Histograms of the confidence of correct and of wrong predictions.
 
     Use it to see how well the confidence separates errors. Vertical lines
     are the mean confidence and the accuracy; their distance is the over- or
-    underconfidence.
+    underconfidence. Of several models only the wrong predictions are drawn.
 
     Args:
-        sums: Sums of the bins, arrays `(num_bins,)`.
-        name: Name of the model, for the title.
+        predictions: As in `ReliabilityDisplay`.
+        num_bins: Number of bins of predictions.
         log: Whether counts have a logarithmic scale, which shows few errors
             beside many correct predictions.
+        name: Name of the model, for the title.
+
+    Raises:
+        TypeError: If `predictions` are something else.
+        ValueError: If a metric is of the second of two classes.
+
+    Attributes:
+        correct: Weight of the correct predictions of the first model in each
+            bin; `wrong` has that of the wrong ones.
 
     Example:
 
-    >>> display = ConfidenceDisplay.from_predictions(
-    ...     [0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=5)
+    >>> import keras_calib
+    >>> p = keras_calib.Predictions([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> display = ConfidenceDisplay(p, num_bins=5)
     >>> display.correct.tolist(), display.wrong.tolist()
     ([0.0, 0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0, 0.0])
 
@@ -276,18 +312,49 @@ class ConfidenceDisplay(_BinnedDisplay):
         figure 1, https://arxiv.org/abs/1706.04599
     """
 
-    log: bool = True
-
-    def __post_init__(self):
-        sums = self.sums
-        self.correct = np.asarray(sums.correct)
-        # Rounding in sums of weights can give less than 0.
-        self.wrong = np.maximum(sums.weight - sums.correct, 0.0)
+    def __init__(
+        self,
+        predictions: Any,
+        *,
+        num_bins: int = 15,
+        log: bool = True,
+        name: str | None = None,
+    ):
+        super().__init__(predictions, num_bins=num_bins, name=name)
+        if self.mode != "top_label":
+            raise value_error(
+                '`predictions` must be of the mode "top_label"', mode=self.mode
+            )
+        self.log, sums = log, self.sums
+        self.correct, self.wrong = np.asarray(sums.correct), _wrong_in(sums)
         self.mean_confidence = float(
             safe_divide(sums.confidence.sum(), sums.weight.sum())
         )
 
     def _draw(self, ax: Any) -> None:
+        title = "Confidence of correct and wrong"
+        if len(self.models) > 1:
+            title = "Confidence of wrong predictions"
+            for i, (name, sums) in enumerate(self.models.items()):
+                wrong = _wrong_in(sums)
+                edges = np.linspace(0.0, 1.0, len(wrong) + 1)
+                told = f"{plain(name)} ({wrong.sum():,.6g})"
+                style = curve_style(i, self._look)
+                ax.stairs(wrong, edges, label=told, **style)
+        else:
+            self._histograms(ax)
+        ax.set(
+            xlim=(0, 1),
+            xlabel="confidence of the predicted class",
+            ylabel="samples",
+            title=titled(self.name, title, self._look),
+        )
+        if self.log:
+            ax.set_yscale("symlog", linthresh=1)
+            ax.set_ylim(bottom=0)
+        legend(ax, self._look, loc="upper left")
+
+    def _histograms(self, ax: Any) -> None:
         num_bins = len(self.correct)
         # Side by side, as stacks mislead on a logarithmic scale.
         width = 0.45 / num_bins
@@ -317,20 +384,15 @@ class ConfidenceDisplay(_BinnedDisplay):
                 linewidth=1.2,
                 label=f"{label} {value:.4f}",
             )
-        ax.set(
-            xlim=(0, 1),
-            xlabel="confidence of the predicted class",
-            ylabel="samples",
-            title=titled(self.name, "Confidence of correct and wrong"),
-        )
-        if self.log:
-            ax.set_yscale("symlog", linthresh=1)
-            ax.set_ylim(bottom=0)
-        legend(ax, loc="upper left")
 
 
-@dataclasses.dataclass(eq=False, repr=False)
-class ClasswiseReliabilityDisplay(ModelDisplay):
+def _wrong_in(sums: BinSums) -> np.ndarray:
+    """Weight of the wrong predictions of each bin."""
+    # Rounding in sums of weights can give less than 0.
+    return np.maximum(sums.weight - sums.correct, 0.0)
+
+
+class ClasswiseReliabilityDisplay(Display):
     """Reliability diagrams of the worst classes, a panel per class.
 
     Use it to find classes with wrong probabilities: a model with a calibrated
@@ -338,20 +400,26 @@ class ClasswiseReliabilityDisplay(ModelDisplay):
     of the class against its probability, over all samples.
 
     Args:
-        bins: Sums of the bins of each class, arrays
-            `(num_classes, num_bins)`.
+        predictions: `Predictions` of a model, or a list or dict of them, of
+            which each is drawn in the panels of the worst classes of the first.
+        num_bins: Number of bins of each class.
         classes: Ids of the classes to draw; None for the worst.
         max_panels: Number of worst classes to draw, at most.
-        class_names: Names of the classes, or None for their ids.
         name: Name of the model, for the title.
 
     Raises:
+        TypeError: If `predictions` are something else.
         ValueError: If a class does not exist, or names do not fit.
+
+    Attributes:
+        errors: Calibration error of each class of the first model, whose mean
+            is `classwise_ece`.
 
     Example:
 
-    >>> display = ClasswiseReliabilityDisplay.from_predictions(
-    ...     [0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=10)
+    >>> import keras_calib
+    >>> p = keras_calib.Predictions([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> display = ClasswiseReliabilityDisplay(p)
     >>> [round(float(x), 4) for x in display.errors]
     [0.4, 0.4]
 
@@ -360,22 +428,35 @@ class ClasswiseReliabilityDisplay(ModelDisplay):
         2019, https://arxiv.org/abs/1904.01685
     """
 
-    bins: ClasswiseBins
-    _: dataclasses.KW_ONLY
-    classes: Sequence[int] | None = None
-    max_panels: int = 12
-    class_names: Sequence[str] | None = None
-    name: str | None = None
-
-    def __post_init__(self):
-        check_integer("max_panels", self.max_panels, 1)
-        # Calibration error of each class, whose mean is the classwise ECE.
-        self.errors = np.abs(self.bins.residual).sum(-1) / self.bins.total
+    def __init__(
+        self,
+        predictions: Any,
+        *,
+        num_bins: int = 10,
+        classes: Sequence[int] | None = None,
+        max_panels: int = 12,
+        name: str | None = None,
+    ):
+        check_integer("max_panels", max_panels, 1)
+        given = by_model(predictions, name)
+        for p in given.values():
+            if not isinstance(p, Predictions):
+                raise type_error(
+                    "`predictions` must be `Predictions`, or a dict of them",
+                    predictions=type(p).__name__,
+                )
+        self.name = name
+        self.models = {
+            k: classwise_bins(p, None, num_bins=num_bins)
+            for k, p in given.items()
+        }
+        self.bins = bins = next(iter(self.models.values()))
+        self.errors = np.abs(bins.residual).sum(-1) / bins.total
         self.classwise_ece = float(self.errors.mean())
-        classes, num_classes = self.classes, len(self.errors)
+        num_classes = len(self.errors)
         if classes is None:
             order = np.argsort(-self.errors, kind="stable")
-            classes = order[: self.max_panels]
+            classes = order[:max_panels]
         for k in classes:
             check_integer("classes", k)
         self.classes = [int(k) for k in classes]
@@ -385,7 +466,8 @@ class ClasswiseReliabilityDisplay(ModelDisplay):
                 classes=self.classes,
                 num_classes=num_classes,
             )
-        names = self.class_names
+        told = (p.class_names for p in given.values() if p.class_names)
+        self.class_names = names = next(told, None)
         if names is not None and len(names) != num_classes:
             raise value_error(
                 "`class_names` must have a name for each class",
@@ -396,26 +478,6 @@ class ClasswiseReliabilityDisplay(ModelDisplay):
         columns = min(4, len(self.classes))
         self._grid = -(-len(self.classes) // columns), columns
         self._size = (max(2.2 * columns + 0.4, 3.6), 2.2 * self._grid[0] + 0.8)
-
-    @classmethod
-    def _of_arrays(cls, labels, probs, reading, num_bins=None, **options):
-        num_bins = 10 if num_bins is None else num_bins
-        bins = classwise_bins(labels, probs, num_bins=num_bins, **reading)
-        return cls(bins, **options)
-
-    @classmethod
-    def _of_model(cls, model, source, reading, **options):
-        read = read_as(model, *reading)
-        data, batch_size, steps = source
-        found = predicted(model, data, batch_size, steps, read.output)
-        return cls.from_predictions(
-            found.labels,
-            found.outputs,
-            from_logits=read.from_logits,
-            sample_weight=found.sample_weight,
-            ignore_class=read.ignore_class,
-            **options,
-        )
 
     def _axes(self, figure: Any) -> list:
         axes = figure.subplots(
@@ -430,32 +492,41 @@ class ClasswiseReliabilityDisplay(ModelDisplay):
             ax.set_xlabel("probability")
             ax.tick_params(labelbottom=True)
         figure.suptitle(
-            titled(self.name, f"classwise ECE {self.classwise_ece:.4f}"),
+            titled(
+                self.name,
+                f"classwise ECE {self.classwise_ece:.4f}",
+                self._look,
+            ),
             fontsize="medium",
         )
         return list(drawn)
 
     def _draw(self, *axes: Any) -> None:
-        width = 0.8 / self.bins.weight.shape[-1]
-        for ax, k in zip(axes, self.classes or (), strict=True):
-            weight = self.bins.weight[k]
-            filled = weight > 0
-            p = safe_divide(self.bins.probability[k], weight)[filled]
-            share = safe_divide(self.bins.positive[k], weight)[filled]
+        several = len(self.models) > 1
+        for ax, k in zip(axes, self.classes, strict=True):
             ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
-            ax.bar(
-                p, p - share, bottom=share, width=width, color=ORANGE, alpha=0.4
-            )
-            # Points grow with the share of the samples.
-            ax.scatter(
-                p,
-                share,
-                s=8.0 + 60.0 * np.sqrt(weight[filled] / self.bins.total),
-                color=BLUE,
-                zorder=3,
-            )
+            for i, (name, bins) in enumerate(self.models.items()):
+                weight = bins.weight[k]
+                filled = weight > 0
+                p = safe_divide(bins.probability[k], weight)[filled]
+                share = safe_divide(bins.positive[k], weight)[filled]
+                if not several:
+                    width = 0.8 / bins.weight.shape[-1]
+                    style = {"color": ORANGE, "alpha": 0.4}
+                    ax.bar(p, p - share, bottom=share, width=width, **style)
+                # Points grow with the share of the samples.
+                ax.scatter(
+                    p,
+                    share,
+                    s=8.0 + 60.0 * np.sqrt(weight[filled] / bins.total),
+                    color=curve_style(i, self._look)["color"],
+                    zorder=3,
+                    label=plain(name) if several else self._look.label,
+                )
             text = str(k if self.class_names is None else self.class_names[k])
             ax.set_title(
                 f"{plain(text)}: {self.errors[k]:.4f}", fontsize="small"
             )
             ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+        if several or self._look.label:
+            legend(axes[0], self._look, loc="upper left")

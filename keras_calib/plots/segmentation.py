@@ -1,18 +1,15 @@
 """Display of one segmented image: confidence, errors and reliability."""
 
 import copy
-import dataclasses
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
-import keras
 import numpy as np
 from scipy.stats import rankdata
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.top_label import hard_labels
-from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.numerics.softmax import is_wrong, top1
 from keras_calib.plots.display import (
     ORANGE,
@@ -23,8 +20,7 @@ from keras_calib.plots.display import (
     titled,
 )
 from keras_calib.plots.reliability import ReliabilityDisplay
-from keras_calib.predictions.batches import Examples, Predictor
-from keras_calib.predictions.outputs import read_as
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = ["SegmentationDisplay"]
 
@@ -32,7 +28,6 @@ __all__ = ["SegmentationDisplay"]
 _RIGHT, _WRONG, _IGNORED = "#FFFFFF", ORANGE, "#CCCCCC"
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class SegmentationDisplay(Display):
     """Confidence, errors and reliability of the pixels of one image.
 
@@ -46,18 +41,32 @@ class SegmentationDisplay(Display):
     wrong pixels ranks near 1, and misses those near 0.
 
     Args:
+        predictions: `Predictions` of images, outputs
+            `(n, h, w, num_classes)`.
+        row: Which of the images to show.
+        image: `(h, w)` or `(h, w, channels)` of 1 or 3 channels; None takes
+            that of `inputs` of the predictions, if they have one.
+        num_bins: Number of bins of the reliability diagram.
+        name: Name of the model, for the title.
+
+    Raises:
+        TypeError: If `predictions` are something else.
+        ValueError: If shapes do not fit, there is no such image, or no pixel
+            is valid.
+
+    Attributes:
         confidence: Probability of the predicted class `(h, w)`.
         wrong: Which valid pixels have a wrong prediction, bool `(h, w)`.
         ignored: Which pixels are left out, bool `(h, w)`.
         rank: Rank of the wrong pixels `(h, w)`, NaN elsewhere.
         reliability: Diagram of the valid pixels.
-        image: `(h, w)` or `(h, w, channels)` of 1 or 3 channels, or None.
-        name: Name of the model, for the title.
 
     Example:
 
-    >>> probs = [[[0.9, 0.1], [0.8, 0.2]], [[0.7, 0.3], [0.6, 0.4]]]
-    >>> display = SegmentationDisplay.from_predictions([[0, 0], [1, 0]], probs)
+    >>> import keras_calib
+    >>> probs = [[[[0.9, 0.1], [0.8, 0.2]], [[0.7, 0.3], [0.6, 0.4]]]]
+    >>> p = keras_calib.Predictions([[[0, 0], [1, 0]]], probs)
+    >>> display = SegmentationDisplay(p)
     >>> int(display.wrong.sum()), float(display.rank[1, 0])
     (1, 0.625)
 
@@ -68,125 +77,59 @@ class SegmentationDisplay(Display):
         https://arxiv.org/abs/2111.15430
     """
 
-    confidence: np.ndarray
-    wrong: np.ndarray
-    ignored: np.ndarray
-    rank: np.ndarray
-    reliability: ReliabilityDisplay
-    _: dataclasses.KW_ONLY
-    image: np.ndarray | None = None
-    name: str | None = None
-
-    def __post_init__(self):
-        height, width = self.confidence.shape
-        if self.image is not None:
-            self.image = as_picture("image", self.image)
-            if self.image.shape[:2] != (height, width):
-                raise value_error(
-                    "`image` must have the height and width of the predictions",
-                    image=self.image.shape,
-                    predictions=(height, width),
-                )
+    def __init__(
+        self,
+        predictions: Any,
+        row: int = 0,
+        *,
+        image: Any = None,
+        num_bins: int = 15,
+        name: str | None = None,
+    ):
+        if not isinstance(predictions, Predictions):
+            raise type_error(
+                "`predictions` must be `Predictions` of images",
+                predictions=type(predictions).__name__,
+            )
+        shape = predictions.outputs.shape
+        if len(shape) != 4 or not 0 <= row < shape[0]:
+            raise value_error(
+                "`predictions` must have outputs (n, h, w, num_classes), and "
+                "an image at `row`",
+                row=row,
+                **{"outputs.shape": shape},
+            )
+        own = predictions[row : row + 1]
+        shown = own.inputs if image is None else [image]
+        self.name = name
+        self.image = None if shown is None else as_picture("image", shown[0])
+        height, width = shape[1:3]
+        if self.image is not None and self.image.shape[:2] != (height, width):
+            raise value_error(
+                "`image` must have the height and width of the predictions",
+                image=self.image.shape,
+                predictions=(height, width),
+            )
+        read = standardize_arrays(own, drop=False)
+        confidence, log_odds = top1(read.outputs, from_logits=own.from_logits)
+        score = log_odds if own.from_logits else confidence
+        counted = np.ones(score.shape, "bool")
+        if read.counted is not None:
+            counted = read.counted
+        wrong = counted & is_wrong(read.outputs, hard_labels(read.labels))
+        rank = np.full(score.shape, np.nan)
+        rank[counted] = 1.0 - (rankdata(score[counted]) - 0.5) / counted.sum()
+        rank[~wrong] = np.nan
+        self.confidence, self.wrong, self.ignored, self.rank = (
+            x.reshape(height, width)
+            for x in (confidence, wrong, ~counted, rank)
+        )
+        self.reliability = ReliabilityDisplay(own, num_bins=num_bins)
         self._num_maps = 3 if self.image is None else 4
         # Callers' axes need no panel for counts.
         self._panels = (self._num_maps + 1, self._num_maps + 2)
         side = min(max(3.0 * height / width, 2.0), 6.0)
         self._size = 3.0 * self._num_maps + 3.6, max(side + 1.2, 4.0)
-
-    @classmethod
-    def from_predictions(
-        cls,
-        labels: Any,
-        probs: Any,
-        image: Any = None,
-        *,
-        num_bins: int = 15,
-        from_logits: bool = False,
-        ignore_class: int | None = None,
-        name: str | None = None,
-    ) -> Self:
-        """Makes the display from the predictions of one image.
-
-        Args:
-            labels: Class ids `(h, w)` or `(h, w, 1)`, or one-hot or soft
-                labels `(h, w, num_classes)`.
-            probs: Probabilities `(h, w, num_classes)`, or `(h, w, 1)` for
-                the second of two classes.
-            image: `(h, w)` or `(h, w, channels)` of 1 or 3 channels, or None.
-            num_bins: Number of bins of the reliability diagram.
-            from_logits: Whether `probs` are logits.
-            ignore_class: Class id to leave out.
-            name: Name of the model, for the title.
-
-        Raises:
-            ValueError: If shapes do not fit or no pixel is valid.
-        """
-        probs = as_array(probs, "probs")
-        if probs.ndim != 3:
-            raise value_error(
-                "`probs` must have shape (height, width, num_classes), of "
-                "one image",
-                **{"probs.shape": probs.shape},
-            )
-        reading: dict[str, Any] = {
-            "from_logits": from_logits,
-            "ignore_class": ignore_class,
-        }
-        read = standardize_arrays(labels, probs, drop=False, **reading)
-        confidence, log_odds = top1(read.outputs, from_logits=from_logits)
-        score = log_odds if from_logits else confidence
-        counted = np.ones(score.shape, "bool")
-        if read.mask is not None:
-            counted = read.mask
-        wrong = counted & is_wrong(read.outputs, hard_labels(read.labels))
-        rank = np.full(score.shape, np.nan)
-        rank[counted] = 1.0 - (rankdata(score[counted]) - 0.5) / counted.sum()
-        rank[~wrong] = np.nan
-        shape = probs.shape[:2]
-        return cls(
-            confidence.reshape(shape),
-            wrong.reshape(shape),
-            ~counted.reshape(shape),
-            rank.reshape(shape),
-            ReliabilityDisplay.from_predictions(
-                labels, probs, num_bins=num_bins, **reading
-            ),
-            image=image,
-            name=name,
-        )
-
-    @classmethod
-    def from_model(
-        cls,
-        model: keras.Model,
-        image: Any,
-        labels: Any,
-        *,
-        from_logits: bool | None = None,
-        ignore_class: int | None = None,
-        **options: Any,
-    ) -> Self:
-        """Makes the display from a model and one image.
-
-        Args:
-            model: A Keras model with one output
-                `(batch, h, w, num_classes)`.
-            image: Image as the model takes it, `(h, w, channels)`.
-            labels: As for `from_predictions`.
-            from_logits, ignore_class: As for `ReliabilityDisplay.from_model`.
-            **options: `num_bins` and `name` of `from_predictions`.
-        """
-        reading = read_as(model, from_logits, ignore_class)
-        image = to_numpy(image)
-        batch = Predictor(model)(Examples(image[None], None, None, None))
-        return cls.from_predictions(
-            labels,
-            batch.outputs[0],
-            image,
-            from_logits=reading.from_logits,
-            ignore_class=reading.ignore_class,
-            **options,
-        )
 
     def _axes(self, figure: Any) -> list:
         *maps, _ = ratios = (*[3.0] * self._num_maps, 3.6)
@@ -205,7 +148,8 @@ class SegmentationDisplay(Display):
         shown = show(confidence, self.confidence, "viridis")
         confidence.set_title("confidence")
         _bar(confidence, shown, "probability of the predicted class")
-        maps[0].set_title(titled(self.name, maps[0].get_title()))
+        title = maps[0].get_title()
+        maps[0].set_title(titled(self.name, title, self._look))
         self._draw_errors(errors)
         self._draw_ranks(ranks)
         self._draw_reliability(bars)

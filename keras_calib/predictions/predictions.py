@@ -11,6 +11,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import generator
 from keras_calib.inputs.groups import as_groups, read_groups
+from keras_calib.inputs.options import GivenTogether
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.spool import Spool
@@ -105,7 +106,7 @@ class DataOptions(ModelOptions, total=False):
     votes: bool
 
 
-class Predictions:
+class Predictions(GivenTogether):
     """Labels, a model's outputs for them, and how these are to be read.
 
     Every function that takes `labels, outputs` takes it in their place, and is
@@ -631,10 +632,14 @@ class Predictions:
                     **{f"{told}.shape": ()},
                 )
             kept[name], lengths[told] = array, len(array)
-        if len({*lengths.values()}) > 1 or not lengths["labels"]:
+        if len({*lengths.values()}) > 1:
             raise value_error(
-                "all columns of `Predictions` must have one length, at least 1",
-                **lengths,
+                "all columns of `Predictions` must have one length", **lengths
+            )
+        if not kept["outputs"].size:
+            raise value_error(
+                "`outputs` must not be empty",
+                **{"outputs.shape": kept["outputs"].shape},
             )
         self._arrays = kept
 

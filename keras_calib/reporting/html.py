@@ -101,9 +101,7 @@ def page_of(
     """The HTML page of some models and their results."""
     kind, picture = evaluations[0].kind, None
     if kind != "labels" and len(evaluations) > 1:
-        display = RiskCoverageDisplay.from_metric(
-            {x.name: x.final for x in evaluations}
-        )
+        display = RiskCoverageDisplay({x.name: x.final for x in evaluations})
         picture = diagram(display, "Risk against coverage of all models.", WIDE)
     return template().render(
         kind=kind,

@@ -127,10 +127,10 @@ class _LabelDisplay(Display):
     """Shares with a label against its probability, of one or two stages."""
 
     def __init__(self, name: str, bins: list[BinSums]):
-        self.name, self.bins = name, bins
+        self.label, self.bins = name, bins
 
     def _draw(self, ax: Any) -> None:
-        name, top = self.name, 0.0
+        name, top = self.label, 0.0
         if len(name) > _LONGEST:
             name = f"{name[: _LONGEST - 1]}…"
         styles = ((ORANGE, "s"), (BLUE, "o"))[-len(self.bins) :]

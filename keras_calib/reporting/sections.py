@@ -125,9 +125,7 @@ def _change(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
         "directions": directions(results),
         "reliability": [
             diagram(
-                ReliabilityDisplay.from_metric(
-                    x, name=when.capitalize() or None
-                ),
+                ReliabilityDisplay(x, name=when.capitalize() or None),
                 f"Accuracy against confidence {when}".rstrip()
                 + ", with exact 95 % "
                 "intervals; below, the number of predictions in each bin.",
@@ -154,7 +152,7 @@ def _errors(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
             )
         },
         "histogram": diagram(
-            ConfidenceDisplay.from_metric(evaluation.final),
+            ConfidenceDisplay(evaluation.final),
             f"Confidence of correct and wrong predictions {final}".rstrip()
             + "; counts on a logarithmic scale.",
             WIDE,
@@ -366,7 +364,7 @@ def _risk_picture(
             "selector on its own data": replace(chosen, limit=None),
             "selector on these data": here,
         }
-    display = RiskCoverageDisplay.from_metric(
+    display = RiskCoverageDisplay(
         {evaluation.name: evaluation.final},
         # The band is that of a binomial, which needs equal weights.
         band=bool(sums.weight.sum() == sums.squared_weight.sum()),

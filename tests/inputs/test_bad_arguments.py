@@ -18,6 +18,7 @@ from refusals import (
     on_data,
     refused,
 )
+from told import taking
 
 import keras_calib
 from keras_calib import (
@@ -90,15 +91,7 @@ HYPERPARAMETERS = [
         (0.0, -0.1, 1.5),
         {0.0: "> 0.0", -0.1: "> 0.0", 1.5: "<= 1.0"},
     ),
-    # None is the number of the class there.
-    *list(
-        integer(
-            on_data(ReliabilityDisplay.from_predictions),
-            "num_bins",
-            (0, -1),
-            ">= 1",
-        )
-    )[:-1],
+    *integer(on_data(taking(ReliabilityDisplay)), "num_bins", (0, -1), ">= 1"),
     Case(
         "adaptive_ece edges='interp' with weights",
         on_data(adaptive_ece, edges="interp", sample_weight=np.ones(2)),

@@ -159,5 +159,5 @@ def test_batches_that_hold_nothing_change_nothing():
 
 
 def test_a_picture_of_no_model_is_refused():
-    call = partial(RiskCoverageDisplay.from_predictions, IDS, {})
-    refused(Case("", call, ValueError, "`probs` must hold"))
+    call = partial(RiskCoverageDisplay, {})
+    refused(Case("", call, ValueError, "at least one model"))

@@ -201,7 +201,7 @@ def test_probabilities_read_as_logits_are_told_once():
     rank = AURC(from_logits=True)
     compiled_update(rank)(IDS, PROBS)
     with pytest.warns(RuntimeWarning, match=f"`aurc` {rule}"):
-        RiskCoverageDisplay.from_metric(rank)
+        RiskCoverageDisplay(rank)
     with pytest.warns(RuntimeWarning, match=f"`logits` {rule}"):
         effective_labels(loss, IDS, PROBS)
     # One row, whole numbers and other sums tell nothing.

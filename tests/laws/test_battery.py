@@ -26,6 +26,8 @@ from odd_inputs import (
     with_wide_id,
 )
 
+from keras_calib.plots.display import Display
+
 # Fits that need a package which this environment lacks.
 OUT_OF_REACH = {x.cls.__name__ for x in CALIBRATORS if not x.can_fit}
 # Fits a posterior, traces a metric for each image, or makes a page.
@@ -321,8 +323,13 @@ def test_probabilities_as_logits_are_told(name):
     if entry.takes == "logits" and entry.rules:
         outputs = battery.PROBS
     elif entry.takes == "probs" and entry.labels and len(entry.lead) == 1:
-        function = getattr(thing, "from_predictions", thing)
-        if isinstance(thing, type) and function is thing:
+        function = thing
+        if isinstance(thing, type) and issubclass(thing, Display):
+
+            def call(y, p, w):
+                return entry.call(y, p, w, from_logits=True)
+
+        elif isinstance(thing, type):
             options = battery._REQUIRED.get(name, {})
             made = thing(from_logits=True, **options)
             if hasattr(made, "update_state"):

@@ -214,13 +214,15 @@ CONSUMERS = {
     "report": reported,
     "by_group": by_group,
     "ReliabilityDisplay": lambda *a: (
-        kc.ReliabilityDisplay.from_model(*a).sums.weight
+        kc.ReliabilityDisplay(kc.Predictions.of_model(*a)).sums.weight
     ),
     "RiskCoverageDisplay": lambda *a: [
-        *kc.RiskCoverageDisplay.from_model(*a).values.values()
+        *kc.RiskCoverageDisplay(kc.Predictions.of_model(*a)).values.values()
     ],
     "ClasswiseReliabilityDisplay": lambda *a: (
-        kc.ClasswiseReliabilityDisplay.from_model(*a).classwise_ece
+        kc.ClasswiseReliabilityDisplay(
+            kc.Predictions.of_model(*a)
+        ).classwise_ece
     ),
 }
 

@@ -138,8 +138,8 @@ def test_diagrams_are_of_the_second_class():
     metric = kc.ECE(mode="binary")
     metric.update_state(labels, probs)
     for display in (
-        kc.ReliabilityDisplay.from_predictions(labels, probs, mode="binary"),
-        kc.ReliabilityDisplay.from_metric(metric),
+        kc.ReliabilityDisplay(kc.Predictions(labels, probs), mode="binary"),
+        kc.ReliabilityDisplay(metric),
     ):
         filled = display.sums.weight > 0
         np.testing.assert_allclose(
@@ -150,12 +150,12 @@ def test_diagrams_are_of_the_second_class():
         )
         display.plot()
         assert display.counts_ax_.get_xlabel().endswith("second class")
-    with pytest.raises(ValueError, match='must have `mode="top_label"`'):
-        kc.ConfidenceDisplay.from_metric(metric)
+    with pytest.raises(ValueError, match='must be of the mode "top_label"'):
+        kc.ConfidenceDisplay(metric)
     sums = kc.ECCE(mode="binary")
     sums.update_state(labels, probs)
-    streamed = kc.CumulativeDisplay.from_metric(sums)
-    exact = kc.CumulativeDisplay.from_predictions(labels, probs, mode="binary")
+    streamed = kc.CumulativeDisplay(sums)
+    exact = kc.CumulativeDisplay(kc.Predictions(labels, probs), mode="binary")
     assert abs(streamed.ecce_range - exact.ecce_range) < 1e-4
     assert streamed.mode == exact.mode == "binary"
 

@@ -18,18 +18,18 @@ def data(goldens):
 
 def test_reliability_display_agrees_with_ece_and_its_metric(goldens):
     labels, probs = data(goldens)
-    display = kc.ReliabilityDisplay.from_predictions(labels, probs)
+    display = kc.ReliabilityDisplay(kc.Predictions(labels, probs))
     assert abs(display.ece - kc.ece(labels, probs)) < 1e-12
     metric = kc.ECE()
     metric.update_state(labels, probs)
-    streamed = kc.ReliabilityDisplay.from_metric(metric)
+    streamed = kc.ReliabilityDisplay(metric)
     for one, other in zip(display.sums, streamed.sums, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-4)
 
 
 def test_reliability_display_draws_every_filled_bin(goldens, tmp_path):
-    display = kc.ReliabilityDisplay.from_predictions(
-        *data(goldens), name="net"
+    display = kc.ReliabilityDisplay(
+        kc.Predictions(*data(goldens)), name="net"
     ).plot()
     filled = (display.sums.weight > 0).sum()
     assert len(display.ax_.patches) == filled
@@ -37,8 +37,8 @@ def test_reliability_display_draws_every_filled_bin(goldens, tmp_path):
     # Nine of ten right of 10 say little, of 1,000 much.
     for count, opacity in ((10, 0.105), (1000, 0.35)):
         labels = [0] * (count * 9 // 10) + [1] * (count // 10)
-        few = kc.ReliabilityDisplay.from_predictions(
-            labels, [[0.8, 0.2]] * count
+        few = kc.ReliabilityDisplay(
+            kc.Predictions(labels, [[0.8, 0.2]] * count)
         ).plot()
         assert few.ax_.patches[0].get_alpha() == pytest.approx(opacity)
     assert "net" in display.ax_.get_title()
@@ -55,9 +55,9 @@ def test_displays_draw_from_one_table_of_metrics(goldens):
     other = kc.AURC(score="neg_entropy")
     for metric in (table, other):
         metric.update_state(labels, probs)
-    display = kc.ReliabilityDisplay.from_metric(table)
+    display = kc.ReliabilityDisplay(table)
     assert abs(display.ece - kc.ece(labels, probs)) < 1e-6
-    curves = kc.RiskCoverageDisplay.from_metric({"a": table, "b": other})
+    curves = kc.RiskCoverageDisplay({"a": table, "b": other})
     assert abs(curves.values["a"] - kc.aurc(labels, probs)) < 1e-5
     assert len(curves.plot().ax_.lines) == 2
     curve = curves.curves["a"]
@@ -70,20 +70,20 @@ def test_displays_draw_from_one_table_of_metrics(goldens):
     k = len(curve.coverage) // 2
     accepted = np.mean(log_odds >= curve.threshold[k])
     assert abs(accepted - curve.coverage[k]) < 1e-12
-    with pytest.raises(TypeError, match="`metric` must be `ECE`"):
-        kc.ReliabilityDisplay.from_metric(other)
-    with pytest.raises(TypeError, match="`metrics` must be `AURC`"):
-        kc.RiskCoverageDisplay.from_metric(kc.ECE())
+    with pytest.raises(TypeError, match="or an updated `ECE`"):
+        kc.ReliabilityDisplay(other)
+    with pytest.raises(TypeError, match="or an updated `AURC`"):
+        kc.RiskCoverageDisplay(kc.ECE())
 
 
 def test_cumulative_display_agrees_with_ecce_and_its_metrics(goldens):
     labels, probs = data(goldens)
-    display = kc.CumulativeDisplay.from_predictions(labels, probs, name="net")
+    display = kc.CumulativeDisplay(kc.Predictions(labels, probs), name="net")
     assert display.ecce_range == kc.ecce(labels, probs)
     assert display.ecce_maximum == kc.ecce(labels, probs, kind="maximum")
     for metric in (kc.ECCE(), kc.CalibrationMetrics(["ecce"])):
         metric.update_state(labels, probs)
-        streamed = kc.CumulativeDisplay.from_metric(metric)
+        streamed = kc.CumulativeDisplay(metric)
         assert streamed.ecce_range <= display.ecce_range + 1e-6
         assert streamed.ecce_range == pytest.approx(
             display.ecce_range, rel=1e-2
@@ -91,21 +91,21 @@ def test_cumulative_display_agrees_with_ecce_and_its_metrics(goldens):
         assert streamed.band == pytest.approx(display.band, rel=1e-5)
         assert streamed.differences.share[-1] == 1.0
     weight = np.random.default_rng(0).gamma(2.0, size=len(labels))
-    weighted = kc.CumulativeDisplay.from_predictions(
-        labels, probs, sample_weight=weight
+    weighted = kc.CumulativeDisplay(
+        kc.Predictions(labels, probs, sample_weight=weight)
     )
     metric = kc.ECCE()
     metric.update_state(labels, probs, weight)
-    streamed = kc.CumulativeDisplay.from_metric(metric)
+    streamed = kc.CumulativeDisplay(metric)
     # The state has the mean of the squared weights alone.
     assert streamed.band == pytest.approx(weighted.band, rel=0.05)
-    with pytest.raises(TypeError, match="`metric` must be `ECCE` or"):
-        kc.CumulativeDisplay.from_metric(kc.ECE())
-    assert kc.CumulativeDisplay.from_metric(kc.ECCE()).ecce_range == 0.0
+    with pytest.raises(TypeError, match="or an updated `ECCE` or"):
+        kc.CumulativeDisplay(kc.ECE())
+    assert kc.CumulativeDisplay(kc.ECCE()).ecce_range == 0.0
 
 
 def test_cumulative_display_draws_the_curve_from_0_and_the_band(goldens):
-    display = kc.CumulativeDisplay.from_predictions(*data(goldens), name="net")
+    display = kc.CumulativeDisplay(kc.Predictions(*data(goldens)), name="net")
     ax = display.plot().ax_
     curve = ax.lines[-1].get_xydata()
     np.testing.assert_array_equal(curve[0], [0.0, 0.0])
@@ -114,7 +114,7 @@ def test_cumulative_display_draws_the_curve_from_0_and_the_band(goldens):
     assert ends.max() == -ends.min() == display.band
     assert f"ECCE-R {display.ecce_range:.4f}" in ax.get_title()
     assert "net" in ax.get_title()
-    assert kc.CumulativeDisplay.from_metric(kc.ECCE()).plot()
+    assert kc.CumulativeDisplay(kc.ECCE()).plot()
 
 
 def softmax_model(num_classes):
@@ -128,20 +128,58 @@ def test_displays_of_a_model_are_those_of_its_predictions(goldens):
     logits = np.log(np.maximum(probs, 1e-30)).astype("float32")
     model = softmax_model(logits.shape[-1])
     options = {"from_logits": True, "batch_size": 100}
-    display = kc.ReliabilityDisplay.from_model(
-        model, (logits, labels), **options
-    )
-    assert abs(display.ece - kc.ece(labels, logits, from_logits=True)) < 1e-6
-    curves = kc.RiskCoverageDisplay.from_model(
-        {"a": model, "b": model}, [(logits, labels)], **options
-    )
-    exact = kc.aurc(labels, logits, from_logits=True)
-    for name in ("a", "b"):
-        assert abs(curves.values[name] - exact) < 1e-5
-    with pytest.raises(ValueError, match="`data` must be data that can be"):
-        kc.RiskCoverageDisplay.from_model(
-            {"a": model, "b": model}, iter([(logits, labels)]), **options
+    p = kc.Predictions.of_model(model, (logits, labels), **options)
+    exact = kc.Predictions(labels, logits, from_logits=True)
+    for cls in (kc.ReliabilityDisplay, kc.ConfidenceDisplay):
+        np.testing.assert_allclose(
+            cls(p).sums.confidence, cls(exact).sums.confidence, rtol=1e-6
         )
+    curves = kc.RiskCoverageDisplay({"a": p, "b": exact})
+    assert abs(curves.values["a"] - curves.values["b"]) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        kc.ReliabilityDisplay,
+        kc.ClasswiseReliabilityDisplay,
+        kc.ConfidenceDisplay,
+        kc.CumulativeDisplay,
+        kc.RiskCoverageDisplay,
+    ],
+)
+def test_several_models_are_drawn_together_as_the_caller_wants(
+    cls, goldens, tmp_path
+):
+    labels, probs = data(goldens)
+    flat = np.sqrt(probs) / np.sqrt(probs).sum(-1, keepdims=True)
+    one, other = (kc.Predictions(labels, x) for x in (probs, flat))
+    display = cls({"sharp": one, "flat": other}).plot(title="Both")
+    told = [x.get_text() for x in display.ax_.get_legend().get_texts()]
+    for name in ("sharp", "flat"):
+        assert any(name in text for text in told)
+    whole = display.figure_.get_suptitle() or display.ax_.get_title()
+    assert whole == "Both"
+    assert cls([one, other]).plot(legend=False).ax_.get_legend() is None
+    for kind, start in (("pdf", b"%PDF"), ("svg", b"<?xml"), ("png", b"\x89P")):
+        path = display.save(tmp_path / f"picture.{kind}")
+        assert path.read_bytes().startswith(start)
+    with pytest.raises(ValueError, match="must end in .pdf"):
+        display.save(tmp_path / "picture.jpg")
+    with pytest.raises(TypeError, match="`predictions` must be `Predictions`"):
+        cls(probs)
+
+
+def test_curves_are_overlaid_in_colours_of_ones_own(goldens):
+    p = kc.Predictions(*data(goldens))
+    (ax,) = mpl.figure.Figure().subplots(1, 1, squeeze=False).flat
+    for label, color in (("first", "red"), ("second", "green")):
+        kc.RiskCoverageDisplay(p).plot(
+            ax, label=label, color=color, linestyle=":"
+        )
+    assert [x.get_color() for x in ax.lines] == ["red", "green"]
+    assert [x.get_label()[:5] for x in ax.lines] == ["first", "secon"]
+    assert {x.get_linestyle() for x in ax.lines} == {":"}
 
 
 def test_displays_ask_the_model_what_it_returns(goldens):
@@ -151,23 +189,28 @@ def test_displays_ask_the_model_what_it_returns(goldens):
     logit_model = softmax_model(logits.shape[-1])
     inputs = keras.Input((logits.shape[-1],))
     prob_model = keras.Model(inputs, keras.layers.Softmax()(inputs))
-    with pytest.raises(ValueError, match="from_logits"):
-        kc.ReliabilityDisplay.from_model(prob_model, (logits, labels))
     with pytest.raises(TypeError, match="`model` must be a Keras model"):
-        kc.ReliabilityDisplay.from_model([1], (logits, labels))
+        kc.ReliabilityDisplay(kc.Predictions.of_model([1], (logits, labels)))
     for model, from_logits in ((logit_model, True), (prob_model, False)):
         model.compile(loss=loss(from_logits=from_logits))
-        found = kc.ReliabilityDisplay.from_model(model, (logits, labels))
-        assert abs(found.ece - kc.ece(labels, probs)) < 1e-6
-        classes = kc.ClasswiseReliabilityDisplay.from_model(
-            model, (logits, labels)
+        found = kc.ReliabilityDisplay(
+            kc.Predictions.of_model(model, (logits, labels))
         )
-        exact = kc.ClasswiseReliabilityDisplay.from_predictions(labels, probs)
+        assert abs(found.ece - kc.ece(labels, probs)) < 1e-6
+        classes = kc.ClasswiseReliabilityDisplay(
+            kc.Predictions.of_model(model, (logits, labels))
+        )
+        exact = kc.ClasswiseReliabilityDisplay(kc.Predictions(labels, probs))
         np.testing.assert_allclose(
             classes.bins.probability, exact.bins.probability, atol=1e-4
         )
     both = {"logits": logit_model, "probs": prob_model}
-    curves = kc.RiskCoverageDisplay.from_model(both, [(logits, labels)])
+    curves = kc.RiskCoverageDisplay(
+        {
+            name: kc.Predictions.of_model(model, [(logits, labels)])
+            for name, model in both.items()
+        }
+    )
     assert abs(curves.values["logits"] - curves.values["probs"]) < 1e-5
 
 
@@ -185,13 +228,21 @@ def test_a_display_of_a_model_needs_a_sample_that_counts(cls):
     model, options = softmax_model(2), {"from_logits": True}
     logits, labels = np.eye(2, dtype="float32"), np.array([0, 0])
     with pytest.raises(ValueError, match="must not be 0 everywhere"):
-        cls.from_model(model, (logits, labels, np.zeros(2)), **options)
-    with pytest.raises(ValueError, match="ignored.* Received: .*_class=0"):
-        cls.from_model(model, (logits, labels), ignore_class=0, **options)
+        cls(
+            kc.Predictions.of_model(
+                model, (logits, labels, np.zeros(2)), **options
+            )
+        )
+    with pytest.raises(ValueError, match="not ignored.*_class=0"):
+        cls(
+            kc.Predictions.of_model(
+                model, (logits, labels), ignore_class=0, **options
+            )
+        )
 
 
 def test_zoom_shows_the_bins_from_there_on(goldens):
-    display = kc.ReliabilityDisplay.from_predictions(*data(goldens), zoom=0.8)
+    display = kc.ReliabilityDisplay(kc.Predictions(*data(goldens)), zoom=0.8)
     display.plot()
     low, high = display.zoom_ax_.get_xlim()
     assert 0.79 < low < 0.8 and 1.0 < high < 1.01
@@ -200,11 +251,11 @@ def test_zoom_shows_the_bins_from_there_on(goldens):
     assert shown[0] <= display.sums.accuracy[inside].min()
     assert len(display.zoom_ax_.patches) == (display.sums.weight > 0).sum()
     with pytest.raises(ValueError, match="`zoom` must be in"):
-        kc.ReliabilityDisplay.from_predictions(*data(goldens), zoom=1.0)
+        kc.ReliabilityDisplay(kc.Predictions(*data(goldens)), zoom=1.0)
 
 
 def test_files_are_drawn_without_pyplot(goldens):
-    display = kc.ReliabilityDisplay.from_predictions(*data(goldens), name="a<b")
+    display = kc.ReliabilityDisplay(kc.Predictions(*data(goldens)), name="a<b")
     before = mpl.pyplot.get_fignums() if hasattr(mpl, "pyplot") else []
     svg, png = display.to_svg(), display.to_png(dpi=50)
     assert svg == display.to_svg()
@@ -249,11 +300,16 @@ def test_names_are_drawn_letter_by_letter():
     point = kc.choose_threshold([2.0, 1.0], [1, 0], coverage=0.5)
     displays = [
         # Lists do as well as arrays.
-        kc.RiskCoverageDisplay.from_predictions(
-            labels, dict.fromkeys(ODD, probs), points=dict.fromkeys(ODD, point)
+        kc.RiskCoverageDisplay(
+            dict.fromkeys(ODD, kc.Predictions(labels, probs)),
+            points=dict.fromkeys(ODD, point),
         ),
-        kc.ClasswiseReliabilityDisplay.from_predictions(
-            list(range(10)), np.full((10, 10), 0.1).tolist(), class_names=names
+        kc.ClasswiseReliabilityDisplay(
+            kc.Predictions(
+                list(range(10)),
+                np.full((10, 10), 0.1).tolist(),
+                class_names=names,
+            )
         ),
     ]
     for display in displays:
@@ -261,6 +317,6 @@ def test_names_are_drawn_letter_by_letter():
         for name in getattr(display, "class_names", None) or ODD:
             assert ODD[name] in text, (display, name)
     for name in list(ODD)[-4:]:
-        shown = kc.ReliabilityDisplay.from_predictions(labels, probs, name=name)
+        shown = kc.ReliabilityDisplay(kc.Predictions(labels, probs), name=name)
         assert ODD[name] in " ".join(" ".join(texts(shown.to_svg())).split())
     assert shown.to_png(dpi=30).startswith(b"\x89PNG")

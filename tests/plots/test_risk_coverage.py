@@ -6,6 +6,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from scipy.stats import binom
+from told import told
 
 import keras_calib as kc
 
@@ -19,8 +20,8 @@ def data(goldens):
 def test_risk_coverage_display_draws_one_curve_per_model(goldens):
     labels, probs = data(goldens)
     flat = np.sqrt(probs) / np.sqrt(probs).sum(-1, keepdims=True)
-    display = kc.RiskCoverageDisplay.from_predictions(
-        labels, {"a": probs, "b": flat}
+    display = kc.RiskCoverageDisplay(
+        told(labels, {"a": probs, "b": flat})[0]
     ).plot()
     assert len(display.ax_.lines) == 2
     assert abs(display.values["a"] - kc.aurc(labels, probs)) < 1e-12
@@ -33,8 +34,8 @@ def test_risk_coverage_display_draws_one_curve_per_model(goldens):
 
 def test_many_curves_are_told_apart(goldens):
     labels, probs = data(goldens)
-    display = kc.RiskCoverageDisplay.from_predictions(
-        labels, {str(i): probs for i in range(17)}
+    display = kc.RiskCoverageDisplay(
+        told(labels, {str(i): probs for i in range(17)})[0]
     ).plot()
     # Dashes as drawn; the style's name is "--" for all of them.
     looks = {(x.get_color(), str(x._dash_pattern)) for x in display.ax_.lines}
@@ -43,9 +44,7 @@ def test_many_curves_are_told_apart(goldens):
 
 def test_band_is_the_exact_interval_of_the_accepted(goldens):
     labels, probs = data(goldens)
-    display = kc.RiskCoverageDisplay.from_predictions(
-        labels, {"net": probs}, band=True
-    )
+    display = kc.RiskCoverageDisplay(told(labels, {"net": probs})[0], band=True)
     low, high = display.bands["net"]
     curve = display.curves["net"]
     for i in (0, len(low) // 2, len(low) - 1):
@@ -61,17 +60,17 @@ def test_band_is_the_exact_interval_of_the_accepted(goldens):
             )
     metric = kc.CalibrationMetrics(["aurc"])
     metric.update_state(labels, probs)
-    streamed = kc.RiskCoverageDisplay.from_metric(metric, band=True)
+    streamed = kc.RiskCoverageDisplay(metric, band=True)
     assert streamed.counts == {"model": len(labels)}
     weights = np.full(len(labels), 0.5)
     with pytest.raises(ValueError, match="`band` must be False"):
-        kc.RiskCoverageDisplay.from_predictions(
-            labels, probs, sample_weight=weights, band=True
+        kc.RiskCoverageDisplay(
+            kc.Predictions(labels, probs, sample_weight=weights), band=True
         )
     metric.update_state(labels, probs, sample_weight=weights)
     for one in (metric, kc.AURC()):
         with pytest.raises(ValueError, match="`band` must be False unless"):
-            kc.RiskCoverageDisplay.from_metric(one, band=True)
+            kc.RiskCoverageDisplay(one, band=True)
 
 
 def test_operating_points_are_marked_where_they_are(goldens):
@@ -79,8 +78,8 @@ def test_operating_points_are_marked_where_they_are(goldens):
     logits = np.log(np.maximum(probs, 1e-30)).astype("float32")
     selector = kc.SelectiveClassifier().fit(labels, logits, coverage=0.5)
     point = replace(selector.chosen, limit=0.2)
-    display = kc.RiskCoverageDisplay.from_predictions(
-        labels, probs, points={"half": point}
+    display = kc.RiskCoverageDisplay(
+        kc.Predictions(labels, probs), points={"half": point}
     ).plot()
     *_, limit, mark = display.ax_.lines
     assert mark.get_xydata().tolist() == [[point.coverage, point.risk]]

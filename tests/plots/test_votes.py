@@ -53,22 +53,21 @@ def _numbers(display):
 )
 def test_a_display_of_votes_is_that_of_the_votes_one_by_one(cls, voted):
     counts, logits, weight, (labels, rows, weights) = voted
-    wanted = cls.from_predictions(
-        labels, rows, sample_weight=weights, from_logits=True
+    wanted = cls(
+        kc.Predictions(labels, rows, sample_weight=weights, from_logits=True)
     )
     options = {"votes": True, "from_logits": True}
-    found = cls.from_predictions(
-        counts, logits, sample_weight=weight, **options
-    )
+    found = cls(kc.Predictions(counts, logits, sample_weight=weight, **options))
     np.testing.assert_allclose(_numbers(found), _numbers(wanted), rtol=1e-6)
     assert found.to_svg().startswith("<?xml")
     model = keras.Sequential([keras.layers.Activation("linear")])
-    of_model = cls.from_model(model, (logits, counts, weight), **options)
+    data = logits, counts, weight
+    of_model = cls(kc.Predictions.of_model(model, data, **options))
     np.testing.assert_allclose(
         _numbers(of_model), _numbers(found), rtol=1e-3, atol=1e-4
     )
     with pytest.raises(ValueError, match="votes"):
-        cls.from_model(model, (logits, counts), from_logits=True)
+        cls(kc.Predictions.of_model(model, (logits, counts), from_logits=True))
 
 
 def test_votes_have_shorter_error_bars_and_the_band_of_one_vote_each(voted):
@@ -77,8 +76,8 @@ def test_votes_have_shorter_error_bars_and_the_band_of_one_vote_each(voted):
     options = {"from_logits": True}
     bars = []
     for labels, votes in ((ids, False), (50 * counts, True)):
-        display = kc.ReliabilityDisplay.from_predictions(
-            labels, logits, votes=votes, num_bins=3, **options
+        display = kc.ReliabilityDisplay(
+            kc.Predictions(labels, logits, votes=votes, **options), num_bins=3
         ).plot()
         bars.append(
             [
@@ -88,7 +87,7 @@ def test_votes_have_shorter_error_bars_and_the_band_of_one_vote_each(voted):
         )
     assert np.sum(bars[1]) < 0.9 * np.sum(bars[0])
     both = [
-        kc.CumulativeDisplay.from_predictions(labels, logits, **x, **options)
+        kc.CumulativeDisplay(kc.Predictions(labels, logits, **x, **options))
         for labels, x in ((ids, {}), (counts, {"votes": True}))
     ]
     assert both[0].band == both[1].band

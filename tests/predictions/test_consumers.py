@@ -61,13 +61,15 @@ CONSUMERS = {
     "CalibrationLogger": logs,
     "report": reports,
     "ReliabilityDisplay": lambda *a, **o: (
-        kc.ReliabilityDisplay.from_model(*a, **o).sums.residual
+        kc.ReliabilityDisplay(kc.Predictions.of_model(*a, **o)).sums.residual
     ),
     "RiskCoverageDisplay": lambda *a, **o: list(
-        kc.RiskCoverageDisplay.from_model(*a, **o).values.values()
+        kc.RiskCoverageDisplay(kc.Predictions.of_model(*a, **o)).values.values()
     ),
     "ClasswiseReliabilityDisplay": lambda *a, **o: (
-        kc.ClasswiseReliabilityDisplay.from_model(*a, **o).classwise_ece
+        kc.ClasswiseReliabilityDisplay(
+            kc.Predictions.of_model(*a, **o)
+        ).classwise_ece
     ),
 }
 # What all but one of them are given; the others are read as these are.

@@ -185,7 +185,11 @@ def test_names_of_classes_are_their_places():
             ValueError,
             "labels=1, outputs=2",
         ),
-        ({"labels": [], "outputs": np.zeros((0, 2))}, ValueError, "at least 1"),
+        (
+            {"labels": [], "outputs": np.zeros((0, 2))},
+            ValueError,
+            "must not be empty",
+        ),
         ({"correct": [2], "confidence": [0.5]}, ValueError, "wrong=[2.0]"),
         ({"correct": [1], "confidence": [np.nan]}, ValueError, "wrong=[nan]"),
         (

@@ -22,7 +22,7 @@ x, y = np.zeros((8, 4)), np.zeros(8, "int64")
 scaling: kc.TemperatureScaling = kc.TemperatureScaling().fit_on(model, (x, y))
 error: float = kc.ece(y, model.predict(x), from_logits=True)
 coverage: float = kc.choose_threshold([0.9], [1], risk=0.1).coverage
-picture: str = kc.ReliabilityDisplay.from_predictions(y, x).plot().to_svg()
+picture: str = kc.ReliabilityDisplay(kc.Predictions(y, x)).plot().to_svg()
 page: kc.Report = kc.report(model, (x, y))
 """
 WRONG = """\
@@ -30,7 +30,7 @@ import keras_calib as kc
 
 bins: str = kc.ece([0], [[1.0]])
 kc.ece([0], [[1.0]], from_logit=True)
-kc.ReliabilityDisplay.from_predictions([0], [[1.0]]).curve()
+kc.ReliabilityDisplay(kc.Predictions([0], [[1.0]])).curve()
 """
 
 

@@ -117,9 +117,10 @@ def draw_reliability(folders, path):
         squeeze=False,
     )
     displays = [
-        keras_calib.ReliabilityDisplay.from_predictions(
-            *read_predictions(folders[name], "test"),
-            from_logits=True,
+        keras_calib.ReliabilityDisplay(
+            keras_calib.Predictions(
+                *read_predictions(folders[name], "test"), from_logits=True
+            ),
             name=name,
         ).plot(column)
         for name, column in zip(shown, axes.T, strict=True)

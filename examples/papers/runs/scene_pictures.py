@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_calib import SegmentationDisplay
+import keras_calib
 
 __all__ = ["draw_confidence"]
 
@@ -39,9 +39,10 @@ def draw_confidence(scenes, names, void, model, path):
                 values, palette, interpolation="nearest", vmin=-0.5, vmax=19.5
             )
             ax.set(xticks=[], yticks=[], title=title)
-        SegmentationDisplay.from_predictions(
-            truth, logits, from_logits=True, ignore_class=void
-        ).plot(axes[3:])
+        answer = keras_calib.Predictions(
+            truth[None], logits[None], from_logits=True, ignore_class=void
+        )
+        keras_calib.SegmentationDisplay(answer).plot(axes[3:])
     figure.legend(
         handles=[
             plt.Rectangle((0, 0), 1, 1, color=palette(k % 20), label=name)

@@ -156,7 +156,7 @@ def _write(found: Any, path: Path) -> None:
     else:
         from keras_calib.plots import PlanDisplay
 
-        content = picture_of(PlanDisplay.from_plan(found), path)
+        content = picture_of(PlanDisplay(found), path)
     with replacing(path) as file:
         file.write(content)
 

@@ -300,7 +300,7 @@ def _share(part: float, whole: float) -> str:
 def _draw(monitor: Monitor, text: str, path: Path) -> None:
     from keras_calib.plots import MonitorDisplay
 
-    display = MonitorDisplay.from_monitor(monitor)
+    display = MonitorDisplay(monitor)
     if path.suffix.lower() == ".html":
         picture = display.to_svg()
         picture = picture[picture.index("<svg") :]
