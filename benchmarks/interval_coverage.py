@@ -250,7 +250,7 @@ def rank_table(num_draws: int, seed: int) -> str:
                 mass = rng.multinomial(n, np.full(cells, 1 / cells))
                 wrong = rng.binomial(mass, rate).astype("float64")
                 right = mass - wrong
-                interval = poisson_interval(function, right, wrong, seed=i)
+                interval = poisson_interval(function, (right, wrong), seed=i)
                 estimate = function(right, wrong)
                 if not np.isnan(estimate):
                     draws.append((*interval, truth, estimate))
@@ -289,7 +289,7 @@ def difference_table(num_draws: int, seed: int) -> str:
                     *networks(rng, n),
                     metric,
                     from_logits=True,
-                    num_replicates=100,
+                    num_draws=100,
                     seed=i,
                 )
                 draws.append(

@@ -209,7 +209,7 @@ def of_peer(wrong: np.ndarray, risk: float, batch: int) -> float:
 
 def of_monitor(wrong: np.ndarray, risk: float, batch: int) -> float:
     """The same of `Monitor`, for the same share of false alarms."""
-    monitor = kc.Monitor(risk=risk, tolerance=None, alpha=0.025)
+    monitor = kc.Monitor(risk=risk, tolerance=None, delta=0.025)
     for start in range(0, len(wrong), batch):
         part = wrong[start : start + batch]
         monitor.update(None, np.ones_like(part), 1 - part)

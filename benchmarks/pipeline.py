@@ -83,7 +83,7 @@ def pipeline(path, targets, keys=None, **options):
         224,
         _BATCH,
         _CLASSES,
-        targets=targets,
+        labels=targets,
         shuffle_buffer=64,
         **options,
     )

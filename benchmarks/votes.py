@@ -153,7 +153,7 @@ def rejections(rng: np.random.Generator) -> Iterator[list]:
                             counts,
                             _rows(c),
                             statistic=name,
-                            num_samples=199,
+                            num_draws=199,
                             seed=i,
                             votes=True,
                         ).p_value

@@ -24,9 +24,9 @@ _WIDTH = flags.DEFINE_integer("width", 16, "Channels of the first layer.")
 
 SIDE, CLASSES, BATCH = 32, 10, 64
 METHODS = {
-    "hard labels": {"targets": "one_hot"},
-    "adaptive": {"targets": "soft", "beta": 1.0},
-    "adaptive + context": {"targets": "soft", "context_share": 0.15},
+    "hard labels": {"labels": "one_hot"},
+    "adaptive": {"labels": "soft", "beta": 1.0},
+    "adaptive + context": {"labels": "soft", "context_share": 0.15},
 }
 
 
@@ -83,7 +83,7 @@ def run(*, epochs, width):
     bare = keras_calib.context_examples(test_set, fill=fill)
     views = [
         keras_calib.validation_pipeline(
-            examples, SIDE, 256, CLASSES, targets="ids", fraction=1.0
+            examples, SIDE, 256, CLASSES, labels="ids", fraction=1.0
         )
         for examples in (test_set, bare)
     ]

@@ -81,7 +81,9 @@ One temperature repairs the mean, the last line, but not each digit.
 
 answers = selector(model.predict(x, verbose=0))
 probs, digit, accept = map(answers.get, ("probabilities", "label", "accept"))
-table = keras_calib.by_group(y, probs, digit, accept=accept, metrics=("gap",))
+table = keras_calib.by_group(
+    y, probs, digit, accept=accept, metrics=("confidence_gap",)
+)
 print(table)
 
 """

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 from not_in_battery import NO_PREDICTIONS
 from report_pages import report_of
+from repository_files import options_of
 
 import keras_calib as kc
 
@@ -88,7 +89,7 @@ def _weighted(function, name):
     known = inspect.signature(function).parameters
     options = {k: v for k, v in options.items() if k in known}
     takes = "sample_weight" in known or any(
-        p.kind is p.VAR_KEYWORD for p in known.values()
+        "sample_weight" in options_of(p.annotation) for p in known.values()
     )
 
     def call(labels, predictions, weight):
@@ -228,7 +229,7 @@ SPECIAL = {
     ),
     "compare": Entry(
         lambda y, p, w: kc.compare(
-            y, p, p, kc.ece, num_replicates=4, sample_weight=w
+            y, p, p, kc.ece, num_draws=4, sample_weight=w
         )
     ),
     "correctness_ranking": Entry(
@@ -251,7 +252,7 @@ SPECIAL = {
     "estimate_prior": Entry(
         lambda y, p, w: (
             kc.estimate_prior(
-                p, np.full(3, 1 / 3), sample_weight=w, num_bootstrap=4
+                p, np.full(3, 1 / 3), sample_weight=w, num_draws=4
             ).prior
         ),
         labels=False,
@@ -353,7 +354,7 @@ def entry_of(name: str) -> Entry | None:
         return _display(thing)
     first = list(inspect.signature(thing).parameters)
     call, takes = _weighted(thing, name)
-    if first[:2] == ["labels", "probs"]:
+    if first[:2] == ["labels", "outputs"]:
         return Entry(call, weights=takes)
     if first[:2] == ["labels", "logits"]:
         return Entry(call, takes="rows", weights=takes)

@@ -95,7 +95,7 @@ CALIBRATORS = [
     CalibratorCase(kc.StructuredMatrixScaling),
     CalibratorCase(
         kc.DirichletCalibration,
-        {"off_diagonal_strength": 0.01, "intercept_strength": 0.1},
+        {"off_diagonal_penalty": 0.01, "intercept_penalty": 0.1},
         never_raises_nll=True,
     ),
     CalibratorCase(kc.EnsembleTemperatureScaling, keeps_argmax=True),

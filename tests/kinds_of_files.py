@@ -62,7 +62,7 @@ def writers():
 
     return {
         "tokens": kc.CompactLogits().update(labels, logits),
-        "groups": kc.by_group(np.zeros(500, int), probs, names, min_size=2),
+        "groups": kc.by_group(np.zeros(500, int), probs, names, min_count=2),
         "monitor": kc.Monitor(risk=0.1).update(
             confidence, True, ids=range(500)
         ),

@@ -212,7 +212,7 @@ IN_TRAINING_ONE = {name: ALL[name] for name in ("MbLS", "ECE")}
 TAKE_PROBS_ONE = {name: ALL[name] for name in ("MbLS", "ECE", "ece")}
 
 LABELS = "`(y_true|labels)`"
-PREDICTIONS = "`(y_pred|probs|logits)`"
+PREDICTIONS = "`(y_pred|probs|logits|outputs)`"
 
 
 FIT = f"{LABELS} must be class ids or one-hot or soft labels that fit"

@@ -65,7 +65,7 @@ def results_alone(monkeypatch):
 
 def few_replicates(monkeypatch):
     """Bootstrap intervals of 20 replicates, most of the time of the numbers."""
-    few = functools.partial(bootstrap.poisson_interval, num_replicates=20)
+    few = functools.partial(bootstrap.poisson_interval, num_draws=20)
     monkeypatch.setattr(bootstrap, "poisson_interval", few)
 
 

@@ -130,16 +130,42 @@ def documented(section: str) -> dict[str, str]:
     return {name: text for names, text in found for name in names.split(", ")}
 
 
+def signature_names(thing) -> set[str]:
+    """Names of the parameters themselves."""
+    stars = ("", "*", "**")
+    return {s + x for x in inspect.signature(thing).parameters for s in stars}
+
+
 def parameters(thing) -> list[str]:
-    """Names as documented: keyword catch-alls keep their stars."""
+    """Names as documented: keyword catch-alls keep their stars.
+
+    Options of a TypedDict are documented one by one, or as a catch-all.
+    """
     stars = {
         inspect.Parameter.VAR_POSITIONAL: "*",
         inspect.Parameter.VAR_KEYWORD: "**",
     }
-    return [
-        stars.get(parameter.kind, "") + name
-        for name, parameter in inspect.signature(thing).parameters.items()
-    ]
+    found = []
+    for name, parameter in inspect.signature(thing).parameters.items():
+        starred = stars.get(parameter.kind, "") + name
+        told = documented(sections(thing).get("Args", ""))
+        options = options_of(parameter.annotation)
+        if not options or starred in told:
+            found += [*(x for x in options if x in told), starred]
+        else:
+            found += [x for x in options if x in told or x not in _OF_LAYERS]
+    return found
+
+
+# Options that Keras takes, which need no words of ours.
+_OF_LAYERS = "trainable", "dtype"
+
+
+def options_of(annotation) -> list[str]:
+    """Those of an `Unpack`ed TypedDict, else none."""
+    if typing.get_origin(annotation) is not typing.Unpack:
+        return []
+    return [*typing.get_args(annotation)[0].__annotations__]
 
 
 def fields_of(thing) -> list[str] | None:

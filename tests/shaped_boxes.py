@@ -21,11 +21,11 @@ _FOUND = _CORNERS.copy()
 _FOUND[2, 0] += 50
 _SCORES = np.linspace(0.9, 0.3, 3 * _IMAGES).astype("float32").reshape(-1, 3)
 _BOXES = {
-    "y_true.boxes": _CORNERS,
-    "y_true.labels": _IDS,
-    "y_pred.boxes": _FOUND,
-    "y_pred.labels": np.abs(_IDS),
-    "y_pred.confidence": _SCORES,
+    "labels.boxes": _CORNERS,
+    "labels.labels": _IDS,
+    "detections.boxes": _FOUND,
+    "detections.labels": np.abs(_IDS),
+    "detections.confidence": _SCORES,
 }
 _OF_BOXES = {
     "infinite": lambda b: _first(b, INF),
@@ -50,11 +50,11 @@ _OF_SCORES = {
     "missing": "missing",
 }
 _ODD_BOXES = {
-    "y_true.boxes": _OF_BOXES,
-    "y_true.labels": _OF_IDS,
-    "y_pred.boxes": _OF_BOXES,
-    "y_pred.labels": _OF_IDS,
-    "y_pred.confidence": _OF_SCORES,
+    "labels.boxes": _OF_BOXES,
+    "labels.labels": _OF_IDS,
+    "detections.boxes": _OF_BOXES,
+    "detections.labels": _OF_IDS,
+    "detections.confidence": _OF_SCORES,
 }
 
 
@@ -102,9 +102,9 @@ def _of_boxes(function, as_list=False, every=1):
 
 
 def _detection_metric(make):
-    def call(**given):
+    def call(labels, detections):
         metric = make()
-        metric.update_state(**given)
+        metric.update_state(labels, detections)
         return metric.result()
 
     return call
@@ -123,7 +123,7 @@ def _of_records(function):
         "labels": _IDS,
         "strings": "records",
         "None": None,
-        "boxes": _nested(_BOXES)["y_pred"],
+        "boxes": _nested(_BOXES)["detections"],
     }
     return Shaped(function, {"records": _records()}, {"records": odd | kinds})
 

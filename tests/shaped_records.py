@@ -46,7 +46,7 @@ _ALL = ("sample_weight None", "sample_weight one number")
 RECORDS = {
     "by_group": Shaped(
         lambda labels, probs, groups: kc.by_group(
-            labels, probs, groups, num_samples=8, min_size=2
+            labels, probs, groups, num_draws=8, min_count=2
         ),
         {"labels": _GROUPS, "probs": _PROBS, "groups": _GROUPS},
         {"labels": _IDS, "probs": _SURE, "groups": _NAMES},
@@ -54,7 +54,7 @@ RECORDS = {
     ),
     "by_group_from_top1": Shaped(
         lambda confidence, correct, groups: kc.by_group_from_top1(
-            confidence, correct, groups, num_samples=8, min_size=2
+            confidence, correct, groups, num_draws=8, min_count=2
         ),
         {"confidence": _SCORES, "correct": _CORRECT, "groups": _GROUPS},
         {"confidence": _SURE, "correct": _RIGHT, "groups": _NAMES},

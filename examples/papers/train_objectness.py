@@ -180,7 +180,7 @@ def read(settings, picture, *, flip):
         ),
         {
             view: keras_calib.validation_pipeline(
-                part, targets="pairs", **whole, **scaled
+                part, labels="pairs", **whole, **scaled
             )
             for view, part in (("test", validation), ("context", context))
         },

@@ -39,7 +39,7 @@ def main():
     parser.add_argument("--log", required=True)
     parser.add_argument("--state", required=True)
     parser.add_argument("--risk", type=float, required=True)
-    parser.add_argument("--alpha", type=float, default=0.05)
+    parser.add_argument("--delta", type=float, default=0.05)
     parser.add_argument("--tolerance", type=float, default=0.01)
     parser.add_argument("--port", type=int, default=8600)
     given = vars(parser.parse_args())

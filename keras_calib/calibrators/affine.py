@@ -191,11 +191,11 @@ class MatrixScaling(_AffineCalibrator):
         penalty: Factor > 0 of the ridge, 1 as Berta et al. advise. None fits
             without it, as Guo et al. do: with K (K + 1) parameters it
             overfits, unless each class has thousands of samples.
-        off_diagonal_strength: Strength >= 0 of the penalty of Kull et al.,
-            off_diagonal_strength mean_{i != j} W_ij^2. If one of the two
+        off_diagonal_penalty: Strength >= 0 of the penalty of Kull et al.,
+            off_diagonal_penalty mean_{i != j} W_ij^2. If one of the two
             strengths is given, theirs replaces the ridge, and you choose both
             on other data from powers of ten.
-        intercept_strength: Strength >= 0 of theirs on mean_j b_j^2.
+        intercept_penalty: Strength >= 0 of theirs on mean_j b_j^2.
         matrix: W `(num_classes, num_classes)`, if you know it; None waits for
             `fit`.
         bias: b `(num_classes,)`, if you know it; goes with `matrix`.
@@ -224,16 +224,16 @@ class MatrixScaling(_AffineCalibrator):
         self,
         *,
         penalty: float | None = 1.0,
-        off_diagonal_strength: float | None = None,
-        intercept_strength: float | None = None,
+        off_diagonal_penalty: float | None = None,
+        intercept_penalty: float | None = None,
         matrix: Any = None,
         bias: Any = None,
         name: str | None = None,
         **kwargs: Any,
     ):
         strengths = {
-            "off_diagonal_strength": off_diagonal_strength,
-            "intercept_strength": intercept_strength,
+            "off_diagonal_penalty": off_diagonal_penalty,
+            "intercept_penalty": intercept_penalty,
         }
         for key, value in strengths.items():
             if value is not None:
@@ -247,7 +247,7 @@ class MatrixScaling(_AffineCalibrator):
 
     def ridge(self, samples: FittingData, unit: float) -> Ridge | None:
         """The ridge, or the penalty of the two strengths towards 0."""
-        given = self.off_diagonal_strength, self.intercept_strength
+        given = self.off_diagonal_penalty, self.intercept_penalty
         if given == (None, None):
             return super().ridge(samples, unit)
         count = samples.num_classes
@@ -268,7 +268,7 @@ class DirichletCalibration(MatrixScaling):
     follow a Dirichlet distribution.
 
     Args:
-        **kwargs: `penalty`, `off_diagonal_strength`, `intercept_strength`,
+        **kwargs: `penalty`, `off_diagonal_penalty`, `intercept_penalty`,
             `matrix`, `bias` and `name`, as in `MatrixScaling`.
 
     Example:

@@ -268,7 +268,7 @@ def _choice(
 
 def choose_calibrator_on(
     model: keras.Model,
-    dataset: Iterable,
+    data: Iterable,
     *args: Any,
     from_logits: bool | None = None,
     ignore_class: int | None = None,
@@ -284,7 +284,7 @@ def choose_calibrator_on(
 
     Args:
         model: A Keras model, as in `Calibrator.fit_on`.
-        dataset: Data that trained and chose nothing, as in
+        data: Data that trained and chose nothing, as in
             `Calibrator.fit_on`.
         *args: Nothing; `x, y` are refused with a hint.
         from_logits: Whether the model returns logits; None takes it from the
@@ -310,11 +310,11 @@ def choose_calibrator_on(
         The rule of one standard error: Breiman et al., Classification and
         Regression Trees, 1984, section 3.4.3.
     """
-    check_data_set(model, dataset, args)
+    check_data_set(model, data, args)
     reading = read_as(model, from_logits, ignore_class, output)
     batches = predicted_batches(
         model,
-        dataset,
+        data,
         reading._replace(
             pixels_per_image=pixels_per_image, seed=options.get("seed", 0)
         ),

@@ -129,7 +129,11 @@ class CompactLogits:
                 the logit of a label is -inf.
         """
         read = standardize_logits(
-            labels, logits, sample_weight, ignore_class, drop=False
+            labels,
+            logits,
+            sample_weight=sample_weight,
+            ignore_class=ignore_class,
+            drop=False,
         )
         num_classes = read.outputs.shape[-1]
         known = self._num_classes or num_classes

@@ -1,7 +1,7 @@
 """The bases of layers that are fitted on held-out data."""
 
 import weakref
-from typing import Any
+from typing import Any, TypedDict
 
 import keras
 import numpy as np
@@ -13,12 +13,19 @@ from keras_calib.backend.traced import forget_constants, is_in_live_graph
 from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers, shape_of, value_if_eager
 
-__all__ = ["DEPENDENTS", "FittedLayer"]
+__all__ = ["DEPENDENTS", "FittedLayer", "LayerOptions"]
 
 # Longer arrays are shown by their shape.
 _SHOWN = 4
 # Layers that are told when a part of theirs is fitted, by this part.
 DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+class LayerOptions(TypedDict, total=False):
+    """Options of Keras' layers that those of this library pass on."""
+
+    trainable: bool
+    dtype: Any
 
 
 class FittedLayer(keras.layers.Layer):

@@ -271,8 +271,8 @@ def read_samples(
     read = standardize_logits(
         labels,
         logits,
-        sample_weight,
-        ignore_class,
+        sample_weight=sample_weight,
+        ignore_class=ignore_class,
         drop=False,
         refuse_probabilities=refuse_probabilities,
     )

@@ -6,7 +6,7 @@ TensorFlow Probability has the kernel, the Gaussians and their divergence.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import keras
 import numpy as np
@@ -26,6 +26,7 @@ from keras_calib.calibrators.base import (
     Calibrator,
     FittedValue,
 )
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.inputs.checks import (
@@ -35,10 +36,11 @@ from keras_calib.inputs.checks import (
     check_integer,
     generator,
 )
+from keras_calib.inputs.options import taken
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_ruled_out, logsumexp
 
-__all__ = ["GaussianProcessCalibration"]
+__all__ = ["GaussianProcessCalibration", "ProcessOptions"]
 
 # Knots of the table: on 30 nats they are 0.06 apart.
 _NUM_KNOTS = 513
@@ -78,6 +80,14 @@ class _Curve(NamedTuple):
     def knots(self, count: int) -> np.ndarray:
         """So many u at even distances over the range of the curve."""
         return np.linspace(self.inducing[0], self.inducing[-1], count)
+
+
+class ProcessOptions(LayerOptions, total=False):
+    """The values of the process, if you know them."""
+
+    bounds: Any
+    offsets: Any
+    deviations: Any
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -165,17 +175,15 @@ class GaussianProcessCalibration(Calibrator):
         seed: int = 0,
         temperature: float | None = None,
         uniform_share: float | None = None,
-        bounds: Any = None,
-        offsets: Any = None,
-        deviations: Any = None,
         name: str = "gaussian_process_calibration",
-        **kwargs: Any,
+        **kwargs: Unpack[ProcessOptions],
     ):
+        given, rest = taken(kwargs, ProcessOptions, LayerOptions)
         check_integer("num_inducing_points", num_inducing_points, 2)
         check_flag("average", average)
         check_integer("num_draws", num_draws, 2)
         check_integer("seed", seed, 0)
-        super().__init__(name=name, **kwargs)
+        super().__init__(name=name, **rest)
         self._keep(
             num_inducing_points=num_inducing_points,
             average=average,
@@ -186,9 +194,9 @@ class GaussianProcessCalibration(Calibrator):
         self.set_known(
             temperature=temperature,
             uniform_share=uniform_share,
-            bounds=bounds,
-            offsets=offsets,
-            deviations=deviations,
+            bounds=given.bounds,
+            offsets=given.offsets,
+            deviations=given.deviations,
         )
         if not self.fitted:
             return

@@ -6,7 +6,7 @@ of the logits; gates, which are filters too, mix them level by level.
 
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Unpack
 
 import keras
 import numpy as np
@@ -17,6 +17,7 @@ from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import tick
 from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import (
     FittingData,
     checked_batches,
@@ -31,7 +32,7 @@ from keras_calib.inputs.checks import (
     check_flag,
     check_integer,
 )
-from keras_calib.inputs.options import ReadOptions
+from keras_calib.inputs.options import ReadOptions, taken
 from keras_calib.numerics.arrays import as_numbers, fits, shape_of, to_numpy
 from keras_calib.numerics.softmax import filled, is_ruled_out
 from keras_calib.predictions.batches import Examples
@@ -39,6 +40,7 @@ from keras_calib.predictions.collect import labels_of, logits_of
 
 __all__ = [
     "LocalTemperatureScaling",
+    "TreeOptions",
     "TreeShape",
     "start_weights",
     "tree_temperature",
@@ -98,6 +100,20 @@ class _DenseData(NamedTuple):
         return _DenseData._make(x if x is None else x[part] for x in self)
 
 
+class TreeOptions(LayerOptions, total=False):
+    """How filters are trained, or their values if you know them."""
+
+    validation_fraction: Annotated[float, 0.2]
+    learning_rate: Annotated[float, 0.003]
+    batch_size: Annotated[int, 4]
+    epochs: Annotated[int, 100]
+    patience: Annotated[int, 10]
+    kernel: Any
+    bias: Any
+    image_kernel: Any
+    image_bias: Any
+
+
 @keras.saving.register_keras_serializable(package="keras_calib")
 class LocalTemperatureScaling(Calibrator):
     """Local temperature scaling (LTS): a temperature for each pixel.
@@ -110,7 +126,7 @@ class LocalTemperatureScaling(Calibrator):
     2^depth filters of the logits by gates: a gate is the sigmoid of a filter.
     With `use_image` a last gate mixes in a filter of the image.
 
-    The filters minimise the mean NLL of the pixels plus strength / (2 n)
+    The filters minimise the mean NLL of the pixels plus penalty / (2 n)
     sum w^2 by Adam, w their weights for standardised inputs and n the number
     of pixels. They begin where T(x) = T_0, and the epoch of the least NLL on
     images that are left out wins. T_0 stays unless a t-test over these images
@@ -126,13 +142,15 @@ class LocalTemperatureScaling(Calibrator):
         depth: Levels of the tree, >= 0.
         kernel_size: Height and width of each filter, odd.
         dilation_rate: Distance of the pixels that a filter reads.
-        validation_fraction: Share of the images that choose the epoch, in
-            (0, 1); two images or more.
-        strength: Strength of the ridge, >= 0.
+        validation_fraction: Share of the images that choose the epoch, in (0,
+            1); two images or more. Defaults to `0.2`.
+        penalty: Strength of the ridge, >= 0.
         learning_rate: Learning rate of Adam, > 0, for standardised inputs.
-        batch_size: Images in a batch.
-        epochs: Most epochs.
+            Defaults to `0.003`.
+        batch_size: Images in a batch. Defaults to `4`.
+        epochs: Most epochs. Defaults to `100`.
         patience: Epochs without an improvement after which training ends.
+            Defaults to `10`.
         seed: Seed of the gates, of the images left out and of their order.
         temperature: T_0, > 0, if you know the fit; None waits for `fit`.
         kernel: Filters of the logits `(size, size, num_classes, filters)`;
@@ -182,56 +200,48 @@ class LocalTemperatureScaling(Calibrator):
         depth: int = 2,
         kernel_size: int = 5,
         dilation_rate: int = 2,
-        validation_fraction: float = 0.2,
-        strength: float = 20.0,
-        learning_rate: float = 0.003,
-        batch_size: int = 4,
-        epochs: int = 100,
-        patience: int = 10,
+        penalty: float = 20.0,
         seed: int = 0,
         temperature: float | None = None,
-        kernel: Any = None,
-        bias: Any = None,
-        image_kernel: Any = None,
-        image_bias: Any = None,
         name: str = "local_temperature_scaling",
-        **kwargs: Any,
+        **kwargs: Unpack[TreeOptions],
     ):
+        given, rest = taken(kwargs, TreeOptions, LayerOptions)
         check_flag("use_image", use_image)
         check_integer("depth", depth, 0)
         for argument, number in (
             ("kernel_size", kernel_size),
             ("dilation_rate", dilation_rate),
-            ("batch_size", batch_size),
-            ("epochs", epochs),
-            ("patience", patience),
+            ("batch_size", given.batch_size),
+            ("epochs", given.epochs),
+            ("patience", given.patience),
         ):
             check_integer(argument, number, 1)
         if kernel_size % 2 == 0:
             raise value_error(
                 "`kernel_size` must be odd", kernel_size=kernel_size
             )
-        check_above("validation_fraction", validation_fraction, 0.0)
-        if validation_fraction >= 1.0:
+        check_above("validation_fraction", given.validation_fraction, 0.0)
+        if given.validation_fraction >= 1.0:
             raise value_error(
                 "`validation_fraction` must be below 1",
-                validation_fraction=validation_fraction,
+                validation_fraction=given.validation_fraction,
             )
-        check_at_least("strength", strength, 0.0)
-        check_above("learning_rate", learning_rate, 0.0)
+        check_at_least("penalty", penalty, 0.0)
+        check_above("learning_rate", given.learning_rate, 0.0)
         check_integer("seed", seed, 0)
-        super().__init__(name=name, **kwargs)
+        super().__init__(name=name, **rest)
         self._keep(
             use_image=use_image,
             depth=depth,
             kernel_size=kernel_size,
             dilation_rate=dilation_rate,
-            validation_fraction=validation_fraction,
-            strength=strength,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            epochs=epochs,
-            patience=patience,
+            validation_fraction=given.validation_fraction,
+            penalty=penalty,
+            learning_rate=given.learning_rate,
+            batch_size=given.batch_size,
+            epochs=given.epochs,
+            patience=given.patience,
             seed=seed,
         )
         self.tree = TreeShape(depth, kernel_size, dilation_rate)
@@ -242,10 +252,10 @@ class LocalTemperatureScaling(Calibrator):
         self.set_known(
             {"size": kernel_size, "filters": filters},
             temperature=temperature,
-            kernel=kernel,
-            bias=bias,
-            image_kernel=image_kernel,
-            image_bias=image_bias,
+            kernel=given.kernel,
+            bias=given.bias,
+            image_kernel=given.image_kernel,
+            image_bias=given.image_bias,
         )
 
     def fit_given(self, data: tuple, num_folds: int, force: bool) -> None:
@@ -493,7 +503,7 @@ def _train_tree(
     channels = None if data.image is None else data.image.shape[-1]
     start = start_weights(how.tree, data.logits.shape[-1], channels, how.seed)
     pixels = max(int(np.count_nonzero(data.weight[order[held:]])), 1)
-    ridge = keras.regularizers.L2(0.5 * how.strength / pixels)
+    ridge = keras.regularizers.L2(0.5 * how.penalty / pixels)
     tree = _Tree(start, how.tree, temperature, data, ridge)
     model = _compiled(tree, data, how.learning_rate)
     before = everything.losses(model)

@@ -5,7 +5,7 @@ come in an order of their own, so that the form of the data changes nothing.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import keras
 import numpy as np
@@ -16,14 +16,16 @@ from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import tick
 from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_at_least, check_in, check_integer
+from keras_calib.inputs.options import taken
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import filled
 
-__all__ = ["ParametrizedTemperatureScaling"]
+__all__ = ["NetworkOptions", "ParametrizedTemperatureScaling"]
 
 # T is at least this share of the optimal temperature of all samples.
 _LEAST_SHARE = 0.5
@@ -59,6 +61,17 @@ class _Network(NamedTuple):
         return np.concatenate([np.ravel(part) for part in self])
 
 
+class NetworkOptions(LayerOptions, total=False):
+    """The values of the network, if you know them."""
+
+    kernel_1: Any
+    bias_1: Any
+    kernel_2: Any
+    bias_2: Any
+    kernel_3: Any
+    bias_3: Any
+
+
 @keras.saving.register_keras_serializable(package="keras_calib")
 class ParametrizedTemperatureScaling(Calibrator):
     """Parametrized temperature scaling (PTS): T depends on the logits.
@@ -69,7 +82,7 @@ class ParametrizedTemperatureScaling(Calibrator):
     T(z) = max(|net(largest logits of z, sorted)|, T_0 / 2), z becomes z / T(z)
 
     T_0 is the optimum of `TemperatureScaling`. The network has two hidden
-    layers of ReLU. L-BFGS minimises the mean loss plus strength / (2 n)
+    layers of ReLU. L-BFGS minimises the mean loss plus penalty / (2 n)
     sum w^2, from three random starts where T(z) = T_0. The weights w are those
     for standardised inputs, and n is the sum of the sample weights.
 
@@ -81,7 +94,7 @@ class ParametrizedTemperatureScaling(Calibrator):
         num_inputs: Number of largest logits that the network reads, >= 1;
             all of them if there are fewer classes.
         units: Units of each hidden layer, >= 1.
-        strength: Strength of the ridge, >= 0.
+        penalty: Strength of the ridge, >= 0.
         seed: Seed of the weights at the start.
         temperature: T_0, > 0, if you know the fit; None waits for `fit`.
         kernel_1: Weights `(inputs, units)` of the first layer; they go with
@@ -131,33 +144,28 @@ class ParametrizedTemperatureScaling(Calibrator):
         objective: str = "nll",
         num_inputs: int = 10,
         units: int = 5,
-        strength: float = 20.0,
+        penalty: float = 20.0,
         seed: int = 0,
         temperature: float | None = None,
-        kernel_1: Any = None,
-        bias_1: Any = None,
-        kernel_2: Any = None,
-        bias_2: Any = None,
-        kernel_3: Any = None,
-        bias_3: Any = None,
         name: str = "parametrized_temperature_scaling",
-        **kwargs: Any,
+        **kwargs: Unpack[NetworkOptions],
     ):
+        given, rest = taken(kwargs, NetworkOptions, LayerOptions)
         check_in("objective", objective, ("nll", "mse"))
         check_integer("num_inputs", num_inputs, 1)
         check_integer("units", units, 1)
-        check_at_least("strength", strength, 0.0)
+        check_at_least("penalty", penalty, 0.0)
         check_integer("seed", seed, 0)
-        super().__init__(name=name, **kwargs)
+        super().__init__(name=name, **rest)
         self._keep(
             objective=objective,
             num_inputs=num_inputs,
             units=units,
-            strength=strength,
+            penalty=penalty,
             seed=seed,
         )
         self.lowers_nll = objective == "nll"
-        network = _Network(kernel_1, bias_1, kernel_2, bias_2, kernel_3, bias_3)
+        network = _Network(**vars(given))
         values = {"temperature": temperature, **network._asdict()}
         self.set_known({"units": units}, **values)
 
@@ -228,7 +236,7 @@ def _fitted_network(
     objective: str,
     num_inputs: int,
     units: int,
-    strength: float,
+    penalty: float,
     seed: int,
 ) -> tuple[float, _Network]:
     """T of all samples, and the network, for inputs as they are."""
@@ -244,7 +252,7 @@ def _fitted_network(
     # A constant input tells nothing.
     scale[(scale <= 1e-9 * np.abs(mean)) | (scale == 0.0)] = np.inf
     problem = _Problem(
-        few, objective, temperature, mean, scale, strength / total, shapes
+        few, objective, temperature, mean, scale, penalty / total, shapes
     )
     rng = np.random.default_rng(seed)
     starts = [_start(shapes, rng) for _ in range(_STARTS)]

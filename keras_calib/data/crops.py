@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
 
@@ -33,8 +33,10 @@ from keras_calib.inputs.checks import (
     check_integer,
     check_share,
 )
+from keras_calib.inputs.options import filled
 
 __all__ = [
+    "Cropped",
     "Cropping",
     "center_crop",
     "check_seed",
@@ -47,6 +49,15 @@ __all__ = [
 _TRIES = 10
 
 
+class Cropped(TypedDict, total=False):
+    """Options of crops: what counts as an object, and how to resize."""
+
+    classes: Sequence[int] | None
+    objects: str | None
+    interpolation: Annotated[str, "bilinear"]
+    antialias: Annotated[bool, False]
+
+
 def random_resized_crop(
     example: dict,
     size: int | Sequence[int],
@@ -55,10 +66,7 @@ def random_resized_crop(
     seed: Any = None,
     *,
     flip: bool = True,
-    classes: Sequence[int] | None = None,
-    objects: str | None = None,
-    interpolation: str = "bilinear",
-    antialias: bool = False,
+    **options: Unpack[Cropped],
 ) -> dict:
     """Crops an example at random and resizes it, with its boxes and mask.
 
@@ -87,8 +95,10 @@ def random_resized_crop(
         objects: `"boxes"` or `"mask"`, the source of objectness; None takes
             boxes, or without boxes the mask.
         interpolation: A method of `tf.image.resize`; `"bicubic"` can overshoot
-            the range of the pixels. Masks take the nearest pixel.
-        antialias: Whether to filter before an image is shrunk.
+            the range of the pixels. Masks take the nearest pixel. Defaults to
+            `"bilinear"`.
+        antialias: Whether to filter before an image is shrunk. Defaults to
+            `False`.
 
     Returns:
         The example with `image` float32 `(height, width, channels)` in the
@@ -118,9 +128,15 @@ def random_resized_crop(
         Deeper with Convolutions, CVPR 2015, section 6,
         https://arxiv.org/abs/1409.4842
     """
-    resizing = {"interpolation": interpolation, "antialias": antialias}
+    given = filled("random_resized_crop", options, Cropped)
+    resizing = {
+        "interpolation": given.interpolation,
+        "antialias": given.antialias,
+    }
     cropping = Cropping.random(size, scale, ratio, flip=flip, **resizing)
-    return cropping.complete(example, check_seed(seed), classes, objects)
+    return cropping.complete(
+        example, check_seed(seed), given.classes, given.objects
+    )
 
 
 def center_crop(

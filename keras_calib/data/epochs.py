@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -11,9 +11,11 @@ from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.crops import random_bits
 from keras_calib.data.examples import named_like, require, required
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.options import filled
 
 __all__ = [
     "EpochBatches",
+    "Epochs",
     "array_pipeline",
     "each_epoch",
     "hashed",
@@ -206,8 +208,8 @@ class EpochBatches(keras.utils.PyDataset):
     its `fit`.
 
     Args:
-        x: Inputs `(n, ...)`, an array or a structure of arrays.
-        y: Labels `(n, ...)`.
+        data: Inputs `(n, ...)`, an array or a structure of arrays.
+        labels: Labels `(n, ...)`.
         batch_size: Samples per batch.
         sample_weight: Weights `(n,)`, or None.
         seed: Seed of the order, or None for the order of the arrays.
@@ -237,8 +239,8 @@ class EpochBatches(keras.utils.PyDataset):
 
     def __init__(
         self,
-        x: Any,
-        y: Any,
+        data: Any,
+        labels: Any,
         *,
         batch_size: int = 32,
         sample_weight: Any = None,
@@ -251,14 +253,14 @@ class EpochBatches(keras.utils.PyDataset):
         if seed is not None:
             check_integer("seed", seed, 0)
         require(
-            not isinstance(y, dict),
-            "`y` must be labels: the index is added here, unless "
+            not isinstance(labels, dict),
+            "`labels` must be labels: the index is added here, unless "
             "`with_index=False`",
-            y=type(y).__name__,
+            labels=type(labels).__name__,
         )
         super().__init__()
-        self._x = x if _is_structure(x) else np.asarray(x)
-        self._y = np.asarray(y)
+        self._x = data if _is_structure(data) else np.asarray(data)
+        self._y = np.asarray(labels)
         self._weight = sample_weight
         if sample_weight is not None:
             self._weight = np.asarray(sample_weight)
@@ -322,18 +324,24 @@ class EpochBatches(keras.utils.PyDataset):
             self.set_epoch(self._epoch + 1)
 
 
+class Epochs(TypedDict, total=False):
+    """Options of `array_pipeline` about its epochs."""
+
+    epochs: int | None
+    first_epoch: Annotated[int, 0]
+    num_parallel_calls: int | None
+
+
 def array_pipeline(
-    x: Any,
-    y: Any,
+    data: Any,
+    labels: Any,
     *,
     batch_size: int = 32,
     sample_weight: Any = None,
     seed: int | None = 0,
     drop_remainder: bool = True,
     augment: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
-    epochs: int | None = None,
-    first_epoch: int = 0,
-    num_parallel_calls: int | None = None,
+    **options: Unpack[Epochs],
 ) -> Any:
     """Feeds arrays with an index by `tf.data`, in parallel.
 
@@ -342,7 +350,7 @@ def array_pipeline(
     the arrays, `seed` and the epoch only.
 
     Args:
-        x, y, batch_size, sample_weight: As for `EpochBatches`.
+        data, labels, batch_size, sample_weight: As for `EpochBatches`.
         seed: Seed of the order and of `augment`; None for the order of the
             arrays.
         drop_remainder: Whether to drop the last, smaller batch of an epoch,
@@ -354,7 +362,8 @@ def array_pipeline(
             Keras.
         epochs: Number of epochs. None makes an endless data set, for which
             `fit` needs `steps_per_epoch`.
-        first_epoch: Number of the first epoch, to resume training.
+        first_epoch: Number of the first epoch, to resume training. Defaults to
+            `0`.
         num_parallel_calls: Number of batches made in parallel; None lets
             `tf.data` choose.
 
@@ -378,12 +387,13 @@ def array_pipeline(
         TensorFlow, better performance with the tf.data API,
         https://www.tensorflow.org/guide/data_performance
     """
-    if num_parallel_calls is not None:
-        check_integer("num_parallel_calls", num_parallel_calls, 1)
-    numbers = _epoch_numbers(epochs, first_epoch)
+    given = filled("array_pipeline", options, Epochs)
+    if given.num_parallel_calls is not None:
+        check_integer("num_parallel_calls", given.num_parallel_calls, 1)
+    numbers = _epoch_numbers(given.epochs, given.first_epoch)
     arrays = EpochBatches(
-        x,
-        y,
+        data,
+        labels,
         batch_size=batch_size,
         sample_weight=sample_weight,
         seed=seed,
@@ -418,18 +428,18 @@ def array_pipeline(
         )
 
     def batch(epoch: Any, place: Any, index: Any) -> tuple:
-        x, labels, *weight = keras.tree.map_structure(
+        data, labels, *weight = keras.tree.map_structure(
             lambda part: tf.gather(part, index), parts
         )
         if augment is not None:
             key = random_bits([2], tf.stack([root + epoch, place]))
-            x, labels = augment(x, labels, key)
-        made = tuple(x) if isinstance(x, list) else x
+            data, labels = augment(data, labels, key)
+        made = tuple(data) if isinstance(data, list) else data
         return (made, {"label": labels, "index": index}, *weight)
 
     # -1 is TensorFlow's infinite cardinality.
-    num_batches = -1 if epochs is None else epochs * len(arrays)
-    calls = num_parallel_calls or tf.data.AUTOTUNE
+    num_batches = -1 if given.epochs is None else given.epochs * len(arrays)
+    calls = given.num_parallel_calls or tf.data.AUTOTUNE
     return (
         numbers.flat_map(places)
         .map(batch, calls, deterministic=True)

@@ -3,7 +3,7 @@
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -12,12 +12,14 @@ from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.examples import require, shard
 from keras_calib.data.validity import (
     BOX_RULE,
+    Cleaning,
     Tally,
     bad_boxes,
     check_policies,
     clean,
 )
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.options import filled
 
 __all__ = ["NO_FILE", "from_folder", "read_annotations"]
 
@@ -31,10 +33,8 @@ def from_folder(
     class_names: Sequence[str] | None = None,
     labels: str | None = None,
     first_pixel: int = 0,
-    without_boxes: str = "drop",
-    on_error: str = "raise",
-    tally: Tally | None = None,
     input_context: Any = None,
+    **cleaning: Unpack[Cleaning],
 ) -> Any:
     """Reads examples from a folder of images and one of Pascal VOC files.
 
@@ -72,7 +72,8 @@ def from_folder(
         Everingham et al., The PASCAL Visual Object Classes Challenge, IJCV
         2010, https://doi.org/10.1007/s11263-009-0275-4
     """
-    check_policies(without_boxes, on_error)
+    how = filled("from_folder", cleaning, Cleaning)
+    check_policies(how.without_boxes, how.on_error)
     check_in("labels", labels, (None, "folder"))
     check_in("first_pixel", first_pixel, (0, 1))
     images, annotations = Path(images), Path(annotations)
@@ -103,8 +104,8 @@ def from_folder(
     row_of, class_names, at = read_annotations(
         used,
         class_names,
-        on_error=on_error,
-        tally=tally,
+        on_error=how.on_error,
+        tally=how.tally,
         first_pixel=first_pixel,
         # If folders name the classes, objects may have other names.
         required=labels is None,
@@ -138,9 +139,9 @@ def from_folder(
     dataset = tf.data.Dataset.from_tensor_slices(columns)
     dataset = clean(
         shard(dataset, input_context).map(load, tf.data.AUTOTUNE),
-        without_boxes=without_boxes,
-        on_error=on_error,
-        tally=tally,
+        without_boxes=how.without_boxes,
+        on_error=how.on_error,
+        tally=how.tally,
     )
     dataset.class_names = class_names
     return dataset

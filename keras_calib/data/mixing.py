@@ -79,7 +79,7 @@ def color_jitter(
 
 
 def mixup(
-    images: Any, targets: Any, seed: Any, *, alpha: float = 0.2
+    images: Any, labels: Any, seed: Any, *, alpha: float = 0.2
 ) -> tuple[Any, Any]:
     """Blends each image with another: lam x_a + (1 - lam) x_b.
 
@@ -88,7 +88,7 @@ def mixup(
 
     Args:
         images: Shape `(batch, height, width, channels)`.
-        targets: Soft or one-hot labels `(batch, num_classes)`.
+        labels: Soft or one-hot labels `(batch, num_classes)`.
         seed: Two integers, or an integer tensor `(2,)`.
         alpha: Both parameters of the Beta distribution, > 0.
 
@@ -111,18 +111,18 @@ def mixup(
         https://arxiv.org/abs/1710.09412
     """
     check_above("alpha", alpha, 0.0)
-    images, targets, seeds = _read(images, targets, seed, 2)
+    images, labels, seeds = _read(images, labels, seed, 2)
     lam = _beta(alpha, seeds[0])
     order = _permutation(images, seeds[1])
     return (
         _blend(images, tf.gather(images, order), lam),
-        _blend(targets, tf.gather(targets, order), lam),
+        _blend(labels, tf.gather(labels, order), lam),
     )
 
 
 def cutmix(
     images: Any,
-    targets: Any,
+    labels: Any,
     seed: Any,
     *,
     alpha: float = 1.0,
@@ -135,7 +135,7 @@ def cutmix(
     are drawn once per batch. Targets are mixed by the replaced area.
 
     Args:
-        images, targets, seed: As for `mixup`.
+        images, labels, seed: As for `mixup`.
         alpha: Both parameters of the Beta distribution, > 0.
         probability: Probability of mixing a batch at all, in [0, 1].
 
@@ -159,7 +159,7 @@ def cutmix(
     """
     check_above("alpha", alpha, 0.0)
     check_share("probability", probability)
-    images, targets, seeds = _read(images, targets, seed, 4)
+    images, labels, seeds = _read(images, labels, seed, 4)
     size = tf.shape(images)[1:3]
     share = tf.sqrt(1.0 - _beta(alpha, seeds[0]))
     extent = tf.cast(tf.cast(size, "float32") * share, "int32")
@@ -176,12 +176,12 @@ def cutmix(
     order = _permutation(images, seeds[2])
     mixed = tf.where(inside, tf.gather(images, order), images)
     replaced = tf.reduce_prod(high - low) / tf.reduce_prod(size)
-    lam = 1.0 - tf.cast(replaced, targets.dtype)
-    return mixed, _blend(targets, tf.gather(targets, order), lam)
+    lam = 1.0 - tf.cast(replaced, labels.dtype)
+    return mixed, _blend(labels, tf.gather(labels, order), lam)
 
 
 def ricap(
-    images: Any, targets: Any, seed: Any, *, beta: float = 0.3
+    images: Any, labels: Any, seed: Any, *, beta: float = 0.3
 ) -> tuple[Any, Any]:
     """Patches crops of four images together into one.
 
@@ -189,7 +189,7 @@ def ricap(
     beta) for height and width, once per batch.
 
     Args:
-        images, targets, seed: As for `mixup`.
+        images, labels, seed: As for `mixup`.
         beta: Both parameters of the Beta distribution, > 0.
 
     Returns:
@@ -213,7 +213,7 @@ def ricap(
         https://arxiv.org/abs/1811.09030
     """
     check_above("beta", beta, 0.0)
-    images, targets, seeds = _read(images, targets, seed, 7)
+    images, labels, seeds = _read(images, labels, seed, 7)
     size = tf.shape(images)[1:3]
     point = tf.stack([_beta(beta, seeds[0]), _beta(beta, seeds[1])])
     point = tf.cast(tf.round(point * tf.cast(size, "float32")), "int32")
@@ -229,31 +229,31 @@ def ricap(
         end = corner + extent
         parts.append(part[:, corner[0] : end[0], corner[1] : end[1]])
         weight = tf.reduce_prod(extent) / tf.reduce_prod(size)
-        weight = tf.cast(weight, targets.dtype)
-        mixed_targets += weight * tf.gather(targets, order)
+        weight = tf.cast(weight, labels.dtype)
+        mixed_targets += weight * tf.gather(labels, order)
     rows = [tf.concat(parts[k : k + 2], axis=2) for k in (0, 2)]
     mixed = tf.ensure_shape(tf.concat(rows, axis=1), images.shape)
     return mixed, mixed_targets
 
 
 def _read(
-    images: Any, targets: Any, seed: Any, num_seeds: int
+    images: Any, labels: Any, seed: Any, num_seeds: int
 ) -> tuple[Any, Any, Any]:
     """Floats, and independent seeds `(num_seeds, 2)`."""
-    images, targets = map(tf.convert_to_tensor, (images, targets))
+    images, labels = map(tf.convert_to_tensor, (images, labels))
     require(
         images.shape.rank == 4,
         "`images` must have shape (batch, height, width, channels)",
         **{"images.shape": images.shape},
     )
     require(
-        targets.shape.rank == 2 and targets.dtype.is_floating,
-        "`targets` must be soft or one-hot labels (batch, num_classes) of "
+        labels.shape.rank == 2 and labels.dtype.is_floating,
+        "`labels` must be soft or one-hot labels (batch, num_classes) of "
         "floats, which can be mixed",
-        **{"targets.shape": targets.shape, "dtype": targets.dtype.name},
+        **{"labels.shape": labels.shape, "dtype": labels.dtype.name},
     )
     seeds = random_bits([num_seeds, 2], check_seed(seed))
-    return tf.cast(images, "float32"), targets, seeds
+    return tf.cast(images, "float32"), labels, seeds
 
 
 def _beta(parameter: float, seed: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Unpack
 
 import numpy as np
 from keras import backend
@@ -17,7 +17,12 @@ from keras_calib.data.boxes import (
     objectness_from_mask,
     selected,
 )
-from keras_calib.data.crops import Cropping, random_bits, shown_window
+from keras_calib.data.crops import (
+    Cropped,
+    Cropping,
+    random_bits,
+    shown_window,
+)
 from keras_calib.data.epochs import each_epoch, hashed
 from keras_calib.data.examples import (
     check_parts,
@@ -46,12 +51,46 @@ from keras_calib.inputs.checks import (
     check_share,
 )
 from keras_calib.inputs.labels import CONTEXT
+from keras_calib.inputs.options import filled
 
-__all__ = ["Batching", "training_pipeline", "validation_pipeline"]
+__all__ = [
+    "Batching",
+    "Pipeline",
+    "TrainingPipeline",
+    "training_pipeline",
+    "validation_pipeline",
+]
 
 _TARGETS = ("soft", "pairs", "one_hot", "ids")
 _LABEL = "; `object_examples` and `label_by_largest` make one of boxes"
 _OBJECTS = " or 'mask', to say where objects are"
+
+
+class Pipeline(Cropped, total=False):
+    """Options of every pipeline of images."""
+
+    preprocess: Callable[[Any], Any] | None
+    max_boxes: Annotated[int, 100]
+    input_context: Any
+    num_parallel_calls: int | None
+
+
+class TrainingPipeline(Pipeline, total=False):
+    """Options of `training_pipeline`, besides those of every pipeline."""
+
+    beta: Annotated[float, 1.0]
+    floor: str | None
+    scale: Annotated[Sequence[float], (0.08, 1.0)]
+    ratio: Annotated[Sequence[float], (3 / 4, 4 / 3)]
+    flip: Annotated[bool, True]
+    jitter: Annotated[float, 0.0]
+    augment: Callable[[dict], dict] | None
+    mix: Callable[[Any, Any, Any], tuple[Any, Any]] | None
+    context_share: Annotated[float, 0.0]
+    fill: Annotated[Sequence[float], IMAGENET_MEAN]
+    shuffle_buffer: Annotated[int, 4096]
+    sharded: Annotated[bool, False]
+    drop_remainder: Annotated[bool, True]
 
 
 def training_pipeline(
@@ -60,31 +99,11 @@ def training_pipeline(
     batch_size: int,
     num_classes: int,
     *,
-    targets: str = "soft",
-    beta: float = 1.0,
-    floor: str | None = None,
-    scale: Sequence[float] = (0.08, 1.0),
-    ratio: Sequence[float] = (3 / 4, 4 / 3),
-    flip: bool = True,
-    interpolation: str = "bilinear",
-    antialias: bool = False,
-    jitter: float = 0.0,
-    augment: Callable[[dict], dict] | None = None,
-    mix: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
-    preprocess: Callable[[Any], Any] | None = None,
-    context_share: float = 0.0,
-    fill: Sequence[float] = IMAGENET_MEAN,
-    classes: Sequence[int] | None = None,
-    objects: str | None = None,
-    max_boxes: int = 100,
+    labels: str = "soft",
     seed: int = 0,
-    shuffle_buffer: int = 4096,
     epochs: int | None = None,
     first_epoch: int = 0,
-    input_context: Any = None,
-    sharded: bool = False,
-    drop_remainder: bool = True,
-    num_parallel_calls: int | None = None,
+    **options: Unpack[TrainingPipeline],
 ) -> Any:
     """Makes training batches: shuffled, cropped, labelled by objectness.
 
@@ -99,17 +118,18 @@ def training_pipeline(
         size: Height and width of the images, or one number for both.
         batch_size: Number of examples of a batch.
         num_classes: Number of classes.
-        targets: `"soft"` for labels smoothed by objectness
+        labels: `"soft"` for labels smoothed by objectness
             `(batch, num_classes)`. `"pairs"` for class id and objectness
             `(batch, 2)`, -1 for context examples, as
             `AdaptiveLabelSmoothing` takes them. `"one_hot"` or `"ids"`
             `(batch,)` for hard labels.
-        beta: Strength of the smoothing of soft targets, in [0, 1].
+        beta: Strength of the smoothing of soft targets, in [0, 1]. Defaults to
+            `1.0`.
         floor: `"uniform"` to smooth soft targets no further than to the
             uniform distribution; None for no such limit.
         scale, ratio, flip, interpolation, antialias: As for
             `random_resized_crop`.
-        jitter: Strength of `color_jitter`; 0 for none.
+        jitter: Strength of `color_jitter`; 0 for none. Defaults to `0.0`.
         augment: A function of each cropped example, for example of Keras
             layers by `apply_layers`. If it moves objects, it must give the
             example an `objectness`.
@@ -118,13 +138,14 @@ def training_pipeline(
             the data set, applied last.
         context_share: Share of the examples with objects that are shown with
             these painted out and a uniform target, in [0, 1]; 0.15 in the
-            paper.
-        fill: The pixel mean that replaces painted objects.
+            paper. Defaults to `0.0`.
+        fill: The pixel mean that replaces painted objects. Defaults to
+            `IMAGENET_MEAN`.
         classes, objects: As for `random_resized_crop`.
-        max_boxes: Largest number of boxes of an example.
+        max_boxes: Largest number of boxes of an example. Defaults to `100`.
         seed: An integer.
-        shuffle_buffer: Number of examples held while shuffling: images as
-            they are stored, masks decoded.
+        shuffle_buffer: Number of examples held while shuffling: images as they
+            are stored, masks decoded. Defaults to `4096`.
         epochs: Number of epochs; None makes an endless data set. Either way,
             pass `steps_per_epoch` to `fit`: the number of examples //
             `batch_size`, rounded up with `drop_remainder=False`.
@@ -133,8 +154,9 @@ def training_pipeline(
             n-th example, and random numbers of its own. `batch_size` is then
             that of one worker.
         sharded: Whether the data set holds the share of this worker only,
-            because its builder got `input_context` too.
+            because its builder got `input_context` too. Defaults to `False`.
         drop_remainder: Whether to drop the last, smaller batch of an epoch.
+            Defaults to `True`.
         num_parallel_calls: Number of images processed in parallel; None lets
             `tf.data` choose.
 
@@ -153,48 +175,65 @@ def training_pipeline(
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020, sections 3,
         4.1 and A.3, https://arxiv.org/abs/2009.06432
     """
+    given = filled("training_pipeline", options, TrainingPipeline)
     spec, calls = _read(
-        dataset, batch_size, num_classes, max_boxes, num_parallel_calls
+        dataset,
+        batch_size,
+        num_classes,
+        given.max_boxes,
+        given.num_parallel_calls,
     )
-    check_in("targets", targets, _TARGETS)
-    check_beta_and_floor(beta, floor)
-    check_at_least("jitter", jitter, 0.0)
-    check_share("context_share", context_share)
-    resizing = {"interpolation": interpolation, "antialias": antialias}
-    cropping = Cropping.random(size, scale, ratio, flip=flip, **resizing)
-    source = object_source(spec, objects, classes)
-    needs_objects = targets in ("soft", "pairs") or context_share > 0
-    if needs_objects and source is None and augment is None:
+    check_in("labels", labels, _TARGETS)
+    check_beta_and_floor(given.beta, given.floor)
+    check_at_least("jitter", given.jitter, 0.0)
+    check_share("context_share", given.context_share)
+    resizing = {
+        "interpolation": given.interpolation,
+        "antialias": given.antialias,
+    }
+    cropping = Cropping.random(
+        size, given.scale, given.ratio, flip=given.flip, **resizing
+    )
+    source = object_source(spec, given.objects, given.classes)
+    needs_objects = labels in ("soft", "pairs") or given.context_share > 0
+    if needs_objects and source is None and given.augment is None:
         check_parts(spec, "boxes", hint=_OBJECTS)
     require(
-        targets != "ids" or not (context_share > 0 or "context" in spec),
-        "`targets` must not be 'ids' with context examples, whose target is "
+        labels != "ids" or not (given.context_share > 0 or "context" in spec),
+        "`labels` must not be 'ids' with context examples, whose target is "
         "uniform: use 'soft'",
-        targets=targets,
+        labels=labels,
     )
     require(
-        mix is None or targets in ("soft", "one_hot"),
-        "`targets` must be 'soft' or 'one_hot' to be mixed",
-        targets=targets,
+        given.mix is None or labels in ("soft", "one_hot"),
+        "`labels` must be 'soft' or 'one_hot' to be mixed",
+        labels=labels,
     )
     source = source if needs_objects else None
     batching = Batching(
-        cropping, targets, num_classes, source, classes, max_boxes, beta, floor
+        cropping,
+        labels,
+        num_classes,
+        source,
+        given.classes,
+        given.max_boxes,
+        given.beta,
+        given.floor,
     )
-    worker = getattr(input_context, "input_pipeline_id", 0)
-    if not sharded:
-        dataset = shard(dataset, input_context)
+    worker = getattr(given.input_context, "input_pipeline_id", 0)
+    if not given.sharded:
+        dataset = shard(dataset, given.input_context)
     # Reading an endless data set whose epochs have no batch never returns.
     count = int(dataset.cardinality())
     require(
-        count < 0 or count >= (batch_size if drop_remainder else 1),
+        count < 0 or count >= (batch_size if given.drop_remainder else 1),
         "`dataset` must have enough examples for a batch: lower `batch_size`",
         examples=count,
         batch_size=batch_size,
     )
     unused = {"boxes", "box_labels", "mask"} & set(spec)
     plain = {"painted", "painted_mask"}.isdisjoint(spec)
-    if unused and plain and not needs_objects and augment is None:
+    if unused and plain and not needs_objects and given.augment is None:
         # Hard labels of whole images need no boxes or masks in the shuffle.
         dataset = dataset.map(lambda example: without(example, *unused))
     # Half of the key of every random draw.
@@ -202,36 +241,40 @@ def training_pipeline(
 
     def crop(epoch: Any, place: Any, example: dict) -> dict:
         key = random_bits([3, 2], tf.stack([root + epoch, place]))
-        if context_share > 0:
+        if given.context_share > 0:
             example = _some_context(
-                read_parts(example), context_share, fill, classes, key[1]
+                read_parts(example),
+                given.context_share,
+                given.fill,
+                given.classes,
+                key[1],
             )
-        return {**batching.crop(example, key[0], augment), "key": key[2]}
+        return {**batching.crop(example, key[0], given.augment), "key": key[2]}
 
     def label(batch: dict) -> tuple[Any, Any]:
         images, key = batch["image"], batch["key"][0]
-        if jitter > 0:
+        if given.jitter > 0:
             strengths = ("brightness", "contrast", "saturation")
             images = color_jitter(
-                images, key, **dict.fromkeys(strengths, jitter)
+                images, key, **dict.fromkeys(strengths, given.jitter)
             )
         y = batching.labels(batch)
-        if mix is not None:
-            images, y = mix(images, y, key + 1)
-        return _finished(images, y, batch, preprocess)
+        if given.mix is not None:
+            images, y = given.mix(images, y, key + 1)
+        return _finished(images, y, batch, given.preprocess)
 
     def one_epoch(epoch: Any, shuffled: Any) -> Any:
         crops = shuffled.enumerate().map(
             partial(crop, epoch), calls, deterministic=True
         )
-        batches = crops.batch(batch_size, drop_remainder=drop_remainder)
+        batches = crops.batch(batch_size, drop_remainder=given.drop_remainder)
         return batches.map(label, calls, deterministic=True)
 
     return each_epoch(
         dataset,
         one_epoch,
         seed=seed,
-        buffer_size=shuffle_buffer,
+        buffer_size=given.shuffle_buffer,
         epochs=epochs,
         first_epoch=first_epoch,
     ).prefetch(tf.data.AUTOTUNE)
@@ -243,16 +286,9 @@ def validation_pipeline(
     batch_size: int,
     num_classes: int,
     *,
-    targets: str = "ids",
+    labels: str = "ids",
     fraction: float = 0.875,
-    interpolation: str = "bilinear",
-    antialias: bool = False,
-    preprocess: Callable[[Any], Any] | None = None,
-    classes: Sequence[int] | None = None,
-    objects: str | None = None,
-    max_boxes: int = 100,
-    input_context: Any = None,
-    num_parallel_calls: int | None = None,
+    **options: Unpack[Pipeline],
 ) -> Any:
     """Makes evaluation batches: the middle of each image, in order.
 
@@ -262,7 +298,7 @@ def validation_pipeline(
         dataset: Examples as `random_resized_crop` takes them, with `label`.
         size, batch_size, num_classes: As for `training_pipeline`; the last
             batch may be smaller.
-        targets: `"ids"`, class ids `(batch,)`, or `"pairs"`, class id and
+        labels: `"ids"`, class ids `(batch,)`, or `"pairs"`, class id and
             objectness `(batch, 2)`, for metrics with `objectness=True`.
         fraction: Share of the shorter side of the image to keep.
         interpolation, antialias, preprocess, classes, objects, max_boxes: As
@@ -281,19 +317,27 @@ def validation_pipeline(
     Reference:
         Krothapalli and Abbott, 2020, https://arxiv.org/abs/2009.06432, sec. 4.2
     """
+    given = filled("validation_pipeline", options, Pipeline)
     spec, calls = _read(
-        dataset, batch_size, num_classes, max_boxes, num_parallel_calls
+        dataset,
+        batch_size,
+        num_classes,
+        given.max_boxes,
+        given.num_parallel_calls,
     )
-    check_in("targets", targets, ("ids", "pairs"))
-    resizing = {"interpolation": interpolation, "antialias": antialias}
+    check_in("labels", labels, ("ids", "pairs"))
+    resizing = {
+        "interpolation": given.interpolation,
+        "antialias": given.antialias,
+    }
     cropping = Cropping.center(size, fraction, **resizing)
     source = None
-    if targets == "pairs":
-        source = object_source(spec, objects, classes)
+    if labels == "pairs":
+        source = object_source(spec, given.objects, given.classes)
         if source is None:
             check_parts(spec, "boxes", hint=_OBJECTS)
     batching = Batching(
-        cropping, targets, num_classes, source, classes, max_boxes
+        cropping, labels, num_classes, source, given.classes, given.max_boxes
     )
 
     def crop(example: dict) -> dict:
@@ -301,9 +345,11 @@ def validation_pipeline(
 
     def label(batch: dict) -> tuple[Any, Any]:
         y = batching.labels(batch)
-        return _finished(batch["image"], y, batch, preprocess)
+        return _finished(batch["image"], y, batch, given.preprocess)
 
-    data = shard(dataset, input_context).map(crop, calls, deterministic=True)
+    data = shard(dataset, given.input_context).map(
+        crop, calls, deterministic=True
+    )
     data = data.batch(batch_size).map(label, calls, deterministic=True)
     return data.prefetch(tf.data.AUTOTUNE)
 

@@ -1,11 +1,11 @@
 """Examples from TFDS, with features found by their type."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from keras_calib.backend.errors import type_error
 from keras_calib.backend.late import tensorflow as tf
@@ -13,8 +13,14 @@ from keras_calib.backend.late import tensorflow_datasets as tfds
 from keras_calib.data.boxes import selected
 from keras_calib.data.examples import require, without
 from keras_calib.data.folders import NO_FILE, read_annotations
-from keras_calib.data.validity import Tally, check_policies, clean
+from keras_calib.data.validity import (
+    Reading,
+    Tally,
+    check_policies,
+    clean,
+)
 from keras_calib.inputs.checks import check_in
+from keras_calib.inputs.options import filled
 
 __all__ = ["from_tfds"]
 
@@ -41,12 +47,8 @@ def from_tfds(
     download: bool = False,
     objects: str | None = None,
     features: dict[str, str] | None = None,
-    mask_classes: Sequence[int] | None = None,
     annotations: str | Path | None = None,
-    without_boxes: str = "drop",
-    on_error: str = "raise",
-    tally: Tally | None = None,
-    input_context: Any = None,
+    **reading: Unpack[Reading],
 ) -> Any:
     """Reads examples of a TFDS data set of images with boxes or masks.
 
@@ -91,7 +93,8 @@ def from_tfds(
     Reference:
         TensorFlow Datasets, https://www.tensorflow.org/datasets
     """
-    check_policies(without_boxes, on_error)
+    how = filled("from_tfds", reading, Reading)
+    check_policies(how.without_boxes, how.on_error)
     check_in("objects", objects, (None, "boxes", "mask", "both"))
     asked = dict(features or {})
     require(
@@ -120,7 +123,7 @@ def from_tfds(
         shuffle_files=False,
         decoders=tfds.decode.PartialDecoding(wanted, decoders=skipped),
         read_config=tfds.ReadConfig(
-            try_autocache=False, input_context=input_context
+            try_autocache=False, input_context=how.input_context
         ),
     )
     names = None
@@ -138,22 +141,22 @@ def from_tfds(
             box = example["boxes"][None]
             some = tf.reduce_any(box != 0, axis=-1)
             example["boxes"] = tf.boolean_mask(box, some)
-        if "mask" in example and mask_classes is not None:
-            mask = selected(example["mask"], mask_classes)
+        if "mask" in example and how.mask_classes is not None:
+            mask = selected(example["mask"], how.mask_classes)
             example["mask"] = tf.cast(mask, "uint8")
         return example
 
     examples = dataset.map(convert, tf.data.AUTOTUNE)
     if annotations is not None:
         examples, names = _annotated(
-            examples, Path(annotations), names, on_error, tally
+            examples, Path(annotations), names, how.on_error, how.tally
         )
     dataset = clean(
         examples,
-        without_boxes=without_boxes,
-        on_error=on_error,
+        without_boxes=how.without_boxes,
+        on_error=how.on_error,
         num_classes=len(names) if names and "label" in leaves else None,
-        tally=tally,
+        tally=how.tally,
     )
     dataset.class_names = names
     return dataset

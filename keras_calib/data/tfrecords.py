@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from keras_calib.backend.late import tensorflow as tf
 from keras_calib.data.boxes import selected
 from keras_calib.data.examples import require, required
-from keras_calib.data.validity import Tally, check_policies, clean
+from keras_calib.data.validity import Reading, check_policies, clean
 from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.options import filled
 
 __all__ = ["from_tfrecords"]
 
@@ -28,12 +29,8 @@ def from_tfrecords(
     *,
     keys: Mapping[str, str | None] | None = None,
     first_label: int = 0,
-    mask_classes: Sequence[int] | None = None,
-    without_boxes: str = "drop",
-    on_error: str = "raise",
-    tally: Tally | None = None,
-    input_context: Any = None,
     num_parallel_reads: int = 16,
+    **reading: Unpack[Reading],
 ) -> Any:
     """Reads examples of TFRecord files with encoded images and boxes.
 
@@ -70,20 +67,21 @@ def from_tfrecords(
         TensorFlow, TFRecord and tf.train.Example,
         https://www.tensorflow.org/tutorials/load_data/tfrecord
     """
-    check_policies(without_boxes, on_error)
+    how = filled("from_tfrecords", reading, Reading)
+    check_policies(how.without_boxes, how.on_error)
     check_integer("first_label", first_label)
     check_integer("num_parallel_reads", num_parallel_reads, 1)
     used = _read_keys(keys)
     paths = _paths(files)
-    if input_context is not None:
-        count = input_context.num_input_pipelines
+    if (context := how.input_context) is not None:
+        count = context.num_input_pipelines
         require(
             len(paths) >= count,
             "`files` must be at least as many as workers",
             files=len(paths),
             workers=count,
         )
-        paths = paths[input_context.input_pipeline_id :: count]
+        paths = paths[context.input_pipeline_id :: count]
 
     def read(path: Any) -> Any:
         zipped = tf.strings.regex_full_match(path, r".*\.gz")
@@ -116,14 +114,16 @@ def from_tfrecords(
         if "ymin" in raw:
             example["boxes"] = _boxes([raw[corner] for corner in _CORNERS])
         if "mask" in raw:
-            example["mask"] = _mask(raw["mask"], mask_classes, example["name"])
+            example["mask"] = _mask(
+                raw["mask"], how.mask_classes, example["name"]
+            )
         return example
 
     return clean(
         dataset.map(parse, tf.data.AUTOTUNE),
-        without_boxes=without_boxes,
-        on_error=on_error,
-        tally=tally,
+        without_boxes=how.without_boxes,
+        on_error=how.on_error,
+        tally=how.tally,
     )
 
 

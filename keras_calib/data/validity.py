@@ -1,7 +1,7 @@
 """Invalid examples: how they are found, left out and counted."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from keras_calib.inputs.checks import check_in, check_integer
 
 __all__ = [
     "BOX_RULE",
+    "Cleaning",
+    "Reading",
     "Tally",
     "bad_boxes",
     "check_policies",
@@ -280,6 +282,21 @@ def same_shape(size: Any, other: Any) -> Any:
     size, other = tf.cast(size, "int64"), tf.cast(other, "int64")
     across = size[0] * other[1] - size[1] * other[0]
     return tf.abs(across) <= tf.reduce_max(tf.maximum(size, other))
+
+
+class Cleaning(TypedDict, total=False):
+    """Options of readers about examples with faults, as `from_folder` has."""
+
+    without_boxes: Annotated[str, "drop"]
+    on_error: Annotated[str, "raise"]
+    tally: Tally | None
+
+
+class Reading(Cleaning, total=False):
+    """Options of `from_tfds` and `from_tfrecords`, besides their own."""
+
+    mask_classes: Sequence[int] | None
+    input_context: Any
 
 
 def check_policies(without_boxes: str, on_error: str) -> None:

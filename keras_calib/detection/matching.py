@@ -36,8 +36,8 @@ class _Matches(NamedTuple):
 
 
 def match_detections(
-    y_true: Any,
-    y_pred: Any,
+    labels: Any,
+    detections: Any,
     *,
     min_overlap: float = 0.5,
     box_format: str = "xyxy",
@@ -55,12 +55,12 @@ def match_detections(
     the COCO evaluation, for which no COCO library is needed.
 
     Args:
-        y_true: True boxes. A dict of padded arrays, or a list with a dict for
+        labels: True boxes. A dict of padded arrays, or a list with a dict for
             each image. They hold `"boxes"` `(images, boxes, 4)` and `"labels"`
             (or `"classes"`) `(images, boxes)`, class ids, -1 for padding.
             `"crowd"` may mark regions of many objects: detections in them are
             left out.
-        y_pred: Detections in the same two forms, with `"confidence"` (or
+        detections: Detections in the same two forms, with `"confidence"` (or
             `"scores"`) in [0, 1], as `predict` of KerasHub's object detectors
             returns them. `"num_detections"` `(images,)` may say how many are
             no padding.
@@ -101,14 +101,14 @@ def match_detections(
     """
     check_share("min_overlap", min_overlap)
     check_share("min_confidence", min_confidence)
-    truth = read_boxes(y_true, "y_true", box_format, scored=False)
-    found = read_boxes(y_pred, "y_pred", box_format, scored=True)
+    truth = read_boxes(labels, "labels", box_format, scored=False)
+    found = read_boxes(detections, "detections", box_format, scored=True)
     num_images = len(found.valid)
     if len(truth.valid) != num_images:
         raise value_error(
-            "`y_true` and `y_pred` must have the same images",
-            y_true=len(truth.valid),
-            y_pred=num_images,
+            "`labels` and `detections` must have the same images",
+            labels=len(truth.valid),
+            detections=num_images,
         )
     sizes = relative_sizes(box_format, image_shape, num_images)
     valid = found.valid & (found.score >= min_confidence)

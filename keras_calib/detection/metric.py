@@ -1,7 +1,7 @@
 """Streaming calibration errors of detections."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -31,13 +31,33 @@ from keras_calib.detection.errors import (
 from keras_calib.detection.matching import match_detections
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.inputs.checks import check_in, check_integer, check_share
+from keras_calib.inputs.options import filled
 from keras_calib.metrics.state_dicts import MergeableMetric
 from keras_calib.numerics import exact_sums
 
-__all__ = ["DetectionECE", "LocalizationAwareECE"]
+__all__ = [
+    "DetectionECE",
+    "LocalizationAwareECE",
+    "Matching",
+    "ShapedMatching",
+]
 
 # Images whose sums are taken at once.
 _BLOCK = 512
+
+
+class Matching(TypedDict, total=False):
+    """Options of metrics about matches, as of `match_detections`."""
+
+    min_overlap: Annotated[float, 0.5]
+    min_confidence: Annotated[float, 0.0]
+    box_format: Annotated[str, "xyxy"]
+
+
+class ShapedMatching(Matching, total=False):
+    """Those of `DetectionECE`, whose features may need sizes of images."""
+
+    image_shape: Any
 
 
 class _DetectionMetric(KeepsArguments, MergeableMetric):
@@ -238,26 +258,25 @@ class DetectionECE(_DetectionMetric):
         features: Sequence[str] = (),
         num_classes: int | None = None,
         average: str = "pooled",
-        min_overlap: float = 0.5,
-        min_confidence: float = 0.0,
-        box_format: str = "xyxy",
-        image_shape: Any = None,
         closed: str = "right",
         name: str = "detection_ece",
         dtype: Any = None,
+        **matching: Unpack[ShapedMatching],
     ):
+        how = filled("DetectionECE", matching, ShapedMatching)
         super().__init__(
             num_bins=bins_of(num_bins, features),
             num_classes=num_classes,
             average=average,
-            min_overlap=min_overlap,
-            min_confidence=min_confidence,
-            box_format=box_format,
+            min_overlap=how.min_overlap,
+            min_confidence=how.min_confidence,
+            box_format=how.box_format,
             closed=closed,
             name=name,
             dtype=dtype,
         )
-        shape = None if image_shape is None else tuple(image_shape)
+        shape = how.image_shape
+        shape = None if shape is None else tuple(shape)
         self._keep(image_shape=shape, features=tuple(features))
 
 
@@ -322,20 +341,20 @@ class LocalizationAwareECE(_DetectionMetric):
         *,
         num_bins: int = 25,
         average: str = "macro",
-        min_overlap: float = 0.1,
-        min_confidence: float = 0.0,
-        box_format: str = "xyxy",
         closed: str = "right",
         name: str = "localization_aware_ece",
         dtype: Any = None,
+        **matching: Unpack[Matching],
     ):
+        given = {"min_overlap": 0.1, **matching}
+        how = filled("LocalizationAwareECE", given, Matching)
         super().__init__(
             num_bins=bins_of(num_bins, ()),
             num_classes=num_classes,
             average=average,
-            min_overlap=min_overlap,
-            min_confidence=min_confidence,
-            box_format=box_format,
+            min_overlap=how.min_overlap,
+            min_confidence=how.min_confidence,
+            box_format=how.box_format,
             closed=closed,
             name=name,
             dtype=dtype,

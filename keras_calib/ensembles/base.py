@@ -154,11 +154,12 @@ class Predictor(keras.Model):
         self._predict_each = keras.Model(inputs, each).predict
 
     def predict_each(
-        self, x: Any, batch_size: int | None, verbose: str | int
+        self, data: Any, batch_size: int | None, verbose: str | int
     ) -> np.ndarray:
         """Probabilities `(num_members, batch, ..., num_classes)`."""
-        level = level_of(verbose)
-        log_probs = self._predict_each(x, batch_size=batch_size, verbose=level)
+        log_probs = self._predict_each(
+            data, batch_size=batch_size, verbose=level_of(verbose)
+        )
         return np.moveaxis(np.exp(to_numpy(log_probs)), 1, 0)
 
     def fit(self, *args: Any, **kwargs: Any) -> None:

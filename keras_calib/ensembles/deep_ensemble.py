@@ -100,7 +100,7 @@ class DeepEnsemble(Predictor):
 
     def member_predictions(
         self,
-        x: Any,
+        data: Any,
         *,
         batch_size: int | None = None,
         verbose: str | int = "auto",
@@ -108,7 +108,7 @@ class DeepEnsemble(Predictor):
         """Probabilities of each member.
 
         Args:
-            x: Inputs as `predict` takes them.
+            data: Inputs as `predict` takes them.
             batch_size: Batch size for arrays; None for 32.
             verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end,
                 0 for silence.
@@ -117,7 +117,7 @@ class DeepEnsemble(Predictor):
             Probabilities `(num_members, batch, ..., num_classes)`, float32,
             in the order of `models`.
         """
-        return self.predict_each(x, batch_size, verbose)
+        return self.predict_each(data, batch_size, verbose)
 
     def get_config(self) -> dict:
         members = self.get_layer("members")

@@ -151,7 +151,7 @@ class MonteCarloDropout(Predictor):
 
     def predict_passes(
         self,
-        x: Any,
+        data: Any,
         *,
         batch_size: int | None = None,
         verbose: str | int = "auto",
@@ -163,7 +163,7 @@ class MonteCarloDropout(Predictor):
         class and network.
 
         Args:
-            x: Inputs as `predict` takes them.
+            data: Inputs as `predict` takes them.
             batch_size: Batch size for arrays; None for 32.
             verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end,
                 0 for silence.
@@ -171,7 +171,7 @@ class MonteCarloDropout(Predictor):
         Returns:
             Probabilities `(num_passes, batch, ..., num_classes)`, float32.
         """
-        return self.predict_each(x, batch_size, verbose)
+        return self.predict_each(data, batch_size, verbose)
 
     def get_config(self) -> dict:
         passes = self.get_layer("passes")

@@ -60,7 +60,7 @@ def check_certifiable(selector: Any, what: str = "`certificate=True`") -> str:
                 threshold=-price,
             )
     elif chosen is None or None in (chosen.delta, chosen.data_sha256):
-        limit = "mean_cost" if with_costs else "risk"
+        limit = "max_cost" if with_costs else "risk"
         raise value_error(
             f"{what} needs a `selector` that was fitted with "
             f"`{limit}` and `delta`, which guarantee something",

@@ -56,18 +56,8 @@ def export_detector(
     image_size: tuple[int, int] | None,
     sample_inputs: Any,
     overwrite: bool,
-    refused: dict,
 ) -> Path:
-    """Writes a detector for serving; arguments and errors are of `export`.
-
-    `refused` are the arguments that a detector has no use for.
-    """
-    for name, value in refused.items():
-        if value is not None:
-            raise value_error(
-                f"`{name}` must be left out for an object detector",
-                **{name: value},
-            )
+    """Writes a detector for serving; arguments and errors are of `export`."""
     if made.name != "savedmodel":
         raise value_error(
             "`format` must be 'savedmodel' for an object detector, whose "

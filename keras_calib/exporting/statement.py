@@ -108,7 +108,7 @@ _ONE = {**_BOUNDED, "threshold": _CUT, "confidence": _SHARE.or_none()}
 _GROUP = {"group": _NAME, **_ONE, "tested": _FLAG}
 _BY_GROUP = {
     **_COUNTED,
-    "min_samples": _COUNT,
+    "min_count": _COUNT,
     "groups": _Rule(
         f"groups, each once and ascending, with {', '.join(_GROUP)}",
         lambda x: _are_rows(x, _GROUP),
@@ -125,7 +125,7 @@ _OF_KINDS: dict[str, tuple[_Form, _Form]] = {
     "group_coverage": ({"coverage": _SHARE}, _BY_GROUP),
     "costs": (
         {
-            **_table(_AMOUNT, "mean_cost", "certified_cost"),
+            **_table(_AMOUNT, "max_cost", "certified_cost"),
             "reject_cost": _AMOUNT.or_none(),
             "delta": _SHARE,
         },

@@ -261,7 +261,7 @@ def _again(found: dict[str, Any], rows: Outcomes) -> dict[str, dict[str, Any]]:
             CostTarget(
                 float(largest),
                 one,
-                claim["mean_cost"],
+                claim["max_cost"],
                 claim["reject_cost"],
                 None,
                 claim["delta"],

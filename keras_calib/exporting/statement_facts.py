@@ -46,7 +46,7 @@ _SENTENCES = {
     "costs": (
         "With probability at least 1 - {delta:g} over draws of {total} "
         "independent samples, the true mean cost of accepted predictions "
-        "is at most {mean_cost:g}."
+        "is at most {max_cost:g}."
     ),
     "chow": (
         "Nothing is guaranteed, as no data chose the threshold. A "
@@ -75,7 +75,7 @@ METHODS = {
     "given": ("given",),
 }
 # What was asked for, which is what is certified.
-_CERTIFIED = {"risk": "certified_risk", "mean_cost": "certified_cost"}
+_CERTIFIED = {"risk": "certified_risk", "max_cost": "certified_cost"}
 _COUNTS = "num_samples", "num_accepted", "num_wrong"
 
 
@@ -112,7 +112,7 @@ def facts_of(
         selection = {
             "coverage": chosen.coverage,
             "risk": chosen.risk,
-            "min_samples": chosen.facts["min_samples"],
+            "min_count": chosen.facts["min_count"],
             "groups": [
                 {"group": name, **point, "tested": one}
                 for name, point, one in zip(

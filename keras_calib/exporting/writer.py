@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 
 import keras
 
-from keras_calib.backend.errors import invalid, type_error, value_error
+from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.files import path_of
 from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.backend.replicas import check_tensorflow
@@ -40,6 +40,7 @@ from keras_calib.exporting.served_model import (
 from keras_calib.exporting.statement import statement_path, write_statement
 from keras_calib.exporting.verification import Probe, check_answers, probes
 from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.options import filled
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.predictions.outputs import (
@@ -205,52 +206,49 @@ def export(
         )
     check_flag("overwrite", overwrite)
     check_flag("certificate", certificate)
-    known = ServingOptions.__annotations__
-    for name in options.keys() - known:
-        raise type_error(
-            f"`{name}` must be an argument of `export`", arguments=[*known]
-        )
+    given = filled("export", options, ServingOptions)
     path = path_of(path)
     made = file_format(format_of(path, format))
     if os.path.lexists(path):
         check_replaced(path, made.name, overwrite)
     if is_detector(model):
-        of_detectors = "image_size", "sample_inputs"
-        refused = {k: v for k, v in options.items() if k not in of_detectors}
+        refused = {
+            "from_logits": given.from_logits,
+            "output": given.output,
+            "image_preprocessing": given.image_preprocessing,
+            "certificate": certificate or None,
+        }
+        for name, value in refused.items():
+            if value is not None:
+                raise value_error(
+                    f"`{name}` must be left out for an object detector",
+                    **{name: value},
+                )
         return export_detector(
             model,
             path,
             made,
             calibrator=calibrator,
             selector=selector,
-            image_size=options.get("image_size"),
-            sample_inputs=options.get("sample_inputs"),
+            image_size=given.image_size,
+            sample_inputs=given.sample_inputs,
             overwrite=overwrite,
-            refused={**refused, "certificate": certificate or None},
         )
     if certificate:
         check_certifiable(selector)
     selector = selector_to_serve(calibrator, selector)
     _check_calibrated_once(model, selector.calibrator)
-    chosen = choose_output(model, options.get("output"))
+    chosen = choose_output(model, given.output)
     one = _of_output(model, chosen)
     several = isinstance(selector, MultiLabelSelector)
-    logits = reads_logits(model, options.get("from_logits"), chosen, several)
-    preprocessing = options.get("image_preprocessing")
+    logits = reads_logits(model, given.from_logits, chosen, several)
+    preprocessing = given.image_preprocessing
     network, samples, converter = whole_model(
-        one,
-        options.get("sample_inputs"),
-        made.name,
-        preprocessing is not None,
+        one, given.sample_inputs, made.name, preprocessing is not None
     )
     served = ServedModel(network, selector, logits)
     images = image_reader(
-        served,
-        one,
-        converter,
-        preprocessing,
-        options.get("image_size"),
-        made.name,
+        served, one, converter, preprocessing, given.image_size, made.name
     )
     with exact_float32():
         found = probes(

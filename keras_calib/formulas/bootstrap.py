@@ -19,11 +19,10 @@ _MOST_VOTES = 1e9
 
 def poisson_interval(
     statistic: Callable[[np.ndarray, np.ndarray], float],
-    right: Any,
-    wrong: Any,
+    masses: tuple[Any, Any],
     *,
     weight_ratio: float = 1.0,
-    num_replicates: int = 400,
+    num_draws: int = 400,
     level: float = 0.95,
     seed: int = 0,
     beside: bool = False,
@@ -45,11 +44,11 @@ def poisson_interval(
     Args:
         statistic: Function of the masses of correct and of wrong predictions,
             each `(cells,)`. It returns NaN where it is not defined.
-        right: Mass of the correct predictions of each cell `(cells,)`.
-        wrong: Mass of the wrong predictions of each cell `(cells,)`.
+        masses: Masses of the correct and of the wrong predictions of each
+            cell, each `(cells,)`.
         weight_ratio: Sum of squared weights divided by the sum of weights,
             which turns masses into effective numbers.
-        num_replicates: Number of replicates, at least 1.
+        num_draws: Number of replicates, at least 1.
         level: Probability to cover, in (0, 1).
         seed: Seed of the replicates.
         beside: Whether the further prediction lies before or after a random
@@ -65,12 +64,12 @@ def poisson_interval(
         Medicine 1997 (the added error)
     """
     check_above("weight_ratio", weight_ratio, 0.0)
-    check_integer("num_replicates", num_replicates, 1)
+    check_integer("num_draws", num_draws, 1)
     tail = tail_of(level)
-    right, wrong = to_numpy(right, "float64"), to_numpy(wrong, "float64")
+    right, wrong = (to_numpy(x, "float64") for x in masses)
     if right.ndim != 1 or right.shape != wrong.shape:
         raise value_error(
-            "`right` and `wrong` must have one shape, (cells,)",
+            "`masses` must have one shape, (cells,)",
             **{"right.shape": right.shape, "wrong.shape": wrong.shape},
         )
     # Rounding of a state may leave slightly less than 0.
@@ -80,15 +79,13 @@ def poisson_interval(
         return np.nan, np.nan
     rng = generator(seed)
     seen = np.flatnonzero(mass)
-    cells = rng.choice(
-        seen, (num_replicates, 2), p=mass[seen] / mass[seen].sum()
-    )
+    cells = rng.choice(seen, (num_draws, 2), p=mass[seen] / mass[seen].sum())
     if beside:
         cells += rng.choice([-1, 1], cells.shape)
-    extra = rng.exponential(size=(num_replicates, 2))
-    values = np.empty((num_replicates, 2))
+    extra = rng.exponential(size=(num_draws, 2))
+    values = np.empty((num_draws, 2))
     draw = _counts_of(right, wrong, weight_ratio, variance)
-    for i in range(num_replicates):
+    for i in range(num_draws):
         counts = draw(rng)
         for kind in range(2):
             replicate = counts.copy()
@@ -174,8 +171,7 @@ def rank_interval(
 
     return poisson_interval(
         statistic,
-        mass - wrong,
-        wrong,
+        (mass - wrong, wrong),
         weight_ratio=weight_ratio,
         level=level,
         beside=needs_both,

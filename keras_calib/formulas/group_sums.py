@@ -169,7 +169,7 @@ class GroupedSums:
         sums = self.totals
         return Estimates(sums.accuracy, *accuracy_interval(sums, level=level))
 
-    def gap(self, level: float) -> Estimates:
+    def confidence_gap(self, level: float) -> Estimates:
         """Mean confidence less accuracy.
 
         Its interval is as far from it as that of the accuracy. It is wider

@@ -278,25 +278,25 @@ class RiskCoverageCurve(NamedTuple):
     threshold: np.ndarray
 
 
-def aurc_by_convention(groups: RankedGroups, convention: str = "mean") -> float:
+def aurc_by_convention(groups: RankedGroups, area: str = "mean") -> float:
     """AURC of NumPy groups by one of the conventions of `aurc`.
 
     Derivation: docs/derivations.md, 'AURC under ties'.
     """
-    check_in("convention", convention, (*_FOR_ANY_WEIGHTS, *_FOR_COUNTS))
-    _check_weights(groups, convention, _FOR_ANY_WEIGHTS)
+    check_in("area", area, (*_FOR_ANY_WEIGHTS, *_FOR_COUNTS))
+    _check_weights(groups, area, _FOR_ANY_WEIGHTS)
     groups = _filled(groups)
-    if convention == "merged":
+    if area == "merged":
         return _merged(groups)
-    if convention == "achievable":
+    if area == "achievable":
         return float(aurc_of_groups(_convex(groups)))
     mean = float(aurc_of_groups(groups))
-    if convention == "mean":
+    if area == "mean":
         return mean
     total, wrong = np.sum(groups.mass), np.sum(groups.wrong)
-    if convention == "origin":
+    if area == "origin":
         return float(mean - wrong / total / (2.0 * total))
-    if convention == "trapezoid":
+    if area == "trapezoid":
         if total == 1:
             return mean
         ends = groups.wrong[0] / groups.mass[0] + wrong / total
@@ -310,9 +310,7 @@ def aurc_by_convention(groups: RankedGroups, convention: str = "mean") -> float:
     return float((shifted + last) / total)
 
 
-def optimum_by_convention(
-    groups: RankedGroups, convention: str = "mean"
-) -> float:
+def optimum_by_convention(groups: RankedGroups, area: str = "mean") -> float:
     """`aurc_by_convention` with all wrong predictions last, without ties."""
     wrong = float(np.sum(groups.wrong))
     good = float(max(np.sum(groups.mass) - wrong, 0.0))
@@ -324,8 +322,8 @@ def optimum_by_convention(
         slope=np.zeros(2),
         frequency_weights=groups.frequency_weights,
     )
-    if convention != "merged":
-        return aurc_by_convention(best, convention)
+    if area != "merged":
+        return aurc_by_convention(best, area)
     _check_weights(groups, "merged with a finite optimum", ())
     # Every sample is a group, and the curve is flat to coverage 0.
     total = good + wrong
@@ -339,31 +337,27 @@ def analytic_optimum(groups: RankedGroups) -> float:
     return float(_optimal_aurc(groups._replace(frequency_weights=False)))
 
 
-def augrc_by_convention(
-    groups: RankedGroups, convention: str = "origin"
-) -> float:
+def augrc_by_convention(groups: RankedGroups, area: str = "origin") -> float:
     """AUGRC of NumPy groups by one of the conventions of `augrc`."""
-    check_in("convention", convention, ("origin", "trapezoid"))
-    _check_weights(groups, convention, ("origin",))
+    check_in("area", area, ("origin", "trapezoid"))
+    _check_weights(groups, area, ("origin",))
     groups = _filled(groups)
-    area = float(augrc_of_groups(groups))
-    if convention == "origin":
-        return area
+    value = float(augrc_of_groups(groups))
+    if area == "origin":
+        return value
     total = np.sum(groups.mass)
     first = groups.wrong[0] / groups.mass[0]
     if total == 1:
         return float(first)
-    return float((total**2 * area - 0.5 * first) / (total * (total - 1.0)))
+    return float((total**2 * value - 0.5 * first) / (total * (total - 1.0)))
 
 
-def _check_weights(
-    groups: RankedGroups, convention: str, allowed: tuple
-) -> None:
-    if not groups.frequency_weights and convention not in allowed:
+def _check_weights(groups: RankedGroups, area: str, allowed: tuple) -> None:
+    if not groups.frequency_weights and area not in allowed:
         raise value_error(
             "`sample_weight` must be whole numbers, counts of repeats, "
-            "for this convention",
-            convention=convention,
+            "for this area",
+            area=area,
         )
 
 

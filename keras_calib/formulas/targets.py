@@ -210,7 +210,7 @@ def share_to_spread(
 
 def cape_targets(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     event: str = "second",
     method: str = "bins",
@@ -233,7 +233,7 @@ def cape_targets(
     Args:
         labels: Class ids `(n,)`, or one-hot or soft labels `(n, num_classes)`,
             of all training samples.
-        probs: Probabilities `(n, num_classes)`, or of the second of two
+        outputs: Probabilities `(n, num_classes)`, or of the second of two
             classes `(n, 1)`, predicted in inference mode.
         event: With `"second"`, as in the paper, the event is that the label
             is the second of two classes. With `"predicted"` it is that the
@@ -242,7 +242,7 @@ def cape_targets(
         num_bins: Number of bins, at most n. Defaults to `10`.
         sigma: Standard deviation of the kernel in units of probability, > 0.
         window: Neighbours on either side, >= 1. Defaults to `500`.
-        from_logits: Whether `probs` are logits. Defaults to `False`.
+        from_logits: Whether `outputs` are logits. Defaults to `False`.
 
     Returns:
         Targets `(n,)` in [0, 1], in the order of the samples, float64. Pass
@@ -266,7 +266,7 @@ def cape_targets(
     check_integer("num_bins", num_bins, 1)
     check_above("sigma", sigma, 0.0)
     check_integer("window", window, 1)
-    batch = standardize_arrays(labels, probs, from_logits=from_logits)
+    batch = standardize_arrays(labels, outputs, from_logits=from_logits)
     outputs = batch.outputs.astype("float64")
     if event == "predicted":
         p = top1(outputs, from_logits=from_logits)[0]
@@ -277,9 +277,9 @@ def cape_targets(
         predicted = np.ones(len(p), int)
     else:
         raise value_error(
-            '`probs` must have two classes for `event="second"`; for more, '
+            '`outputs` must have two classes for `event="second"`; for more, '
             'pass `event="predicted"`',
-            **{"probs.shape": tuple(to_numpy(probs).shape)},
+            **{"outputs.shape": tuple(to_numpy(outputs).shape)},
         )
     truth = batch.labels
     if truth.ndim == 2:

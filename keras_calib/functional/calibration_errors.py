@@ -45,7 +45,7 @@ __all__ = [
 
 def equal_width_bins(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     num_bins: int,
     closed: str = "right",
     mode: str = "top_label",
@@ -53,7 +53,7 @@ def equal_width_bins(
 ) -> BinSums:
     """Sums of the equal-width bins of a whole data set."""
     votes = getattr(labels, "votes", options.get("votes", False))
-    top = event_of(labels, probs, mode, **options)
+    top = event_of(labels, outputs, mode, **options)
     return _bins_of(top, num_bins, closed, votes)
 
 
@@ -69,12 +69,12 @@ def _bins_of(top: Outcomes, num_bins: int, closed: str, votes: bool) -> BinSums:
 @reads_arrays
 def ece(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     num_bins: int = 15,
     norm: str = "l1",
     closed: str = "right",
-    convention: str = "mean",
+    bin_confidence: str = "mean",
     mode: str = "top_label",
     **options: Unpack[ArrayOptions],
 ) -> float:
@@ -95,7 +95,7 @@ def ece(
             `(n, ..., num_classes)`. The largest class of a soft label is the
             true class. With `votes=True`, counts or shares of annotators'
             votes `(n, ..., num_classes)`, which weigh correctness.
-        probs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
+        outputs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes.
         num_bins: Number of bins, at least 1.
         norm: `"l1"` is the formula above, `"l2"` that of `rmsce`, `"max"`
@@ -103,7 +103,7 @@ def ece(
         closed: `"right"` for bins (lo, hi], where the first also includes its
             lower edge. `"left"` for [lo, hi), where the last also includes
             its upper edge.
-        convention: `"mean"` is the formula above. `"pycalib"` gives the
+        bin_confidence: `"mean"` is the formula above. `"pycalib"` gives the
             numbers of that library, to compare with papers that print them.
             It is not 0 for a calibrated model. There are B bins [lo, hi) over
             [1 / K, 1], 100 by default in pycalib. Bin b has
@@ -137,20 +137,21 @@ def ece(
         predictions. Here it is the number of outputs.
     """
     check_in("norm", norm, binned_errors.NORMS)
-    check_in("convention", convention, ("mean", "pycalib"))
+    check_in("bin_confidence", bin_confidence, ("mean", "pycalib"))
     check_in("mode", mode, MODES)
-    if mode == "binary" and convention != "mean":
+    if mode == "binary" and bin_confidence != "mean":
         raise value_error(
-            '`mode="binary"` needs `convention="mean"`', convention=convention
+            '`mode="binary"` needs `bin_confidence="mean"`',
+            bin_confidence=bin_confidence,
         )
-    if convention == "mean":
+    if bin_confidence == "mean":
         sums = equal_width_bins(
-            labels, probs, num_bins, closed, mode, **options
+            labels, outputs, num_bins, closed, mode, **options
         )
     else:
         check_integer("num_bins", num_bins, 1)
         check_in("closed", closed, CLOSED)
-        read = standardize_arrays(labels, probs, **options)
+        read = standardize_arrays(labels, outputs, **options)
         # pycalib compares accuracies with fixed numbers, one for each bin of
         # [1 / K, 1], and not with mean confidences.
         top, least = top_of_arrays(read), 1.0 / read.outputs.shape[-1]
@@ -162,7 +163,7 @@ def ece(
 @reads_arrays
 def mce(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     num_bins: int = 15,
     closed: str = "right",
@@ -177,7 +178,7 @@ def mce(
     MCE = max_b |mean confidence_b - accuracy_b|, over bins that are not empty
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins, closed, mode, **options: As in `ece`.
 
     Returns:
@@ -192,14 +193,14 @@ def mce(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         eq. 5, https://arxiv.org/abs/1706.04599
     """
-    sums = equal_width_bins(labels, probs, num_bins, closed, mode, **options)
+    sums = equal_width_bins(labels, outputs, num_bins, closed, mode, **options)
     return float(binned_errors.calibration_error(sums, "max"))
 
 
 @reads_arrays
 def rmsce(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     num_bins: int = 15,
     closed: str = "right",
@@ -215,7 +216,7 @@ def rmsce(
     The value is at least the ECE and at most the MCE of the same bins.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins, closed, mode, **options: As in `ece`.
 
     Returns:
@@ -234,14 +235,14 @@ def rmsce(
         The reference uses bins of equal mass, this function bins of equal
         width.
     """
-    sums = equal_width_bins(labels, probs, num_bins, closed, mode, **options)
+    sums = equal_width_bins(labels, outputs, num_bins, closed, mode, **options)
     return float(binned_errors.calibration_error(sums, "l2"))
 
 
 @reads_arrays
 def average_calibration_error(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     num_bins: int = 15,
     closed: str = "right",
@@ -258,7 +259,7 @@ def average_calibration_error(
     with `edges="mass"`.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins, closed, mode, **options: As in `ece`.
 
     Returns:
@@ -274,14 +275,14 @@ def average_calibration_error(
         for Safe Pedestrian Detection, NeurIPS workshop 2018,
         https://openreview.net/forum?id=S1lG7aTnqQ
     """
-    sums = equal_width_bins(labels, probs, num_bins, closed, mode, **options)
+    sums = equal_width_bins(labels, outputs, num_bins, closed, mode, **options)
     return float(binned_errors.average_error(sums))
 
 
 @reads_arrays
 def debiased_calibration_error(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     num_bins: int = 15,
     closed: str = "right",
@@ -301,7 +302,7 @@ def debiased_calibration_error(
     acc_b (1 - acc_b).
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins, closed, mode, **options: As in `ece`.
 
     Returns:
@@ -323,7 +324,7 @@ def debiased_calibration_error(
         The reference uses bins of equal mass, this function bins of equal
         width.
     """
-    top = event_of(labels, probs, mode, **options)
+    top = event_of(labels, outputs, mode, **options)
     counts = are_frequency_weights(top.weight)
     if not counts:
         # So that no square is 0.
@@ -335,7 +336,7 @@ def debiased_calibration_error(
 @reads_arrays
 def adaptive_ece(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     num_bins: int = 15,
     edges: str = "mass",
@@ -354,7 +355,7 @@ def adaptive_ece(
     nearly as whole samples allow.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
         edges: `"mass"` uses every sample. `"interp"` uses the edges of the
             papers' code, for parity with published tables, without weights.
@@ -382,7 +383,7 @@ def adaptive_ece(
     check_integer("num_bins", num_bins, 1)
     check_in("edges", edges, ("mass", "interp"))
     check_in("ties", ties, ("average", "order"))
-    top = event_of(labels, probs, mode, **options)
+    top = event_of(labels, outputs, mode, **options)
     if edges == "mass":
         residual = top.confidence - top.correct
         return sorted_mass_error(
@@ -399,7 +400,7 @@ def adaptive_ece(
 @reads_arrays
 def smooth_ece(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     mode: str = "top_label",
     **options: Unpack[ArrayOptions],
@@ -418,7 +419,7 @@ def smooth_ece(
     calibrated predictions.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         mode: `"top_label"` or `"binary"`, as in `ece`.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
@@ -439,7 +440,7 @@ def smooth_ece(
         below 0.001 and halves confidences of exactly 0 and 1. This function
         solves E(s) = s to 1e-6.
     """
-    top = event_of(labels, probs, mode, **options)
+    top = event_of(labels, outputs, mode, **options)
     residual = top.confidence.astype("float64") - top.correct
     if top.weight is None:
         residual = residual / len(residual)
@@ -451,7 +452,7 @@ def smooth_ece(
 @reads_arrays
 def cumulative_differences(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     mode: str = "top_label",
     **options: Unpack[ArrayOptions],
@@ -463,7 +464,7 @@ def cumulative_differences(
     C_k = (1/n) sum over the k least confident of (confidence_i - correct_i)
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         mode: `"top_label"`, or `"binary"` as in `ecce`.
         **options: `from_logits`, `sample_weight`, `ignore_class` and `votes`
             as in `ece`.
@@ -483,14 +484,14 @@ def cumulative_differences(
         for Probabilistic Predictions, JMLR 2022,
         https://jmlr.org/papers/v23/22-0658.html
     """
-    top = event_of(labels, probs, mode, **options).counted()
+    top = event_of(labels, outputs, mode, **options).counted()
     return differences_of(top.score, top.confidence, top.correct, top.weight)
 
 
 @reads_arrays
 def ecce(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     kind: str = "range",
     mode: str = "top_label",
@@ -513,7 +514,7 @@ def ecce(
     calibrated: ECCE-R is then about 1.6 sqrt(sum c (1 - c)) / n.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         kind: `"range"` for ECCE-R, `"maximum"` for ECCE-MAD.
         mode: `"top_label"` for the confidence of the predicted class,
             `"binary"` for the probability of the second of two classes, and
@@ -547,5 +548,5 @@ def ecce(
         The papers take tied samples one by one, so that their order matters.
     """
     check_in("kind", kind, KINDS)
-    found = cumulative_differences(labels, probs, mode=mode, **options)
+    found = cumulative_differences(labels, outputs, mode=mode, **options)
     return float(cumulative_error(found.difference, kind))

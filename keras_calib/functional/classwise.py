@@ -46,7 +46,7 @@ class ClasswiseBins(NamedTuple):
 @reads_arrays
 def classwise_ece(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     num_bins: int = 15,
     edges: str = "width",
@@ -68,7 +68,7 @@ def classwise_ece(
     class that is ruled out in all rows is one of the K, with an error of 0.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins of each class, at least 1.
         edges: `"width"` for bins of equal width, as in `ece`. `"mass"` for
             bins of equal mass, as in `adaptive_ece`. `"rank"` for the edges of
@@ -108,7 +108,7 @@ def classwise_ece(
         )
     if edges != "width" and closed != "right":
         raise value_error('`closed` needs `edges="width"`', edges=edges)
-    read = standardize_arrays(labels, probs, **options)
+    read = standardize_arrays(labels, outputs, **options)
     truth = _truth_of(read)
     num_classes = read.outputs.shape[-1]
     if classes == "to_largest_label":
@@ -142,14 +142,14 @@ def classwise_ece(
 
 def classwise_bins(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     num_bins: int = 15,
     **options: Unpack[ArrayOptions],
 ) -> ClasswiseBins:
     """Sums over the bins of each class, as in `classwise_ece`."""
     check_integer("num_bins", num_bins, 1)
-    read = standardize_arrays(labels, probs, **options)
+    read = standardize_arrays(labels, outputs, **options)
     return bins_of_classes(read, _truth_of(read), num_bins)
 
 

@@ -46,12 +46,12 @@ class Comparison(NamedTuple):
 @shows_progress
 def compare(
     labels: Any,
-    probs_a: Any,
-    probs_b: Any,
+    outputs_a: Any,
+    outputs_b: Any,
     metric: Callable[..., float],
     *,
     level: float = 0.95,
-    num_replicates: int = 400,
+    num_draws: int = 400,
     seed: int = 0,
     verbose: str | int = "auto",
     **options: Any,
@@ -73,12 +73,12 @@ def compare(
 
     Args:
         labels: Class ids `(n, ...)`, or one-hot or soft labels.
-        probs_a: Outputs of the first network, `(n, ..., num_classes)`.
-        probs_b: Outputs of the second network, of the same number of rows.
+        outputs_a: Outputs of the first network, `(n, ..., num_classes)`.
+        outputs_b: Outputs of the second network, of the same number of rows.
         metric: An exact function of this package, such as
             `keras_calib.aurc`, or one that takes the same arguments.
         level: Probability to cover, in (0, 1).
-        num_replicates: Number of replicates, at least 2.
+        num_draws: Number of replicates, at least 2.
         seed: Seed of the replicates.
         verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for a
             line at the end, 0 for silence.
@@ -105,18 +105,22 @@ def compare(
         chapters 6 and 12
     """
     tail = tail_of(level)
-    check_integer("num_replicates", num_replicates, 2)
+    check_integer("num_draws", num_draws, 2)
     sample_weight = options.pop("sample_weight", None)
-    probs_a, sample_weight = read_masked(probs_a, "probs_a", sample_weight)
-    probs_b, sample_weight = read_masked(probs_b, "probs_b", sample_weight)
-    given = {"labels": labels, "probs_a": probs_a, "probs_b": probs_b}
+    outputs_a, sample_weight = read_masked(
+        outputs_a, "outputs_a", sample_weight
+    )
+    outputs_b, sample_weight = read_masked(
+        outputs_b, "outputs_b", sample_weight
+    )
+    given = {"labels": labels, "outputs_a": outputs_a, "outputs_b": outputs_b}
     arrays = {name: as_array(x, name) for name, x in given.items()}
     labels, *outputs = arrays.values()
     rows = outputs[0].shape[0] if outputs[0].ndim else 0
     for name, x in arrays.items():
         if x.shape[:1] != (rows,):
             raise value_error(
-                f"`{name}` must have as many rows as `probs_a`",
+                f"`{name}` must have as many rows as `outputs_a`",
                 **{f"{k}.shape": v.shape for k, v in arrays.items()},
             )
 
@@ -130,8 +134,8 @@ def compare(
     if sample_weight is not None:
         sample_weight = as_array(sample_weight, "sample_weight", "float64")
     rng = generator(seed)
-    replicates = np.empty(num_replicates)
-    for i in tracked(range(num_replicates), num_replicates):
+    replicates = np.empty(num_draws)
+    for i in tracked(range(num_draws), num_draws):
         counts = rng.poisson(size=rows).astype("float64")
         if sample_weight is not None:
             shape = (rows, *[1] * (sample_weight.ndim - 1))

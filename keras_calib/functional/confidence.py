@@ -23,7 +23,7 @@ __all__ = [
 
 @reads_arrays
 def mean_confidence(
-    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
     """Mean probability of the predicted class, in float64.
 
@@ -31,7 +31,7 @@ def mean_confidence(
     is overconfident.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -46,14 +46,14 @@ def mean_confidence(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         figure 1, https://arxiv.org/abs/1706.04599
     """
-    top = top_label(labels, probs, **options)
+    top = top_label(labels, outputs, **options)
     confidence = top.confidence.astype("float64")
     return float(np.average(confidence, weights=top.weight))
 
 
 @reads_arrays
 def overconfidence(
-    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
     """Mean confidence of the wrong predictions, in float64.
 
@@ -61,7 +61,7 @@ def overconfidence(
     is `overconfidence_error`.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -76,20 +76,20 @@ def overconfidence(
         Wenger et al., Non-Parametric Calibration for Classification,
         AISTATS 2020, https://arxiv.org/abs/1906.04933
     """
-    top = top_label(labels, probs, **options)
+    top = top_label(labels, outputs, **options)
     return _mean_of(1.0 - top.correct, top.confidence, top.weight)
 
 
 @reads_arrays
 def underconfidence(
-    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
     """Mean of 1 - confidence of the correct predictions, in float64.
 
     Use it to see how much a model doubts its correct predictions.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -104,14 +104,14 @@ def underconfidence(
         Wenger et al., Non-Parametric Calibration for Classification,
         AISTATS 2020, https://arxiv.org/abs/1906.04933
     """
-    top = top_label(labels, probs, **options)
+    top = top_label(labels, outputs, **options)
     return _mean_of(top.correct, 1.0 - top.confidence, top.weight)
 
 
 @reads_arrays
 def overconfidence_error(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     num_bins: int = 15,
     closed: str = "right",
@@ -125,7 +125,7 @@ def overconfidence_error(
     OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0)
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins, closed, **options: As in `ece`.
 
     Returns:
@@ -141,14 +141,14 @@ def overconfidence_error(
         Predictive Uncertainty for Deep Neural Networks, NeurIPS 2019,
         https://arxiv.org/abs/1905.11001
     """
-    sums = equal_width_bins(labels, probs, num_bins, closed, **options)
+    sums = equal_width_bins(labels, outputs, num_bins, closed, **options)
     return float(binned_errors.overconfidence_error(sums))
 
 
 @reads_arrays
 def objectness_deviation(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     objectness: Any,
     **options: Unpack[ArrayOptions],
 ) -> float:
@@ -158,7 +158,7 @@ def objectness_deviation(
     the object covers.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         objectness: Share of the image that the object covers, in [0, 1], of
             the shape of the class ids; -1 where all objects are painted out,
             which is 0. Its value does not matter where the class is ignored.
@@ -177,17 +177,17 @@ def objectness_deviation(
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020,
         https://arxiv.org/abs/2009.06432
     """
-    labels, probs = as_array(labels, "labels"), as_array(probs, "probs")
+    labels, outputs = as_array(labels, "labels"), as_array(outputs, "outputs")
     objectness = as_array(objectness, "objectness", "float64")
-    if objectness.shape != probs.shape[:-1]:
+    if objectness.shape != outputs.shape[:-1]:
         raise value_error(
-            "`objectness` must have the shape of `probs` without the classes",
+            "`objectness` must have the shape of `outputs` without the classes",
             **{
                 "objectness.shape": objectness.shape,
-                "probs.shape": probs.shape,
+                "outputs.shape": outputs.shape,
             },
         )
-    top = top_label(labels, probs, **options)
+    top = top_label(labels, outputs, **options)
     objectness = objectness.reshape(-1)
     ignored = options.get("ignore_class")
     if ignored is not None and labels.size == objectness.size:

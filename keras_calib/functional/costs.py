@@ -35,7 +35,7 @@ __all__ = ["mean_cost", "mean_cost_of_records"]
 @reads_arrays
 def mean_cost(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     costs: Any,
     *,
     reject_cost: float | None = None,
@@ -55,7 +55,7 @@ def mean_cost(
     logit rules out is no answer; one of probability 0 may be the cheapest.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         costs: Costs >= 0 `(num_classes, num_classes)`: row j is the true
             class, column k the answer. For a benefit add one amount to
             every entry and to `reject_cost`, which changes no decision.
@@ -91,8 +91,8 @@ def mean_cost(
     """
     matrix = check_costs(costs)
     check_reject_cost(reject_cost)
-    read = standardize_arrays(labels, probs, **options)
-    check_same_classes(matrix, read.outputs.shape, "probs")
+    read = standardize_arrays(labels, outputs, **options)
+    check_same_classes(matrix, read.outputs.shape, "outputs")
     answers = np.empty(len(read.outputs), int)
     expected = np.empty(len(read.outputs))
     for part in block_slices(read.outputs):

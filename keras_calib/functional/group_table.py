@@ -22,9 +22,9 @@ __all__ = [
 ]
 
 # Metrics that the sums of groups tell.
-SUMMED = ("accuracy", "gap", "ece", "mce", "rmsce")
+SUMMED = ("accuracy", "confidence_gap", "ece", "mce", "rmsce")
 # Those whose groups are compared: means, of which each has its interval.
-_COMPARED = ("accuracy", "gap", "brier", "nll", "risk")
+_COMPARED = ("accuracy", "confidence_gap", "brier", "nll", "risk")
 _NORMS = {"ece": "l1", "mce": "max", "rmsce": "l2"}
 # The text of a table has so many rows at most.
 _MOST_ROWS = 40
@@ -70,7 +70,7 @@ class GroupMetrics:
         largest: `LargestDifference` of each metric and attribute.
         metrics: Names of the metrics.
         level: Level of the intervals.
-        min_size: Least number of predictions of a group to say something.
+        min_count: Least number of predictions of a group to say something.
 
     Example:
 
@@ -88,7 +88,7 @@ class GroupMetrics:
     largest: tuple[LargestDifference, ...]
     metrics: tuple[str, ...]
     level: float
-    min_size: int
+    min_count: int
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ class GroupMetrics:
             "largest": [_finite(x._asdict()) for x in self.largest],
             "metrics": list(self.metrics),
             "level": self.level,
-            "min_size": self.min_size,
+            "min_count": self.min_count,
         }
 
     def to_csv(self, path: Any = None) -> str:
@@ -165,7 +165,7 @@ def group_metrics(
     p_values: np.ndarray | None,
     *,
     metrics: tuple[str, ...],
-    min_size: int,
+    min_count: int,
     level: float,
     simultaneous: bool = False,
     accepts: bool = False,
@@ -180,7 +180,7 @@ def group_metrics(
         p_values: P-values of the groups in order, or None. Those of groups of
             too few predictions do not count.
         metrics: Names of the metrics.
-        min_size: Least effective number of predictions of a group.
+        min_count: Least effective number of predictions of a group.
         level: Level of the intervals.
         simultaneous: Whether all intervals of a metric hold together.
         accepts: Whether predictions were accepted or not.
@@ -189,7 +189,7 @@ def group_metrics(
     heads = [(name, x) for name, sums in attributes.items() for x in sums.names]
     # Rounding must not decide of whole numbers.
     effective = np.concatenate([x.effective for x in attributes.values()])
-    enough = effective >= min_size - 1e-9
+    enough = effective >= min_count - 1e-9
     ends = np.cumsum([len(x.names) for x in attributes.values()])[:-1]
     places = {
         name: np.flatnonzero(x)
@@ -218,7 +218,7 @@ def group_metrics(
     overall = {"attribute": "", "group": "all", "too_few": False}
     overall["size"] = int(first.size.sum())
     risky = np.concatenate(
-        [x.accepted >= min_size - 1e-9 for x in kept.values()]
+        [x.accepted >= min_count - 1e-9 for x in kept.values()]
     )
     for name in named:
         parts = [estimates(name, attribute, at) for attribute in kept]
@@ -244,9 +244,9 @@ def group_metrics(
         values[np.isnan(table["risk"])] = np.nan
         table["risk_p_value"], table["risk_p_holm"] = values, holm(values)
     compared = [x for x in named if x in _COMPARED]
-    largest = _largest(kept, compared, estimates, level, min_size)
+    largest = _largest(kept, compared, estimates, level, min_count)
     return GroupMetrics(
-        table, _finite(overall), largest, tuple(metrics), level, min_size
+        table, _finite(overall), largest, tuple(metrics), level, min_count
     )
 
 
@@ -255,7 +255,7 @@ def _largest(
     metrics: list[str],
     estimates: Any,
     level: float,
-    min_size: int,
+    min_count: int,
 ) -> tuple[LargestDifference, ...]:
     """Largest differences, whose intervals hold for all attributes at once."""
     numbers = [len(x.names) for x in kept.values()]
@@ -267,7 +267,7 @@ def _largest(
             value, low, high = estimates(metric, attribute, at)
             names = np.array(sums.names, object)
             if metric == "risk":
-                several = sums.accepted >= min_size - 1e-9
+                several = sums.accepted >= min_count - 1e-9
                 value, low, high = value[several], low[several], high[several]
                 names = names[several]
             if len(names) > 1:

@@ -64,7 +64,7 @@ _RANKS: dict[str, tuple[Callable[[RankedGroups], Any], bool]] = {
 }
 _LOSSES = ("brier", "nll")
 _TOP1 = (*SUMMED, "mean_confidence", *_RANKS)
-_DEFAULT = ("accuracy", "mean_confidence", "gap", "ece")
+_DEFAULT = ("accuracy", "mean_confidence", "confidence_gap", "ece")
 # The exact test of the number of correct predictions.
 _COUNT = "count"
 
@@ -101,18 +101,18 @@ class _Rows(NamedTuple):
 @reads_arrays
 def by_group(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     groups: Any,
     *,
     metrics: Sequence[str] = (*_DEFAULT, *_LOSSES),
     statistic: str | None = _COUNT,
     intersections: bool | int = False,
-    min_size: int = 30,
+    min_count: int = 30,
     level: float = 0.95,
     simultaneous: bool = False,
     accept: Any = None,
     num_bins: int = 15,
-    num_samples: int = 1000,
+    num_draws: int = 1000,
     seed: int = 0,
     **options: Unpack[ArrayOptions],
 ) -> GroupMetrics:
@@ -129,25 +129,26 @@ def by_group(
     - `largest` has the largest difference of a mean between two groups of one
       attribute. Its interval covers with probability `level` for all pairs and
       attributes of a metric at once: max_ij |m_i - m_j|.
-    - A group of fewer than `min_size` predictions says "too few": it has no
+    - A group of fewer than `min_count` predictions says "too few": it has no
       number, no test, and no part in the largest difference.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         groups: Names or whole numbers, `(n,)` or of the shape of the class
             ids; or a dict of these by the name of the attribute.
-        metrics: Names out of `"accuracy"`, `"mean_confidence"`, `"gap"` (mean
-            confidence less accuracy), `"ece"`, `"mce"`, `"rmsce"`, `"brier"`,
-            `"nll"`, `"aurc"`, `"augrc"` and `"failure_auroc"`. The last three
-            are slow for many groups: their intervals are bootstraps.
+        metrics: Names out of `"accuracy"`, `"mean_confidence"`,
+            `"confidence_gap"` (mean confidence less accuracy), `"ece"`,
+            `"mce"`, `"rmsce"`, `"brier"`, `"nll"`, `"aurc"`, `"augrc"` and
+            `"failure_auroc"`. The last three are slow for many groups: their
+            intervals are bootstraps.
         statistic: Test of calibration: `"count"` for the test of the number of
             correct predictions, exact but for confidences that are averaged in
             cells; a `statistic` of `calibration_test`; or None. Values from
             draws, as of `"ece"`, have p-values of at least
-            1 / (1 + num_samples), too large for many groups.
+            1 / (1 + num_draws), too large for many groups.
         intersections: Whether to add the groups of several attributes
             together, or of how many at most.
-        min_size: Least number of predictions of a group, at least 1.
+        min_count: Least number of predictions of a group, at least 1.
         level: Probability that each interval covers, in (0, 1).
         simultaneous: Whether all intervals of a metric cover at once
             (Bonferroni).
@@ -156,7 +157,7 @@ def by_group(
             accepted), and p-values of a higher risk than in the other groups
             of the attribute (Fisher's exact test).
         num_bins: Number of bins of calibration errors and of the tests.
-        num_samples, seed: Draws, as in `calibration_test`.
+        num_draws, seed: Draws, as in `calibration_test`.
         **options: `from_logits`, `sample_weight`, `ignore_class` and `votes` of
             `ArrayOptions`. Weights need `statistic=None`.
 
@@ -186,12 +187,12 @@ def by_group(
         (groups and their intersections)
     """
     known = (*_TOP1, *_LOSSES)
-    metrics = _check(metrics, known, statistic, min_size, num_bins, num_samples)
-    read = standardize_arrays(labels, probs, drop=False, **options)
+    metrics = _check(metrics, known, statistic, min_count, num_bins, num_draws)
+    read = standardize_arrays(labels, outputs, drop=False, **options)
     if read.weight is not None and options.get("sample_weight") is None:
         # Those of Keras' mask are no weights.
         read = read._replace(weight=None, mask=both(read.mask, read.weight > 0))
-    lead = as_array(probs, "probs").shape[:-1]
+    lead = as_array(outputs, "outputs").shape[:-1]
     columns = _accepted(accept, lead)
     if read.votes and statistic is not None:
         columns["votes"] = numbers_of_votes(labels, len(read.outputs))
@@ -206,11 +207,11 @@ def by_group(
         groupings(groups, lead, intersections),
         metrics=metrics,
         statistic=statistic,
-        min_size=min_size,
+        min_count=min_count,
         level=level,
         simultaneous=simultaneous,
         num_bins=num_bins,
-        draws={"num_samples": num_samples, "seed": seed},
+        draws={"num_draws": num_draws, "seed": seed},
     )
 
 
@@ -222,13 +223,13 @@ def by_group_from_top1(
     metrics: Sequence[str] = _DEFAULT,
     statistic: str | None = _COUNT,
     intersections: bool | int = False,
-    min_size: int = 30,
+    min_count: int = 30,
     level: float = 0.95,
     simultaneous: bool = False,
     accept: Any = None,
     sample_weight: Any = None,
     num_bins: int = 15,
-    num_samples: int = 1000,
+    num_draws: int = 1000,
     seed: int = 0,
 ) -> GroupMetrics:
     """Metrics by group of top-1 records, as logs keep them.
@@ -241,10 +242,10 @@ def by_group_from_top1(
         correct: Whether it is correct, 0 or 1, of that shape.
         groups: As in `by_group`.
         metrics: As in `by_group`, without `"brier"` and `"nll"`.
-        statistic, intersections, min_size, level, simultaneous, accept: As in
+        statistic, intersections, min_count, level, simultaneous, accept: As in
             `by_group`.
         sample_weight: Weights of that shape, or `(n,)`, or None.
-        num_bins, num_samples, seed: As in `by_group`.
+        num_bins, num_draws, seed: As in `by_group`.
 
     Returns:
         `GroupMetrics`.
@@ -257,14 +258,14 @@ def by_group_from_top1(
 
     >>> found = by_group_from_top1(
     ...     [0.9] * 80, [1] * 40 + [0, 1] * 20, ["a"] * 40 + ["b"] * 40)
-    >>> [round(x, 4) for x in found.table["gap"].tolist()]
+    >>> [round(x, 4) for x in found.table["confidence_gap"].tolist()]
     [-0.1, 0.4]
 
     Reference:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         https://arxiv.org/abs/1706.04599
     """
-    metrics = _check(metrics, _TOP1, statistic, min_size, num_bins, num_samples)
+    metrics = _check(metrics, _TOP1, statistic, min_count, num_bins, num_draws)
     confidence = as_array(confidence, "confidence", "float64")
     correct = as_array(correct, "correct", "float64")
     lead = confidence.shape
@@ -291,11 +292,11 @@ def by_group_from_top1(
         groupings(groups, lead, intersections),
         metrics=metrics,
         statistic=statistic,
-        min_size=min_size,
+        min_count=min_count,
         level=level,
         simultaneous=simultaneous,
         num_bins=num_bins,
-        draws={"num_samples": num_samples, "seed": seed},
+        draws={"num_draws": num_draws, "seed": seed},
     )
 
 
@@ -303,16 +304,16 @@ def _check(
     metrics: Any,
     known: tuple[str, ...],
     statistic: Any,
-    min_size: Any,
+    min_count: Any,
     num_bins: Any,
-    num_samples: Any,
+    num_draws: Any,
 ) -> tuple[str, ...]:
     metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
     for metric in metrics:
         check_in("metrics", metric, known)
-    check_integer("min_size", min_size, 1)
+    check_integer("min_count", min_count, 1)
     name = "chi2" if statistic in (_COUNT, None) else statistic
-    check_test(name, num_bins, num_samples)
+    check_test(name, num_bins, num_draws)
     return metrics
 
 
@@ -374,7 +375,7 @@ def _table(
         bins = 1 if statistic == _COUNT else num_bins
         name = "chi2" if statistic == _COUNT else statistic
         p_values = [
-            slices.p_values(x, shown["min_size"], name, bins, draws)
+            slices.p_values(x, shown["min_count"], name, bins, draws)
             for x in sums
         ]
     more: dict[str, Callable] = {"mean_confidence": slices.mean_confidence}
@@ -411,7 +412,7 @@ class _Slices:
     def p_values(
         self,
         attribute: str,
-        min_size: int,
+        min_count: int,
         statistic: str,
         num_bins: int,
         draws: dict[str, int],
@@ -419,7 +420,7 @@ class _Slices:
         """P-values of the test of each group that is large enough."""
         size = np.bincount(self._codes[attribute])
         found = np.full(len(size), np.nan)
-        places = np.flatnonzero(size >= min_size)
+        places = np.flatnonzero(size >= min_count)
         parts = self.parts(attribute, places)
         for place, own in zip(places, parts, strict=True):
             votes = own.columns.get("votes")

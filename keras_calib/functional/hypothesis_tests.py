@@ -131,11 +131,11 @@ class CalibrationTest(NamedTuple):
 @reads_arrays
 def calibration_test(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     statistic: str = "ece",
     num_bins: int = 15,
-    num_samples: int = 1000,
+    num_draws: int = 1000,
     seed: int = 0,
     **options: Unpack[ArrayOptions],
 ) -> CalibrationTest:
@@ -147,7 +147,7 @@ def calibration_test(
     The statistics, of confidences c, are:
 
     - `"ece"`: The ECE over equal-width bins, compared with that of labels drawn
-      from the confidences: p = (1 + #{drawn >= observed}) / (1 + num_samples).
+      from the confidences: p = (1 + #{drawn >= observed}) / (1 + num_draws).
     - `"chi2"`: sum_b (correct_b - confidence_b)^2 / sum_{i in b} c_i (1 - c_i)
       over bins of equal mass, with one degree of freedom per bin. Neighbours
       are merged until each has a variance of five. A single bin gets an exact
@@ -169,13 +169,13 @@ def calibration_test(
     that of class ids.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
             With `votes=True`, counts of votes `(n, ..., num_classes)`; shares
             do not say how many votes there were.
         statistic: `"ece"`, `"chi2"`, `"spiegelhalter"`, `"ecce_range"` or
             `"ecce_maximum"`.
         num_bins: Number of bins of `"ece"` and `"chi2"`, at least 1.
-        num_samples: Number of draws, at least 1.
+        num_draws: Number of draws, at least 1.
         seed: Seed of the draws.
         **options: `from_logits`, `ignore_class` and `votes` as in `ece`.
             Weights raise an error: they change the null distributions.
@@ -209,7 +209,7 @@ def calibration_test(
         Probability Distribution Derived from the Binomial Distribution, JRSS
         B 1948, https://doi.org/10.1111/j.2517-6161.1948.tb00014.x
     """
-    check_test(statistic, num_bins, num_samples)
+    check_test(statistic, num_bins, num_draws)
     weight = options.get("sample_weight")
     if weight is not None:
         raise value_error(
@@ -217,19 +217,19 @@ def calibration_test(
             sample_weight=type(weight).__name__,
         )
     # Rows that Keras masks weigh 0.
-    top, votes = top_label(labels, probs, **options).counted(), None
+    top, votes = top_label(labels, outputs, **options).counted(), None
     if options.get("votes"):
         votes = numbers_of_votes(labels, len(top.confidence))
     return records_test(
-        top, votes, statistic, num_bins, num_samples=num_samples, seed=seed
+        top, votes, statistic, num_bins, num_draws=num_draws, seed=seed
     )
 
 
-def check_test(statistic: Any, num_bins: Any, num_samples: Any) -> None:
+def check_test(statistic: Any, num_bins: Any, num_draws: Any) -> None:
     """Raises unless these are arguments of a test."""
     check_in("statistic", statistic, _STATISTICS)
     check_integer("num_bins", num_bins, 1)
-    check_integer("num_samples", num_samples, 1)
+    check_integer("num_draws", num_draws, 1)
 
 
 def records_test(
@@ -238,7 +238,7 @@ def records_test(
     statistic: str,
     num_bins: int,
     *,
-    num_samples: int,
+    num_draws: int,
     seed: int,
 ) -> CalibrationTest:
     """The test of top-1 records, with the numbers of their votes or None."""
@@ -248,7 +248,7 @@ def records_test(
     if votes is not None and votes.max() != 1:
         rho = intraclass_correlation(confidence, top.correct, votes)
         null = DrawnLabels(confidence, votes, rho)
-    draws = _Draws(num_samples, seed)
+    draws = _Draws(num_draws, seed)
     if statistic == "ece":
         return _resampled_ece(null, top.correct, num_bins, draws)
     if statistic == "chi2":
@@ -262,19 +262,19 @@ def records_test(
 class _Draws(NamedTuple):
     """How many sets of labels are drawn, and from which seed."""
 
-    num_samples: int
+    num_draws: int
     seed: int
 
     def blocks(self, null: DrawnLabels) -> Iterator[np.ndarray]:
         """Sets of shares of correct labels, `(sets, n)` at a time."""
         rng = generator(self.seed)
         rows = max(1, _BLOCK // len(null.confidence))
-        for first in range(0, self.num_samples, rows):
-            yield null.draw(rng, min(rows, self.num_samples - first))
+        for first in range(0, self.num_draws, rows):
+            yield null.draw(rng, min(rows, self.num_draws - first))
 
     def p_value(self, reached: int) -> float:
         """That of so many sets that reach the observed value."""
-        return (1 + reached) / (1 + self.num_samples)
+        return (1 + reached) / (1 + self.num_draws)
 
 
 def _resampled_ece(

@@ -63,13 +63,13 @@ class PriorEstimate(NamedTuple):
 
 @shows_progress
 def estimate_prior(
-    probs: Any,
+    outputs: Any,
     source: Any,
     *,
     from_logits: bool = False,
     sample_weight: Any = None,
     level: float = 0.95,
-    num_bootstrap: int = 200,
+    num_draws: int = 200,
     seed: int = 0,
     verbose: str | int = "auto",
 ) -> PriorEstimate:
@@ -86,16 +86,16 @@ def estimate_prior(
     `source`.
 
     Args:
-        probs: Calibrated probabilities `(n, ..., num_classes)`, or
+        outputs: Calibrated probabilities `(n, ..., num_classes)`, or
             `(n, ..., 1)` for the second of two classes.
         source: Shares of the classes for which these are calibrated
             `(num_classes,)`, > 0, with sum 1.
-        from_logits: Whether `probs` are logits.
+        from_logits: Whether `outputs` are logits.
         sample_weight: Weights `(n, ...)` or `(n,)`. The bootstrap draws rows,
             and each brings its weight.
         level: Probability that the interval of a class holds its share, in
             (0, 1).
-        num_bootstrap: Number of draws of the bootstrap, >= 2; 0 gives NaN as
+        num_draws: Number of draws of the bootstrap, >= 2; 0 gives NaN as
             ends.
         seed: Seed of the draws.
         verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for a
@@ -129,11 +129,9 @@ def estimate_prior(
         over where that does not raise the likelihood.
     """
     tail = tail_of(level)
-    check_integer("num_bootstrap", num_bootstrap, 0)
-    if num_bootstrap == 1:
-        raise value_error(
-            "`num_bootstrap` must be 0, or >= 2", num_bootstrap=num_bootstrap
-        )
+    check_integer("num_draws", num_draws, 0)
+    if num_draws == 1:
+        raise value_error("`num_draws` must be 0, or >= 2", num_draws=num_draws)
     check_integer("seed", seed, 0)
     source = read_prior("source", source)
     if not source.all():
@@ -142,11 +140,11 @@ def estimate_prior(
             "does not have",
             absent=np.flatnonzero(source == 0).tolist(),
         )
-    rows, weight = _read(probs, from_logits, sample_weight, len(source))
-    if num_bootstrap and len(rows) < 2:
+    rows, weight = _read(outputs, from_logits, sample_weight, len(source))
+    if num_draws and len(rows) < 2:
         raise value_error(
-            "`probs` must have >= 2 rows that weigh more than 0 for an "
-            "interval; `num_bootstrap=0` leaves it out",
+            "`outputs` must have >= 2 rows that weigh more than 0 for an "
+            "interval; `num_draws=0` leaves it out",
             rows=len(rows),
         )
     ratio = rows / source
@@ -160,8 +158,8 @@ def estimate_prior(
     )
     prior, converged = found.prior[0], found.converged
     interval = np.full((len(source), 2), np.nan)
-    if num_bootstrap:
-        draws, all_did = _draws(ratio, weight, prior, num_bootstrap, seed)
+    if num_draws:
+        draws, all_did = _draws(ratio, weight, prior, num_draws, seed)
         converged &= all_did
         low, high = np.quantile(draws, [tail, 1.0 - tail], axis=0)
         count = 1.0 / np.sum(share**2)
@@ -175,31 +173,31 @@ def estimate_prior(
 
 
 def _read(
-    probs: Any, from_logits: bool, sample_weight: Any, num_classes: int
+    outputs: Any, from_logits: bool, sample_weight: Any, num_classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities `(n, num_classes)` and weights `(n,)` that are not 0."""
     check_reading(-1, None, from_logits)
-    outputs, sample_weight = read_masked(probs, "probs", sample_weight)
-    class_axis(outputs, -1, "probs")
-    check_not_empty("probs", outputs)
+    outputs, sample_weight = read_masked(outputs, "outputs", sample_weight)
+    class_axis(outputs, -1, "outputs")
+    check_not_empty("outputs", outputs)
     lead = outputs.shape[:-1]
     rows = outputs.reshape(-1, outputs.shape[-1])
     if max(2, rows.shape[-1]) != num_classes:
         raise value_error(
-            "`probs` must have the classes of `source`",
-            **{"probs.shape": outputs.shape, "classes": num_classes},
+            "`outputs` must have the classes of `source`",
+            **{"outputs.shape": outputs.shape, "classes": num_classes},
         )
     weight = np.ones(len(rows))
     if sample_weight is not None:
         weight = weight_of_rows(sample_weight, lead).astype("float64")
         check_any_weight(weight)
     rows = without_harm(rows, weight > 0, from_logits)
-    check_no_nan(rows, from_logits, "probs")
+    check_no_nan(rows, from_logits, "outputs")
     if from_logits:
-        warn_of_probabilities(rows, "probs")
+        warn_of_probabilities(rows, "outputs")
     else:
-        check_probabilities(rows, "probs")
-        check_row_sums(rows, "probs")
+        check_probabilities(rows, "outputs")
+        check_row_sums(rows, "outputs")
     rows = both_classes(rows, from_logits).astype("float64")
     if from_logits:
         rows = np.exp(rows - logsumexp(rows, keepdims=True))
@@ -264,7 +262,7 @@ def _warn(
     if least < _SAME:
         warn(
             invalid(
-                "`probs` must differ between all classes, or the data do not "
+                "`outputs` must differ between all classes, or the data do not "
                 "say how a share divides among some of them. Merge these "
                 "classes",
                 distinctness=f"{least:.1e}",

@@ -34,7 +34,7 @@ __all__ = [
 @reads_arrays
 def nll(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     clip: float | None = None,
     **options: Unpack[ArrayOptions],
@@ -49,7 +49,7 @@ def nll(
     For soft labels it is the cross entropy.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         clip: Lower bound on probabilities, in (0, 1]. Published tables clip
             at 1e-15 or 1e-12, and None clips at 1e-37.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
@@ -67,14 +67,14 @@ def nll(
         section 2, https://arxiv.org/abs/1706.04599
     """
     check_clip(clip)
-    read = standardize_arrays(labels, probs, **options)
+    read = standardize_arrays(labels, outputs, **options)
     losses = partial(log_losses, clip=clip)
     return _mean(losses_of_rows(losses, read, "float64"), read)
 
 
 @reads_arrays
 def brier_score(
-    labels: Any, probs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
     """Brier score of a whole data set, in float64.
 
@@ -87,7 +87,7 @@ def brier_score(
     the distance from the shares s by 1 - sum_k s_k^2, their disagreement.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -106,7 +106,7 @@ def brier_score(
         Some libraries call half of it the Brier score of two classes: the
         squared error of the probability of the second class.
     """
-    read = standardize_arrays(labels, probs, **options)
+    read = standardize_arrays(labels, outputs, **options)
     return _mean(brier_losses_of_rows(read, "float64"), read)
 
 
@@ -118,7 +118,7 @@ def _mean(losses: np.ndarray, read: Batch) -> float:
 @reads_arrays
 def calibration_decomposition(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     num_bins: int = 15,
     score: str = "brier",
@@ -141,7 +141,7 @@ def calibration_decomposition(
       nats.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
         score: `"brier"`, the squared error, or `"nll"`, the log score.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
@@ -162,14 +162,14 @@ def calibration_decomposition(
         Scores, Quarterly Journal of the Royal Meteorological Society 135,
         2009, https://arxiv.org/abs/0806.0813
     """
-    sums = equal_width_bins(labels, probs, num_bins, closed, **options)
+    sums = equal_width_bins(labels, outputs, num_bins, closed, **options)
     return binned_errors.decompose(sums, score)
 
 
 @reads_arrays
 def brier_decomposition(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     num_bins: int = 15,
     closed: str = "right",
@@ -197,7 +197,7 @@ def brier_decomposition(
     class alone.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins of each class, at least 1.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
@@ -222,7 +222,7 @@ def brier_decomposition(
     """
     check_integer("num_bins", num_bins, 1)
     check_in("closed", closed, CLOSED)
-    read = standardize_arrays(labels, probs, **options)
+    read = standardize_arrays(labels, outputs, **options)
     truth = read.labels
     bins = bins_of_classes(read, truth, num_bins, closed)
     uncertainty = None

@@ -40,14 +40,14 @@ _BLOCK = 2**22
 
 def ranked(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     score: str | Callable[[Any], Any],
     ties: str = "average",
     **options: Unpack[ArrayOptions],
 ) -> RankedGroups:
     """Rank the predictions of a whole data set by a score."""
     check_in("ties", ties, ("average", "order"))
-    return rank(top_scored(labels, probs, score, **options), ties)
+    return rank(top_scored(labels, outputs, score, **options), ties)
 
 
 def rank(top: Outcomes, ties: str = "average") -> RankedGroups:
@@ -99,13 +99,13 @@ def _starts(score: np.ndarray) -> np.ndarray:
 
 def top_scored(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     score: str | Callable[[Any], Any],
     **options: Unpack[ArrayOptions],
 ) -> Outcomes:
     """Outcomes of a whole data set with a named or own score, checked."""
     function = scores.get(score)
-    read = standardize_arrays(labels, probs, **options)
+    read = standardize_arrays(labels, outputs, **options)
     top, outputs = top_of_arrays(read), read.outputs
     if score == "msp":
         if not read.from_logits:
@@ -150,7 +150,7 @@ def _in_blocks(
 @reads_arrays
 def failure_auroc(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
@@ -165,7 +165,7 @@ def failure_auroc(
     With the accuracy a, AUGRC = (1 - AUROC) a (1 - a) + (1 - a)^2 / 2.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, **options: As in `aurc`.
 
     Returns:
@@ -183,14 +183,14 @@ def failure_auroc(
         Out-of-Distribution Examples, ICLR 2017,
         https://arxiv.org/abs/1610.02136
     """
-    groups = ranked(labels, probs, score, **options)
+    groups = ranked(labels, outputs, score, **options)
     return float(failure_auroc_of_groups(groups))
 
 
 @reads_arrays
 def failure_fpr95(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     tpr: float = 0.95,
     score: str | Callable[[Any], Any] = "msp",
@@ -205,7 +205,7 @@ def failure_fpr95(
     correct predictions. Tied samples are accepted together.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         tpr: Share of the correct predictions to accept, in (0, 1].
         score, **options: As in `aurc`.
 
@@ -223,14 +223,14 @@ def failure_fpr95(
         2019, section 4.1, https://arxiv.org/abs/1812.04606
     """
     check_share("tpr", tpr, positive=True)
-    groups = ranked(labels, probs, score, **options)
+    groups = ranked(labels, outputs, score, **options)
     return float(failure_fpr95_of_groups(groups, tpr))
 
 
 @reads_arrays
 def failure_average_precision(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     positive: str = "error",
     score: str | Callable[[Any], Any] = "msp",
@@ -246,7 +246,7 @@ def failure_average_precision(
     A random score gives the share of the positive predictions.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         positive: `"error"` to find wrong predictions, lowest scores first.
             `"success"` to find correct ones, highest scores first.
         score, **options: As in `aurc`.
@@ -266,7 +266,7 @@ def failure_average_precision(
         https://arxiv.org/abs/1610.02136
     """
     check_in("positive", positive, ("error", "success"))
-    groups = ranked(labels, probs, score, **options)
+    groups = ranked(labels, outputs, score, **options)
     mass, found = groups.mass, groups.mass - groups.wrong
     if positive == "error":
         mass, found = mass[::-1], groups.wrong[::-1]

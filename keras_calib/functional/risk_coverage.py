@@ -37,11 +37,11 @@ __all__ = [
 @reads_arrays
 def aurc(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
-    convention: str = "mean",
+    area: str = "mean",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """Area under the risk-coverage curve (AURC), in float64.
@@ -51,7 +51,7 @@ def aurc(
 
     AURC = (1/N) sum_k (errors among the k highest scores) / k
 
-    Other code and papers print other areas; `convention` reproduces them:
+    Other code and papers print other areas; `area` reproduces them:
 
     - `"mean"`: The formula above.
     - `"trapezoid"`: The trapezoid rule from coverage 1/N, over 1 - 1/N.
@@ -61,7 +61,7 @@ def aurc(
     - `"achievable"`: The area below the convex hull.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score: Score that ranks the predictions: `"msp"` (the probability of
             the predicted class), `"max_logit"`, `"logit_margin"`,
             `"prob_margin"`, `"neg_entropy"`, `"neg_energy"`, `"gini"` (in the
@@ -70,7 +70,7 @@ def aurc(
             higher = surer.
         ties: `"average"` for the mean over all orders of tied samples,
             `"order"` for the order given.
-        convention: One of the list above. Fractional weights need `"mean"`,
+        area: One of the list above. Fractional weights need `"mean"`,
             `"merged"` or `"achievable"`.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
@@ -90,18 +90,18 @@ def aurc(
         The released code, `"geifman"`, leaves tied samples in the order of
         the data. The default here is the exact mean over their orders.
     """
-    groups = ranked(labels, probs, score, ties, **options)
-    return aurc_by_convention(groups, convention)
+    groups = ranked(labels, outputs, score, ties, **options)
+    return aurc_by_convention(groups, area)
 
 
 @reads_arrays
 def eaurc(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
-    convention: str = "mean",
+    area: str = "mean",
     optimum: str = "finite",
     **options: Unpack[ArrayOptions],
 ) -> float:
@@ -110,10 +110,10 @@ def eaurc(
     Use it to look at the ranking of predictions apart from their accuracy.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        score, ties, convention: As in `aurc`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        score, ties, area: As in `aurc`.
         optimum: `"finite"` for the optimum of as many samples, by the same
-            convention. `"analytic"` for its limit r + (1 - r) log(1 - r) at
+            area. `"analytic"` for its limit r + (1 - r) log(1 - r) at
             the error rate r.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
@@ -128,21 +128,21 @@ def eaurc(
         The paper uses the analytic optimum.
     """
     check_in("optimum", optimum, ("finite", "analytic"))
-    groups = ranked(labels, probs, score, ties, **options)
-    value = aurc_by_convention(groups, convention)
+    groups = ranked(labels, outputs, score, ties, **options)
+    value = aurc_by_convention(groups, area)
     if optimum == "analytic":
         return value - analytic_optimum(groups)
-    return value - optimum_by_convention(groups, convention)
+    return value - optimum_by_convention(groups, area)
 
 
 @reads_arrays
 def normalized_aurc(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
-    convention: str = "mean",
+    area: str = "mean",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """AURC scaled to 0 for a perfect and 1 for a random ranking, in float64.
@@ -152,8 +152,8 @@ def normalized_aurc(
     (AURC - AURC*) / (error rate - AURC*), AURC* the AURC with all errors last
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        score, ties, convention, **options: As in `aurc`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        score, ties, area, **options: As in `aurc`.
 
     Returns:
         0 for a perfect ranking, 1 for a random one (with `"mean"`), and more
@@ -171,14 +171,14 @@ def normalized_aurc(
         Neural Networks, UAI 2024, https://arxiv.org/abs/2305.15508
 
     Differs:
-        The released code uses the convention `"origin"`, and leaves tied
+        The released code uses `area="origin"`, and leaves tied
         samples in the order of the data.
     """
-    groups = ranked(labels, probs, score, ties, **options)
-    if convention == "mean":
+    groups = ranked(labels, outputs, score, ties, **options)
+    if area == "mean":
         return float(normalized_aurc_of_groups(groups))
-    value = aurc_by_convention(groups, convention)
-    best = optimum_by_convention(groups, convention)
+    value = aurc_by_convention(groups, area)
+    best = optimum_by_convention(groups, area)
     wrong, total = np.sum(groups.wrong), np.sum(groups.mass)
     if wrong in (0.0, total):
         return 0.0
@@ -188,11 +188,11 @@ def normalized_aurc(
 @reads_arrays
 def augrc(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
-    convention: str = "origin",
+    area: str = "origin",
     **options: Unpack[ArrayOptions],
 ) -> float:
     """Area under the generalised risk-coverage curve (AUGRC), in float64.
@@ -203,9 +203,9 @@ def augrc(
     is accepted and wrong. A random ranking gives half of the error rate.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, ties: As in `aurc`.
-        convention: `"origin"` for the area from coverage 0. `"trapezoid"` for
+        area: `"origin"` for the area from coverage 0. `"trapezoid"` for
             the trapezoid rule from coverage 1/N, over 1 - 1/N, without
             fractional weights.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
@@ -217,14 +217,14 @@ def augrc(
         Traub et al., Overcoming Common Flaws in the Evaluation of Selective
         Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
     """
-    groups = ranked(labels, probs, score, ties, **options)
-    return augrc_by_convention(groups, convention)
+    groups = ranked(labels, outputs, score, ties, **options)
+    return augrc_by_convention(groups, area)
 
 
 @reads_arrays
 def eaugrc(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
@@ -234,7 +234,7 @@ def eaugrc(
     Use it to look at the ranking of predictions apart from their accuracy.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, **options: As in `aurc`.
 
     Returns:
@@ -245,7 +245,7 @@ def eaugrc(
         Traub et al., Overcoming Common Flaws in the Evaluation of Selective
         Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
     """
-    groups = ranked(labels, probs, score, **options)
+    groups = ranked(labels, outputs, score, **options)
     rate = np.sum(groups.wrong) / np.sum(groups.mass)
     return float(augrc_of_groups(groups) - 0.5 * rate**2)
 
@@ -253,7 +253,7 @@ def eaugrc(
 @reads_arrays
 def coverage_at_risk(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     risk: float,
     *,
     score: str | Callable[[Any], Any] = "msp",
@@ -266,7 +266,7 @@ def coverage_at_risk(
     guarantees nothing on new data; `SelectiveClassifier` can.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         risk: Allowed share of errors among accepted predictions, in [0, 1].
         score: As in `aurc`.
         ties: With `"average"` tied samples are accepted together, as by any
@@ -281,14 +281,14 @@ def coverage_at_risk(
         Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
     """
     check_share("risk", risk)
-    groups = ranked(labels, probs, score, ties, **options)
+    groups = ranked(labels, outputs, score, ties, **options)
     return float(coverage_at_risk_of_groups(groups, risk))
 
 
 @reads_arrays
 def coverage_at_accuracy(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     accuracy: float,
     *,
     score: str | Callable[[Any], Any] = "msp",
@@ -301,7 +301,7 @@ def coverage_at_accuracy(
     coverage at risk 1 - `accuracy`.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         accuracy: Share of correct predictions wanted among accepted ones, in
             [0, 1].
         score, ties, **options: As in `coverage_at_risk`.
@@ -316,14 +316,14 @@ def coverage_at_accuracy(
     """
     check_share("accuracy", accuracy)
     return coverage_at_risk(
-        labels, probs, 1.0 - accuracy, score=score, ties=ties, **options
+        labels, outputs, 1.0 - accuracy, score=score, ties=ties, **options
     )
 
 
 @reads_arrays
 def risk_at_coverage(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     coverage: float,
     *,
     score: str | Callable[[Any], Any] = "msp",
@@ -335,7 +335,7 @@ def risk_at_coverage(
     Use it when the share to accept is fixed.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         coverage: Share of the samples to accept, in (0, 1]. The weight is
             rounded up to whole samples.
         score: As in `aurc`.
@@ -351,14 +351,14 @@ def risk_at_coverage(
         Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
     """
     check_share("coverage", coverage, positive=True)
-    groups = ranked(labels, probs, score, ties, **options)
+    groups = ranked(labels, outputs, score, ties, **options)
     return float(risk_at_coverage_of_groups(groups, coverage))
 
 
 @reads_arrays
 def risk_coverage_curve(
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
@@ -368,7 +368,7 @@ def risk_coverage_curve(
     Use it to plot risk against coverage, or to choose a threshold by eye.
 
     Args:
-        labels, probs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, **options: As in `aurc`.
 
     Returns:
@@ -381,7 +381,7 @@ def risk_coverage_curve(
         Classification, JMLR 2010,
         https://www.jmlr.org/papers/v11/el-yaniv10a.html
     """
-    top = top_scored(labels, probs, score, **options)
+    top = top_scored(labels, outputs, score, **options)
     groups = rank(top)
     through = groups.before + groups.mass
     risk = safe_divide(groups.wrong_before + groups.wrong, through)

@@ -15,7 +15,7 @@ __all__ = ["per_image"]
 def per_image(
     function: Callable[..., float],
     labels: Any,
-    probs: Any,
+    outputs: Any,
     *,
     background: int | None = None,
     ignore_class: int | None = None,
@@ -36,7 +36,7 @@ def per_image(
             `(n_i, num_classes)` and `options`. It returns a number.
         labels: Labels of any form that `function` takes: class ids
             `(batch, ...)`, or one-hot or soft labels, or rows of votes.
-        probs: Predictions for `function`, `(batch, ..., num_classes)`.
+        outputs: Predictions for `function`, `(batch, ..., num_classes)`.
         background: Class id whose pixels are left out, or None.
         ignore_class: Class id of further pixels to leave out, or None.
         **options: Further arguments of `function`, such as
@@ -62,17 +62,17 @@ def per_image(
         for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430,
         whose released code evaluates segmentation so.
     """
-    labels, probs = as_array(labels, "labels"), as_array(probs, "probs")
-    check_rank("probs", probs, 3, "(batch, ..., num_classes)")
-    check_not_empty("probs", probs)
-    if labels.ndim == probs.ndim and labels.shape[-1] == 1:
+    labels, outputs = as_array(labels, "labels"), as_array(outputs, "outputs")
+    check_rank("outputs", outputs, 3, "(batch, ..., num_classes)")
+    check_not_empty("outputs", outputs)
+    if labels.ndim == outputs.ndim and labels.shape[-1] == 1:
         labels = labels[..., 0]
-    soft = labels.shape == probs.shape
-    if not soft and labels.shape != probs.shape[:-1]:
+    soft = labels.shape == outputs.shape
+    if not soft and labels.shape != outputs.shape[:-1]:
         raise value_error(
             "`labels` must be class ids or one-hot or soft labels that fit "
-            "`probs`",
-            **{"labels.shape": labels.shape, "probs.shape": probs.shape},
+            "`outputs`",
+            **{"labels.shape": labels.shape, "outputs.shape": outputs.shape},
         )
     if soft and ignore_class is not None:
         raise value_error(
@@ -87,7 +87,7 @@ def per_image(
             options=sorted(options),
         )
     ids = labels.argmax(axis=-1) if soft else labels
-    if probs.shape[-1] == 1:
+    if outputs.shape[-1] == 1:
         # A share above a half is of the second class.
         ids = np.ceil(labels.astype("float64") - 0.5)
     valid = np.ones(ids.shape, "bool")
@@ -103,7 +103,7 @@ def per_image(
             **dropped,
         )
     values = [
-        function(labels[i][valid[i]], probs[i][valid[i]], **options)
+        function(labels[i][valid[i]], outputs[i][valid[i]], **options)
         for i in np.flatnonzero(counts)
     ]
     return float(np.average(values, weights=counts[counts > 0]))

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from keras import ops
@@ -25,6 +25,7 @@ from keras_calib.inputs.labels import (
     standardize_labels,
 )
 from keras_calib.inputs.options import (
+    ArrayOptions,
     GivenTogether,
     ReadOptions,
     check_reading,
@@ -288,14 +289,11 @@ def with_rows(
 def standardize_arrays(
     labels: Any,
     outputs: Any = None,
-    sample_weight: Any = None,
-    ignore_class: int | None = None,
     *,
-    from_logits: bool = False,
-    name: str = "probs",
+    name: str = "outputs",
     drop: bool = True,
     refuse_probabilities: bool | None = False,
-    votes: bool = False,
+    **options: Unpack[ArrayOptions],
 ) -> Batch:
     """Read a whole data set as flat NumPy rows, in its own precision.
 
@@ -307,33 +305,30 @@ def standardize_arrays(
             they tell.
         outputs: Predictions `(n, ..., num_classes)`. Rows that Keras' mask
             leaves out weigh 0.
-        sample_weight: Weights `(n, ...)` or `(n,)`, or None.
-        ignore_class: Class id of the rows to leave out, or None.
-        from_logits: Whether `outputs` are logits.
         name: Name of `outputs` in errors.
         drop: Whether to remove rows of the ignored class, which copies the
             others. If not, `mask` marks them.
         refuse_probabilities: Whether logits that look like probabilities
             raise an error instead of a warning. None looks for none.
-        votes: Whether labels are rows of votes, which become shares.
+        **options: Those of `ArrayOptions`. Votes become shares.
     """
     if isinstance(labels, GivenTogether):
-        told = {"sample_weight": sample_weight, "ignore_class": ignore_class}
-        told |= {"from_logits": from_logits, "votes": votes}
         if labels.kind not in ("classes", "votes"):
             raise value_error(
                 "`Predictions` must have outputs of all classes here, of which "
                 "one is true",
                 kind=labels.kind,
             )
-        labels, outputs, options = labels.arguments(outputs, told)
-        from_logits, votes = options["from_logits"], options["votes"]
-        sample_weight = options["sample_weight"]
-        ignore_class = options["ignore_class"]
+        labels, outputs, options = labels.arguments(outputs, dict(options))
+    from_logits = options.get("from_logits", False)
+    ignore_class = options.get("ignore_class")
+    votes = options.get("votes", False)
     check_flag("votes", votes)
     check_reading(-1, ignore_class, from_logits)
     labels = as_array(labels, "labels")
-    outputs, sample_weight = read_masked(outputs, name, sample_weight)
+    outputs, sample_weight = read_masked(
+        outputs, name, options.get("sample_weight")
+    )
     batch = read_arrays(
         labels,
         outputs,

@@ -2,8 +2,16 @@
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, TypedDict, TypeVar
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import (
+    Any,
+    NamedTuple,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    get_type_hints,
+)
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_flag, check_in, check_integer
@@ -13,7 +21,9 @@ __all__ = [
     "GivenTogether",
     "ReadOptions",
     "check_reading",
+    "filled",
     "reads_arrays",
+    "taken",
 ]
 
 _P = ParamSpec("_P")
@@ -87,6 +97,44 @@ def reads_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:
         return function(*args, **kwargs)
 
     return checked
+
+
+def taken(
+    given: Mapping[str, Any], options: type, passed_on: type | None = None
+) -> tuple[SimpleNamespace, dict[str, Any]]:
+    """Options of a TypedDict, by default what they say, and what is left.
+
+    An option is `Annotated` with its default, or has None. Those of the
+    TypedDict `passed_on` are left.
+    """
+    known = _defaults(options)
+    if passed_on is not None:
+        known = {k: known[k] for k in known.keys() - _defaults(passed_on)}
+    found = {k: given.get(k, x) for k, x in known.items()}
+    rest = {k: x for k, x in given.items() if k not in known}
+    return SimpleNamespace(**found), rest
+
+
+@functools.cache
+def _defaults(options: type) -> dict[str, Any]:
+    hints = get_type_hints(options, include_extras=True)
+    return {k: getattr(x, "__metadata__", (None,))[0] for k, x in hints.items()}
+
+
+def filled(
+    name: str, given: Mapping[str, Any], options: type
+) -> SimpleNamespace:
+    """All options of a TypedDict that the callable `name` takes.
+
+    Raises TypeError for an option that it does not have.
+    """
+    found, rest = taken(given, options)
+    for option in rest:
+        raise type_error(
+            f"`{option}` must be an argument of `{name}`",
+            arguments=sorted(vars(found)),
+        )
+    return found
 
 
 class ReadOptions(NamedTuple):

@@ -24,16 +24,16 @@ __all__ = [
 
 
 def top_label(
-    labels: Any, probs: Any = None, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any = None, **options: Unpack[ArrayOptions]
 ) -> Outcomes:
     """Read arrays, and return confidence and correctness of predictions.
 
     A log has nothing else.
     """
     if isinstance(labels, GivenTogether) and labels.kind == "records":
-        labels.arguments(probs, dict(options))
+        labels.arguments(outputs, dict(options))
         return labels.outcomes()
-    return top_of_arrays(standardize_arrays(labels, probs, **options))
+    return top_of_arrays(standardize_arrays(labels, outputs, **options))
 
 
 def top_of_all(
@@ -61,7 +61,7 @@ def top_of_arrays(read: Batch) -> Outcomes:
 
 
 def event_of(
-    labels: Any, probs: Any, mode: str, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any, mode: str, **options: Unpack[ArrayOptions]
 ) -> Outcomes:
     """Read arrays, and return the forecasts of an event and whether it is.
 
@@ -72,8 +72,8 @@ def event_of(
     if isinstance(labels, GivenTogether) and labels.kind == "records":
         # The event is that the answer is right.
         check_in("mode", mode, ("top_label",))
-        return top_label(labels, probs, **options)
-    read = standardize_arrays(labels, probs, **options)
+        return top_label(labels, outputs, **options)
+    read = standardize_arrays(labels, outputs, **options)
     if mode == "top_label":
         return top_of_arrays(read)
     check_two_classes(read.outputs)

@@ -34,7 +34,7 @@ from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.labels.columns import (
     FitsLabelsOnModel,
     LabelColumns,
-    check_label_names,
+    check_class_names,
     label_logits,
     place_of_label,
     read_columns,
@@ -68,7 +68,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
             `HistogramBinning` or `VennAbers`, whose options every fit has. Its
             own fit is not used.
         shared: Whether one fit to all labels together serves every label.
-        label_names: Names of the labels, for messages; None numbers them.
+        class_names: Names of the labels, for messages; None numbers them.
         values: Fitted values by name, which `get_config` stores; None waits
             for `fit`.
         applies: Whether each label is calibrated `(labels,)`; goes with
@@ -102,7 +102,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         calibrator: Calibrator | CalibratorChoice,
         *,
         shared: bool = False,
-        label_names: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
         values: dict[str, Any] | None = None,
         applies: Sequence[bool] | None = None,
         name: str = "multi_label_calibrator",
@@ -122,7 +122,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
             )
         check_flag("shared", shared)
         self.shared = bool(shared)
-        self.label_names = check_label_names(label_names, None)
+        self.class_names = check_class_names(class_names, None)
         self.calibrator = unfitted_copy(calibrator)
         self._applies: Any = None
         if (values is None) != (applies is None):
@@ -181,7 +181,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
             labels, logits, sample_weight = joined(
                 [(*batch, None)[:3] for batch in batches]
             )
-        names = self.label_names
+        names = self.class_names
         columns = read_columns(
             labels,
             logits,
@@ -248,7 +248,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         self.check_fitted()
         applied, index = self._applied(), 0
         if not self.shared:
-            names = self.label_names or [*map(str, range(len(applied)))]
+            names = self.class_names or [*map(str, range(len(applied)))]
             index = place_of_label(label, names)
         if not applied[index]:
             raise value_error(
@@ -316,12 +316,12 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
 
     def get_config(self):
         bare = unfitted_copy(self.calibrator)
-        names = self.label_names
+        names = self.class_names
         config = {
             **super().get_config(),
             "calibrator": keras.saving.serialize_keras_object(bare),
             "shared": self.shared,
-            "label_names": None if names is None else list(names),
+            "class_names": None if names is None else list(names),
             "values": None,
             "applies": None,
         }

@@ -47,7 +47,7 @@ __all__ = [
     "FitsLabelsOnModel",
     "LabelColumns",
     "as_entries",
-    "check_label_names",
+    "check_class_names",
     "check_label_weights",
     "label_logits",
     "over_labels",
@@ -159,7 +159,7 @@ def read_columns(
     sample_weight: Any = None,
     ignore_class: int | None = None,
     num_labels: int | None = None,
-    name: str = "probs",
+    name: str = "outputs",
 ) -> LabelColumns:
     """Read a whole data set of several labels, each a column of its own.
 
@@ -239,7 +239,7 @@ def over_labels(x: Any, counted: Any, example: str) -> Any:
     return xp.where(some, least, xp.zeros_like(least))
 
 
-def check_label_names(
+def check_class_names(
     names: Sequence[str] | None, num_labels: int | None
 ) -> tuple[str, ...] | None:
     """Return names of the labels, which must differ and be one for each."""
@@ -248,12 +248,12 @@ def check_label_names(
     alone = isinstance(names, str) or not isinstance(names, Sequence)
     if alone or not all(isinstance(name, str) for name in names):
         raise type_error(
-            "`label_names` must be a list of strings", label_names=names
+            "`class_names` must be a list of strings", class_names=names
         )
     if len(set(names)) != len(names) or num_labels not in (None, len(names)):
         raise value_error(
-            "`label_names` must be one name for each label, all different",
-            label_names=list(names),
+            "`class_names` must be one name for each label, all different",
+            class_names=list(names),
             num_labels=num_labels,
         )
     return tuple(names)

@@ -14,7 +14,7 @@ from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.labels.columns import (
     EXAMPLES,
     as_entries,
-    check_label_names,
+    check_class_names,
     check_label_weights,
     place_of_label,
 )
@@ -72,7 +72,7 @@ class MultiLabelMetric(StreamingMetric):
             mean confidence, which is correct by the share of right labels.
             The weight of an example is the largest of its labels. Compiled
             code leaves out the whole example of an invalid label.
-        label_names: Names of the labels, or None for their numbers.
+        class_names: Names of the labels, or None for their numbers.
         name: Name of the metric. Defaults to that of `metric`, after
             `"example_"` with `by="example"`.
         dtype: Dtype of the result.
@@ -116,7 +116,7 @@ class MultiLabelMetric(StreamingMetric):
         average: str | Sequence[float] | None = "macro",
         by: str = "label",
         example: str = "worst",
-        label_names: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
         name: str | None = None,
         dtype: Any = None,
     ):
@@ -125,8 +125,8 @@ class MultiLabelMetric(StreamingMetric):
         check_in("example", example, EXAMPLES)
         if num_labels is not None:
             check_integer("num_labels", num_labels, 1)
-        label_names = check_label_names(label_names, num_labels)
-        num_labels = len(label_names) if label_names else num_labels
+        class_names = check_class_names(class_names, num_labels)
+        num_labels = len(class_names) if class_names else num_labels
         if isinstance(average, str):
             check_in("average", average, _AVERAGES)
         elif average is not None:
@@ -140,7 +140,7 @@ class MultiLabelMetric(StreamingMetric):
         summary: Any = ExampleSummary(metric.summary, example)
         if by == "label":
             summary = ColumnSummary(metric.summary, num_labels or 0)
-        self.metric, self.label_names = metric, label_names
+        self.metric, self.class_names = metric, class_names
         self.num_labels, self.average = num_labels, average
         self.by, self.example = by, example
         prefix = "example_" if by == "example" else ""
@@ -280,7 +280,7 @@ class MultiLabelMetric(StreamingMetric):
             "average": self.average,
             "by": self.by,
             "example": self.example,
-            "label_names": self.label_names,
+            "class_names": self.class_names,
             "name": self.name,
             "dtype": self.dtype,
         }
@@ -298,7 +298,7 @@ class MultiLabelMetric(StreamingMetric):
             "by": self.by,
             "example": self.example if self.by == "example" else None,
             "num_labels": self.num_labels,
-            "label_names": self.label_names,
+            "class_names": self.class_names,
         }
 
     def _check_together(self, states):
@@ -310,9 +310,9 @@ class MultiLabelMetric(StreamingMetric):
         Raises ValueError if they differ, or have other names: sums of other
         labels must not be added.
         """
-        num_labels, names = self.num_labels, self.label_names
+        num_labels, names = self.num_labels, self.class_names
         for config in (state["config"] for state in states):
-            labels, listed = config.get("num_labels"), config.get("label_names")
+            labels, listed = config.get("num_labels"), config.get("class_names")
             if None not in (labels, num_labels) and labels != num_labels:
                 raise value_error(
                     "`metrics` must have as many labels as this metric",
@@ -325,7 +325,7 @@ class MultiLabelMetric(StreamingMetric):
                 raise value_error(
                     "`metrics` must have the labels of this metric, in this "
                     "order",
-                    label_names=names,
+                    class_names=names,
                     other=listed,
                 )
             num_labels, names = num_labels or labels, names or listed
@@ -354,7 +354,7 @@ class MultiLabelMetric(StreamingMetric):
 
     @property
     def _labels(self) -> Sequence[str]:
-        return self.label_names or [*map(str, range(self.num_labels or 0))]
+        return self.class_names or [*map(str, range(self.num_labels or 0))]
 
     def _state_of_labels(self) -> tuple[np.ndarray, np.ndarray]:
         if self.by == "example":

@@ -1,7 +1,7 @@
 """A selector for several labels at once."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -10,6 +10,7 @@ from keras import ops
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.calibrators import Calibrator
 from keras_calib.inputs.checks import check_flag, check_in
+from keras_calib.inputs.options import filled
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.labels.calibrator import MultiLabelCalibrator
@@ -17,7 +18,7 @@ from keras_calib.labels.columns import (
     EXAMPLES,
     FitsLabelsOnModel,
     LabelColumns,
-    check_label_names,
+    check_class_names,
     label_logits,
     read_columns,
 )
@@ -42,7 +43,21 @@ from keras_calib.selection.tuning import (
     undone_by_errors,
 )
 
-__all__ = ["MultiLabel", "MultiLabelSelector", "selector_of"]
+__all__ = [
+    "LabelTarget",
+    "MultiLabel",
+    "MultiLabelSelector",
+    "selector_of",
+]
+
+
+class LabelTarget(TypedDict, total=False):
+    """What thresholds of labels are to keep."""
+
+    risk: float | None
+    coverage: float | None
+    delta: float | None
+    method: str | None
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -65,7 +80,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             they are.
         by: `"label"` or `"example"`.
         example: With `by="example"`, `"worst"` or `"mean"`.
-        label_names: Names of the labels, for the facts; None takes those of
+        class_names: Names of the labels, for the facts; None takes those of
             the calibrator, or numbers.
         threshold: The threshold, or one for each label, if you know it; None
             waits for `fit`.
@@ -102,7 +117,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         calibrator: MultiLabelCalibrator | None = None,
         by: str = "label",
         example: str = "worst",
-        label_names: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
         threshold: Any = None,
         chosen: Choice | None = None,
         name: str = "multi_label_selector",
@@ -123,9 +138,9 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         self.calibrator = calibrator
         self.by = by
         self.example = example
-        if label_names is None and calibrator is not None:
-            label_names = calibrator.label_names
-        self.label_names = check_label_names(label_names, None)
+        if class_names is None and calibrator is not None:
+            class_names = calibrator.class_names
+        self.class_names = check_class_names(class_names, None)
         self.set_threshold(threshold, chosen)
 
     def fit(
@@ -133,15 +148,12 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         labels: Any,
         logits: Any,
         *,
-        risk: float | None = None,
-        coverage: float | None = None,
-        delta: float | None = None,
-        method: str | None = None,
         at_once: bool = True,
         tune_fraction: float | None = None,
         seed: int = 0,
         sample_weight: Any = None,
         ignore_class: int | None = None,
+        **options: Unpack[LabelTarget],
     ) -> Self:
         """Chooses the thresholds on held-out data and returns self.
 
@@ -180,20 +192,21 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             RuntimeError: If the calibrator is not fitted and `tune_fraction`
                 is None.
         """
+        given = filled("MultiLabelSelector.fit", options, LabelTarget)
         self.check_labels(labels)
         check_flag("at_once", at_once)
         target: Any
-        target = ErrorTarget(risk, coverage, delta)
+        target = ErrorTarget(given.risk, given.coverage, given.delta)
         if self.by == "example" and self.example == "mean":
-            target = ShareTarget(target, method)
-        elif method not in (None, "ltt"):
+            target = ShareTarget(target, given.method)
+        elif given.method not in (None, "ltt"):
             raise value_error(
                 '`method` must be None unless `example="mean"`: risks have '
                 "exact binomial tests",
-                method=method,
+                method=given.method,
             )
         target.check()
-        names = self.label_names
+        names = self.class_names
         columns = read_columns(
             labels,
             logits,
@@ -202,10 +215,10 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             num_labels=None if names is None else len(names),
             name="logits",
         )
-        check_units(delta, columns.lead)
+        check_units(given.delta, columns.lead)
         _check_usable(columns)
         if tune_fraction is None:
-            check_nothing_to_tune([self.calibrator], delta)
+            check_nothing_to_tune([self.calibrator], given.delta)
         else:
             parts = drawn_parts(len(columns.labels), tune_fraction, seed)
             tune, columns = map(columns.part, parts)
@@ -278,7 +291,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         right = (columns.outputs > 0.0) == (columns.labels > 0.5)
         score = by_blocks(self._score, columns.outputs)
         if self.by == "label":
-            names = self.label_names or range(columns.num_labels)
+            names = self.class_names or range(columns.num_labels)
             ladders = ladders_of_labels(columns, score, right, target.delta)
             chosen = target.choose_each(names, ladders, "labels", at_once)
         else:
@@ -294,12 +307,12 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         self.check_fitted()
 
     def get_config(self):
-        names = self.label_names
+        names = self.class_names
         return {
             **super().get_config(),
             "by": self.by,
             "example": self.example,
-            "label_names": None if names is None else list(names),
+            "class_names": None if names is None else list(names),
         }
 
     def fitted_summary(self) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """Margin-based label smoothing (MbLS), and its successor ACLS."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import keras
 from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_at_least, check_in, check_rows
+from keras_calib.inputs.options import filled
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import mark_first, of_softmax, reads_ids
 from keras_calib.numerics.arrays import (
@@ -17,7 +18,14 @@ from keras_calib.numerics.arrays import (
     shape_of,
 )
 
-__all__ = ["ACLS", "MbLS", "acls", "mbls", "with_penalty_mask"]
+__all__ = [
+    "ACLS",
+    "MbLS",
+    "Penalties",
+    "acls",
+    "mbls",
+    "with_penalty_mask",
+]
 
 
 @reads_ids
@@ -69,6 +77,14 @@ def mbls(
     return of_softmax(labels, logits, closed_form)
 
 
+class Penalties(TypedDict, total=False):
+    """The forms of the penalties, as `ACLS` explains them."""
+
+    reference: Annotated[str, "min"]
+    smoothing: Annotated[str, "adaptive"]
+    condition: Annotated[str, "margin"]
+
+
 @reads_ids
 def acls(
     labels: Any,
@@ -77,10 +93,8 @@ def acls(
     margin: float = 10.0,
     lambda1: float = 0.1,
     lambda2: float = 0.01,
-    reference: str = "min",
-    smoothing: str = "adaptive",
-    condition: str = "margin",
     active: Any = None,
+    **options: Unpack[Penalties],
 ) -> Any:
     """Adaptive and conditional label smoothing, one value per sample.
 
@@ -104,8 +118,9 @@ def acls(
     Reference:
         That of `ACLS`.
     """
-    through_min = reference == "min"
-    penalty, rate = _penalty(smoothing, condition)
+    given = filled("acls", options, Penalties)
+    through_min = given.reference == "min"
+    penalty, rate = _penalty(given.smoothing, given.condition)
 
     def closed_form(targets, parts, factor=None):
         dtype, kept = parts.probs.dtype, parts.kept
@@ -124,7 +139,7 @@ def acls(
             positive = parts.largest - margin
             tied = ops.sum(ops.cast(top, dtype), axis=-1, keepdims=True)
             strength = lambda1 * tied
-        if condition == "margin":
+        if given.condition == "margin":
             over, positive = ops.relu(over), ops.relu(positive)
         else:
             # Without the relu, the maximum would be penalised by its own

@@ -148,7 +148,7 @@ def adaptive_label_smoothing(
     return _of_rows(labels, logits, objectness=objectness, **how)
 
 
-def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
+def cape_loss(labels: Any, logits: Any, *, classes: Any = None) -> Any:
     """Cross entropy with calibrated targets for one class (CaPE), per sample.
 
     Use it in a training loop of your own, with targets from `cape_targets`.
@@ -161,7 +161,7 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
     Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
-        targets: Target probabilities q of the class `(...)` or `(..., 1)`,
+        labels: Probabilities q of the class `(...)` or `(..., 1)`,
             in [0, 1], from `cape_targets`.
         logits: Logits `(..., num_classes)`, or `(..., 1)` for `[0, z]`.
         classes: Class ids c `(...)` that the targets are for. They are the
@@ -186,26 +186,26 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
     logits = at_least_float32(logits)
     class_axis(logits, -1)
     logits = both_classes(logits, from_logits=True)
-    targets = ops.cast(as_numbers(targets, "targets"), logits.dtype)
-    check_objectness(targets, "`targets` must lie in [0, 1]")
-    if len(targets.shape) == len(logits.shape) and targets.shape[-1] == 1:
+    labels = ops.cast(as_numbers(labels, "labels"), logits.dtype)
+    check_objectness(labels, "`labels` must lie in [0, 1]")
+    if len(labels.shape) == len(logits.shape) and labels.shape[-1] == 1:
         # As Keras gives them to a function of one output.
-        targets = ops.squeeze(targets, axis=-1)
-    check_rows("targets", targets, logits)
+        labels = ops.squeeze(labels, axis=-1)
+    check_rows("labels", labels, logits)
     if classes is None:
         if logits.shape[-1] != 2:
             raise value_error(
                 "`logits` must have two classes unless `classes` are given",
                 **{"logits.shape": shape_of(logits)},
             )
-        return cross_entropy(ops.stack([1.0 - targets, targets], -1), logits)
+        return cross_entropy(ops.stack([1.0 - labels, labels], -1), logits)
     classes, num_classes = as_numbers(classes, "classes"), logits.shape[-1]
     check_rows("classes", classes, logits)
     check_ids(classes, num_classes, "classes")
     classes = narrowed_ids(classes, num_classes)
-    targets = ops.where(classes >= 0, targets, float("nan"))
+    labels = ops.where(classes >= 0, labels, float("nan"))
     rows = soft_labels(classes, num_classes, logits.dtype)
-    share = ops.expand_dims(targets, -1)
+    share = ops.expand_dims(labels, -1)
 
     def closed_form(events, parts):
         # log(1 - p_c) is a sum over the other classes: 1 - p_c would round to
@@ -213,9 +213,9 @@ def cape_loss(targets: Any, logits: Any, *, classes: Any = None) -> Any:
         rest = ops.where(rows > 0.0, -math.inf, parts.log_probs)
         # A share of what is ruled out has no loss.
         alone = ops.sum((1.0 - rows) * parts.allowed, axis=-1) == 0.0
-        alone = ops.logical_and(alone, 1.0 - targets > SUM_TOLERANCE)
+        alone = ops.logical_and(alone, 1.0 - labels > SUM_TOLERANCE)
         right = events.cross_entropy(parts)
-        value = right - (1.0 - targets) * logsumexp(rest)
+        value = right - (1.0 - labels) * logsumexp(rest)
         value = ops.where(alone, float("nan"), value)
 
         def gradient():

@@ -1,6 +1,6 @@
 """Losses that read the labels of neighbouring pixels (SVLS, NACL)."""
 
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -14,6 +14,7 @@ from keras_calib.inputs.checks import (
     check_integer,
     check_rows,
 )
+from keras_calib.inputs.options import filled
 from keras_calib.inputs.values import read_mask
 from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.closed_forms import (
@@ -29,6 +30,7 @@ from keras_calib.numerics.softmax import allowed
 
 __all__ = [
     "NACL",
+    "Neighbours",
     "SVLS",
     "blurred_labels",
     "box_shares",
@@ -90,10 +92,10 @@ def blurred_labels(rows: Any, mask: Any, sigma: float, kernel_size: int) -> Any:
     return (rows + neighbors(rows)) / total
 
 
-def box_shares(rows: Any, mask: Any, kernel_size: int, edges: str) -> Any:
+def box_shares(rows: Any, mask: Any, kernel_size: int, padding: str) -> Any:
     """Share of each class in the box around each pixel, rows as above.
 
-    With `edges="background"` pixels beyond the edge are of class 0, else they
+    With `padding="background"` pixels beyond the edge are of class 0, else they
     repeat the last one.
 
     Derivation: docs/derivations.md, 'Labels around a pixel'.
@@ -102,7 +104,7 @@ def box_shares(rows: Any, mask: Any, kernel_size: int, edges: str) -> Any:
     weights = np.full(kernel_size, 1.0 / kernel_size)
 
     def beyond(x, axis, width):
-        if edges == "replicate":
+        if padding == "replicate":
             return _repeated(x, axis, width)
         classes = ops.arange(x.shape[-1], dtype="int32")
         background = ops.cast(ops.equal(classes, 0), x.dtype)
@@ -207,18 +209,24 @@ def svls(
     return cross_entropy(targets, logits) + own.fault()
 
 
+class Neighbours(TypedDict, total=False):
+    """The neighbours of a pixel, as `NACL` explains them."""
+
+    kernel: Annotated[str, "mean"]
+    kernel_size: Annotated[int, 3]
+    sigma: Annotated[float, 1.0]
+    padding: Annotated[str, "replicate"]
+
+
 @reads_ids
 def nacl(
     labels: Any,
     logits: Any,
     *,
     strength: float = 0.1,
-    kernel: str = "mean",
     distance: str = "l1",
-    kernel_size: int = 3,
-    sigma: float = 1.0,
-    edges: str = "replicate",
     mask: Any = None,
+    **options: Unpack[Neighbours],
 ) -> Any:
     """Neighbour-aware calibration loss (NACL), one value per pixel.
 
@@ -232,7 +240,7 @@ def nacl(
         labels: One-hot or soft labels `(batch, ..., num_classes)`.
         logits: Logits z `(batch, ..., num_classes)`, with one or more axes of
             space.
-        strength, kernel, distance, kernel_size, sigma, edges: As in `NACL`.
+        strength, kernel, distance, kernel_size, sigma, padding: As in `NACL`.
         mask: Bool `(batch, ...)`, False for pixels without a label, which
             have no part in the shares of others, or None.
 
@@ -245,12 +253,13 @@ def nacl(
     Reference:
         That of `NACL`.
     """
+    given = filled("nacl", options, Neighbours)
     logits = at_least_float32(logits)
     rows = Targets(labels, logits).rows()
-    if kernel == "mean":
-        shares = box_shares(rows, mask, kernel_size, edges)
+    if given.kernel == "mean":
+        shares = box_shares(rows, mask, given.kernel_size, given.padding)
     else:
-        shares = blurred_labels(rows, mask, sigma, kernel_size)
+        shares = blurred_labels(rows, mask, given.sigma, given.kernel_size)
     shares = ops.stop_gradient(shares)
 
     def closed_form(targets, parts, shares):
@@ -345,7 +354,7 @@ class NACL(_SpatialLoss):
         distance: `"l1"`, or `"l2"` for the square of the difference.
         kernel_size: Width of the box in pixels, odd, at least 3.
         sigma: Standard deviation of `kernel="gaussian"` in pixels, > 0.
-        edges: What lies beyond the edge of an image for `kernel="mean"`:
+        padding: What lies beyond the edge of an image for `kernel="mean"`:
             `"replicate"` repeats the last pixel, `"background"` is class 0,
             as in the released code.
         **kwargs: `name` and arguments of `PerSampleLoss`, `from_logits` too.
@@ -371,7 +380,7 @@ class NACL(_SpatialLoss):
     Differs:
         The paper writes a sum over the classes. The released code takes the
         mean, and its strength of 0.1 belongs to the mean. It fills the edge
-        with class 0, which `edges="background"` repeats. Its kernels that
+        with class 0, which `padding="background"` repeats. Its kernels that
         read the image are left out.
     """
 
@@ -383,7 +392,7 @@ class NACL(_SpatialLoss):
         distance: str = "l1",
         kernel_size: int = 3,
         sigma: float = 1.0,
-        edges: str = "replicate",
+        padding: str = "replicate",
         from_logits: bool = False,
         name: str = "nacl",
         **kwargs: Any,
@@ -393,7 +402,7 @@ class NACL(_SpatialLoss):
         check_in("distance", distance, ("l1", "l2"))
         _check_kernel(kernel_size)
         check_above("sigma", sigma, 0.0)
-        check_in("edges", edges, ("replicate", "background"))
+        check_in("padding", padding, ("replicate", "background"))
         if not from_logits:
             raise value_error(
                 "`NACL` compares logits with labels and needs "
@@ -407,7 +416,7 @@ class NACL(_SpatialLoss):
             distance=distance,
             kernel_size=kernel_size,
             sigma=sigma,
-            edges=edges,
+            padding=padding,
             from_logits=from_logits,
             name=name,
             **kwargs,

@@ -4,7 +4,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import numpy as np
 from keras import ops
@@ -24,7 +24,7 @@ from keras_calib.backend.keras_internals import (
 from keras_calib.backend.traced import is_traced
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_flag, check_integer
-from keras_calib.inputs.options import ReadOptions, check_reading
+from keras_calib.inputs.options import ReadOptions, check_reading, filled
 from keras_calib.inputs.rows import as_logits_message, resembles_probabilities
 from keras_calib.metrics.reading import (
     add_limbs,
@@ -45,11 +45,25 @@ from keras_calib.metrics.states.records import limbs_of_batch, split_rows
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import to_numpy, value_if_eager
 
-__all__ = ["Display", "StreamingMetric"]
+__all__ = ["Display", "MetricOptions", "StreamingMetric"]
 
 _INVALID, _FRACTIONAL, _WITHOUT_ROWS, _PROBABILITIES = range(4)
 # Keras may read values in threads.
 _LOCK = threading.Lock()
+
+
+class MetricOptions(TypedDict, total=False):
+    """Options of every metric, as `StreamingMetric` explains them."""
+
+    from_logits: Annotated[bool, False]
+    axis: Annotated[int, -1]
+    ignore_class: int | None
+    objectness: Annotated[bool, False]
+    pixels_per_image: int | None
+    seed: Annotated[int, 0]
+    refresh_every: int | None
+    jit_compile: Annotated[bool, False]
+    labels: Annotated[str, "classes"]
 
 
 class StreamingMetric(KeepsArguments, MergeableMetric):
@@ -87,7 +101,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         pixels_per_image: Number of pixels to draw among those not ignored in
             each image of dense predictions. Every model and any order of the
             images gives the same draw. None, the default, takes all.
-        seed: Seed of that draw.
+        seed: Seed of that draw. Defaults to `0`.
         refresh_every: Steps of `fit` and `evaluate` after which the logs of
             batches get a new value. None, the default, is at steps 1, 2, 4,
             ..., 32 and at every 32nd. Values of epochs are exact, and so is
@@ -99,6 +113,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
             backends ignore it. Defaults to `False`.
         labels: `"classes"`, or `"votes"` for rows of annotators' votes, counts
             or shares. A prediction is then correct by its share of the votes.
+            Defaults to `"classes"`.
         name: Name of the metric.
         dtype: Dtype of the result.
 
@@ -120,39 +135,31 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         self,
         summary: Any,
         *,
-        from_logits: bool = False,
-        axis: int = -1,
-        ignore_class: int | None = None,
-        objectness: bool = False,
-        pixels_per_image: int | None = None,
-        seed: int = 0,
-        refresh_every: int | None = None,
-        jit_compile: bool = False,
-        labels: str = "classes",
         name: str | None = None,
         dtype: Any = None,
+        **options: Unpack[MetricOptions],
     ):
-        check_reading(axis, ignore_class, from_logits, labels, objectness)
-        if pixels_per_image is not None:
-            check_integer("pixels_per_image", pixels_per_image, 1)
-        check_integer("seed", seed)
-        check_flag("jit_compile", jit_compile)
-        if refresh_every is not None:
-            check_integer("refresh_every", refresh_every, 1)
+        given = filled("StreamingMetric", options, MetricOptions)
+        check_reading(
+            given.axis,
+            given.ignore_class,
+            given.from_logits,
+            given.labels,
+            given.objectness,
+        )
+        if given.pixels_per_image is not None:
+            check_integer("pixels_per_image", given.pixels_per_image, 1)
+        check_integer("seed", given.seed)
+        check_flag("jit_compile", given.jit_compile)
+        if given.refresh_every is not None:
+            check_integer("refresh_every", given.refresh_every, 1)
         super().__init__(name=name or self._quantity or None, dtype=dtype)
         set_direction(self, self.mode)
         self.summary = summary
-        summary.votes = labels == "votes"
-        self.options = ReadOptions(
-            from_logits,
-            axis,
-            ignore_class,
-            objectness,
-            pixels_per_image,
-            seed,
-            jit_compile,
-            labels=labels,
-        )
+        summary.votes = given.labels == "votes"
+        reading = {**vars(given)}
+        refresh_every = reading.pop("refresh_every")
+        self.options = ReadOptions(**reading)
         self._add_state()
         self._has_warned = False
         self._keep(refresh_every=refresh_every)

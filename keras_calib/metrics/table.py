@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import keras
 
@@ -14,7 +14,8 @@ from keras_calib.formulas.cumulative import CumulativeDifferences
 from keras_calib.formulas.proper import check_clip
 from keras_calib.formulas.risk_coverage import RiskCoverageCurve, aurc_of_groups
 from keras_calib.inputs.checks import check_in, check_share
-from keras_calib.metrics.base import StreamingMetric
+from keras_calib.inputs.options import taken
+from keras_calib.metrics.base import MetricOptions, StreamingMetric
 from keras_calib.metrics.mean_gap import MeanGap, mean_gap, mean_gap_of_votes
 from keras_calib.metrics.proper import brier_of_records, nll_of_records
 from keras_calib.metrics.registry import QUANTITIES, mode_of
@@ -23,9 +24,17 @@ from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["CalibrationMetrics"]
+__all__ = ["CalibrationMetrics", "TableOptions"]
 
 _NAMES = tuple(name for name in QUANTITIES if name != "objectness_deviation")
+
+
+class TableOptions(MetricOptions, total=False):
+    """Options of `CalibrationMetrics` that few change."""
+
+    clip: float | None
+    resolution: Annotated[int, 8192]
+    prefix: Annotated[str, ""]
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -62,10 +71,11 @@ class CalibrationMetrics(StreamingMetric):
         accuracy: Wanted accuracy for `coverage_at_accuracy`. Defaults to
             `0.99`.
         coverage: Share to accept for `risk_at_coverage`. Defaults to `0.8`.
-        resolution: Number of bins of the fine histogram. `8192`, the
-            default, takes 394 kB; `2048` is enough for training.
-        prefix: Text before each name. Give one if another metric reports
-            under the same name, such as a second table for another output.
+        resolution: Number of bins of the fine histogram. `8192`, the default,
+            takes 394 kB; `2048` is enough for training. Defaults to `8192`.
+        prefix: Text before each name. Give one if another metric reports under
+            the same name, such as a second table for another output. Defaults
+            to `""`.
         name: Name of the metric.
         **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
@@ -93,43 +103,43 @@ class CalibrationMetrics(StreamingMetric):
         *,
         num_bins: int = 15,
         closed: str = "right",
-        clip: float | None = None,
         risk: float = 0.05,
         accuracy: float = 0.99,
         coverage: float = 0.8,
-        resolution: int = 8192,
-        prefix: str = "",
         name: str = "calibration",
-        **kwargs: Any,
+        **kwargs: Unpack[TableOptions],
     ):
+        given, rest = taken(kwargs, TableOptions, MetricOptions)
         for metric in () if include is None else include:
             check_in("include", metric, _NAMES)
-        check_clip(clip)
+        check_clip(given.clip)
         check_share("risk", risk)
         check_share("accuracy", accuracy)
         check_share("coverage", coverage, positive=True)
         include = _NAMES[:-1] if include is None else tuple(include)
         parts: dict[str, Any] = {
-            "histogram": HistogramSummary(resolution, num_bins, closed=closed)
+            "histogram": HistogramSummary(
+                given.resolution, num_bins, closed=closed
+            )
         }
-        losses = {"nll": nll_of_records(clip), "brier": brier_of_records}
+        losses = {"nll": nll_of_records(given.clip), "brier": brier_of_records}
         # They read the outputs of all classes, which takes about as long as
         # all else.
         wanted = [losses[name] for name in losses if name in include]
         if wanted:
             parts["losses"] = MomentSummary(*wanted, needs_rows=True)
         summary = CompositeSummary(**parts)
-        super().__init__(summary, name=name, **kwargs)
+        super().__init__(summary, name=name, **rest)
         self._keep(
             include=include,
             num_bins=num_bins,
             closed=closed,
-            clip=clip,
+            clip=given.clip,
             risk=risk,
             accuracy=accuracy,
             coverage=coverage,
-            resolution=resolution,
-            prefix=prefix,
+            resolution=given.resolution,
+            prefix=given.prefix,
         )
         self._looked_beside = False
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import neighbours
 from keras_calib.backend.replicas import is_chief
 from keras_calib.inputs.checks import check_in, check_integer
-from keras_calib.inputs.options import ReadOptions, check_reading
+from keras_calib.inputs.options import ReadOptions, check_reading, filled
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE, CalibrationMetrics
 from keras_calib.metrics.calibration_errors import BinnedMetric
@@ -27,12 +27,26 @@ from keras_calib.monitoring.files import EpochFiles, check_tracker
 from keras_calib.predictions.batches import check_reread, count_batches
 from keras_calib.predictions.outputs import loss_of, read_as, setting_of
 
-__all__ = ["CalibrationLogger"]
+__all__ = ["CalibrationLogger", "LoggerOptions"]
 
 _NAMES = ("accuracy", "mean_confidence", "nll", "brier", "ece", "aece", "aurc")
 # One of them needs labels of its own.
 _KNOWN = (*(x for x in QUANTITIES if x != "objectness_deviation"), *PARTS)
 _INACTIVE, _FLIPS = "inactive_share", "prediction_flips"
+
+
+class LoggerOptions(TypedDict, total=False):
+    """What `CalibrationLogger` computes besides, and where it writes."""
+
+    prefix: Annotated[str, "cal_"]
+    num_bins: Annotated[int, 15]
+    histogram_bins: Annotated[int, 20]
+    histogram_limits: Annotated[tuple[float, float], (0.0, 0.1)]
+    count_flips: Annotated[bool, True]
+    csv_path: str | os.PathLike | None
+    log_dir: str | os.PathLike | None
+    picture_dir: str | os.PathLike | None
+    tracker: Any
 
 
 class CalibrationLogger(keras.callbacks.Callback):
@@ -68,7 +82,7 @@ class CalibrationLogger(keras.callbacks.Callback):
             more names are `refinement_nll`, the NLL after the best
             temperature, and `calibration_nll`, what the NLL exceeds it by.
             They keep the logits of the data in memory.
-        prefix: Put before each name.
+        prefix: Put before each name. Defaults to `"cal_"`.
         from_logits: Whether the model's outputs are logits; None takes it
             from the compiled loss.
         ignore_class: Class id to leave out; None takes it from the compiled
@@ -79,13 +93,15 @@ class CalibrationLogger(keras.callbacks.Callback):
         every: Log every this many epochs, and the last one. Other epochs have
             no values in `logs`, as with `validation_freq` of `fit`.
         num_bins: Number of bins of the calibration errors and the diagram.
+            Defaults to `15`.
         loss: The loss whose regulariser is followed. None takes the compiled
             one if it is of this package and needs only labels.
-        histogram_bins: Number of bins of the regulariser's histogram.
+        histogram_bins: Number of bins of the regulariser's histogram. Defaults
+            to `20`.
         histogram_limits: Lowest and highest edge of this histogram, in nats,
-            to which values are clipped.
+            to which values are clipped. Defaults to `(0.0, 0.1)`.
         count_flips: Whether to count prediction flips, which takes one byte
-            per sample for up to 127 classes.
+            per sample for up to 127 classes. Defaults to `True`.
         csv_path: File for a table with a row per epoch. An existing table is
             continued: epochs that are trained anew replace their rows and
             later ones. A lock file beside it keeps it for one process. Only
@@ -146,22 +162,15 @@ class CalibrationLogger(keras.callbacks.Callback):
         data: Any,
         *,
         metrics: Sequence[str | keras.metrics.Metric] | None = None,
-        prefix: str = "cal_",
         from_logits: bool | None = None,
         ignore_class: int | None = None,
         output: str | int | None = None,
         batch_size: int = 32,
         every: int = 1,
-        num_bins: int = 15,
         loss: keras.losses.Loss | Callable | None = None,
-        histogram_bins: int = 20,
-        histogram_limits: tuple[float, float] = (0.0, 0.1),
-        count_flips: bool = True,
-        csv_path: str | os.PathLike | None = None,
-        log_dir: str | os.PathLike | None = None,
-        picture_dir: str | os.PathLike | None = None,
-        tracker: Any = None,
+        **options: Unpack[LoggerOptions],
     ):
+        given = filled("CalibrationLogger", options, LoggerOptions)
         super().__init__()
         count_batches(data, batch_size)
         check_reread("data", data)
@@ -177,25 +186,25 @@ class CalibrationLogger(keras.callbacks.Callback):
         for metric in self.metrics:
             if isinstance(metric, str):
                 check_in("metrics", metric, _KNOWN)
-        self.prefix = prefix
+        self.prefix = given.prefix
         self.from_logits = from_logits
         self.ignore_class = ignore_class
         self.output = output
         self.batch_size = batch_size
         self.every = every
-        self.num_bins = num_bins
+        self.num_bins = given.num_bins
         self.loss = loss
         self.histogram = {
-            "num_bins": histogram_bins,
-            "limits": histogram_limits,
+            "num_bins": given.histogram_bins,
+            "limits": given.histogram_limits,
         }
-        self.count_flips = count_flips
-        self.csv_path = csv_path
-        self.log_dir = log_dir
-        self.picture_dir = picture_dir
-        if tracker is not None:
-            check_tracker(tracker)
-        self.tracker = tracker
+        self.count_flips = given.count_flips
+        self.csv_path = given.csv_path
+        self.log_dir = given.log_dir
+        self.picture_dir = given.picture_dir
+        if given.tracker is not None:
+            check_tracker(given.tracker)
+        self.tracker = given.tracker
         self.logged: list[LoggedEpoch] = []
         # Made as training begins, as they depend on the model.
         self._evaluator: Any = None

@@ -62,7 +62,7 @@ class Monitor:
 
     Use it where a model answers and some labels come later. You may look after
     each update. While all that it watches holds, the probability that it ever
-    raises an alarm is at most `alpha`.
+    raises an alarm is at most `delta`.
 
     It holds evidence against three hypotheses, each by e-processes:
 
@@ -72,7 +72,7 @@ class Monitor:
       least c - `tolerance` and at most c + `tolerance`;
     - coverage: an answer is accepted with a probability in `coverage`.
 
-    An alarm is raised when the evidence reaches 1 over its part of `alpha`.
+    An alarm is raised when the evidence reaches 1 over its part of `delta`.
     The risk has half, calibration and coverage a quarter each, in proportion
     where one is not watched. If the data of a selector give `coverage`, half
     of its quarter allows for their error, which doubles its limit. A mixture
@@ -81,7 +81,7 @@ class Monitor:
 
     Which answers get a label, and when, must not depend on whether they are
     right. A certified risk fails with probability `delta`, which adds to
-    `alpha`.
+    `delta`.
 
     Args:
         selector: A fitted `SelectiveClassifier`, or its `chosen`. It gives
@@ -92,7 +92,7 @@ class Monitor:
             None takes that of the selector; without both it is not watched.
         coverage: Least and largest accepted share that are as expected. None
             takes that of the selector; without both it is not watched.
-        alpha: Probability of a false alarm, in (0, 1), at any time.
+        delta: Probability of a false alarm, in (0, 1), at any time.
         tolerance: Gap between confidence and accuracy that is no cause for an
             alarm, in [0, 1). None does not watch calibration, for scores that
             are no probabilities.
@@ -125,18 +125,18 @@ class Monitor:
         *,
         risk: float | None = None,
         coverage: tuple[float, float] | None = None,
-        alpha: float = 0.05,
+        delta: float = 0.05,
         tolerance: float | None = 0.01,
         max_waiting: int = 20_000,
     ):
         self._set_up(
-            Setup.of(selector, risk, coverage, alpha, tolerance, max_waiting)
+            Setup.of(selector, risk, coverage, delta, tolerance, max_waiting)
         )
 
     def _set_up(self, setup: Setup) -> None:
         self._setup = setup
         self.risk, self.coverage = setup.risk, setup.coverage
-        self.alpha, self.tolerance = setup.alpha, setup.tolerance
+        self.delta, self.tolerance = setup.delta, setup.tolerance
         self.max_waiting = setup.max_waiting
         self._waiting = Waiting(setup.max_waiting)
         self._holds = setup.hypotheses()
@@ -304,7 +304,7 @@ class Monitor:
     def restart(self, *names: str) -> None:
         """Starts anew after a repair: alarms and evidence are forgotten.
 
-        The probability `alpha` of a false alarm holds anew from here. Counts
+        The probability `delta` of a false alarm holds anew from here. Counts
         and history stay.
 
         Args:

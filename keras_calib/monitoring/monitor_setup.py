@@ -1,4 +1,4 @@
-"""What a monitor watches, the alpha of each hypothesis, and its files."""
+"""What a monitor watches, the delta of each hypothesis, and its files."""
 
 import hashlib
 import json
@@ -51,7 +51,7 @@ class Setup(NamedTuple):
 
     risk: float | None
     coverage: tuple[float, float] | None
-    alpha: float
+    delta: float
     tolerance: float | None
     max_waiting: int
     parts: dict[str, float]
@@ -62,12 +62,12 @@ class Setup(NamedTuple):
         selector: "SelectiveClassifier | Choice | None",
         risk: float | None,
         coverage: tuple[float, float] | None,
-        alpha: float,
+        delta: float,
         tolerance: float | None,
         max_waiting: int,
     ) -> Self:
         """Resolves the arguments of a `Monitor`, and checks them."""
-        alpha = _inside("alpha", alpha)
+        delta = _inside("delta", delta)
         check_integer("max_waiting", max_waiting, 0)
         chosen = _chosen_of(selector)
         if risk is None and chosen is not None:
@@ -94,13 +94,13 @@ class Setup(NamedTuple):
                 "`selector`, `risk`, `coverage` or `tolerance` must be given",
                 selector=selector,
             )
-        parts = {k: alpha * x / whole for k, x in _PARTS.items() if given[k]}
+        parts = {k: delta * x / whole for k, x in _PARTS.items() if given[k]}
         if coverage is not None:
             coverage = _interval(coverage)
         elif chosen is not None:
             parts["coverage"] /= 2.0
             coverage = _expected(chosen, parts["coverage"])
-        return cls(risk, coverage, alpha, tolerance, int(max_waiting), parts)
+        return cls(risk, coverage, delta, tolerance, int(max_waiting), parts)
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> Self:
@@ -122,7 +122,7 @@ class Setup(NamedTuple):
             }
             if parts == given:
                 return made._replace(parts=parts)
-        raise value_error("`parts` must be those of `alpha`", parts=given)
+        raise value_error("`parts` must be those of `delta`", parts=given)
 
     def config(self) -> dict[str, Any]:
         """The arguments as JSON can hold them."""

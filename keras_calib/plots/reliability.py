@@ -282,7 +282,7 @@ class ConfidenceDisplay(_BinnedDisplay):
 
     Use it to see how well the confidence separates errors. Vertical lines
     are the mean confidence and the accuracy; their distance is the over- or
-    underconfidence. Of several models only the wrong predictions are drawn.
+    underconfidence. With several models it draws the wrong predictions alone.
 
     Args:
         predictions: As in `ReliabilityDisplay`.

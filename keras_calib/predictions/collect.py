@@ -469,7 +469,7 @@ class FitsOnModel:
     def fit_on(
         self,
         model: keras.Model,
-        dataset: Iterable,
+        data: Iterable,
         *args: Any,
         from_logits: bool | None = None,
         ignore_class: int | None = None,
@@ -497,7 +497,7 @@ class FitsOnModel:
                 `(batch, ..., 1)` for the second of two classes, on one device
                 or under a strategy. With several labels `(batch, ...,
                 labels)`.
-            dataset: Arrays or lists as a tuple `(x, y)` or
+            data: Arrays or lists as a tuple `(x, y)` or
                 `(x, y, sample_weight)`, or batches of such tuples: a
                 `tf.data.Dataset`, a `PyDataset`, a generator, a torch loader
                 or a list.
@@ -522,12 +522,12 @@ class FitsOnModel:
 
         Raises:
             TypeError: If the model has several outputs and `output` is None,
-                or `dataset` is no data set.
+                or `data` is no data set.
             ValueError: If `fit` rejects the data, if the data set does not end
                 and `steps` is None, or if it is unknown whether the model
                 returns logits.
         """
-        check_data_set(model, dataset, args)
+        check_data_set(model, data, args)
         reading = read_as(
             model, from_logits, ignore_class, output, self.reads_labels
         )
@@ -544,7 +544,7 @@ class FitsOnModel:
 
         batches = predicted_batches(
             model,
-            dataset,
+            data,
             reading._replace(pixels_per_image=pixels_per_image, seed=seed),
             read,
             in_order=groups is not None and not isinstance(groups, Told),

@@ -2,14 +2,15 @@
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
 from keras_calib.exporting.statement import read_statement, statement_path
 from keras_calib.inputs.checks import check_number
+from keras_calib.inputs.options import filled
 
-__all__ = ["model_card"]
+__all__ = ["HubMetadata", "model_card"]
 
 # Names of metrics, by those that an evaluation gives.
 _TITLES = {
@@ -24,7 +25,7 @@ _TITLES = {
 # What the card calls facts of the guarantee, of its data, and of their costs.
 _PROMISED = {
     "risk": "largest risk",
-    "mean_cost": "largest mean cost of accepted predictions",
+    "max_cost": "largest mean cost of accepted predictions",
     "reject_cost": "price of a rejection",
     "delta": "probability that the guarantee fails (delta)",
 }
@@ -39,17 +40,23 @@ _PRICED = {
 }
 
 
+class HubMetadata(TypedDict, total=False):
+    """What the Hub reads at the head of a card."""
+
+    task: Annotated[str, "image-classification"]
+    license: str | None
+    tags: Annotated[Sequence[str], ()]
+
+
 def model_card(
     path: Any,
     *,
     name: str,
     intended_use: str,
     dataset: str = "selection data",
-    task: str = "image-classification",
     evaluation: Mapping[str, float] | None = None,
     evaluation_dataset: str | None = None,
-    license: str | None = None,
-    tags: Sequence[str] = (),
+    **options: Unpack[HubMetadata],
 ) -> str:
     """The Markdown of a model card, from the certificate of an export.
 
@@ -63,12 +70,13 @@ def model_card(
         intended_use: What the model is for and what it is not for, in a
             sentence or more of yours.
         dataset: Name of the data that chose the threshold.
-        task: Task of the Hub, such as `"text-classification"`.
+        task: Task of the Hub, such as `"text-classification"`. Defaults to
+            `"image-classification"`.
         evaluation: Metrics on other data by name, such as
             `{"ece": 0.012, "aurc": 0.004}`, or None.
         evaluation_dataset: Name of these data; needed with `evaluation`.
         license: Identifier of the licence, such as `"apache-2.0"`.
-        tags: Further tags.
+        tags: Further tags. Defaults to `()`.
 
     Returns:
         The card as text; write it to `README.md`.
@@ -90,11 +98,12 @@ def model_card(
         Mitchell et al., Model Cards for Model Reporting, FAT* 2019,
         https://arxiv.org/abs/1810.03993
     """
+    given = filled("model_card", options, HubMetadata)
     texts = {
         "name": name,
         "intended_use": intended_use,
         "dataset": dataset,
-        "task": task,
+        "task": given.task,
     }
     if evaluation is not None:
         texts["evaluation_dataset"] = evaluation_dataset or ""
@@ -105,8 +114,8 @@ def model_card(
             raise value_error(
                 f"`{argument}` must not be empty", **{argument: text}
             )
-    if isinstance(tags, str):
-        raise type_error("`tags` must be a list of texts", tags=tags)
+    if isinstance(given.tags, str):
+        raise type_error("`tags` must be a list of texts", tags=given.tags)
     for metric, value in (evaluation or {}).items():
         check_number(metric, value)
     facts = read_statement(statement_path(path_of(path)), check=True)
@@ -121,8 +130,8 @@ def model_card(
         {
             **facts,
             **texts,
-            "license": license,
-            "tags": [*own, *(x for x in tags if x not in own)],
+            "license": given.license,
+            "tags": [*own, *(x for x in given.tags if x not in own)],
             "results": _results(facts, texts, evaluation),
             "rows": _rows(facts, dataset),
             "matrix": facts.get("costs", {}).get("matrix"),

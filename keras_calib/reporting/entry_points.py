@@ -1,11 +1,11 @@
 """Make a report of models or of predictions: from data to the page."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.inputs.options import ReadOptions
-from keras_calib.labels.columns import check_label_names
+from keras_calib.inputs.options import ReadOptions, filled
+from keras_calib.labels.columns import check_class_names
 from keras_calib.predictions.predictions import DataOptions
 from keras_calib.reporting.evaluation import ClassEvaluation, ScoreEvaluation
 from keras_calib.reporting.html import Report, page_of, template
@@ -20,6 +20,7 @@ from keras_calib.reporting.source import of_models, of_predictions
 
 __all__ = [
     "BLOCK",
+    "PageOptions",
     "report",
     "report_of_batches",
 ]
@@ -122,6 +123,16 @@ def report(
     )
 
 
+class PageOptions(TypedDict, total=False):
+    """What a page shows, as `report` explains it."""
+
+    class_names: Sequence[str] | None
+    num_bins: Annotated[int, 15]
+    num_mistakes: Annotated[int, 12]
+    title: Annotated[str, "Calibration report"]
+    notes: dict[str, str] | None
+
+
 def report_of_batches(
     names: list[str],
     batches: Iterable[tuple],
@@ -129,12 +140,8 @@ def report_of_batches(
     *,
     calibrator: Any = None,
     selector: Any = None,
-    class_names: Sequence[str] | None = None,
-    num_bins: int = 15,
-    num_mistakes: int = 12,
-    title: str = "Calibration report",
     kind: str = "classes",
-    notes: dict[str, str] | None = None,
+    **page: Unpack[PageOptions],
 ) -> Report:
     """The report of batches as they come; arguments as in `report`.
 
@@ -144,8 +151,10 @@ def report_of_batches(
     are confidences `(n,)`.
     """
     # Check what can be checked before hours of predictions.
+    given = filled("report", page, PageOptions)
+    class_names = given.class_names
     template()
-    check_contents(num_bins, num_mistakes, notes)
+    check_contents(given.num_bins, given.num_mistakes, given.notes)
     if isinstance(class_names, str):
         raise type_error(
             "`class_names` must be a sequence of names", class_names=class_names
@@ -159,10 +168,10 @@ def report_of_batches(
         own = parts.of(name)
         told = class_names
         if several:
-            known = [getattr(part, "label_names", None) for part in own]
+            known = [getattr(part, "class_names", None) for part in own]
             told = class_names or next(filter(None, known), None)
-            told = check_label_names(told, None)
-        made = name, *own, options, num_bins, num_mistakes, told
+            told = check_class_names(told, None)
+        made = name, *own, options, given.num_bins, given.num_mistakes, told
         evaluations.append(_EVALUATIONS[kind](*made))
     for labels, outputs, *others in batches:
         for evaluation, own in zip(evaluations, outputs, strict=True):
@@ -194,8 +203,8 @@ def report_of_batches(
     html = page_of(
         evaluations,
         results,
-        title=title,
-        num_bins=num_bins,
-        notes=notes or {},
+        title=given.title,
+        num_bins=given.num_bins,
+        notes=given.notes or {},
     )
     return Report(html, results)

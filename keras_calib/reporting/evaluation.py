@@ -234,7 +234,7 @@ class ClassEvaluation(Evaluation):
         results = {
             "num_samples": self.num_samples,
             "num_counted": self.num_counted,
-            "overconfidence": gap._asdict(),
+            "confidence_gap": gap._asdict(),
             "metrics": metrics,
             "selection": None if self.selector is None else self._selection(),
             "sure": [x._asdict() for x in self.groups[-1].sure()],
@@ -251,7 +251,7 @@ class ClassEvaluation(Evaluation):
             repaired = _estimates(self.final)
             after = self.final.mean_gap(), repaired["ece"]
             results |= {
-                "calibrated_overconfidence": after[0]._asdict(),
+                "calibrated_confidence_gap": after[0]._asdict(),
                 "calibrated_metrics": repaired,
                 "calibrated_verdict": judged(*after),
                 "change": change_of(before, after),

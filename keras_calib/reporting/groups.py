@@ -44,26 +44,26 @@ class GroupRow(NamedTuple):
     high: float
 
     @property
-    def gap(self) -> float:
+    def confidence_gap(self) -> float:
         """Mean confidence less accuracy."""
         return self.confidence - 1.0 + self.error
 
     @property
-    def gap_low(self) -> float:
+    def confidence_gap_low(self) -> float:
         """Lower end of the gap, whose confidences are taken as fixed."""
         return self.confidence - 1.0 + self.low
 
     @property
-    def gap_high(self) -> float:
+    def confidence_gap_high(self) -> float:
         """Upper end of the gap."""
         return self.confidence - 1.0 + self.high
 
     @property
     def side(self) -> str:
         """`"over"` or `"under"` if the interval of the gap excludes 0."""
-        if self.gap_low > 0.0:
+        if self.confidence_gap_low > 0.0:
             return "over"
-        return "under" if self.gap_high < 0.0 else "even"
+        return "under" if self.confidence_gap_high < 0.0 else "even"
 
 
 class StageGroups:
@@ -171,8 +171,8 @@ class AttributeGroups:
             ordered,
             {},
             p_values,
-            metrics=("accuracy", "gap", "ece"),
-            min_size=_MIN_SIZE,
+            metrics=("accuracy", "confidence_gap", "ece"),
+            min_count=_MIN_SIZE,
             level=_LEVEL,
             simultaneous=True,
             accepts=self._accepts,
@@ -187,7 +187,7 @@ def worst_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def place(row):
         if row["too_few"]:
             return 1, -row["size"]
-        return 0, -max(row["gap_low"], -row["gap_high"])
+        return 0, -max(row["confidence_gap_low"], -row["confidence_gap_high"])
 
     return sorted(rows, key=place)
 
@@ -195,8 +195,12 @@ def worst_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _sentences(rows: list[dict[str, Any]], chosen: Any) -> list[str]:
     """Which groups differ, after an adjustment for their number."""
     kinds = {
-        "Overconfident": [x for x in rows if _rejected(x) and x["gap"] > 0],
-        "Underconfident": [x for x in rows if _rejected(x) and x["gap"] < 0],
+        "Overconfident": [
+            x for x in rows if _rejected(x) and x["confidence_gap"] > 0
+        ],
+        "Underconfident": [
+            x for x in rows if _rejected(x) and x["confidence_gap"] < 0
+        ],
         "More errors among the accepted than in the other groups": [
             x
             for x in rows
@@ -228,6 +232,6 @@ def _rejected(row: dict[str, Any]) -> bool:
     if p_value is not None:
         return p_value <= 0.05
     # Without a test the simultaneous interval decides.
-    return row["gap"] is not None and not (
-        row["gap_low"] <= 0 <= row["gap_high"]
+    return row["confidence_gap"] is not None and not (
+        row["confidence_gap_low"] <= 0 <= row["confidence_gap_high"]
     )

@@ -30,7 +30,7 @@ class Report:
             - `verdict`: its `answer`, `advice` and `headline`.
             - `overconfidence`: mean confidence less accuracy.
             - `metrics`: estimates by name. `ecce` has a `p_value` too.
-            - `calibrated_verdict`, `calibrated_overconfidence` and
+            - `calibrated_verdict`, `calibrated_confidence_gap` and
               `calibrated_metrics`, with a calibrator.
             - `selection`: the selector's `threshold`, which is a score, and
               `confidence`, the same cut as a confidence or None for another
@@ -48,7 +48,7 @@ class Report:
     >>> import keras_calib
     >>> p = keras_calib.Predictions([0, 1, 1], [[0.9, 0.1]] * 3)
     >>> page = keras_calib.report(p, verbose=0)
-    >>> round(page.results["model"]["overconfidence"]["value"], 4)
+    >>> round(page.results["model"]["confidence_gap"]["value"], 4)
     0.5667
 
     Reference:

@@ -164,9 +164,9 @@ class LabelEvaluation(Evaluation):
                 "accuracy": float(safe_divide(self._right[k], facts["count"])),
                 "ece_low": ends[0],
                 "ece_high": ends[1],
-                "gap": gap.value,
-                "gap_low": gap.low,
-                "gap_high": gap.high,
+                "confidence_gap": gap.value,
+                "confidence_gap_low": gap.low,
+                "confidence_gap_high": gap.high,
                 "side": side,
             }
             if len(stages) > 1:

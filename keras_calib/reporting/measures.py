@@ -46,7 +46,7 @@ _OF_VOTES = {
         "most to accept with 5 % of votes against",
     ),
 }
-_GAP = "overconfidence"
+_GAP = "confidence_gap"
 _SIGNED = ("Confidence less accuracy", "above 0 is overconfident")
 
 
@@ -69,9 +69,9 @@ class Measure(NamedTuple):
 
 def measures(results: dict[str, Any]) -> list[Measure]:
     """The rows of the table of a model's results."""
-    stages = [{_GAP: results["overconfidence"], **results["metrics"]}]
+    stages = [{_GAP: results["confidence_gap"], **results["metrics"]}]
     if "calibrated_metrics" in results:
-        gap = results["calibrated_overconfidence"]
+        gap = results["calibrated_confidence_gap"]
         stages.append({_GAP: gap, **results["calibrated_metrics"]})
     found = []
     words = EXPLAINED | (_OF_VOTES if "annotators" in results else {})

@@ -88,7 +88,8 @@ class _GroupsDisplay(Display):
         ax.axvline(0.0, color=GREY, linestyle="--")
         for place, x in enumerate(self.rows):
             value, low, high = (
-                100.0 * x[f"gap{end}"] for end in ("", "_low", "_high")
+                100.0 * x[f"confidence_gap{end}"]
+                for end in ("", "_low", "_high")
             )
             apart = low > 0.0 or high < 0.0
             ax.errorbar(

@@ -206,7 +206,8 @@ def label_verdict(rows: list[dict[str, Any]], repaired: bool) -> dict[str, Any]:
     }
     off = [x for side in _SIDES for x in by_side[side]]
     small = all(
-        x["ece"] <= _SMALL and abs(x["gap"]) <= _SHARE * x["prevalence"]
+        x["ece"] <= _SMALL
+        and abs(x["confidence_gap"]) <= _SHARE * x["prevalence"]
         for x in off
     )
     if not (off or by_side["even"]):

@@ -90,7 +90,7 @@ class Choice:
         group_samples: Number of samples of each group.
         group_coverage: Accepted share of each group's data.
         group_risk: Share of errors among the accepted data of each group.
-        facts: What only a kind has, by name. `"groups"` have `min_samples`,
+        facts: What only a kind has, by name. `"groups"` have `min_count`,
             the fewest that could certify a group, and `tested`, whether each
             had a share of `delta`; `"labels"` have `at_once`; `"mixtures"`
             have `worst_group`, `worst_risk` and `worst_coverage`. `"prior"`
@@ -244,8 +244,8 @@ class Choice:
             return facts["advice"][place]
         if not number:
             return "no samples"
-        if number < facts.get("min_samples", 0):
-            return f"fewer than {facts['min_samples']} samples"
+        if number < facts.get("min_count", 0):
+            return f"fewer than {facts['min_count']} samples"
         if facts.get("tested") and not facts["tested"][place]:
             return "too few samples for a share of delta"
         return "too many errors for so many samples"

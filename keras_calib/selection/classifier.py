@@ -61,7 +61,7 @@ class Target(TypedDict, total=False):
             strictest such threshold.
         delta: Probability that the guarantee may fail, in (0, 1). None bounds
             the risk on these samples only.
-        method: With `mean_cost` and `delta`, the test of Learn then Test:
+        method: With `max_cost` and `delta`, the test of Learn then Test:
             `"betting"` or `"hoeffding_bentkus"`, or `"binomial"`, which is
             exact, if all errors cost the same. With `reject_cost` alone,
             `"chow"`, or `"empirical"` for the threshold of the least mean cost
@@ -69,8 +69,8 @@ class Target(TypedDict, total=False):
             `choose_threshold_for_prior`. None takes the exact or the first
             one.
         reject_cost: With costs, the cost of asking a human, >= 0. With
-            `mean_cost` no answer of a higher expected cost is accepted either.
-        mean_cost: With costs, the largest allowed mean cost of the accepted;
+            `max_cost` no answer of a higher expected cost is accepted either.
+        max_cost: With costs, the largest allowed mean cost of the accepted;
             `fit` maximises the coverage.
         one_threshold: With `groups`, `risk` and `delta`: one threshold for
             all, as `choose_threshold_for_mixtures` says.
@@ -83,7 +83,7 @@ class Target(TypedDict, total=False):
     delta: float | None
     method: str | None
     reject_cost: float | None
-    mean_cost: float | None
+    max_cost: float | None
     one_threshold: bool
     target_prior: Any
 
@@ -232,7 +232,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
 
         With `costs` give `reject_cost`: the layer accepts answers of at most
         this expected cost (Chow's rule), which is best if the probabilities
-        are calibrated. Or give a limit `mean_cost` for what the accepted
+        are calibrated. Or give a limit `max_cost` for what the accepted
         answers cost on average, which `delta` guarantees.
 
         Args:
@@ -252,7 +252,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
             groups: Group of each sample, integers or strings `(n,)`: one
                 threshold for each, as `choose_group_thresholds` says.
             **target: `risk`, `coverage`, `delta`, `method`, `reject_cost`,
-                `mean_cost`, `one_threshold` and `target_prior`, as `Target`
+                `max_cost`, `one_threshold` and `target_prior`, as `Target`
                 says.
 
         Raises:
@@ -482,21 +482,21 @@ def _target_of(
                 method=method,
             )
         return MixtureTarget(risk, delta, seed).check()
-    prices = asked.get("mean_cost"), asked.get("reject_cost")
+    prices = asked.get("max_cost"), asked.get("reject_cost")
     if rule.costs is not None:
         if risk is not None:
             raise value_error(
                 "`risk` must be None with `costs`, as it counts errors: give "
-                "`reject_cost`, or a limit `mean_cost` for the accepted",
+                "`reject_cost`, or a limit `max_cost` for the accepted",
                 risk=risk,
             )
         return CostTarget.of(rule.costs, *prices, coverage, delta, method)
     if prices != (None, None):
         raise value_error(
-            "`costs` must be given with `reject_cost` or `mean_cost`: row j "
+            "`costs` must be given with `reject_cost` or `max_cost`: row j "
             "for the true class j, column k for the answer k; "
             "`1 - np.eye(num_classes)` counts errors",
-            mean_cost=prices[0],
+            max_cost=prices[0],
             reject_cost=prices[1],
         )
     if method not in (None, "ltt"):

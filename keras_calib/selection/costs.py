@@ -1,7 +1,7 @@
 """Thresholds on the expected cost of an answer."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from keras_calib.inputs.checks import (
     check_in,
     check_share,
 )
+from keras_calib.inputs.options import filled
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, out_of_reach, within_reach
@@ -25,7 +26,12 @@ from keras_calib.selection.ladder import (
     read_outcomes,
 )
 
-__all__ = ["COST_TESTS", "CostTarget", "choose_threshold_by_cost"]
+__all__ = [
+    "COST_TESTS",
+    "CostGoal",
+    "CostTarget",
+    "choose_threshold_by_cost",
+]
 
 COST_TESTS = "betting", "hoeffding_bentkus", "binomial"
 _PRICES = "chow", "empirical"
@@ -40,7 +46,7 @@ class CostTarget(NamedTuple):
 
     largest: float
     has_one_cost: bool
-    mean_cost: float | None
+    max_cost: float | None
     reject_cost: float | None
     coverage: float | None
     delta: float | None
@@ -60,21 +66,21 @@ class CostTarget(NamedTuple):
         """Returns self; raises ValueError for values that are not allowed."""
         if self.reject_cost is not None:
             check_reject_cost(self.reject_cost)
-        if self.mean_cost is not None:
-            check_at_least("mean_cost", self.mean_cost, 0.0)
+        if self.max_cost is not None:
+            check_at_least("max_cost", self.max_cost, 0.0)
         if self.coverage is not None:
             check_share("coverage", self.coverage, positive=True)
-        given = self.mean_cost, self.reject_cost, self.coverage
+        given = self.max_cost, self.reject_cost, self.coverage
         if given == (None, None, None):
             raise value_error(
                 "`reject_cost` must be given with `costs`: the price of "
-                "asking a human; or `mean_cost` or `coverage`",
+                "asking a human; or `max_cost` or `coverage`",
                 reject_cost=None,
             )
-        if self.coverage is not None and self.mean_cost is not None:
+        if self.coverage is not None and self.max_cost is not None:
             raise value_error(
-                "Only one of `mean_cost` and `coverage` can be given",
-                mean_cost=self.mean_cost,
+                "Only one of `max_cost` and `coverage` can be given",
+                max_cost=self.max_cost,
                 coverage=self.coverage,
             )
         self._check_delta()
@@ -83,14 +89,14 @@ class CostTarget(NamedTuple):
     def _check_delta(self) -> None:
         if self.delta is not None:
             check_above("delta", self.delta, 0.0)
-            limit = self.mean_cost
+            limit = self.max_cost
             inside = limit is not None and 0.0 < limit < self.largest
             if not (inside and self.delta < 1.0):
                 raise value_error(
-                    "`delta` must be < 1 and needs a `mean_cost` above 0 and "
+                    "`delta` must be < 1 and needs a `max_cost` above 0 and "
                     "below the largest of `costs`",
                     delta=self.delta,
-                    mean_cost=limit,
+                    max_cost=limit,
                     largest_cost=self.largest,
                 )
         if self.method is not None:
@@ -115,7 +121,7 @@ class CostTarget(NamedTuple):
             known = COST_TESTS
             if self.has_one_cost:
                 known = COST_TESTS[::-1]
-        elif self.mean_cost is None and self.coverage is None:
+        elif self.max_cost is None and self.coverage is None:
             known = _PRICES
         else:
             return None
@@ -130,13 +136,13 @@ class CostTarget(NamedTuple):
         score, cost, weight = outcomes.score, outcomes.loss, outcomes.weight
         ladder, finite = of_scores(outcomes), np.isfinite(score)
         certified = np.zeros(len(ladder.threshold), bool)
-        if self.mean_cost is None:
+        if self.max_cost is None:
             threshold = self._free_threshold(ladder)
         else:
             # Sorted among ties, so that the order of the data does not matter.
             order = np.lexsort((cost[finite], -score[finite]))
             ranked = cost[finite][order]
-            within = self._within(ladder, ranked, self.mean_cost)
+            within = self._within(ladder, ranked, self.max_cost)
             if self.delta is not None:
                 certified = within
             threshold = self._limited_threshold(ladder, ranked, within)
@@ -148,7 +154,7 @@ class CostTarget(NamedTuple):
             float(kept.sum() / weight.sum()),
             float(safe_divide((kept * wrong).sum(), kept.sum())),
             len(score),
-            None if self.delta is None else float(self.mean_cost or 0.0),
+            None if self.delta is None else float(self.max_cost or 0.0),
             self.delta,
             self._method(),
             "costs",
@@ -185,7 +191,7 @@ class CostTarget(NamedTuple):
 
         Raises ValueError if there is none, which names a limit within reach.
         """
-        limit, price = float(self.mean_cost or 0.0), self.reject_cost
+        limit, price = float(self.max_cost or 0.0), self.reject_cost
         allowed = np.ones(len(within), bool)
         facts: dict[str, Any] = {}
         if price is not None:
@@ -200,24 +206,24 @@ class CostTarget(NamedTuple):
             raise value_error(
                 "`reject_cost` must not be below the expected cost of every "
                 "answer",
-                mean_cost=limit,
+                max_cost=limit,
                 **facts,
                 lowest_expected_cost=float(-np.asarray(ladder.score)[0]),
             )
         if self.delta is None:
             loss = np.where(allowed, ladder.loss, np.inf)
             some = ladder._replace(loss=loss)
-            raise out_of_reach([some], "mean_cost", limit, None, **facts)
+            raise out_of_reach([some], "max_cost", limit, None, **facts)
         instead = within_reach(
             lambda x: self._within(ladder, ranked, x) & allowed,
             ladder,
             limit,
-            "mean_cost",
+            "max_cost",
             self.largest,
         )
         raise out_of_reach(
             [ladder],
-            "mean_cost",
+            "max_cost",
             limit,
             self.delta,
             advice=f"take more data; or {instead}",
@@ -241,17 +247,23 @@ class CostTarget(NamedTuple):
         return alone(claim, len(ladder.threshold))
 
 
+class CostGoal(TypedDict, total=False):
+    """What a threshold of costs is to keep."""
+
+    reject_cost: float | None
+    max_cost: float | None
+    coverage: float | None
+    delta: float | None
+    method: str | None
+
+
 def choose_threshold_by_cost(
     scores: Any,
     cost: Any,
     *,
     largest_cost: float,
-    reject_cost: float | None = None,
-    mean_cost: float | None = None,
-    coverage: float | None = None,
-    delta: float | None = None,
-    method: str | None = None,
     sample_weight: Any = None,
+    **options: Unpack[CostGoal],
 ) -> Choice:
     """The threshold of the least or of a limited mean cost, from records.
 
@@ -264,7 +276,7 @@ def choose_threshold_by_cost(
             rule they are minus the expected cost.
         cost: Cost of each answer `(...)`, between 0 and `largest_cost`.
         largest_cost: The largest cost that an answer can have, > 0.
-        reject_cost, mean_cost, coverage, delta: As in
+        reject_cost, max_cost, coverage, delta: As in
             `SelectiveClassifier.fit` with costs.
         method: As there. None takes `"empirical"` with `reject_cost` alone,
             and `"betting"` with `delta`.
@@ -292,20 +304,21 @@ def choose_threshold_by_cost(
         Transactions on Information Theory 1970,
         https://doi.org/10.1109/TIT.1970.1054406
     """
+    given = filled("choose_threshold_by_cost", options, CostGoal)
     check_above("largest_cost", largest_cost, 0.0)
-    if method is None and delta is None and mean_cost is None:
-        method = "empirical" if coverage is None else None
+    if given.method is None and given.delta is None and given.max_cost is None:
+        given.method = "empirical" if given.coverage is None else None
     target = CostTarget(
         float(largest_cost),
         False,
-        mean_cost,
-        reject_cost,
-        coverage,
-        delta,
-        method,
+        given.max_cost,
+        given.reject_cost,
+        given.coverage,
+        given.delta,
+        given.method,
     ).check()
     return target.choose(
         read_outcomes(
-            scores, cost, sample_weight, delta, largest_cost=largest_cost
+            scores, cost, sample_weight, given.delta, largest_cost=largest_cost
         )
     )

@@ -114,7 +114,12 @@ class LogitNormalization(FittedLayer):
             ValueError: If shapes do not fit, there is no sample, a logit is
                 NaN or infinite, or `logits` are probabilities.
         """
-        read = standardize_logits(labels, logits, sample_weight, ignore_class)
+        read = standardize_logits(
+            labels,
+            logits,
+            sample_weight=sample_weight,
+            ignore_class=ignore_class,
+        )
         # Normalised logits tie in float32.
         outputs = read.outputs.astype("float64", copy=False)
         top = top_label(

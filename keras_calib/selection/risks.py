@@ -59,21 +59,21 @@ def _failures(name: str, found: Ladder) -> tuple[np.ndarray, Any]:
 
 def _tests(
     found: Ladder,
-    targets: dict[str, float],
+    limits: dict[str, float],
     losses: dict[str, np.ndarray],
     delta: float,
 ) -> dict[str, _Tested]:
-    """The tests of all targets, which fail together at most at `delta`.
+    """The tests of all limits, which fail together at most at `delta`.
 
     `losses` are of the surest sample first.
     """
-    names = sorted(targets.keys() - losses, key=_walked_last)
+    names = sorted(limits.keys() - losses, key=_walked_last)
     share = delta / (len({_KINDS[name] for name in names}) + len(losses))
     tested, least = {}, 1
     for name in names:
         failed, trials = np.broadcast_arrays(*_failures(name, found))
         value = safe_divide(failed, trials)
-        limit = targets[name]
+        limit = limits[name]
         if name not in _LARGEST:
             value, limit = 1.0 - value, 1.0 - limit
         p_value = binomial_p_value(failed, trials, limit)
@@ -87,7 +87,7 @@ def _tests(
         tested[name] = _Tested(value, p_value, certified)
     counts = found.accepted.astype(int)
     for name, loss in losses.items():
-        limit = targets[name]
+        limit = limits[name]
         places, first, shares = places_by_betting(
             counts, limit, share, least, _FACTOR
         )
@@ -111,7 +111,7 @@ def _walked_last(name: str) -> bool:
 def control_risks(
     scores: Any,
     labels: Any,
-    targets: Mapping[str, float],
+    limits: Mapping[str, float],
     *,
     delta: float = 0.05,
     prefer: str = "coverage",
@@ -123,7 +123,7 @@ def control_risks(
     and recall of a detector, or risk and coverage of a selector. A score of at
     least the threshold is accepted, which is a positive decision.
 
-    With probability 1 - `delta` the true values keep all targets. Recall,
+    With probability 1 - `delta` the true values keep all limits. Recall,
     coverage and the false positive rate change one way with the threshold, so
     one exact binomial test holds for all thresholds. Precision, risk and your
     own losses are walked from strict to lenient. Recall and coverage share one
@@ -135,7 +135,7 @@ def control_risks(
         scores: Scores `(n,)`, higher = surer, of independent samples.
         labels: Labels `(n,)`: 1 for positives, or for right predictions, and
             0 otherwise.
-        targets: Targets in (0, 1) by name. Least values of `"precision"`
+        limits: Targets in (0, 1) by name. Least values of `"precision"`
             (share of 1 among the accepted), `"recall"` (accepted share of the
             1) and `"coverage"` (accepted share). Largest values of `"risk"`
             (share of 0 among the accepted), `"false_positive_rate"`
@@ -152,7 +152,7 @@ def control_risks(
         `table()`.
 
     Raises:
-        ValueError: If no threshold keeps all targets, values are out of
+        ValueError: If no threshold keeps all limits, values are out of
             range, or a loss has no target.
 
     Example:
@@ -160,8 +160,8 @@ def control_risks(
     >>> import numpy as np
     >>> scores = np.linspace(1.0, 0.0, 500)
     >>> labels = (scores > 0.5) * 1
-    >>> targets = {"precision": 0.9, "recall": 0.9}
-    >>> found = control_risks(scores, labels, targets)
+    >>> limits = {"precision": 0.9, "recall": 0.9}
+    >>> found = control_risks(scores, labels, limits)
     >>> found.coverage, found.facts["estimates"]["recall"]
     (0.532, 1.0)
 
@@ -169,14 +169,14 @@ def control_risks(
         Angelopoulos et al., Learn then Test, 2021,
         https://arxiv.org/abs/2110.01052
     """
-    targets, losses = _checked(targets, delta, prefer, losses)
+    limits, losses = _checked(limits, delta, prefer, losses)
     outcomes = read_outcomes(scores, labels, None, delta)
     found = of_scores(outcomes)
     ranked = _ranked(losses, outcomes.score)
-    tested = _tests(found, targets, ranked, delta)
+    tested = _tests(found, limits, ranked, delta)
     valid = np.all([x.certified for x in tested.values()], axis=0)
     if not valid.any():
-        raise _out_of_reach(found, targets, tested, delta)
+        raise _out_of_reach(found, limits, tested, delta)
     places = np.flatnonzero(valid)
     index = places[-1]
     if prefer == "precision":
@@ -186,55 +186,54 @@ def control_risks(
         found,
         valid,
         int(index),
-        kind="targets",
+        kind="limits",
         delta=float(delta),
         method="ltt",
         facts={
-            "targets": targets,
+            "limits": limits,
             "estimates": {
-                name: float(tested[name].value[index]) for name in targets
+                name: float(tested[name].value[index]) for name in limits
             },
-            "p_values": {name: tested[name].p_value for name in targets},
+            "p_values": {name: tested[name].p_value for name in limits},
         },
     )
 
 
 def _checked(
-    targets: Mapping[str, float],
+    limits: Mapping[str, float],
     delta: float,
     prefer: str,
     losses: Mapping[str, Any] | None,
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Targets and losses; raises for names and values that are not allowed."""
     losses = {} if losses is None else losses
-    if not isinstance(targets, Mapping):
+    if not isinstance(limits, Mapping):
         raise type_error(
-            "`targets` must be a dict such as "
-            '{"precision": 0.9, "recall": 0.8}',
-            targets=targets,
+            '`limits` must be a dict such as {"precision": 0.9, "recall": 0.8}',
+            limits=limits,
         )
     if not isinstance(losses, Mapping):
         raise type_error(
             "`losses` must be a dict of arrays by name", losses=type(losses)
         )
-    if not targets:
-        raise value_error("`targets` must name at least one", targets=targets)
+    if not limits:
+        raise value_error("`limits` must name at least one", limits=limits)
     check_in("prefer", prefer, ("coverage", "precision"))
     for name in losses:
-        if name in _KINDS or name not in targets:
+        if name in _KINDS or name not in limits:
             raise value_error(
                 "Each of `losses` must have a target by its name, which is "
                 "none of a quantity of labels",
                 name=name,
-                targets=sorted(targets),
+                limits=sorted(limits),
                 quantities=sorted(_KINDS),
             )
-    for name, value in {**targets, "delta": delta}.items():
+    for name, value in {**limits, "delta": delta}.items():
         if name != "delta":
-            check_in("targets", name, (*_KINDS, *losses))
+            check_in("limits", name, (*_KINDS, *losses))
         check_inside(name, value)
     return (
-        {name: float(value) for name, value in targets.items()},
+        {name: float(value) for name, value in limits.items()},
         {k: bounded_losses(x, f"losses[{k!r}]") for k, x in losses.items()},
     )
 
@@ -257,13 +256,13 @@ def _ranked(
 
 def _out_of_reach(
     found: Ladder,
-    targets: dict[str, float],
+    limits: dict[str, float],
     tested: dict[str, _Tested],
     delta: float,
 ) -> ValueError:
     """The error that says at which coverage each target alone is certified."""
     reach = {}
-    for name in targets:
+    for name in limits:
         coverage = found.coverage[tested[name].certified]
         reach[f"{name} alone"] = (
             f"at coverage {coverage.min():.3f} to {coverage.max():.3f}"
@@ -271,10 +270,10 @@ def _out_of_reach(
             else "nowhere"
         )
     return value_error(
-        "No threshold is certified to keep all `targets`: take more data, a "
+        "No threshold is certified to keep all `limits`: take more data, a "
         "larger `delta`, or lower the target that is certified apart from "
         "the others",
-        targets=targets,
+        limits=limits,
         delta=delta,
         samples=found.size,
         **reach,

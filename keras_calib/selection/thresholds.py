@@ -140,7 +140,7 @@ class ErrorTarget(NamedTuple):
         facts: dict[str, Any] = {"at_once": at_once}
         if kind == "groups":
             tested = {present[i] for i in np.flatnonzero(found.tested)}
-            facts = {"min_samples": found.fewest, "tested": ()}
+            facts = {"min_count": found.fewest, "tested": ()}
             if self.promise is not None:
                 facts["tested"] = tuple(k in tested for k in range(len(names)))
         facts = {"kind": kind, "facts": facts, **self.facts()}

@@ -78,8 +78,8 @@ class HeldOut(NamedTuple):
         read = standardize_logits(
             self.labels,
             logits,
-            self.weight,
-            self.ignore_class,
+            sample_weight=self.weight,
+            ignore_class=self.ignore_class,
             drop=calibrator is None,
         )
         if calibrator is None:

@@ -17,7 +17,7 @@ SCALINGS = {
     "vector, ridge": kc.VectorScaling,
     "matrix, ridge": kc.MatrixScaling,
     "penalised": lambda: kc.MatrixScaling(
-        off_diagonal_strength=0.1, intercept_strength=0.1
+        off_diagonal_penalty=0.1, intercept_penalty=0.1
     ),
     "dirichlet": lambda: kc.DirichletCalibration(penalty=None),
     "ensemble": kc.EnsembleTemperatureScaling,
@@ -102,7 +102,7 @@ def test_classes_that_are_ruled_out_spoil_no_fit(kind):
     "make",
     [
         SCALINGS["matrix"],
-        lambda: kc.MatrixScaling(intercept_strength=0.01),
+        lambda: kc.MatrixScaling(intercept_penalty=0.01),
         SCALINGS["dirichlet"],
     ],
     ids=["matrix", "intercept", "dirichlet"],

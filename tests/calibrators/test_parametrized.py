@@ -87,7 +87,7 @@ def test_its_objective_does_not_rise():
         )
         assert after <= before + 1e-6, objective
         # So strong a ridge leaves nothing but T_0.
-        flat = kc.ParametrizedTemperatureScaling(strength=1e9, **how)
+        flat = kc.ParametrizedTemperatureScaling(penalty=1e9, **how)
         flat.fit(labels, logits, num_folds=0)
         np.testing.assert_allclose(
             array(flat.temperature_of(logits)), same.temperature, rtol=1e-4

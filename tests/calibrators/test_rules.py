@@ -22,9 +22,7 @@ def held_out(n=600, num_classes=4, seed=0):
 
 def test_force_fits_all_the_same():
     labels, logits = held_out(12, num_classes=6)
-    scaling = kc.MatrixScaling(
-        off_diagonal_strength=1.0, intercept_strength=1.0
-    )
+    scaling = kc.MatrixScaling(off_diagonal_penalty=1.0, intercept_penalty=1.0)
     # A ridge alone needs no such number.
     kc.MatrixScaling().fit(labels, logits, num_folds=0)
     with pytest.raises(ValueError, match="`force=True` fits all the same"):
@@ -214,8 +212,8 @@ def test_bad_hyperparameters_are_refused():
         lambda: kc.IsotonicCalibration(min_prob=0.6): "`min_prob` must be <=",
         lambda: kc.BetaCalibration(clip=-1.0): "`clip` must be >= 0",
         lambda: kc.MatrixScaling(
-            off_diagonal_strength=-1.0
-        ): "`off_diagonal_strength` must be >= 0",
+            off_diagonal_penalty=-1.0
+        ): "`off_diagonal_penalty` must be >= 0",
     }.items():
         with pytest.raises(ValueError, match=rule):
             make()

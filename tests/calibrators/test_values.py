@@ -255,7 +255,7 @@ def test_regularisation_shrinks_what_it_says():
     sizes = []
     for strength in (0.0, 0.1, 1000.0):
         scaling = kc.MatrixScaling(
-            off_diagonal_strength=strength, intercept_strength=strength
+            off_diagonal_penalty=strength, intercept_penalty=strength
         ).fit(labels, logits)
         off = scaling.matrix - np.diag(np.diag(scaling.matrix))
         sizes.append((np.abs(off).max(), np.abs(scaling.bias).max()))
@@ -268,7 +268,7 @@ def test_the_penalty_is_that_of_the_paper():
     logits = random_logits(400, 3).astype("float64")
     labels = drawn(logits / 2)
     scaling = kc.MatrixScaling(
-        off_diagonal_strength=0.3, intercept_strength=0.7
+        off_diagonal_penalty=0.3, intercept_penalty=0.7
     ).fit(labels, logits)
     matrix = scaling.matrix.astype("float64")
     bias = scaling.bias.astype("float64")

@@ -97,7 +97,7 @@ def test_a_box_that_is_none_or_has_no_label_names_no_image():
         kc.label_by_largest(data),
         kc.object_examples(data),
         kc.map_classes(data, classes),
-        kc.validation_pipeline(data, 8, 1, 6, targets="pairs", classes=(1, 2)),
+        kc.validation_pipeline(data, 8, 1, 6, labels="pairs", classes=(1, 2)),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match="one label"):
             list(changed)

@@ -25,7 +25,7 @@ def pairs_of(examples, layer, convert=False, **options):
     if not convert:
         # AutoGraph takes seconds to convert Keras, which does not need it.
         augment = tf.autograph.experimental.do_not_convert(augment)
-    whole = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0), "targets": "pairs"}
+    whole = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0), "labels": "pairs"}
     ((_, y),) = kc.training_pipeline(
         examples, 20, 1, 2, augment=augment, epochs=1, **whole, **options
     )

@@ -141,8 +141,8 @@ def test_what_cannot_be_mixed_is_refused():
     for mix in MIXES:
         for x, y, seed, rule in (
             (images[..., 0], targets, (0, 1), "`images` must have shape"),
-            (images, np.arange(4), (0, 1), "`targets` must be soft"),
-            (images, np.eye(4, dtype=int), (0, 1), "`targets` must be soft"),
+            (images, np.arange(4), (0, 1), "`labels` must be soft"),
+            (images, np.eye(4, dtype=int), (0, 1), "`labels` must be soft"),
             (images, targets, 3, "`seed` must be two integers"),
         ):
             with pytest.raises(ValueError, match=rule):

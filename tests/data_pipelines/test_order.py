@@ -26,7 +26,7 @@ from keras_calib.data import epochs
 
 def ids_of(dataset=None, **options):
     """Batches of class ids, which are the quickest to make."""
-    return square_batches(dataset, targets="ids", **options)
+    return square_batches(dataset, labels="ids", **options)
 
 
 @pytest.fixture(scope="module")

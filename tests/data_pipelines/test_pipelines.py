@@ -25,7 +25,7 @@ from keras_calib.data.crops import Cropping
 @tf.autograph.experimental.do_not_convert
 def pairs_of_squares():
     """Class ids and shares of an epoch of 40 squares, and their numbers."""
-    return arrays_of(square_batches(targets="pairs"))[1:]
+    return arrays_of(square_batches(labels="pairs"))[1:]
 
 
 def soft_targets(batch, num_classes=CLASSES, **options):
@@ -40,7 +40,7 @@ def soft_targets(batch, num_classes=CLASSES, **options):
 
 @pytest.mark.slow
 def test_targets_are_those_of_the_lit_share_of_each_crop():
-    images, pairs, index = arrays_of(square_batches(targets="pairs", seed=3))
+    images, pairs, index = arrays_of(square_batches(labels="pairs", seed=3))
     labels = squares(40, CLASSES)["label"]
     np.testing.assert_array_equal(pairs[:, 0], labels[index])
     lit = (images[..., 0] > 172).mean((1, 2))
@@ -93,7 +93,7 @@ def test_masks_give_the_shares_of_their_boxes(pairs_of_squares):
         [kc.boxes_to_mask(b * [*size, *size], size) for b in rows["boxes"]]
     )
     both = kc.with_index(tf.data.Dataset.from_tensor_slices(rows))
-    by_mask = arrays_of(square_batches(both, targets="pairs", objects="mask"))
+    by_mask = arrays_of(square_batches(both, labels="pairs", objects="mask"))
     for a, b in zip(pairs_of_squares, by_mask[1:], strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
@@ -106,7 +106,7 @@ def test_hard_labels_need_no_boxes_and_labels_no_index(pairs_of_squares):
     np.testing.assert_array_equal(pairs[:, 0], rows["label"][index])
     # In the same order.
     batches = square_batches(
-        plain, targets="one_hot", preprocess=lambda x: x / 255.0
+        plain, labels="one_hot", preprocess=lambda x: x / 255.0
     )
     hard = []
     for x, y in batches:
@@ -122,7 +122,7 @@ def test_hard_labels_need_no_boxes_and_labels_no_index(pairs_of_squares):
 def test_context_examples_have_exactly_uniform_targets():
     dataset = numbered_squares(80)
     images, pairs, _ = arrays_of(
-        square_batches(dataset, targets="pairs", context_share=0.3)
+        square_batches(dataset, labels="pairs", context_share=0.3)
     )
     bare = pairs[:, 1] == -1
     assert 0.15 < bare.mean() < 0.45
@@ -163,7 +163,7 @@ def test_targets_are_the_same_where_keras_computes_with_something_else(
 
 def test_a_data_set_of_context_keeps_labels_for_evaluation():
     bare = kc.context_examples(numbered_squares(8))
-    for x, y in kc.validation_pipeline(bare, 16, 8, CLASSES, targets="pairs"):
+    for x, y in kc.validation_pipeline(bare, 16, 8, CLASSES, labels="pairs"):
         labels = squares(8, CLASSES)["label"][y["index"]]
         np.testing.assert_array_equal(y["label"][:, 0], labels)
         np.testing.assert_array_equal(y["label"][:, 1], 0)
@@ -183,7 +183,7 @@ def test_validation_shows_every_example_in_order():
     np.testing.assert_array_equal(ids, squares(20, CLASSES)["label"])
     _, pairs, _ = arrays_of(
         kc.validation_pipeline(
-            dataset, 16, 8, CLASSES, targets="pairs", fraction=1.0
+            dataset, 16, 8, CLASSES, labels="pairs", fraction=1.0
         )
     )
     boxes = squares(20, CLASSES)["boxes"][:, 0]
@@ -206,7 +206,7 @@ def test_batches_are_resized_as_one_crop_by_itself(antialias):
         9,
         1,
         2,
-        targets="ids",
+        labels="ids",
         scale=(1.0, 1.0),
         ratio=(1.0, 1.0),
         flip=False,
@@ -241,7 +241,7 @@ def test_context_is_made_of_examples_with_objects_of_the_classes_alone():
     row["mask"][::2, :10, :10] = 1
     del row["boxes"]
     whole = kc.with_index(tf.data.Dataset.from_tensor_slices(row))
-    options = {"targets": "pairs", "context_share": 1.0, "classes": (1,)}
+    options = {"labels": "pairs", "context_share": 1.0, "classes": (1,)}
     images, pairs, index = arrays_of(
         square_batches(whole, fill=(0, 0, 0), **options)
     )
@@ -288,7 +288,7 @@ def test_a_model_trains_on_them_and_confidence_follows_objectness():
     )
     train = square_batches(
         tf.data.Dataset.from_tensor_slices(squares(80, CLASSES)),
-        targets="pairs",
+        labels="pairs",
         context_share=0.2,
         epochs=None,
         preprocess=lambda x: x / 255.0 - 0.5,
@@ -304,7 +304,7 @@ def test_a_model_trains_on_them_and_confidence_follows_objectness():
 
 def test_bad_arguments_are_refused():
     for options, rule in (
-        ({"targets": "hard"}, "`targets` must be one of"),
+        ({"labels": "hard"}, "`labels` must be one of"),
         ({"beta": 2.0}, "`beta` must be <= 1"),
         ({"floor": "low"}, "`floor` must be one of"),
         ({"batch_size": 0}, "`batch_size` must be >= 1"),
@@ -316,8 +316,8 @@ def test_bad_arguments_are_refused():
         ({"first_epoch": -1}, "`first_epoch` must be >= 0"),
         ({"shuffle_buffer": 0}, "`buffer_size` must be >= 1"),
         ({"num_parallel_calls": 0}, "`num_parallel_calls` must be >= 1"),
-        ({"targets": "ids", "context_share": 0.1}, "must not be 'ids'"),
-        ({"targets": "ids", "mix": kc.cutmix}, "to be mixed"),
+        ({"labels": "ids", "context_share": 0.1}, "must not be 'ids'"),
+        ({"labels": "ids", "mix": kc.cutmix}, "to be mixed"),
         ({"objects": "mask"}, "must have 'mask': `objects`"),
         ({"batch_size": 50}, "examples for a batch"),
     ):
@@ -341,7 +341,7 @@ def test_labels_out_of_range_are_named():
     rows["label"][3] = CLASSES
     dataset = tf.data.Dataset.from_tensor_slices(rows)
     with pytest.raises(tf.errors.InvalidArgumentError, match="square 3"):
-        list(square_batches(dataset, targets="ids"))
+        list(square_batches(dataset, labels="ids"))
     del rows["name"]
     rows["label"][3] = -1
     dataset = kc.with_index(tf.data.Dataset.from_tensor_slices(rows))
@@ -357,7 +357,7 @@ def test_more_boxes_than_there_may_be_are_named():
         "boxes": np.tile(np.float32([0.1, 0.1, 0.4, 0.4]), (6, 1)),
     }
     dataset = tf.data.Dataset.from_tensors(row)
-    options = {"targets": "pairs", "max_boxes": 6}
+    options = {"labels": "pairs", "max_boxes": 6}
     whole = kc.validation_pipeline(dataset, 16, 1, CLASSES, **options)
     assert len(list(whole)) == 1
     with pytest.raises(tf.errors.InvalidArgumentError, match="crowd"):
@@ -369,7 +369,7 @@ def test_masks_of_another_size_are_named_by_pipelines_too():
     rows["mask"] = np.ones((8, 20, 7, 1), "uint8")
     dataset = tf.data.Dataset.from_tensor_slices(rows)
     wrong = kc.validation_pipeline(
-        dataset, 16, 8, CLASSES, targets="pairs", objects="mask"
+        dataset, 16, 8, CLASSES, labels="pairs", objects="mask"
     )
     # The check speaks before the crop of the mask, every time.
     for _ in range(5):

@@ -177,7 +177,7 @@ def test_rows_kept_without_boxes_have_objectness_1_for_every_class(
 ):
     write_voc(tmp_path / "imagenet2012_0.xml", [(names[0], BOX)])
     data = imagenet(picture, tmp_path, without_boxes="keep")
-    options = {"targets": "pairs", "classes": (0, 5)}
+    options = {"labels": "pairs", "classes": (0, 5)}
     ((_, y),) = kc.validation_pipeline(data, 8, 3, 1000, **options)
     pairs = {int(label): float(share) for label, share in y}
     assert pairs[1] == pairs[2] == 1.0 and 0 < pairs[0] <= 1

@@ -152,7 +152,7 @@ def test_bad_arguments_for_records_are_refused(records):
 def test_a_box_that_lacks_its_label_is_refused_by_name(file, picture):
     path = file(record(jpeg(picture), 4, BOX * 2, kinds=[3]))
     data = kc.from_tfrecords(path, keys={"box_labels": "kinds"})
-    batches = kc.validation_pipeline(data, 8, 1, 5, targets="pairs")
+    batches = kc.validation_pipeline(data, 8, 1, 5, labels="pairs")
     with pytest.raises(tf.errors.InvalidArgumentError, match="image 4"):
         list(batches)
 
@@ -176,11 +176,11 @@ def test_what_is_no_box_is_named_or_skipped_and_counted(file, picture):
     names = tally.names()["bad boxes"]
     assert names == [f"image {k}" for k in range(1, 6)]
     # A box over the edge is clipped: the middle of 40 x 30 pixels, 30 wide.
-    options = {"targets": "pairs", "fraction": 1.0}
+    options = {"labels": "pairs", "fraction": 1.0}
     for _, y in kc.validation_pipeline(read.skip(1), 8, 1, 9, **options):
         np.testing.assert_allclose(y, [[6, 0.5 * 15 / 30]], atol=1e-6)
     batches = kc.validation_pipeline(
-        kc.from_tfrecords(path), 8, 7, 9, targets="pairs"
+        kc.from_tfrecords(path), 8, 7, 9, labels="pairs"
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match="image [1-5]"):
         list(batches)

@@ -163,7 +163,7 @@ REFUSED = {
     "images": ([TRUE, TRUE], [FOUND], {}, "must have the same images"),
     "format": ([TRUE], [FOUND], {"box_format": "yx"}, "`box_format`"),
     "size": ([TRUE], [FOUND], {"image_shape": (4, 4, 3)}, "`image_shape`"),
-    "table": ([TRUE], np.zeros((1, 4)), {}, "`y_pred` must be a dict"),
+    "table": ([TRUE], np.zeros((1, 4)), {}, "`detections` must be a dict"),
     "part": (
         [TRUE],
         [FOUND | {"confidence": [0.5, 0.5]}],

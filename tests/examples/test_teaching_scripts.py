@@ -216,7 +216,10 @@ def test_guide_to_operating_finds_the_drift_and_repairs_it(
     assert 10 <= min(days) <= 14
     assert len(days) == 3
     assert lines[-1] == "No alarm"
-    gap = module.table.overall["gap_low"], module.table.overall["gap_high"]
+    gap = (
+        module.table.overall["confidence_gap_low"],
+        module.table.overall["confidence_gap_high"],
+    )
     assert -0.02 < gap[0] < gap[1] < 0.02
     assert min(row["p_holm"] for row in module.table.rows) < 0.05
     picture = tmp_path / "work" / "operating" / "monitor.png"

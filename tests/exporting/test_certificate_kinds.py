@@ -41,12 +41,12 @@ FITS = {
         None,
         {"groups": 7 * PLACES - 3, "risk": 0.15, "delta": 0.1},
     ),
-    "betting": (COSTS, {"mean_cost": 0.3, "delta": 0.1, "reject_cost": 0.9}),
+    "betting": (COSTS, {"max_cost": 0.3, "delta": 0.1, "reject_cost": 0.9}),
     "hoeffding": (
         COSTS,
-        {"mean_cost": 0.3, "delta": 0.1, "method": "hoeffding_bentkus"},
+        {"max_cost": 0.3, "delta": 0.1, "method": "hoeffding_bentkus"},
     ),
-    "binomial": (3.0 * ERRORS, {"mean_cost": 0.5, "delta": 0.1}),
+    "binomial": (3.0 * ERRORS, {"max_cost": 0.5, "delta": 0.1}),
     "chow": (COSTS, {"reject_cost": 0.3}),
 }
 
@@ -310,12 +310,12 @@ def test_a_loaded_selector_has_its_certificate_still(certified, tmp_path):
 @pytest.mark.parametrize(
     ("costs", "target", "told"),
     [
-        (COSTS, {"mean_cost": 0.3}, "`mean_cost` and `delta`"),
-        (COSTS, {"coverage": 0.5}, "`mean_cost` and `delta`"),
+        (COSTS, {"max_cost": 0.3}, "`max_cost` and `delta`"),
+        (COSTS, {"coverage": 0.5}, "`max_cost` and `delta`"),
         (
             COSTS,
             {"reject_cost": 0.3, "method": "empirical"},
-            "`mean_cost` and `delta`",
+            "`max_cost` and `delta`",
         ),
         (None, {"groups": PLACES, "risk": 0.15}, "`risk` and `delta`"),
         (None, {"groups": PLACES, "coverage": 0.5}, "`risk` and `delta`"),

@@ -124,7 +124,7 @@ def test_poisson_intervals_cover_rank_metrics(function, errors, draws):
         mass = rng.multinomial(n, np.full(cells, 1 / cells))
         wrong = rng.binomial(mass, rate).astype("float64")
         low, high = poisson_interval(
-            function, mass - wrong, wrong, num_replicates=100, seed=i
+            function, (mass - wrong, wrong), num_draws=100, seed=i
         )
         hits += low <= truth <= high
         widths.append(high - low)
@@ -137,13 +137,13 @@ def test_poisson_intervals_cover_rank_metrics(function, errors, draws):
 
 def test_poisson_interval_without_errors_is_the_rule_of_three():
     right, none = np.array([400.0, 600.0]), np.zeros(2)
-    low, high = poisson_interval(error_rate, right, none, num_replicates=4000)
+    low, high = poisson_interval(error_rate, (right, none), num_draws=4000)
     assert low == 0.0
     assert high == pytest.approx(clopper_pearson(0, 1000)[1], rel=0.06)
-    low, high = poisson_interval(error_rate, none, right, num_replicates=4000)
+    low, high = poisson_interval(error_rate, (none, right), num_draws=4000)
     assert high == 1.0
     assert low == pytest.approx(clopper_pearson(1000, 1000)[0], abs=3e-4)
-    assert all(np.isnan(poisson_interval(error_rate, none, none)))
+    assert all(np.isnan(poisson_interval(error_rate, (none, none))))
 
 
 def test_poisson_intervals_of_weights_and_seeds():
@@ -151,23 +151,23 @@ def test_poisson_intervals_of_weights_and_seeds():
     ends = {
         ratio: np.array(
             poisson_interval(
-                error_rate, ratio * right, ratio * wrong, weight_ratio=ratio
+                error_rate, (ratio * right, ratio * wrong), weight_ratio=ratio
             )
         )
         for ratio in (1.0, 8.0)
     }
     # Weights of 8 and sums of 8 times as much: the same predictions.
     np.testing.assert_allclose(ends[8.0], ends[1.0], rtol=1e-12)
-    fewer = poisson_interval(error_rate, right, wrong, weight_ratio=4.0)
+    fewer = poisson_interval(error_rate, (right, wrong), weight_ratio=4.0)
     assert np.ptp(fewer) > 1.5 * np.ptp(ends[1.0])
-    wider = poisson_interval(error_rate, right, wrong, level=0.99)
+    wider = poisson_interval(error_rate, (right, wrong), level=0.99)
     assert wider[0] < ends[1.0][0] and wider[1] > ends[1.0][1]
-    other = poisson_interval(error_rate, right, wrong, seed=1)
+    other = poisson_interval(error_rate, (right, wrong), seed=1)
     assert other != tuple(ends[1.0])
     with pytest.raises(ValueError, match=r"must have one shape"):
-        poisson_interval(error_rate, right, wrong[:1])
+        poisson_interval(error_rate, (right, wrong[:1]))
     with pytest.raises(ValueError, match=r"`weight_ratio` must be > 0"):
-        poisson_interval(error_rate, right, wrong, weight_ratio=0.0)
+        poisson_interval(error_rate, (right, wrong), weight_ratio=0.0)
 
 
 def test_tails_of_a_sum_of_unequal_trials():

@@ -296,6 +296,6 @@ def test_targets_of_the_predicted_class_are_those_of_a_binary_forecast():
 
 
 def test_cape_targets_of_three_classes_are_refused():
-    rule = r"`probs` must have two classes .*: probs\.shape=\(3, 3\)"
+    rule = r"`outputs` must have two classes .*: outputs\.shape=\(3, 3\)"
     with pytest.raises(ValueError, match=rule):
         kc.cape_targets([0, 1, 2], np.eye(3))

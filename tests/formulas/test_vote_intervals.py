@@ -95,10 +95,9 @@ def test_the_bootstrap_of_cells_has_the_spread_of_samples(shares):
     right = values.sum(axis=-1)
     low, high = poisson_interval(
         lambda right, wrong: right.sum() / (right + wrong).sum(),
-        right,
-        100.0 - right,
+        (right, 100.0 - right),
         variance=values.var(axis=-1),
-        num_replicates=2000,
+        num_draws=2000,
     )
     reach = norm.isf(0.025) * values.std() / np.sqrt(values.size)
     # The further prediction adds one part in 4,000 on each side.

@@ -31,7 +31,7 @@ CALIBRATORS = {
     "matrix": (kc.MatrixScaling, {}),
     "matrix, off the diagonal": (
         kc.MatrixScaling,
-        {"off_diagonal_strength": 0.01, "intercept_strength": 0.1},
+        {"off_diagonal_penalty": 0.01, "intercept_penalty": 0.1},
     ),
     "matrix of log-probabilities": (kc.DirichletCalibration, {}),
     "structured scale": (kc.StructuredVectorScaling, {}),

@@ -46,7 +46,7 @@ FUNCTIONS = {
     "confidence less accuracy by bin": (kc.ece, {}),
     "by bin, squared": (kc.ece, {"norm": "l2", "num_bins": 10}),
     "by bin, closed left": (kc.ece, {"closed": "left", "num_bins": 10}),
-    "by bin, as another library": (kc.ece, {"convention": "pycalib"}),
+    "by bin, as another library": (kc.ece, {"bin_confidence": "pycalib"}),
     "largest of a bin": (kc.mce, {}),
     "root mean square of bins": (kc.rmsce, {}),
     "debiased of bins": (kc.debiased_calibration_error, {}),
@@ -175,7 +175,7 @@ def _tests() -> Iterator[tuple[str, Any]]:
                 data.labels,
                 data.probs,
                 statistic=kind,
-                num_samples=60,
+                num_draws=60,
                 seed=3,
                 **data.options,
             )

@@ -42,6 +42,7 @@ WORDS = {
     "certified_risk": "limit of the risk",
     "certified_cost": "limit of the cost",
     "mean_cost": "mean cost",
+    "max_cost": "mean cost",
     "mean_cost_low": "mean cost, low",
     "mean_cost_high": "mean cost, high",
     "accepted_cost": "mean cost of the accepted",
@@ -56,7 +57,7 @@ WORDS = {
     "upper_bound": "upper bound",
     "threshold": "threshold",
     "confidence": "as confidence",
-    "min_samples": "least size",
+    "min_count": "least size",
     "groups": "groups",
     "group": "group",
     "tested": "tested",
@@ -111,7 +112,7 @@ def _exports(folder: Path) -> Iterator[tuple[str, Any]]:
     for name, (costs, target) in {
         "risk": (None, {"risk": 0.2, "delta": 0.1}),
         "groups": (None, {"risk": 0.25, "delta": 0.1, "groups": names}),
-        "costs": (COSTS, {"mean_cost": 0.5, "delta": 0.1}),
+        "costs": (COSTS, {"max_cost": 0.5, "delta": 0.1}),
         "price": (COSTS, {"reject_cost": 0.3}),
         "prior": (None, prior),
     }.items():

@@ -34,10 +34,10 @@ TARGETS = {
 WITH_COSTS = {
     "price": {"reject_cost": 0.5},
     "price, empirical": {"reject_cost": 0.5, "method": "empirical"},
-    "mean": {"mean_cost": 0.3},
-    "mean, certified": {"mean_cost": 0.5, "delta": 0.1},
+    "mean": {"max_cost": 0.3},
+    "mean, certified": {"max_cost": 0.5, "delta": 0.1},
     "mean, certified otherwise": {
-        "mean_cost": 0.5,
+        "max_cost": 0.5,
         "delta": 0.1,
         "method": "hoeffding_bentkus",
         "reject_cost": 1.0,
@@ -135,7 +135,7 @@ def _costs() -> Iterator[tuple[str, Any]]:
             made = tried(made.fit, labels, logits, **target)
             yield f"by {kind}, {quantity}/three classes", _told(made, logits)
     made = kc.SelectiveClassifier(calibrator=_known(), costs=COSTS)
-    made = tried(made.fit, labels, logits, groups=names, mean_cost=0.5)
+    made = tried(made.fit, labels, logits, groups=names, max_cost=0.5)
     yield "by costs, groups/three classes", _told(made, logits)
 
 

@@ -67,11 +67,18 @@ def _table(found: Any) -> Any:
 def _groups() -> Iterator[tuple[str, Any]]:
     data = CLASSES["groups"]
     two = {"site": GROUPS, "part": np.arange(len(GROUPS)) % 2}
-    args, few = (data.labels, data.probs), {"num_samples": 60}
-    sums = "accuracy", "mean_confidence", "gap", "ece", "mce", "rmsce"
+    args, few = (data.labels, data.probs), {"num_draws": 60}
+    sums = (
+        "accuracy",
+        "mean_confidence",
+        "confidence_gap",
+        "ece",
+        "mce",
+        "rmsce",
+    )
     for quantity, given in {
         "usual": {"groups": GROUPS},
-        "two attributes": {"groups": two, "metrics": sums, "min_size": 5},
+        "two attributes": {"groups": two, "metrics": sums, "min_count": 5},
         "their intersections": {
             "groups": two,
             "intersections": True,
@@ -110,7 +117,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
             data.probs,
             place,
             statistic=statistic,
-            min_size=5,
+            min_count=5,
             **few,
             **data.options,
         )
@@ -127,7 +134,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
                 accept=confidence > 0.4,
                 sample_weight=weight,
                 statistic="count" if weight is None else None,
-                min_size=4,
+                min_count=4,
             )
             key = f"table of groups, weights {weight is not None}/{name}"
             yield key, _table(found)
@@ -148,7 +155,7 @@ def _comparisons() -> Iterator[tuple[str, Any]]:
                 data.probs,
                 other,
                 metric,
-                num_replicates=15,
+                num_draws=15,
                 seed=1,
                 level=0.9,
                 **data.options,
@@ -166,7 +173,7 @@ def _priors() -> Iterator[tuple[str, Any]]:
             data.probs,
             source / source.sum(),
             sample_weight=data.weight,
-            num_bootstrap=20,
+            num_draws=20,
             seed=2,
         )
         yield f"prior of the data/{name}", read(found, PRIOR)
@@ -180,13 +187,13 @@ def _monitors() -> Iterator[tuple[str, Any]]:
     for name, errors, share in (("as before", 1.0, 1.0), ("worse", 4.0, 0.6)):
         right = rng.random(n) >= errors * (1 - confidence)
         taken = accepted & (rng.random(n) < share)
-        made = kc.Monitor(risk=0.03, coverage=(0.6, 0.9), alpha=0.1)
+        made = kc.Monitor(risk=0.03, coverage=(0.6, 0.9), delta=0.1)
         half = n // 2
         made.update(confidence[:half], taken[:half], right[:half])
         ids = np.arange(half, n)
         made.update(confidence[half:], taken[half:], ids=ids)
         made.update_labels(ids[::-1], right[half:][::-1])
-        other = kc.Monitor(risk=0.03, coverage=(0.6, 0.9), alpha=0.1)
+        other = kc.Monitor(risk=0.03, coverage=(0.6, 0.9), delta=0.1)
         for part in (slice(1000), slice(1000, n)):
             sums = other.sums(confidence[part], taken[part], right[part])
             other.add_sums(sums)

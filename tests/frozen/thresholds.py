@@ -44,7 +44,7 @@ BY_GROUP = {
     "limit of the risk": "limit",
     "delta": "delta",
     "method": "method",
-    "least size": "facts.min_samples",
+    "least size": "facts.min_count",
     "tested": "facts.tested",
     "answers": "accepts",
 }
@@ -81,7 +81,7 @@ SEVERAL = {
     "threshold": "threshold",
     "coverage": "coverage",
     "values": "facts.estimates",
-    "targets": "facts.targets",
+    "targets": "facts.limits",
     "delta": "delta",
     "size": "num_samples",
 }
@@ -218,17 +218,17 @@ def _groups() -> Iterator[tuple[str, Any]]:
 def _costs() -> Iterator[tuple[str, Any]]:
     targets = {
         "coverage": {"coverage": 0.6},
-        "mean": {"mean_cost": 0.4},
-        "mean, certified": {"mean_cost": 0.5, "delta": 0.1},
+        "mean": {"max_cost": 0.4},
+        "mean, certified": {"max_cost": 0.5, "delta": 0.1},
         "mean, certified otherwise": {
-            "mean_cost": 0.5,
+            "max_cost": 0.5,
             "delta": 0.1,
             "method": "hoeffding_bentkus",
         },
         "price": {"reject_cost": 0.5},
         "price, certified": {
             "reject_cost": 0.9,
-            "mean_cost": 0.6,
+            "max_cost": 0.6,
             "delta": 0.1,
         },
         "price, empirical": {"reject_cost": 0.5, "method": "empirical"},

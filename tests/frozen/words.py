@@ -10,8 +10,7 @@ WORDS = {
     # Metrics.
     "accuracy": "accuracy",
     "mean_confidence": "mean confidence",
-    "gap": "confidence less accuracy",
-    "overconfidence": "confidence less accuracy, tested",
+    "confidence_gap": "confidence less accuracy",
     "ece": "by bin",
     "mce": "largest of a bin",
     "rmsce": "root mean square of bins",
@@ -50,7 +49,7 @@ WORDS = {
     "lowest": "lowest",
     "metrics": "metrics",
     "level": "level",
-    "min_size": "least size",
+    "min_count": "least size",
     "groups": "groups",
     # Reports.
     "model": "model",
@@ -107,10 +106,18 @@ WORDS = {
 def neutral(results: Any) -> Any:
     """The same results under neutral keys; an unknown key is an error."""
     if isinstance(results, Mapping):
-        return {_word(k): neutral(x) for k, x in results.items()}
+        return {
+            _word(k) + _tested(k, x): neutral(x) for k, x in results.items()
+        }
     if isinstance(results, list | tuple) and not isinstance(results, str):
         return [neutral(x) for x in results]
     return results
+
+
+def _tested(key: str, value: Any) -> str:
+    """That of a report has an interval, the column of a table is a number."""
+    is_gap = key.endswith("confidence_gap") and isinstance(value, Mapping)
+    return ", tested" if is_gap else ""
 
 
 def _word(key: str) -> str:

@@ -61,7 +61,7 @@ REFERENCE = {
     for name, (function, options) in BINNED.items()
     for num_bins in (15, 10, 8)
 } | {
-    "ece_pycalib_100": (ece, {"num_bins": 100, "convention": "pycalib"}),
+    "ece_pycalib_100": (ece, {"num_bins": 100, "bin_confidence": "pycalib"}),
     "brier": (brier_score, {}),
     "nll_clip1e-12": (nll, {"clip": 1e-12}),
     "overconfidence": (overconfidence, {}),
@@ -219,7 +219,7 @@ def test_ece_of_pycalib_takes_shifted_midpoints_for_confidences():
     ):
         p = np.array(confidences)[:, None]
         probs = np.hstack([p, np.repeat((1 - p) / (k - 1), k - 1, axis=1)])
-        options = {"num_bins": num_bins, "convention": "pycalib"}
+        options = {"num_bins": num_bins, "bin_confidence": "pycalib"}
         same(ece(labels, probs, **options), expected)
     labels, probs, weight = made_up()
     confidence, right = probs.max(-1), probs.argmax(-1) == labels
@@ -234,12 +234,12 @@ def test_ece_of_pycalib_takes_shifted_midpoints_for_confidences():
     value = ece(
         *(labels, probs),
         num_bins=num_bins,
-        convention="pycalib",
+        bin_confidence="pycalib",
         sample_weight=weight,
     )
     same(value, gaps / weight.sum())
-    with pytest.raises(ValueError, match="`convention` must be"):
-        ece(labels, probs, convention="midpoint")
+    with pytest.raises(ValueError, match="`bin_confidence` must be"):
+        ece(labels, probs, bin_confidence="midpoint")
 
 
 @pytest.mark.parametrize("closed", ["right", "left"])

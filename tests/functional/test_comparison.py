@@ -72,7 +72,7 @@ def test_comparisons_cover_the_difference(metric, exact, draws):
     value = metric(labels, probs, sample_weight=None)
     assert value == pytest.approx(exact(labels, probs, **options), rel=1e-9)
     results = [
-        compare(*networks(n, rng), metric, num_replicates=50, seed=i)
+        compare(*networks(n, rng), metric, num_draws=50, seed=i)
         for i in range(draws)
     ]
     # ECE is biased at any n: the difference to expect at this one.
@@ -86,11 +86,11 @@ def test_comparisons_cover_the_difference(metric, exact, draws):
 
 def test_comparison_of_a_network_with_itself_and_of_weights():
     labels, good, bad = networks(200, np.random.default_rng(11))
-    same = compare(labels, good, good, kc.aurc, num_replicates=10)
+    same = compare(labels, good, good, kc.aurc, num_draws=10)
     assert same.difference == same.low == same.high == 0.0
     assert same.p_value == 1.0
-    ab = compare(labels, good, bad, kc.nll, num_replicates=50)
-    ba = compare(labels, bad, good, kc.nll, num_replicates=50)
+    ab = compare(labels, good, bad, kc.nll, num_draws=50)
+    ba = compare(labels, bad, good, kc.nll, num_draws=50)
     assert ab.a == ba.b == kc.nll(labels, good)
     assert ab.low == pytest.approx(-ba.high) and ab.p_value == ba.p_value
     # Rows of weight 0 are not there.
@@ -100,12 +100,12 @@ def test_comparison_of_a_network_with_itself_and_of_weights():
         good,
         bad,
         kc.ece,
-        num_replicates=10,
+        num_draws=10,
         sample_weight=weight,
         num_bins=10,
     )
     assert kept.a == kc.ece(labels[:150], good[:150], num_bins=10)
-    with pytest.raises(ValueError, match=r"`probs_b` must have as many rows"):
+    with pytest.raises(ValueError, match=r"`outputs_b` must have as many rows"):
         compare(labels, good, bad[:10], kc.ece)
 
 
@@ -115,11 +115,11 @@ def test_dense_predictions_are_resampled_by_image():
     labels, good, bad = networks(60, rng)
     dense = [np.repeat(v, 4, axis=0) for v in (labels, good, bad)]
     images = [v.reshape(60, 4, *v.shape[1:]) for v in dense]
-    one = compare(labels, good, bad, kc.nll, num_replicates=50)
-    four = compare(*images, kc.nll, num_replicates=50)
+    one = compare(labels, good, bad, kc.nll, num_draws=50)
+    four = compare(*images, kc.nll, num_draws=50)
     assert four.low == pytest.approx(one.low, rel=1e-6)
     assert four.high == pytest.approx(one.high, rel=1e-6)
-    pixels = compare(*dense, kc.nll, num_replicates=50)
+    pixels = compare(*dense, kc.nll, num_draws=50)
     assert pixels.high - pixels.low < 0.7 * (one.high - one.low)
 
 

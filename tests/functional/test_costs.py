@@ -135,7 +135,7 @@ def test_two_classes_are_cut_at_the_ratio_of_their_costs(false_alarm, miss):
         ([[0, 1]], {}, r"`costs` must have shape"),
         ([0, 1], {}, r"`costs` must have shape"),
         ([[0.0]], {}, r"`costs` must have shape"),
-        (1 - np.eye(2), {}, r"each class of `probs`.*\(2, 2\)"),
+        (1 - np.eye(2), {}, r"each class of `outputs`.*\(2, 2\)"),
         (COSTS - 1, {}, r"benefit add one amount.*true_class=0, answer=0"),
         (COSTS * np.nan, {}, r"`costs` must be finite"),
         (COSTS * 1e38, {}, r"`costs` must be finite.*cost=3e\+38|cost=5e\+38"),

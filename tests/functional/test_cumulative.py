@@ -89,7 +89,7 @@ def test_p_values_of_few_errors_are_those_of_draws():
     probs = np.stack([confidence, 1 - confidence], axis=-1)
     labels = (np.arange(60) < 8).astype(int)
     found = kc.calibration_test(
-        labels, probs, statistic="ecce_maximum", num_samples=2000
+        labels, probs, statistic="ecce_maximum", num_draws=2000
     )
     assert found.statistic == pytest.approx(8 / 60 - 0.03)
     # One group of ties: the binomial law of the number of errors.

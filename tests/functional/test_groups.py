@@ -21,7 +21,7 @@ FUNCTIONS = {
     "augrc": kc.augrc,
     "failure_auroc": kc.failure_auroc,
 }
-NAMES = ("accuracy", "gap", *FUNCTIONS)
+NAMES = ("accuracy", "confidence_gap", *FUNCTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def data():
 def test_a_table_has_what_functions_say_of_each_group(data, monkeypatch):
     labels, probs, sex, site = data
     # Intervals of ranks are not asked for here.
-    few = functools.partial(bootstrap.poisson_interval, num_replicates=10)
+    few = functools.partial(bootstrap.poisson_interval, num_draws=10)
     monkeypatch.setattr(bootstrap, "poisson_interval", few)
     found = kc.by_group(
         labels,
@@ -57,7 +57,12 @@ def test_a_table_has_what_functions_say_of_each_group(data, monkeypatch):
         assert row["size"] == part.sum()
         if row["too_few"]:
             assert row["size"] < 30
-            assert row["p_value"] is row["ece"] is row["gap_low"] is None
+            assert (
+                row["p_value"]
+                is row["ece"]
+                is row["confidence_gap_low"]
+                is None
+            )
             continue
         own = labels[part], probs[part]
         for name, function in FUNCTIONS.items():
@@ -68,8 +73,8 @@ def test_a_table_has_what_functions_say_of_each_group(data, monkeypatch):
         assert row["accuracy_low"] == pytest.approx(low)
         assert row["accuracy_high"] == pytest.approx(high)
         gap = confidence[part].mean() - right.mean()
-        assert row["gap"] == pytest.approx(gap)
-        assert row["gap_low"] <= gap - (high - right.mean()) + 1e-12
+        assert row["confidence_gap"] == pytest.approx(gap)
+        assert row["confidence_gap_low"] <= gap - (high - right.mean()) + 1e-12
         metric = kc.CalibrationMetrics(["ece", "brier", "nll"])
         metric.update_state(*own)
         for name, ends in metric.interval().items():
@@ -89,30 +94,34 @@ def test_a_table_has_what_functions_say_of_each_group(data, monkeypatch):
 
 def test_every_form_of_input_gives_the_same_table(data):
     labels, probs, sex, _ = data
-    plain = kc.by_group(labels, probs, sex, metrics=("ece", "gap")).rows
+    plain = kc.by_group(
+        labels, probs, sex, metrics=("ece", "confidence_gap")
+    ).rows
     top1 = kc.by_group_from_top1(
         probs.max(axis=-1),
         probs.argmax(axis=-1) == labels,
         sex.astype(object),
-        metrics=("ece", "gap"),
+        metrics=("ece", "confidence_gap"),
     )
     padded = kc.by_group(
         np.r_[labels, -1],
         np.concatenate([probs, probs[:1]]),
         [*sex, "x"],
-        metrics=("ece", "gap"),
+        metrics=("ece", "confidence_gap"),
         ignore_class=-1,
     )
     dense = kc.by_group(
         labels.reshape(200, 2),
         probs.reshape(200, 2, 3),
         sex.reshape(200, 2),
-        metrics=("ece", "gap"),
+        metrics=("ece", "confidence_gap"),
     )
     for other in (top1, padded, dense):
         for row, same in zip(other.rows, plain, strict=True):
             assert row["group"] == same["group"]
-            assert row["gap"] == pytest.approx(same["gap"])
+            assert row["confidence_gap"] == pytest.approx(
+                same["confidence_gap"]
+            )
             assert row["p_holm"] == pytest.approx(same["p_holm"])
     weighted = kc.by_group(
         labels,
@@ -173,10 +182,14 @@ def test_calibrated_groups_are_rarely_blamed_together():
         confidence = 0.5 + 0.5 * rng.beta(5.0, 0.5, len(group))
         right = rng.random(len(group)) < confidence
         found = kc.by_group_from_top1(
-            confidence, right, group, metrics=("gap",), simultaneous=True
+            confidence,
+            right,
+            group,
+            metrics=("confidence_gap",),
+            simultaneous=True,
         )
         blamed += bool((found.table["p_holm"] <= 0.05).any())
-        outside += bool((found.table["gap_low"] > 0).any())
+        outside += bool((found.table["confidence_gap_low"] > 0).any())
         (largest,) = found.largest
         # The true gaps are 0, and so is their largest difference.
         apart += largest.low > 0.0
@@ -197,7 +210,7 @@ def test_the_result_prints_and_travels(data, tmp_path):
     assert len(lines) == len(found) + 1
     assert "nan" not in written
     odd = {"=1": ["@cmd"] * 4 + ["-1"] * 4}
-    written = kc.by_group([0, 1] * 4, [[0.6, 0.4]] * 8, odd, min_size=2)
+    written = kc.by_group([0, 1] * 4, [[0.6, 0.4]] * 8, odd, min_count=2)
     cells = [line.split(",")[:2] for line in written.to_csv().splitlines()]
     assert cells[1:] == [["'=1", "-1"], ["'=1", "'@cmd"]]
 
@@ -217,7 +230,7 @@ BAD = {
     "empty": ({"groups": ["a", "", "b", "b"]}, "name what is missing"),
     "measured": ({"groups": [1.5, 1.0, 2.0, 2.0]}, "cut a measurement"),
     "attributes": ({"groups": {}}, "must have an attribute"),
-    "size": ({"min_size": 0}, "`min_size` must be >= 1"),
+    "size": ({"min_count": 0}, "`min_count` must be >= 1"),
     "level": ({"level": 1.0}, "`level` must be < 1"),
     "metric": ({"metrics": ("auc",)}, "`metrics` must be one of"),
     "statistic": ({"statistic": "hl"}, "`statistic` must be one of"),

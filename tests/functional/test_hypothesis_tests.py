@@ -38,7 +38,7 @@ def test_p_values_are_uniform_and_power_grows(statistic, draws):
             calibration_test(
                 *two_classes(1000, temperature, rng),
                 statistic=statistic,
-                num_samples=199,
+                num_draws=199,
                 seed=i,
             ).p_value
             for i in range(draws)
@@ -96,9 +96,9 @@ def test_certain_predictions(statistic):
 
 def test_ece_is_resampled_in_blocks_that_do_not_matter(monkeypatch):
     data = two_classes(1000, 1.1, np.random.default_rng(8))
-    whole = calibration_test(*data, num_samples=300)
+    whole = calibration_test(*data, num_draws=300)
     monkeypatch.setattr("keras_calib.functional.hypothesis_tests._BLOCK", 7000)
-    assert calibration_test(*data, num_samples=300) == whole
+    assert calibration_test(*data, num_draws=300) == whole
 
 
 def test_calibration_test_reads_as_the_metrics_do():
@@ -115,7 +115,7 @@ def test_calibration_test_reads_as_the_metrics_do():
     with pytest.raises(ValueError, match=r"`statistic` must be one of"):
         calibration_test(labels, probs, statistic="hl")
     with pytest.raises(ValueError, match="`seed` must be >= 0"):
-        calibration_test(labels, probs, num_samples=9, seed=-1)
+        calibration_test(labels, probs, num_draws=9, seed=-1)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_the_estimate_is_the_fixed_point_of_em():
         probs = softmax(unlabelled(prior, n) + np.log(source))
         weight = rng.integers(0, 3, n)
         found = kc.estimate_prior(
-            probs, source, sample_weight=weight, num_bootstrap=0
+            probs, source, sample_weight=weight, num_draws=0
         )
         expected = by_em(probs, np.array(source), weight)
         np.testing.assert_allclose(found.prior, expected, atol=1e-5)
@@ -49,7 +49,7 @@ def test_the_estimate_is_the_fixed_point_of_em():
 
 def test_forms_of_the_same_predictions_agree():
     logits = unlabelled([0.2, 0.8], 400)
-    given = {"source": [0.5, 0.5], "num_bootstrap": 20}
+    given = {"source": [0.5, 0.5], "num_draws": 20}
     expected = kc.estimate_prior(softmax(logits), **given)
     z = logits[:, 1:] - logits[:, :1]
     for probs, options in (
@@ -63,7 +63,7 @@ def test_forms_of_the_same_predictions_agree():
 
 
 def test_a_class_that_no_sample_shows_may_have_a_share():
-    found = kc.estimate_prior([[1.0, 0.0]] * 50, [0.5, 0.5], num_bootstrap=20)
+    found = kc.estimate_prior([[1.0, 0.0]] * 50, [0.5, 0.5], num_draws=20)
     np.testing.assert_allclose(found.prior, [1.0, 0.0], atol=1e-9)
     # At its upper end 50 samples miss the class with probability 0.025.
     np.testing.assert_allclose(
@@ -84,7 +84,7 @@ def test_intervals_hold_the_share_as_often_as_they_say():
                 source,
                 from_logits=True,
                 level=0.9,
-                num_bootstrap=100,
+                num_draws=100,
             )
             low, high = found.interval.T
             inside.append((low <= prior) & (prior <= high))
@@ -99,7 +99,7 @@ def test_draws_are_those_of_refits(size, tolerance, monkeypatch):
     # Draws of many classes are minutes of work for elimination.
     monkeypatch.delattr(np.linalg, "solve")
     found = kc.estimate_prior(
-        logits, source, from_logits=True, num_bootstrap=40, seed=4
+        logits, source, from_logits=True, num_draws=40, seed=4
     )
     rng = np.random.default_rng(4)
     probs, priors = softmax(logits), []
@@ -115,7 +115,7 @@ def test_draws_are_those_of_refits(size, tolerance, monkeypatch):
 
 def test_elimination_takes_over_from_conjugate_gradients(monkeypatch):
     logits, source = unlabelled([0.5, 0.3, 0.2], 300), np.full(3, 1 / 3)
-    how = {"from_logits": True, "num_bootstrap": 20}
+    how = {"from_logits": True, "num_draws": 20}
     expected = kc.estimate_prior(logits, source, **how)
     monkeypatch.setattr("keras_calib.formulas.prior._CONJUGATE", 1)
     found = kc.estimate_prior(logits, source, **how)
@@ -127,7 +127,7 @@ def test_predictions_that_say_nothing_are_told():
     source = [0.5, 0.3, 0.2]
     probs = np.tile(source, (50, 1))
     with pytest.warns(RuntimeWarning, match="must differ between all classes"):
-        kc.estimate_prior(probs, source, num_bootstrap=0)
+        kc.estimate_prior(probs, source, num_draws=0)
 
 
 def test_a_fit_that_does_not_converge_is_told(monkeypatch):
@@ -135,7 +135,7 @@ def test_a_fit_that_does_not_converge_is_told(monkeypatch):
     logits = unlabelled([0.9, 0.1], 200)
     with pytest.warns(RuntimeWarning, match="did not converge"):
         found = kc.estimate_prior(
-            logits, [0.5, 0.5], from_logits=True, num_bootstrap=0
+            logits, [0.5, 0.5], from_logits=True, num_draws=0
         )
     assert not found.converged
 
@@ -151,8 +151,8 @@ def test_what_is_no_prediction_is_refused():
         (good[:0], [0.5, 0.5], {}, "must not be empty"),
         (good, [0.5, 0.5], {"sample_weight": [0, 0]}, "0 everywhere"),
         (good, [0.5, 0.5], {"level": 1.0}, "`level` must be < 1"),
-        (good, [0.5, 0.5], {"num_bootstrap": -1}, "`num_bootstrap` must"),
-        (good, [0.5, 0.5], {"num_bootstrap": 1}, "must be 0, or >= 2"),
+        (good, [0.5, 0.5], {"num_draws": -1}, "`num_draws` must"),
+        (good, [0.5, 0.5], {"num_draws": 1}, "must be 0, or >= 2"),
         (good, [0.5, 0.5], {"seed": -1}, "`seed` must be >= 0"),
         (good[:1], [0.5, 0.5], {}, "must have >= 2 rows"),
     ):

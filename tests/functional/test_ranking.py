@@ -148,9 +148,9 @@ def test_bad_scores_are_refused():
 def test_bad_options_are_refused():
     labels, probs = binary([True, False], [0.9, 0.6])
     for function, options in (
-        (aurc, {"convention": "median"}),
-        (augrc, {"convention": "mean"}),
-        (normalized_aurc, {"convention": "median"}),
+        (aurc, {"area": "median"}),
+        (augrc, {"area": "mean"}),
+        (normalized_aurc, {"area": "median"}),
         (eaurc, {"optimum": "best"}),
         (aurc, {"ties": "random"}),
         (augrc, {"ties": "random"}),

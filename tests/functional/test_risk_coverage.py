@@ -47,21 +47,21 @@ GOLDENS = {
     "aurc_mean": (aurc, ORDER),
     "aurc_crl": (aurc, ORDER),
     "aurc_tieavg": (aurc, {}),
-    "aurc_geifman": (aurc, {**ORDER, "convention": "geifman"}),
-    "aurc_tu": (aurc, {**ORDER, "convention": "trapezoid"}),
-    "aurc_lfpc": (aurc, {**ORDER, "convention": "origin"}),
-    "aurc_enstals": (aurc, {**ORDER, "convention": "origin"}),
-    "aurc_fdshifts": (aurc, {"convention": "merged"}),
-    "aurc_achievable_fdshifts": (aurc, {"convention": "achievable"}),
+    "aurc_geifman": (aurc, {**ORDER, "area": "geifman"}),
+    "aurc_tu": (aurc, {**ORDER, "area": "trapezoid"}),
+    "aurc_lfpc": (aurc, {**ORDER, "area": "origin"}),
+    "aurc_enstals": (aurc, {**ORDER, "area": "origin"}),
+    "aurc_fdshifts": (aurc, {"area": "merged"}),
+    "aurc_achievable_fdshifts": (aurc, {"area": "achievable"}),
     "eaurc_exact": (eaurc, ORDER),
     "eaurc_crl": (eaurc, {**ORDER, **ANALYTIC}),
-    "eaurc_geifman": (eaurc, {**ORDER, **ANALYTIC, "convention": "geifman"}),
-    "eaurc_lfpc": (eaurc, {**ORDER, "convention": "origin"}),
-    "eaurc_fdshifts": (eaurc, {**ANALYTIC, "convention": "merged"}),
+    "eaurc_geifman": (eaurc, {**ORDER, **ANALYTIC, "area": "geifman"}),
+    "eaurc_lfpc": (eaurc, {**ORDER, "area": "origin"}),
+    "eaurc_fdshifts": (eaurc, {**ANALYTIC, "area": "merged"}),
     "augrc_fdshifts": (augrc, {}),
-    "augrc_tu": (augrc, {**ORDER, "convention": "trapezoid"}),
+    "augrc_tu": (augrc, {**ORDER, "area": "trapezoid"}),
     "eaugrc_fdshifts": (eaugrc, {}),
-    "naurc_lfpc": (normalized_aurc, {**ORDER, "convention": "origin"}),
+    "naurc_lfpc": (normalized_aurc, {**ORDER, "area": "origin"}),
     "auroc_lfpc": (failure_auroc, {}),
     "failauc_fdshifts": (failure_auroc, {}),
     "fpr95_fdshifts": (failure_fpr95, {}),
@@ -168,7 +168,7 @@ def test_tied_areas_are_the_mean_over_all_orders():
         "auroc": failure_auroc(*data),
     }
     for name in ("mean", "trapezoid", "origin", "geifman"):
-        tied[name] = aurc(*data, convention=name)
+        tied[name] = aurc(*data, area=name)
     mean = {name: np.mean([v[name] for v in found]) for name in tied}
     assert tied == pytest.approx(mean, rel=1e-12)
 
@@ -228,17 +228,17 @@ def test_operating_points_equal_a_loop_over_thresholds(weights):
 FUNCTIONS = {
     "aurc": (aurc, {}),
     "aurc order": (aurc, {"ties": "order"}),
-    "trapezoid": (aurc, {"convention": "trapezoid"}),
-    "origin": (aurc, {"convention": "origin"}),
-    "geifman": (aurc, {"convention": "geifman"}),
-    "merged": (aurc, {"convention": "merged"}),
-    "achievable": (aurc, {"convention": "achievable"}),
+    "trapezoid": (aurc, {"area": "trapezoid"}),
+    "origin": (aurc, {"area": "origin"}),
+    "geifman": (aurc, {"area": "geifman"}),
+    "merged": (aurc, {"area": "merged"}),
+    "achievable": (aurc, {"area": "achievable"}),
     "eaurc": (eaurc, {}),
-    "eaurc merged": (eaurc, {"convention": "merged"}),
+    "eaurc merged": (eaurc, {"area": "merged"}),
     "eaurc analytic": (eaurc, {"optimum": "analytic"}),
     "normalized_aurc": (normalized_aurc, {}),
     "augrc": (augrc, {}),
-    "augrc trapezoid": (augrc, {"convention": "trapezoid"}),
+    "augrc trapezoid": (augrc, {"area": "trapezoid"}),
     "eaugrc": (eaugrc, {}),
     "coverage_at_risk": (coverage_at_risk, {"risk": 0.2}),
     "risk_at_coverage": (risk_at_coverage, {"coverage": 0.5}),
@@ -285,11 +285,11 @@ def test_conventions_that_count_samples_refuse_mass():
     weight = [0.5, 1.0]
     for name in ("trapezoid", "origin", "geifman"):
         with pytest.raises(ValueError, match="whole numbers"):
-            aurc(labels, probs, convention=name, sample_weight=weight)
+            aurc(labels, probs, area=name, sample_weight=weight)
     with pytest.raises(ValueError, match="whole numbers"):
-        augrc(labels, probs, convention="trapezoid", sample_weight=weight)
+        augrc(labels, probs, area="trapezoid", sample_weight=weight)
     with pytest.raises(ValueError, match="whole numbers"):
-        eaurc(labels, probs, convention="merged", sample_weight=weight)
+        eaurc(labels, probs, area="merged", sample_weight=weight)
 
 
 def test_augrc_follows_from_auroc_and_accuracy():
@@ -309,12 +309,12 @@ def test_all_right_and_all_wrong_give_the_documented_values(right):
     assert failure_auroc(*data) == 0.5
     assert failure_fpr95(*data) == 0.0
     assert normalized_aurc(*data) == 0.0
-    assert normalized_aurc(*data, convention="merged") == 0.0
+    assert normalized_aurc(*data, area="merged") == 0.0
     assert eaugrc(*data) == 0.0
     for name in ("mean", "trapezoid", "merged", "achievable"):
-        assert abs(aurc(*data, convention=name) - (not right)) < 1e-12
+        assert abs(aurc(*data, area=name) - (not right)) < 1e-12
         for optimum in ("finite", "analytic"):
-            value = eaurc(*data, convention=name, optimum=optimum)
+            value = eaurc(*data, area=name, optimum=optimum)
             assert abs(value) < 1e-12
     precision = failure_average_precision(*data)
     assert precision == float(not right)
@@ -323,9 +323,9 @@ def test_all_right_and_all_wrong_give_the_documented_values(right):
 def test_one_sample_has_every_area():
     data = binary([False], [0.9])
     for name in ("mean", "trapezoid", "merged", "geifman", "achievable"):
-        assert abs(aurc(*data, convention=name) - 1.0) < 1e-12
-    assert abs(aurc(*data, convention="origin") - 0.5) < 1e-12
-    assert augrc(*data, convention="trapezoid") == 1.0
+        assert abs(aurc(*data, area=name) - 1.0) < 1e-12
+    assert abs(aurc(*data, area="origin") - 0.5) < 1e-12
+    assert augrc(*data, area="trapezoid") == 1.0
 
 
 def test_the_curve_ends_at_the_error_rate(goldens):

@@ -49,7 +49,7 @@ def test_p_values_of_votes_are_uniform_and_find_gaps(statistic, draws):
                 kc.calibration_test(
                     *_voted(rng, n, *model),
                     statistic=statistic,
-                    num_samples=99,
+                    num_draws=99,
                     seed=i,
                     votes=True,
                 ).p_value

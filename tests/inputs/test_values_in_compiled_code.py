@@ -213,7 +213,7 @@ def test_probabilities_read_as_logits_are_told_once():
     ids = np.arange(100) % 2
     for z in (probs - 0.1, probs + 0.1, probs[::2], 0.4 * probs, probs > 0.5):
         ece(ids[: len(z)], z.astype("float32"), from_logits=True)
-    with pytest.warns(RuntimeWarning, match=rf"`probs` {rule} \(one output"):
+    with pytest.warns(RuntimeWarning, match=rf"`outputs` {rule} \(one output"):
         ece(ids, probs, from_logits=True)
     one = np.full((200, 1), 0.995, "float32")
     told = ECE(from_logits=True)

@@ -118,7 +118,7 @@ def test_a_label_without_both_outcomes_is_named_or_kept():
     y, z = several()
     y[:, 1] = 0
     names = ["cat", "dog", "owl"]
-    layer = kc.MultiLabelCalibrator(PARTS[4], label_names=names)
+    layer = kc.MultiLabelCalibrator(PARTS[4], class_names=names)
     with pytest.raises(ValueError, match=r"both outcomes .*\['dog'\]"):
         layer.fit(y, z)
     assert not layer.fitted

@@ -135,7 +135,7 @@ def test_averages_are_those_of_the_values_by_label():
     micro = kc.ece(truth[seen], logits[seen][:, None], from_logits=True)
     np.testing.assert_allclose(value("micro")[1], micro, rtol=1e-5)
     named = kc.MultiLabel(
-        kc.ECE(**OPTIONS), average=None, label_names=["cat", "dog", "cow"]
+        kc.ECE(**OPTIONS), average=None, class_names=["cat", "dog", "cow"]
     )
     named.update_state(truth, logits)
     result = named.result()
@@ -209,7 +209,7 @@ def test_states_of_other_labels_are_refused(by):
     truth, logits, _ = several()
 
     def made(labels=3, names=None):
-        metric = kc.MultiLabel(kc.ECE(**OPTIONS), by=by, label_names=names)
+        metric = kc.MultiLabel(kc.ECE(**OPTIONS), by=by, class_names=names)
         metric.update_state(truth[:, :labels], logits[:, :labels])
         return metric
 
@@ -323,8 +323,8 @@ def test_labels_that_cannot_be_read_are_refused():
     for options, match in (
         ({"average": "mean"}, "must be one of"),
         ({"average": [0.0, 0.0]}, "not all 0"),
-        ({"label_names": ["a", "a"]}, "all different"),
-        ({"num_labels": 2, "label_names": ["a"]}, "one name for each"),
+        ({"class_names": ["a", "a"]}, "all different"),
+        ({"num_labels": 2, "class_names": ["a"]}, "one name for each"),
         ({"by": "example", "average": "micro"}, 'needs `by="label"`'),
     ):
         with pytest.raises(ValueError, match=match):

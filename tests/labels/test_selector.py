@@ -72,7 +72,7 @@ def test_an_example_is_right_where_all_of_its_labels_are():
 def test_it_calibrates_first_and_is_saved(tmp_path):
     y, z = several()
     calibrator = kc.MultiLabelCalibrator(
-        kc.AffineScaling(), label_names=["a", "b", "c", "d"]
+        kc.AffineScaling(), class_names=["a", "b", "c", "d"]
     )
     selector = kc.MultiLabelSelector(calibrator=calibrator)
     with pytest.raises(RuntimeError, match="must be fitted on other data"):

@@ -216,8 +216,8 @@ def _choices():
         found[f"{name} of a layer"] = layer.chosen
     for name, how in (
         ("a price", {"reject_cost": 0.1}),
-        ("a mean", {"mean_cost": 0.14}),
-        ("a sure mean", {"mean_cost": 0.3, "delta": 0.2}),
+        ("a mean", {"max_cost": 0.14}),
+        ("a sure mean", {"max_cost": 0.3, "delta": 0.2}),
         ("a share", {"coverage": 0.6}),
     ):
         found[name] = kc.choose_threshold_by_cost(

@@ -261,7 +261,7 @@ READS = {"from_logits": True}
 
 def table_of(labels, outputs):
     groups = labels % 2
-    found = kc.by_group(labels, outputs, groups, min_size=5, **READS).table
+    found = kc.by_group(labels, outputs, groups, min_count=5, **READS).table
     names = ("size", "accuracy", "ece", "nll", "p_value", "p_holm")
     return [found[x] for x in names]
 
@@ -271,14 +271,12 @@ ARRAYS = {
     "selector": lambda *a: facts_of(
         kc.SelectiveClassifier().fit(*a, coverage=0.5)
     ),
-    "compare": lambda y, z: (
-        kc.compare(y, z, z, kc.nll, num_replicates=2, **READS).a
-    ),
+    "compare": lambda y, z: kc.compare(y, z, z, kc.nll, num_draws=2, **READS).a,
     "calibration_test": lambda *a: kc.calibration_test(*a, **READS)[0],
     "by_group": lambda *a: table_of(*a),
     "adaptive_ece": lambda *a: kc.adaptive_ece(*a, edges="interp", **READS),
     "estimate_prior": lambda y, z: (
-        kc.estimate_prior(z, np.full(K, 1 / K), num_bootstrap=2, **READS).prior
+        kc.estimate_prior(z, np.full(K, 1 / K), num_draws=2, **READS).prior
     ),
     "report": page,
 }

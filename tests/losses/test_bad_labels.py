@@ -174,7 +174,7 @@ def test_compiled_pairs_are_clipped_or_give_nan():
 
 
 def test_targets_of_cape_that_do_not_fit_are_refused():
-    shape = "`targets` must have the shape"
+    shape = "`labels` must have the shape"
     for targets, outputs, rule in (
         ((3, 2), (3, 2), shape),
         ((2,), (3, 1), shape),
@@ -193,7 +193,7 @@ def test_classes_and_targets_of_cape_are_judged_before_they_are_cast():
         with pytest.raises((ValueError, TypeError), match="`classes` must"):
             kc.cape_loss(halves, LOGITS, classes=classes)
     for wrong in (1.5, -0.2, NAN):
-        with pytest.raises(ValueError, match="`targets` must lie in"):
+        with pytest.raises(ValueError, match="`labels` must lie in"):
             kc.cape_loss([0.5, wrong], LOGITS[:, :2])
     if BACKEND == "torch":
         return

@@ -68,7 +68,7 @@ CHOICES = (
     (kc.CRLMargin, "condition", ("predicted", "each")),
     (kc.L1ACE, "by", ("image", "batch")),
     (LOGIT_NACL, "distance", ("l1", "l2")),
-    (LOGIT_NACL, "edges", ("replicate", "background")),
+    (LOGIT_NACL, "padding", ("replicate", "background")),
     (LOGIT_NACL, "kernel", ("mean", "gaussian")),
     (kc.ConfidencePenalty, "class_reduction", ("sum", "mean")),
     (kc.LabelSmoothing, "spread", ("all", "others")),

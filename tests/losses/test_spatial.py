@@ -29,7 +29,7 @@ AUTHORS = [
                 "kernel": kernel,
                 "distance": distance,
                 "kernel_size": size,
-                "edges": "background",
+                "padding": "background",
             },
             1,
         )
@@ -49,7 +49,7 @@ AUTHORS = [
 LOSSES = {
     "SVLS": (kc.SVLS, {"kernel_size": 5, "sigma": 1.5}),
     "NACL": (kc.NACL, {"strength": 0.7}),
-    "NACL-background": (kc.NACL, {"strength": 0.7, "edges": "background"}),
+    "NACL-background": (kc.NACL, {"strength": 0.7, "padding": "background"}),
     "NACL-gaussian": (kc.NACL, {"kernel": "gaussian", "distance": "l2"}),
     "L1ACE": (kc.L1ACE, {"num_bins": 6}),
 }

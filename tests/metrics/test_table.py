@@ -55,7 +55,7 @@ def test_every_bound_is_that_of_its_own_class(table):
 def test_every_interval_is_that_of_its_own_class(table, monkeypatch):
     _, _, metric, singles = table
     # The same few draws for both.
-    few = functools.partial(bootstrap.poisson_interval, num_replicates=40)
+    few = functools.partial(bootstrap.poisson_interval, num_draws=40)
     monkeypatch.setattr(bootstrap, "poisson_interval", few)
     intervals = metric.interval(0.9)
     assert list(intervals) == list(metric.result())

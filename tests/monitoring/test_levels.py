@@ -20,7 +20,7 @@ def test_all_hypotheses_together_alarm_at_most_at_alpha(monkeypatch):
     for seed in range(STREAMS):
         rng = np.random.default_rng(seed)
         watching = Monitor(
-            risk=0.2, coverage=(0.5, 0.5), tolerance=0.0, alpha=alpha
+            risk=0.2, coverage=(0.5, 0.5), tolerance=0.0, delta=alpha
         )
         right, accepted = rng.random((2, 400)) < [[0.8], [0.5]]
         watching.update(np.full(400, 0.8), accepted, right)

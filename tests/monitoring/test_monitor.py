@@ -188,7 +188,7 @@ def test_a_selector_gives_its_risk_and_the_shares_its_data_allow():
 def test_a_selector_with_costs_has_no_risk_to_watch():
     logits = 4.0 * np.random.default_rng(0).normal(size=(500, 2))
     selector = kc.SelectiveClassifier(costs=[[0.0, 1.0], [0.5, 0.0]])
-    selector.fit(logits.argmax(-1), logits, mean_cost=0.2, delta=0.05)
+    selector.fit(logits.argmax(-1), logits, max_cost=0.2, delta=0.05)
     assert selector.chosen.limit == 0.2
     with pytest.warns(RuntimeWarning, match="does not watch the risk"):
         watching = Monitor(selector)
@@ -209,7 +209,7 @@ def test_thresholds_of_groups_need_a_monitor_each(part):
 
 
 def test_arguments_of_numpy_are_kept_in_a_file(tmp_path):
-    given = {"risk": np.float32(0.25), "alpha": np.float32(0.125)}
+    given = {"risk": np.float32(0.25), "delta": np.float32(0.125)}
     given |= {"tolerance": np.float32(0.5), "max_waiting": np.int64(9)}
     Monitor(**given).save(tmp_path / "monitor.npz")
     loaded = Monitor.load(tmp_path / "monitor.npz")
@@ -305,8 +305,8 @@ def test_skipped_labels_are_counted():
 
 
 def test_states_of_others_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="alpha=\\(0.1, 0.05\\)"):
-        monitor().load_state_dict(monitor(alpha=0.1).state_dict())
+    with pytest.raises(ValueError, match="delta=\\(0.1, 0.05\\)"):
+        monitor().load_state_dict(monitor(delta=0.1).state_dict())
     with pytest.raises(ValueError, match="`monitors` must.*risk=.0.2, 0.025"):
         Monitor.merge([monitor(), monitor(risk=0.2)])
     (tmp_path / "other").write_text("other")
@@ -350,7 +350,7 @@ def test_a_broken_state_is_refused_whole(tmp_path, change, message):
     "options",
     [
         {"risk": 0.0},
-        {"alpha": 1.0},
+        {"delta": 1.0},
         {"tolerance": -0.1},
         {"tolerance": 1},
         {"coverage": (0.8, 0.6)},

@@ -93,8 +93,8 @@ def test_a_state_that_no_monitor_has_is_refused_whole(name, change, tmp_path):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ('"alpha": 0.05', '"alpha": NaN'),
-        ('"alpha": 0.05', '"alpha": "0.05"'),
+        ('"delta": 0.05', '"delta": NaN'),
+        ('"delta": 0.05', '"delta": "0.05"'),
         ('"risk": 0.025', '"risk": 2'),
         ('"max_waiting": 20000', '"max_waiting": -1'),
         ('{"risk": 0.025', '{"risk": 1e-300'),
@@ -137,7 +137,7 @@ def test_sums_of_other_arguments_are_refused():
     for options in (
         {"risk": 0.2},
         {"coverage": (0.5, 0.8)},
-        {"alpha": 0.1},
+        {"delta": 0.1},
         {"tolerance": 0.02},
         {"max_waiting": 7},
     ):

@@ -84,8 +84,8 @@ MUTANTS = {
     ),
     "cutmix_targets_swapped": Mutant(
         "data/mixing.py",
-        "lam = 1.0 - tf.cast(replaced, targets.dtype)",
-        "lam = tf.cast(replaced, targets.dtype)",
+        "lam = 1.0 - tf.cast(replaced, labels.dtype)",
+        "lam = tf.cast(replaced, labels.dtype)",
         "data_pipelines/test_mixing.py::"
         "test_targets_weigh_images_as_the_pixels_do",
     ),

@@ -126,8 +126,8 @@ MUTANTS = {
     ),
     "cape_swapped": Mutant(
         "losses/smoothing.py",
-        "ops.stack([1.0 - targets, targets], -1)",
-        "ops.stack([targets, 1.0 - targets], -1)",
+        "ops.stack([1.0 - labels, labels], -1)",
+        "ops.stack([labels, 1.0 - labels], -1)",
         _AUTHORS,
     ),
     "smoothing_over_one_class_too_many": Mutant(

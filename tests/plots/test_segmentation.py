@@ -228,7 +228,7 @@ def test_bad_scenes_are_refused():
         display_of(labels[1:], probs)
     with pytest.raises(ValueError, match="class that is not ignored"):
         display_of(np.full_like(labels, IGNORED), probs)
-    with pytest.raises(ValueError, match="`probs` must not contain NaN"):
+    with pytest.raises(ValueError, match="`outputs` must not contain NaN"):
         display_of(labels, np.where(labels[..., None] == 0, np.nan, probs))
     with pytest.raises(ValueError, match="`num_bins` must be >= 1"):
         display_of(labels, probs, num_bins=0)

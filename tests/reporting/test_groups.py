@@ -37,7 +37,7 @@ def test_a_page_has_the_table_by_group_and_blames_the_right_one(data, page):
         labels,
         probs,
         {"site": site},
-        metrics=("accuracy", "gap", "ece"),
+        metrics=("accuracy", "confidence_gap", "ece"),
         simultaneous=True,
     )
     for row, same in zip(found["rows"], expected.rows, strict=True):

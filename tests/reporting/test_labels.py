@@ -57,7 +57,7 @@ def test_rows_are_those_of_the_columns_alone(alone):
             "prevalence": y.mean(),
             "probability": p.mean(),
             "accuracy": np.mean((p > 0.5) == y),
-            "gap": p.mean() - y.mean(),
+            "confidence_gap": p.mean() - y.mean(),
             "ece": kc.ece(y, two_classes(p), mode="binary"),
             "nll": kc.nll(y, two_classes(p)),
             "brier": 2.0 * np.mean((p - y) ** 2),
@@ -94,7 +94,7 @@ def test_missing_by_weight_is_missing_by_class(alone):
 def test_the_page_says_what_a_calibrator_repairs_and_a_selector_does():
     labels, logits = tagged(scale=4.0)
     calibrator = kc.MultiLabelCalibrator(
-        kc.TemperatureScaling(), label_names=NAMES
+        kc.TemperatureScaling(), class_names=NAMES
     ).fit(*tagged(seed=1, scale=4.0), num_folds=0)
     selector = kc.MultiLabelSelector(calibrator=calibrator)
     selector.fit(*tagged(seed=2, scale=4.0), risk=0.15, delta=0.1)

@@ -8,12 +8,12 @@ from keras_calib.reporting.measures import EXPLAINED, directions, measures
 def results(changed):
     """Results of a table whose values all stay, but for some."""
     same = {"value": 0.5, "low": 0.4, "high": 0.6}
-    before = dict.fromkeys([*EXPLAINED, "overconfidence"], same)
+    before = dict.fromkeys([*EXPLAINED, "confidence_gap"], same)
     after = before | changed
     return {
-        "overconfidence": before.pop("overconfidence"),
+        "confidence_gap": before.pop("confidence_gap"),
         "metrics": before,
-        "calibrated_overconfidence": after.pop("overconfidence"),
+        "calibrated_confidence_gap": after.pop("confidence_gap"),
         "calibrated_metrics": after,
     }
 
@@ -29,15 +29,15 @@ def results(changed):
         ("failure_auroc", (0.1, 0.0, 0.2), ("↓", "worse", "worse")),
         # Neither is better; of which side a gap is does not matter.
         ("mean_confidence", (0.1, 0.0, 0.2), ("↓", "", "unclear")),
-        ("overconfidence", (-0.1, -0.2, 0.0), ("↓", "better", "better")),
-        ("overconfidence", (-0.9, -1.0, -0.8), ("↓", "worse", "worse")),
+        ("confidence_gap", (-0.1, -0.2, 0.0), ("↓", "better", "better")),
+        ("confidence_gap", (-0.9, -1.0, -0.8), ("↓", "worse", "worse")),
     ],
 )
 def test_a_change_is_clear_where_the_intervals_lie_apart(name, ends, change):
     keys = ("value", "low", "high")
     found = results({name: dict(zip(keys, ends, strict=True))})
     rows = measures(found)
-    place = ["overconfidence", *EXPLAINED].index(name)
+    place = ["confidence_gap", *EXPLAINED].index(name)
     assert rows[place].change == change
     others = [x.change[1] for i, x in enumerate(rows) if i != place]
     assert {*others} == {"same"}
@@ -50,7 +50,7 @@ def test_a_change_is_clear_where_the_intervals_lie_apart(name, ends, change):
 def test_a_p_value_stands_below_its_interval(p_value, text):
     estimate = {"value": 0.1, "low": 0.0, "high": 0.2, "p_value": p_value}
     row = measures(results({"ecce": estimate}))
-    place = ["overconfidence", *EXPLAINED].index("ecce")
+    place = ["confidence_gap", *EXPLAINED].index("ecce")
     assert row[place].cells[1] == ("0.1000", "0.0000 to 0.2000", text)
 
 
@@ -67,5 +67,5 @@ def test_the_page_says_which_values_should_be_small():
 
 def test_without_calibration_there_is_no_change():
     found = results({})
-    del found["calibrated_metrics"], found["calibrated_overconfidence"]
+    del found["calibrated_metrics"], found["calibrated_confidence_gap"]
     assert {(len(x.cells), x.change) for x in measures(found)} == {(1, None)}

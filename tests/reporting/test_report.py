@@ -45,7 +45,7 @@ def test_report_has_the_values_of_the_exact_functions(made):
     assert abs(metrics["aurc"]["value"] - float(streamed.result())) < 1e-6
     confidence = softmax(logits.astype("float64")).max(-1)
     gaps = confidence - (logits.argmax(-1) == labels)
-    gap = found["overconfidence"]
+    gap = found["confidence_gap"]
     assert abs(gap["value"] - gaps.mean()) < 1e-6
     error = 1.96 * gaps.std() / np.sqrt(len(gaps))
     assert abs(gap["low"] - (gaps.mean() - error)) < 0.1 * error
@@ -267,8 +267,8 @@ def test_pixels_and_weights_count_as_in_metrics(monkeypatch):
     )
     other = weighted.results["model"]["metrics"]["ece"]["value"]
     assert abs(other - exact) < 1e-5
-    one = made.results["model"]["overconfidence"]["value"]
-    other = weighted.results["model"]["overconfidence"]["value"]
+    one = made.results["model"]["confidence_gap"]["value"]
+    other = weighted.results["model"]["confidence_gap"]["value"]
     assert abs(one - other) < 1e-9
 
 

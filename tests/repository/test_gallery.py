@@ -25,7 +25,7 @@ def test_the_gallery_shows_every_display(script):
         name
         for page, code, _ in script.drawn_blocks()
         if page.name == "seeing.md"
-        for name in re.findall(r"keras_calib\.(\w+Display)\.", code)
+        for name in re.findall(r"keras_calib\.(\w+Display)\(", code)
     ]
     displays = [x for x in keras_calib.__all__ if x.endswith("Display")]
     assert sorted(shown) == sorted(displays)

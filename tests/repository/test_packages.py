@@ -62,12 +62,10 @@ MAY_IMPORT_WINGS = {"exporting", "reporting"}
 OF_A_WING = r"detection|multi_label|label_|token|sequence"
 # What has a field `confidence` or `correct` and is no row, with what it is.
 OTHER_CONFIDENCES = {
-    "detection/display.py:DetectionReliabilityDisplay": "a picture",
     "formulas/binned_intervals.py:_Bins": "means of bins",
     "formulas/bins.py:BinSums": "sums of bins",
     "functional/hypothesis_tests.py:DrawnLabels": "labels to be drawn",
     "metrics/states/histogram.py:Cells": "sums of cells",
-    "plots/segmentation.py:SegmentationDisplay": "a picture",
     "reporting/evaluation.py:Mistake": "an answer that is shown",
     "reporting/groups.py:GroupRow": "a row of a table",
     "selection/choice.py:Choice": "thresholds",

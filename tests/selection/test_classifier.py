@@ -260,7 +260,7 @@ def with_facts():
     parts, costs = labels % 2, 1.0 - np.eye(4)
     prior = np.bincount(labels, minlength=4) / len(labels)
     share = {"risk": 0.05, "delta": 0.2}
-    shares = {"costs": costs, "mean_cost": 0.05, "delta": 0.2}
+    shares = {"costs": costs, "max_cost": 0.05, "delta": 0.2}
     for target in (
         share,
         {"groups": parts, **share},

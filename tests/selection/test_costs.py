@@ -117,7 +117,7 @@ def test_the_empirical_price_is_the_best_of_all_thresholds():
 @pytest.mark.parametrize("delta", [None, 0.1])
 def test_the_accepted_cost_at_most_the_limit(delta):
     labels, logits = noisy(n=2000)
-    made = selector().fit(labels, logits, mean_cost=0.15, delta=delta)
+    made = selector().fit(labels, logits, max_cost=0.15, delta=delta)
     given = answers(made, logits)
     _, cost, accept = decided(given, labels)
     chosen = made.chosen
@@ -144,7 +144,7 @@ def test_the_accepted_cost_at_most_the_limit(delta):
 
 def test_betting_accepts_more_and_a_price_less():
     labels, logits = noisy(n=2000)
-    limit = {"mean_cost": 0.2, "delta": 0.1}
+    limit = {"max_cost": 0.2, "delta": 0.1}
     coverage = {}
     for method in ("betting", "hoeffding_bentkus"):
         made = selector().fit(labels, logits, **limit, method=method)
@@ -161,7 +161,7 @@ def test_betting_accepts_more_and_a_price_less():
 def test_a_price_above_every_expected_cost_accepts_all():
     labels, logits = noisy(n=300)
     for given in (logits, np.zeros_like(logits)):
-        made = selector().fit(labels, given, mean_cost=15.0, reject_cost=15.0)
+        made = selector().fit(labels, given, max_cost=15.0, reject_cost=15.0)
         assert made.chosen.coverage == 1.0
         assert made.threshold == -15.0
 
@@ -170,14 +170,14 @@ def test_errors_of_one_cost_are_certified_as_a_risk_is():
     labels, logits = noisy(n=2000)
     costs = 5.0 * (1.0 - np.eye(4))
     by_cost = kc.SelectiveClassifier(costs=costs)
-    by_cost.fit(labels, logits, mean_cost=0.5, delta=0.1)
+    by_cost.fit(labels, logits, max_cost=0.5, delta=0.1)
     by_risk = kc.SelectiveClassifier().fit(labels, logits, risk=0.1, delta=0.1)
     assert by_cost.chosen.method == "binomial"
     assert by_cost.chosen.coverage == by_risk.chosen.coverage
     assert by_cost.chosen.risk == by_risk.chosen.risk
     with pytest.raises(ValueError, match='must not be "binomial" unless'):
         selector().fit(
-            labels, logits, mean_cost=0.5, delta=0.1, method="binomial"
+            labels, logits, max_cost=0.5, delta=0.1, method="binomial"
         )
 
 
@@ -186,8 +186,8 @@ def test_errors_of_one_cost_are_certified_as_a_risk_is():
     [
         {"reject_cost": 0.5, "method": "chow"},
         {"reject_cost": 0.5, "method": "empirical"},
-        {"mean_cost": 0.2, "delta": 0.1},
-        {"mean_cost": 0.1, "reject_cost": 0.3},
+        {"max_cost": 0.2, "delta": 0.1},
+        {"max_cost": 0.1, "reject_cost": 0.3},
         {"coverage": 0.7},
     ],
 )
@@ -217,7 +217,7 @@ def test_a_mean_above_the_limit_is_hardly_ever_certified():
                 rng.random(400),
                 cost,
                 largest_cost=20.0,
-                mean_cost=1.0,
+                max_cost=1.0,
                 delta=0.2,
                 method="hoeffding_bentkus",
             )
@@ -251,7 +251,7 @@ def test_a_coverage_and_weights_work_as_without_costs():
     assert made.chosen.coverage == 0.7
     weight = np.arange(1000) % 3
     rows = np.repeat(np.arange(1000), weight)
-    for target in ({"reject_cost": 0.4}, {"mean_cost": 0.1}):
+    for target in ({"reject_cost": 0.4}, {"max_cost": 0.1}):
         one = selector().fit(labels, logits, sample_weight=weight, **target)
         two = selector().fit(labels[rows], logits[rows], **target)
         assert one.threshold == two.threshold
@@ -291,7 +291,7 @@ def test_an_unfitted_calibrator_is_fitted_on_a_share():
 @pytest.mark.portable
 def test_saved_loaded_and_compiled_it_answers_alike(tmp_path):
     labels, logits = noisy()
-    made = selector().fit(labels, logits, mean_cost=0.2, delta=0.1)
+    made = selector().fit(labels, logits, max_cost=0.2, delta=0.1)
     inputs = keras.Input((4,))
     model = keras.Model(inputs, made(inputs))
     model.save(tmp_path / "model.keras")
@@ -326,7 +326,7 @@ def test_pixels_are_decided_one_by_one():
         made.fit(
             labels.reshape(2, 12),
             logits.reshape(2, 12, 4),
-            mean_cost=0.5,
+            max_cost=0.5,
             delta=0.1,
         )
 
@@ -337,16 +337,16 @@ def test_pixels_are_decided_one_by_one():
         ({}, "`reject_cost` must be given with `costs`"),
         ({"risk": 0.1}, "`risk` must be None with `costs`"),
         ({"reject_cost": -1.0}, "`reject_cost` must be finite and >= 0"),
-        ({"mean_cost": -0.1}, "`mean_cost` must be >= 0"),
-        ({"mean_cost": 0.1, "coverage": 0.5}, "Only one of `mean_cost`"),
-        ({"reject_cost": 0.1, "delta": 0.1}, "needs a `mean_cost` above 0"),
-        ({"mean_cost": 20.0, "delta": 0.1}, r"largest_cost=20\.0"),
-        ({"mean_cost": 0.1, "delta": 1.0}, "`delta` must be < 1"),
+        ({"max_cost": -0.1}, "`max_cost` must be >= 0"),
+        ({"max_cost": 0.1, "coverage": 0.5}, "Only one of `max_cost`"),
+        ({"reject_cost": 0.1, "delta": 0.1}, "needs a `max_cost` above 0"),
+        ({"max_cost": 20.0, "delta": 0.1}, r"largest_cost=20\.0"),
+        ({"max_cost": 0.1, "delta": 1.0}, "`delta` must be < 1"),
         ({"reject_cost": 0.1, "method": "betting"}, "with `delta`, one of"),
-        ({"mean_cost": 0.1, "method": "chow"}, "otherwise None"),
+        ({"max_cost": 0.1, "method": "chow"}, "otherwise None"),
         ({"reject_cost": 0.1, "method": "ltt"}, "`method` must be one of"),
         (
-            {"mean_cost": 0.1, "reject_cost": 1e-9},
+            {"max_cost": 0.1, "reject_cost": 1e-9},
             "below the expected cost of every answer.*lowest_expected_cost",
         ),
     ],
@@ -362,19 +362,19 @@ def test_impossible_targets_are_refused(target, match):
 def test_a_limit_out_of_reach_names_one_within_reach():
     labels, logits = noisy(n=1000)
     with pytest.raises(ValueError, match="No threshold is certified") as error:
-        selector().fit(labels, logits, mean_cost=0.01, delta=0.05)
+        selector().fit(labels, logits, max_cost=0.01, delta=0.05)
     text = str(error.value)
-    within = float(text.partition("`mean_cost=")[2].partition("`")[0])
+    within = float(text.partition("`max_cost=")[2].partition("`")[0])
     coverage = text.partition("coverage would be ")[2].partition(" ")[0]
-    found = selector().fit(labels, logits, mean_cost=within, delta=0.05)
+    found = selector().fit(labels, logits, max_cost=within, delta=0.05)
     assert f"{found.chosen.coverage:.3f}" == coverage
     with pytest.raises(ValueError, match="No threshold"):
         lower = within - 10.0 ** (np.floor(np.log10(within)) - 1)
-        selector().fit(labels, logits, mean_cost=lower, delta=0.05)
+        selector().fit(labels, logits, max_cost=lower, delta=0.05)
     wrong = kc.SelectiveClassifier(costs=1 - np.eye(2))
     z = np.array([[2.0, 0.0], [1.0, 0.0]])
     with pytest.raises(ValueError, match=r"lowest mean cost=0\.5|=0\.5"):
-        wrong.fit([1, 0], z, mean_cost=0.1)
+        wrong.fit([1, 0], z, max_cost=0.1)
 
 
 def test_costs_leave_no_other_score_and_prices_need_costs():
@@ -385,7 +385,7 @@ def test_costs_leave_no_other_score_and_prices_need_costs():
         with pytest.raises(ValueError, match="`score` must be left out"):
             made = kc.SelectiveClassifier(score=score)
             made.fit(labels, logits, costs=COSTS, reject_cost=1.0)
-    for price in ({"reject_cost": 0.1}, {"mean_cost": 0.1}):
+    for price in ({"reject_cost": 0.1}, {"max_cost": 0.1}):
         with pytest.raises(ValueError, match="`costs` must be given"):
             kc.SelectiveClassifier().fit(labels, logits, **price)
     with pytest.raises(ValueError, match="each class of `logits`"):
@@ -394,7 +394,7 @@ def test_costs_leave_no_other_score_and_prices_need_costs():
         selector().fit(
             labels,
             logits,
-            mean_cost=0.5,
+            max_cost=0.5,
             delta=0.1,
             sample_weight=np.full(200, 2.0),
         )

@@ -150,7 +150,7 @@ def test_groups_that_nothing_could_certify_cost_the_others_nothing():
     groups = [np.ones(60), *[np.ones(20)] * 50]
     found = kc.choose_group_thresholds(*records(*groups), **options)
     assert found.threshold == (-np.inf, *[np.inf] * 50)
-    assert found.facts["min_samples"] == 59
+    assert found.facts["min_count"] == 59
     assert "fewer than 59 samples" in repr(found)
     assert "and 39 more" in repr(found)
     with pytest.raises(ValueError, match="takes 59 samples even if all"):
@@ -282,7 +282,7 @@ def test_the_text_of_thresholds_says_who_answers_and_why_not():
         group_samples=(500, 20, 400),
         group_coverage=(0.5, 0.0, 0.0),
         group_risk=(0.02, 0.0, 0.0),
-        facts={"min_samples": 76},
+        facts={"min_count": 76},
     )
     lines = repr(found).split("\n")
     assert lines[0].startswith("Choice: 1 of 3 groups answer")

@@ -32,7 +32,7 @@ def test_areas_by_p_are_those_of_the_released_code(goldens):
             logits,
             score=lambda z, p=p: kc.p_norm(z, p=p),
             from_logits=True,
-            convention="origin",
+            area="origin",
         )
         assert abs(value - expected) < 1e-12, p
 

@@ -48,7 +48,7 @@ def kept(name, value, target):
 
 
 @pytest.mark.parametrize(
-    ("targets", "step"),
+    ("limits", "step"),
     [
         # At threshold 0 precision and recall are 0.841.
         ({"precision": 0.84, "recall": 0.84}, 0),
@@ -62,17 +62,17 @@ def kept(name, value, target):
         ({"recall": 0.84, "false_positive_rate": 0.3}, 0.5),
     ],
 )
-def test_all_true_values_keep_their_targets(targets, step):
+def test_all_true_values_keep_their_targets(limits, step):
     rng = np.random.default_rng(0)
-    fits, wrong = 60 if "cost" in targets else 200, 0
+    fits, wrong = 60 if "cost" in limits else 200, 0
     for _ in range(fits):
         try:
             scores, labels = draw(rng, 600)
             if step:
                 scores = np.floor(scores / step) * step
-            losses = {"cost": costs(rng, labels)} if "cost" in targets else None
+            losses = {"cost": costs(rng, labels)} if "cost" in limits else None
             found = kc.control_risks(
-                scores, labels, targets, delta=DELTA, losses=losses
+                scores, labels, limits, delta=DELTA, losses=losses
             )
         except ValueError:
             continue
@@ -80,14 +80,14 @@ def test_all_true_values_keep_their_targets(targets, step):
         true = truth(np.ceil(cuts / step) * step if step else cuts)
         wrong += not all(
             np.all(kept(name, true[name], target))
-            for name, target in targets.items()
+            for name, target in limits.items()
         )
     assert wrong / fits <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / fits)
 
 
 def test_more_data_sets_pass_than_by_bonferroni_over_a_grid():
     rng = np.random.default_rng(1)
-    targets = {"precision": 0.8, "recall": 0.8}
+    limits = {"precision": 0.8, "recall": 0.8}
     grid = np.linspace(-2.5, 2.5, 100)
     ours = theirs = 0
     for _ in range(60):
@@ -102,7 +102,7 @@ def test_more_data_sets_pass_than_by_bonferroni_over_a_grid():
         )
         theirs += np.any(p_value <= DELTA / len(grid))
         try:
-            kc.control_risks(scores, labels, targets, delta=DELTA)
+            kc.control_risks(scores, labels, limits, delta=DELTA)
             ours += 1
         except ValueError:
             pass
@@ -111,13 +111,13 @@ def test_more_data_sets_pass_than_by_bonferroni_over_a_grid():
 
 def test_estimates_and_p_values_are_those_of_the_threshold():
     scores, labels = draw(np.random.default_rng(2), 1000)
-    targets = {
+    limits = {
         "precision": 0.75,
         "recall": 0.75,
         "coverage": 0.3,
         "false_positive_rate": 0.3,
     }
-    found = kc.control_risks(scores, labels, targets)
+    found = kc.control_risks(scores, labels, limits)
     accepted = scores >= found.threshold
     hits = np.sum(accepted & (labels == 1))
     assert found.coverage == accepted.mean()
@@ -136,7 +136,7 @@ def test_estimates_and_p_values_are_those_of_the_threshold():
         rtol=1e-9,
     )
     assert place == np.flatnonzero(found.table().certified)[-1]
-    strict = kc.control_risks(scores, labels, targets, prefer="precision")
+    strict = kc.control_risks(scores, labels, limits, prefer="precision")
     before = found.facts["estimates"]["precision"]
     assert strict.facts["estimates"]["precision"] >= before
     assert strict.coverage <= found.coverage
@@ -145,25 +145,23 @@ def test_estimates_and_p_values_are_those_of_the_threshold():
 
 
 @pytest.mark.parametrize(
-    ("targets", "parts"),
+    ("limits", "parts"),
     [
         ({"recall": 0.75, "coverage": 0.4}, 1),
         ({"recall": 0.75, "coverage": 0.4, "false_positive_rate": 0.3}, 2),
     ],
 )
-def test_recall_and_coverage_share_a_level(targets, parts):
+def test_recall_and_coverage_share_a_level(limits, parts):
     """Of two sets of bad thresholds one holds the other."""
     scores, labels = draw(np.random.default_rng(4), 800)
-    found = kc.control_risks(scores, labels, targets, delta=DELTA)
-    levels = [
-        found.facts["p_values"][name] <= DELTA / parts for name in targets
-    ]
+    found = kc.control_risks(scores, labels, limits, delta=DELTA)
+    levels = [found.facts["p_values"][name] <= DELTA / parts for name in limits]
     np.testing.assert_array_equal(
         found.table().certified, np.all(levels, axis=0)
     )
     # At another share the thresholds would be others.
     levels = [
-        found.facts["p_values"][name] <= DELTA / (parts + 1) for name in targets
+        found.facts["p_values"][name] <= DELTA / (parts + 1) for name in limits
     ]
     assert np.any(found.table().certified != np.all(levels, axis=0))
 
@@ -182,8 +180,8 @@ def test_walks_begin_where_the_coverage_is_certified():
     labels[:40:4] = 0.0
     # 200 of 400 certify 0.45 at 0.025; their 10 errors 0.1 at 0.014.
     scores = np.linspace(1.0, 0.0, n)
-    targets = {"risk": 0.1, "coverage": 0.45}
-    found = kc.control_risks(scores, labels, targets, delta=2 * level)
+    limits = {"risk": 0.1, "coverage": 0.45}
+    found = kc.control_risks(scores, labels, limits, delta=2 * level)
     kept_by_coverage = found.facts["p_values"]["coverage"] <= level
     first = np.flatnonzero(kept_by_coverage)[0]
     assert level / 4 < found.facts["p_values"]["risk"][first] <= level
@@ -194,8 +192,8 @@ def test_a_loss_is_tested_by_its_mean_over_the_accepted():
     rng = np.random.default_rng(6)
     scores, labels = draw(rng, 200)
     losses = {"cost": costs(rng, labels)}
-    targets = {"recall": 0.6, "cost": 0.25}
-    found = kc.control_risks(scores, labels, targets, losses=losses)
+    limits = {"recall": 0.6, "cost": 0.25}
+    found = kc.control_risks(scores, labels, limits, losses=losses)
     accepted = scores >= found.threshold
     assert found.facts["estimates"]["cost"] == pytest.approx(
         losses["cost"][accepted].mean()
@@ -219,7 +217,7 @@ def test_a_loss_is_tested_by_its_mean_over_the_accepted():
     np.testing.assert_array_equal(found.table().certified, walked & recalled)
     # Whole numbers as scores, of which numpy would wrap the minus.
     whole = (10 * scores + 100).astype("uint8")
-    tied = kc.control_risks(whole, labels, targets, losses=losses)
+    tied = kc.control_risks(whole, labels, limits, losses=losses)
     assert tied.facts["estimates"]["cost"] == pytest.approx(
         losses["cost"][whole >= tied.threshold].mean()
     )
@@ -236,19 +234,19 @@ def test_a_loss_is_tested_by_its_mean_over_the_accepted():
     ],
 )
 def test_losses_that_say_nothing_are_refused(losses, error, message):
-    targets = {"risk": 0.5, "cost": 0.5}
+    limits = {"risk": 0.5, "cost": 0.5}
     with pytest.raises(error, match=message):
-        kc.control_risks([0.1, 0.2], [1, 0], targets, losses=losses)
+        kc.control_risks([0.1, 0.2], [1, 0], limits, losses=losses)
 
 
 def test_what_is_out_of_reach_is_refused_with_what_is_in_reach():
     scores, labels = draw(np.random.default_rng(3), 500)
-    targets = {"precision": 0.9, "recall": 0.9}
+    limits = {"precision": 0.9, "recall": 0.9}
     with pytest.raises(ValueError, match=r"precision alone.*at coverage"):
-        kc.control_risks(scores, labels, targets)
+        kc.control_risks(scores, labels, limits)
     for bad, message in (
         ({}, "at least one"),
-        ({"f1": 0.5}, "`targets` must be"),
+        ({"f1": 0.5}, "`limits` must be"),
         ({"recall": 1.0}, "`recall` must be < 1"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -103,7 +103,7 @@ def large_parts(setup, method, options):
         size if len(size) == 2 else size[0],
         batch,
         len(names),
-        targets=_TARGETS[kind],
+        labels=_TARGETS[kind],
         **(method.loss_option if kind == "smoothed" else {}),
         context_share=method.context_share,
         flip=setup.augment.endswith("flip") or setup.augment == "resized_crop",
@@ -125,7 +125,7 @@ def large_parts(setup, method, options):
         "num_samples": count,
         "objects": marked
         and evaluation_batches(
-            marked, setup, len(names), targets="pairs", objects=setup.objects
+            marked, setup, len(names), labels="pairs", objects=setup.objects
         ),
         **evaluated,
     }

@@ -127,7 +127,7 @@ def measures(labels, logits, score="msp"):
     exact = {"from_logits": True}
     ranked = {"score": score, **exact}
     # As Adaptive Label Smoothing measures.
-    pycalib = {"convention": "pycalib", **exact}
+    pycalib = {"bin_confidence": "pycalib", **exact}
     return {
         "accuracy": float(np.mean(np.argmax(logits, axis=-1) == labels)),
         "nll": keras_calib.nll(labels, logits, **exact),

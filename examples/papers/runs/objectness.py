@@ -20,9 +20,9 @@ __all__ = ["METHODS", "Data", "Settings", "folder_of", "load", "run"]
 
 # What differs between the methods: options of the pipeline.
 METHODS = {
-    "hard labels": {"targets": "one_hot"},
-    "label smoothing": {"targets": "one_hot"},
-    "CutMix": {"targets": "one_hot", "mix": keras_calib.cutmix},
+    "hard labels": {"labels": "one_hot"},
+    "label smoothing": {"labels": "one_hot"},
+    "CutMix": {"labels": "one_hot", "mix": keras_calib.cutmix},
     **{
         f"adaptive, beta {beta:g}{' + context' if share else ''}": {
             "beta": beta,

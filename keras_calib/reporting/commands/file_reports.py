@@ -105,7 +105,7 @@ def report_of_files(
             calibrator=calibrator,
             selector=selector,
             class_names=None if first.top1 else first.class_names,
-            num_bins=given.bins,
+            num_bins=given.num_bins,
             title=given.title,
             kind="scores" if first.top1 else "classes",
             notes=given.notes or _file_notes(paths, names, held_out) | told,
@@ -116,7 +116,7 @@ def _opened(
     given: Namespace, paths: list[tuple[str, str]]
 ) -> dict[str, PredictionFile]:
     """Files by their flags; the first names the classes of all."""
-    options, classes, files = vars(given), given.classes, {}
+    options, classes, files = vars(given), given.class_names, {}
     for flag, text in paths:
         # Groups are compared on the predictions alone.
         groups = given.groups if flag == "--predictions" else ()

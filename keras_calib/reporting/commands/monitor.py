@@ -20,7 +20,7 @@ _DESCRIPTION = """\
 Watches a model in use by its log: the share of wrong answers among the
 accepted, the calibration of their confidence, and the accepted share. It may
 look as often as you like: while all holds, the probability that it ever raises
-an alarm is at most --alpha. An alarm ends the command with exit code 3.
+an alarm is at most --delta. An alarm ends the command with exit code 3.
 
 A log has one row for each answer, in their order:
   id          of the answer; needed for --late-labels. Without it, --state
@@ -37,8 +37,8 @@ line. Labels that came later are in a second file with `id` and `correct`, or
 
 With --state, the next run goes on where this one ended. Give each run the
 answers and labels that are new: an id that came before is refused, and nothing
-is counted then. The last --waiting ids are remembered. A run that fails leaves
-the state as it was.
+is counted then. The last --max-waiting ids are remembered. A run that fails
+leaves the state as it was.
 """
 _EXAMPLES = """\
 examples:
@@ -52,8 +52,8 @@ examples:
 """
 # How errors call the library's arguments here.
 _WORDS = {
-    **flags("risk", "coverage", "alpha", "tolerance", "selector"),
-    "max_waiting": "--waiting",
+    **flags("risk", "coverage", "delta", "tolerance", "selector"),
+    **flags("max_waiting"),
     'unknown="skip"': "--unknown=skip",
 }
 _FILES: Options = {
@@ -79,7 +79,7 @@ _WATCHED: Options = {
         "a .keras file with a fitted selector, or the .json file of a "
         "certificate or of `threshold`: gives risk and coverage"
     ),
-    "--alpha SHARE": "probability of a false alarm, at any time (0.05)",
+    "--delta SHARE": "probability of a false alarm, at any time (0.05)",
     "--tolerance GAP": (
         "gap between confidence and accuracy that is no cause for an alarm, or "
         "`none` to leave calibration out (0.01)"
@@ -106,7 +106,7 @@ _COLUMNS: Options = {
             "leave them out and count them (%(default)s)"
         ),
     },
-    "--waiting N": (
+    "--max-waiting N": (
         "number of answers that may wait for labels, and whose ids are "
         "remembered (100000)"
     ),
@@ -130,13 +130,15 @@ def _check(given: argparse.Namespace) -> None:
         )
     if given.restart is not None and not given.state:
         raise ValueError("--restart needs --state, what to restart")
-    check_shares(given, ("risk", "alpha"))
+    check_shares(given, ("risk", "delta"))
     given.coverage = _coverage(given.coverage)
     given.tolerance = _tolerance(given.tolerance)
     given.threshold = _threshold(given.threshold)
     given.restart = _restarted(given.restart)
-    if given.waiting is not None and given.waiting < 0:
-        raise value_error("`max_waiting` must be >= 0", waiting=given.waiting)
+    if given.max_waiting is not None and given.max_waiting < 0:
+        raise value_error(
+            "`max_waiting` must be >= 0", max_waiting=given.max_waiting
+        )
     check_ending("--state", given.state, [".npz"])
     check_ending("--out", given.out, [".png", ".svg", ".html"])
     check_ending("--selector", given.selector, [".keras", ".json"])

@@ -58,9 +58,7 @@ examples:
 """
 # How errors call the library's arguments here.
 _WORDS = {
-    **flags("risk", "delta", "ignore_class"),
-    "num_bins": "--bins",
-    "class_names": "--classes",
+    **flags("risk", "delta", "ignore_class", "num_bins", "class_names"),
     "path": "--out",
     "y_true": "labels",
     "y_pred": "predictions",
@@ -130,7 +128,7 @@ _COLUMNS: Options = {
         "columns of groups to compare, such as site,sex: the page says of each "
         "how often it is right and how sure"
     ),
-    "--classes NAMES": (
+    "--class-names NAMES": (
         "names of the classes in the order of their ids, with commas between "
         "them; or a .txt file with one name in each line"
     ),
@@ -146,7 +144,7 @@ _CONTENT: Options = {
         "largest share of wrong predictions among the accepted, between 0 and 1"
     ),
     **DELTA,
-    "--bins N": {
+    "--num-bins N": {
         "default": 15,
         "help": "number of bins of the ECE, at most 1000 (%(default)s)",
     },
@@ -167,9 +165,11 @@ _GROUPS = {"files": _FILES, "columns": _COLUMNS, "content": _CONTENT}
 
 def _check(given: argparse.Namespace) -> None:
     """Raises ValueError if arguments are wrong, alone or together."""
-    if not 1 <= given.bins <= 1000:
-        bound = ">= 1" if given.bins < 1 else "<= 1000"
-        raise value_error(f"`num_bins` must be {bound}", num_bins=given.bins)
+    if not 1 <= given.num_bins <= 1000:
+        bound = ">= 1" if given.num_bins < 1 else "<= 1000"
+        raise value_error(
+            f"`num_bins` must be {bound}", num_bins=given.num_bins
+        )
     if not given.predictions:
         raise ValueError("--predictions, the file to report on, must be given")
     if given.out != "-":
@@ -257,7 +257,7 @@ def _check_columns(given: argparse.Namespace) -> None:
                 "--separator must be one sign, and not that of --decimal",
                 **{"--separator": given.separator, "--decimal": given.decimal},
             )
-    given.classes = _class_names(given.classes)
+    given.class_names = _class_names(given.class_names)
     given.groups = given.groups.split(",") if given.groups else []
 
 
@@ -286,11 +286,12 @@ def _class_names(text: str | None) -> list[str] | None:
         try:
             names = Path(text).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeError) as error:
-            raise OSError(f"--classes={text}: {error}") from error
+            raise OSError(f"--class-names={text}: {error}") from error
     names = [name.strip() for name in names]
     if len(names) < 2 or len({*names}) < len(names) or "" in names:
         raise value_error(
-            "--classes must be names, at least two, each once", names=names[:20]
+            "--class-names must be names, at least two, each once",
+            names=names[:20],
         )
     return names
 

@@ -107,9 +107,9 @@ def _monitor(given: Namespace) -> Monitor:
     arguments: dict[str, Any] = {
         "risk": given.risk,
         "coverage": given.coverage,
-        "alpha": given.alpha,
+        "delta": given.delta,
         "tolerance": given.tolerance,
-        "max_waiting": given.waiting,
+        "max_waiting": given.max_waiting,
     }
     arguments = {k: x for k, x in arguments.items() if x is not None}
     if given.tolerance == "none":

@@ -82,7 +82,7 @@ class PredictionFile:
             if options.get("class_names") not in (None, own):
                 raise value_error(
                     f"`class_names` of {self._file.path.name} must be those "
-                    "of the other files, or of --classes, in the same order",
+                    "of the other files, or of --class-names, in one order",
                     class_names=own[:20],
                 )
             options["class_names"] = own
@@ -191,7 +191,7 @@ class PredictionFile:
         if is_text and self.class_names is None:
             raise bad(
                 name,
-                "must hold numbers, or names of the classes that --classes "
+                "must hold numbers, or names of the classes that --class-names "
                 "lists, in every row",
             )
         if is_text or (self._has_numbers_for_names and values.ndim == 1):
@@ -217,7 +217,7 @@ class PredictionFile:
             if place is None:
                 raise self._file.bad_value(
                     name,
-                    "must be the name of a class in every row; --classes "
+                    "must be the name of a class in every row; --class-names "
                     "gives the names, in the order of the class ids",
                     start + row * len(values) // values.size,
                     value=text,

@@ -142,7 +142,7 @@ def test_runs_go_on_where_the_last_ended(tmp_path, capsys):
 def test_a_log_given_again_is_seen_though_few_ids_are_kept(tmp_path, capsys):
     state = f"--state={tmp_path / 's.npz'}"
     log = f"--log={write(tmp_path / 'log.npz', *GOOD)}"
-    assert said(capsys, log, state, "--risk=0.2", "--waiting=50")[0] == 0
+    assert said(capsys, log, state, "--risk=0.2", "--max-waiting=50")[0] == 0
     assert said(capsys, log, state)[0] == 1
 
 

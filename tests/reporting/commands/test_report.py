@@ -160,7 +160,10 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--calibration=array.npz"], "array.npz must be a readable"),
             (["--calibration=t.pkl"], "must end in .npz, .csv, .tsv, "),
             (["--calibration=absent.npz"], "No such file"),
-            (["--classes=absent.txt"], "--classes=absent.txt: .*No such file"),
+            (
+                ["--class-names=absent.txt"],
+                "--class-names=absent.txt: .*No such file",
+            ),
             ([f"{choose[1]}=dense.npz", choose[0]], "one prediction for each"),
             # Words of the library name what is a flag here.
             (
@@ -177,9 +180,12 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             ([*select, "--calibration=s.npz"], "must be different data"),
             (["--calibration=link.npz"], "must be different data"),
             (["--calibration=./t.npz"], "must be different data"),
-            (["--bins=100000"], "--bins must be <= 1000.*: --bins=100000"),
-            (["--bins=0"], "--bins must be >= 1"),
-            (["--bins=many"], "--bins: invalid int value"),
+            (
+                ["--num-bins=100000"],
+                "--num-bins must be <= 1000.*: --num-bins=100000",
+            ),
+            (["--num-bins=0"], "--num-bins must be >= 1"),
+            (["--num-bins=many"], "--num-bins: invalid int value"),
             ([*select, "--delta=0"], "--delta must be a number between"),
             (["--risk=nan", "--selection=s.npz"], "--risk must be a number"),
             (["--out=o.pdf"], "--out must be a file"),
@@ -192,7 +198,7 @@ def test_command_refuses_and_says_why(command_files, capsys, code):
             (["--notes=a=b", "--notes=a=c"], "each name once"),
             (["--separator=,,"], "--separator must be one sign"),
             (["--separator=,", "--decimal=,"], "not that of --decimal"),
-            (["--classes=a"], "--classes must be names, at least two"),
+            (["--class-names=a"], "--class-names must be names, at least two"),
         ],
     }
     for arguments, words in cases[code]:
