@@ -107,4 +107,5 @@ NO_PREDICTIONS = {
     "plan": "takes a pilot: tests/selection/test_planning.py",
     "FileModel": "takes files: tests/exporting/test_file_model.py",
     "save_records": "takes a selector: tests/exporting/test_certificates.py",
+    "choice_labels": "takes letters: tests/text/test_choices.py",
 }

@@ -3,13 +3,14 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import keras
 import numpy as np
 from scipy.stats import t as student_t
 
 from keras_calib.backend.errors import type_error, value_error, warn
+from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.calibrators.affine import (
     StructuredMatrixScaling,
     StructuredVectorScaling,
@@ -45,6 +46,7 @@ from keras_calib.predictions.outputs import read_as
 __all__ = [
     "CalibratorChoice",
     "CandidateScore",
+    "ChoiceOptions",
     "check_candidate",
     "choose_calibrator",
     "choose_calibrator_on",
@@ -137,16 +139,31 @@ class CalibratorChoice(Result):
         return self.reason
 
 
+class ChoiceOptions(TypedDict, total=False):
+    """How `choose_calibrator` chooses.
+
+    Attributes:
+        candidates: Calibrators, the simplest first, or a dict of them by name.
+        num_folds: Number of folds.
+        level: Level of the intervals.
+        seed: Seed of the folds.
+        verbose: Whether a bar shows the progress.
+    """
+
+    candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None
+    num_folds: int
+    level: float
+    seed: int
+    verbose: str | int
+
+
 def choose_calibrator(
     labels: Any,
     logits: Any = None,
     sample_weight: Any = None,
     *,
-    candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None = None,
-    num_folds: int = 5,
     ignore_class: int | None = None,
-    level: float = 0.95,
-    seed: int = 0,
+    **options: Unpack[ChoiceOptions],
 ) -> CalibratorChoice:
     """Choose a calibrator by its NLL on samples that it is not fitted on.
 
@@ -156,8 +173,11 @@ def choose_calibrator(
     most one standard error, of the difference by sample, above the best. It is
     then fitted on all samples.
 
-    No calibrator, `"none"`, is always a candidate. Pixels of one image, or
-    tokens of one sequence, share a fold.
+    No calibrator, `"none"`, is always a candidate. By default the others are a
+    temperature, ensemble temperature, and structured vector and matrix scaling,
+    the last up to 100 classes. For two classes they are a temperature, affine,
+    structured vector and quadratic scaling, and Venn-Abers. Pixels of one
+    image, or tokens of one sequence, share a fold.
 
     Args:
         labels: Class ids `(n, ...)` or one-hot or soft labels, or batches, as
@@ -165,16 +185,14 @@ def choose_calibrator(
         logits: Logits `(n, ..., num_classes)` or `(n, ..., 1)`, on which the
             model was not trained; None if `labels` holds batches.
         sample_weight: Weights of the shape of the class ids, or `(n,)`.
-        candidates: Calibrators, the simplest first, or a dict of them by name;
-            they need not be fitted, and are not changed. None takes a
-            temperature, ensemble temperature, and structured vector and matrix
-            scaling, the last up to 100 classes. For two classes it takes a
-            temperature, affine, structured vector and quadratic scaling, and
-            Venn-Abers.
-        num_folds: Number of folds, >= 2, each with equal shares of the classes.
         ignore_class: Class id to leave out, such as 255.
-        level: Level of the intervals, in (0, 1).
-        seed: Seed of the folds.
+        **options: How it chooses. `candidates` are calibrators, the simplest
+            first, or a dict of them by name; they need not be fitted, and are
+            not changed. `num_folds`, 5, is the number of folds, >= 2, each
+            with equal shares of the classes. `level`, 0.95, is that of the
+            intervals, `seed` that of the folds. `verbose` is `"auto"` or 1 for
+            a progress bar after two seconds, 2 for a line at the end, 0 for
+            silence.
 
     Returns:
         `CalibratorChoice`, whose `calibrator` is fitted on all samples; print
@@ -200,15 +218,32 @@ def choose_calibrator(
         The rule of one standard error: Breiman et al., Classification and
         Regression Trees, 1984, section 3.4.3.
     """
+    given = labels, logits, sample_weight, ignore_class
+    return _choice(given, **options)
+
+
+@shows_progress
+def _choice(
+    given: tuple,
+    candidates: Any = None,
+    num_folds: int = 5,
+    level: float = 0.95,
+    seed: int = 0,
+    verbose: str | int = "auto",
+) -> CalibratorChoice:
+    """What `choose_calibrator` returns."""
     check_integer("num_folds", num_folds, 2)
     check_integer("seed", seed, 0)
     tail = tail_of(level)
-    samples = read_any(labels, logits, sample_weight, ignore_class)
+    samples = read_any(*given)
     named = _named(candidates, samples.num_classes)
     # The simplest calibrator says whether any can be fitted.
     TemperatureScaling().check_enough(samples)
     fold = stratified_folds(samples, num_folds, seed)
-    trials = {name: _tried(x, samples, fold) for name, x in named.items()}
+    trials = {
+        name: _tried(x, samples, fold)
+        for name, x in tracked(named.items(), len(named))
+    }
     notes = {name: x.note for name, x in trials.items() if x.note}
     if {*notes, _NONE} == {*named}:
         raise value_error(
@@ -237,16 +272,13 @@ def choose_calibrator_on(
     model: keras.Model,
     data: Iterable,
     *args: Any,
-    candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None = None,
-    num_folds: int = 5,
     from_logits: bool | None = None,
     ignore_class: int | None = None,
     output: str | int | None = None,
     pixels_per_image: int | None = None,
     steps: int | None = None,
-    level: float = 0.95,
-    seed: int = 0,
-    verbose: str | int = "auto",
+    batch_size: int = 32,
+    **options: Unpack[ChoiceOptions],
 ) -> CalibratorChoice:
     """Run a model over held-out data and choose a calibrator of its logits.
 
@@ -257,8 +289,6 @@ def choose_calibrator_on(
         data: Data that trained and chose nothing, as in
             `Calibrator.fit_on`.
         *args: Nothing; `x, y` are refused with a hint.
-        candidates: As in `choose_calibrator`.
-        num_folds: Number of folds, >= 2.
         from_logits: Whether the model returns logits; None takes it from the
             loss that the model was compiled with.
         ignore_class: Class id to leave out; None takes it from that loss.
@@ -266,10 +296,9 @@ def choose_calibrator_on(
         pixels_per_image: Number of pixels of each image to keep, for dense
             outputs; None keeps all.
         steps: Number of batches to use; None uses all.
-        level: Level of the intervals, in (0, 1).
-        seed: Seed of the folds and of the choice of pixels.
-        verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end, 0
-            for silence.
+        batch_size: Size of the batches of arrays.
+        **options: `candidates`, `num_folds`, `level`, `seed` and `verbose`, as
+            in `choose_calibrator`. The seed also chooses pixels.
 
     Returns:
         `CalibratorChoice`, as of `choose_calibrator`.
@@ -288,17 +317,15 @@ def choose_calibrator_on(
     batches = predicted_batches(
         model,
         data,
-        reading._replace(pixels_per_image=pixels_per_image, seed=seed),
+        reading._replace(
+            pixels_per_image=pixels_per_image, seed=options.get("seed", 0)
+        ),
         steps=steps,
-        verbose=verbose,
+        batch_size=batch_size,
+        verbose=options.get("verbose", "auto"),
     )
     return choose_calibrator(
-        batches,
-        candidates=candidates,
-        num_folds=num_folds,
-        ignore_class=reading.ignore_class,
-        level=level,
-        seed=seed,
+        batches, ignore_class=reading.ignore_class, **options
     )
 
 

@@ -165,8 +165,7 @@ class CompactLogits:
             # One part for a batch: passes over many small ones take longer.
             part = _Part(*map(np.concatenate, zip(*found, strict=True)))
             # A copy has the list too, so it is replaced and never changed.
-            self._parts = [*self._parts, part]
-        self._num_classes = num_classes
+            self._num_classes, self._parts = num_classes, [*self._parts, part]
         return self
 
     def merge(self, other: "CompactLogits") -> Self:

@@ -6,6 +6,7 @@ import numpy as np
 from scipy.stats import norm
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import (
     check_integer,
@@ -43,6 +44,7 @@ class Comparison(Result):
     p_value: float
 
 
+@shows_progress
 def compare(
     labels: Any,
     outputs_a: Any,
@@ -52,7 +54,7 @@ def compare(
     level: float = 0.95,
     num_draws: int = 400,
     seed: int = 0,
-    sample_weight: Any = None,
+    verbose: str | int = "auto",
     **options: Any,
 ) -> Comparison:
     """Compare a metric of two networks on the same samples.
@@ -81,10 +83,11 @@ def compare(
         level: Probability to cover, in (0, 1).
         num_draws: Number of replicates, at least 2.
         seed: Seed of the replicates.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`. A
-            replicate multiplies them by the numbers of repeats.
-        **options: Arguments of `metric`, such as `num_bins`, `from_logits`
-            and `ignore_class`.
+        verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for a
+            line at the end, 0 for silence.
+        **options: Arguments of `metric`, such as `num_bins`, `from_logits`,
+            `ignore_class` and `sample_weight`. A replicate multiplies weights
+            by the numbers of repeats.
 
     Returns:
         Both values, their difference, its interval and a p-value.
@@ -106,6 +109,7 @@ def compare(
     """
     tail = tail_of(level)
     check_integer("num_draws", num_draws, 2)
+    sample_weight = options.pop("sample_weight", None)
     outputs_a, sample_weight = read_masked(
         outputs_a, "outputs_a", sample_weight
     )
@@ -135,7 +139,7 @@ def compare(
         sample_weight = as_array(sample_weight, "sample_weight", "float64")
     rng = generator(seed)
     replicates = np.empty(num_draws)
-    for i in range(num_draws):
+    for i in tracked(range(num_draws), num_draws):
         counts = rng.poisson(size=rows).astype("float64")
         if sample_weight is not None:
             shape = (rows, *[1] * (sample_weight.ndim - 1))

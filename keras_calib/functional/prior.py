@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.formulas.intervals import clopper_pearson, tail_of
 from keras_calib.formulas.prior import (
     curvature_at,
@@ -64,6 +65,7 @@ class PriorEstimate(Result):
     converged: bool
 
 
+@shows_progress
 def estimate_prior(
     outputs: Any,
     source: Any,
@@ -73,6 +75,7 @@ def estimate_prior(
     level: float = 0.95,
     num_draws: int = 200,
     seed: int = 0,
+    verbose: str | int = "auto",
 ) -> PriorEstimate:
     """Shares of the classes in unlabelled data, by EM.
 
@@ -99,6 +102,8 @@ def estimate_prior(
         num_draws: Number of draws of the bootstrap, >= 2; 0 gives NaN as
             ends.
         seed: Seed of the draws.
+        verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for a
+            line at the end, 0 for silence.
 
     Returns:
         A `PriorEstimate`.
@@ -219,7 +224,8 @@ def _draws(
     found, converged = [], True
     curvature = curvature_at(ratio, weight / weight.sum(), start)
     size = max(1, _BLOCK // max(count, len(prior)))
-    for first in range(0, num_draws, size):
+    starts = range(0, num_draws, size)
+    for first in tracked(starts, len(starts)):
         some = min(size, num_draws - first)
         weights = np.empty((some, count))
         for row in weights:

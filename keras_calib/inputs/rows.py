@@ -12,7 +12,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error, warn
 from keras_calib.backend.traced import made_by
 from keras_calib.inputs import config
-from keras_calib.inputs.checks import located
+from keras_calib.inputs.checks import SEVERAL_LABELS, located
 from keras_calib.inputs.values import (
     PROBABILITY_TOLERANCE,
     SUM_TOLERANCE,
@@ -167,10 +167,9 @@ def check_row_sums(probs: Any, name: str, mask: Any = None) -> Rule:
         rows = to_numpy(probs).reshape(-1, probs.shape[-1])[bad]
         check_probabilities(rows, name)
         raise value_error(
-            f"`{name}` must sum to 1 over the classes; sigmoid outputs of "
-            "a multi-label model need `MultiLabel`, logits need "
-            "`from_logits=True`, and rounded rows must be divided by "
-            "their sum",
+            f"`{name}` must sum to 1 over the classes; logits need "
+            "`from_logits=True`, and rounded rows must be divided by their "
+            f"sum; {SEVERAL_LABELS}",
             **located(bad),
             sum=round(float(rows[0].astype("float64").sum()), 6),
         )

@@ -37,7 +37,11 @@ from keras_calib.selection.ladder import check_units, read_outcomes
 from keras_calib.selection.rules import by_blocks
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.thresholds import ErrorTarget
-from keras_calib.selection.tuning import check_nothing_to_tune, drawn_parts
+from keras_calib.selection.tuning import (
+    check_nothing_to_tune,
+    drawn_parts,
+    undone_by_errors,
+)
 
 __all__ = [
     "LabelTarget",
@@ -218,14 +222,15 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         else:
             parts = drawn_parts(len(columns.labels), tune_fraction, seed)
             tune, columns = map(columns.part, parts)
+        with undone_by_errors(self, [self.calibrator]):
             if self.calibrator is not None and not self.calibrator.fitted:
                 weight = tune.weight
                 if weight is None and tune.present is not None:
                     weight = tune.present.astype("float32")
                 self.calibrator.fit(tune.labels, tune.outputs, weight)
-        outputs = columns.outputs.astype("float32")
-        scored = by_blocks(self._calibrated, outputs)
-        self._take(columns._replace(outputs=scored), target, at_once)
+            outputs = columns.outputs.astype("float32")
+            scored = by_blocks(self._calibrated, outputs)
+            self._take(columns._replace(outputs=scored), target, at_once)
         return self
 
     def call(self, logits, *, from_logits=True):

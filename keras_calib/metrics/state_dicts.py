@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.locks import STATES
+from keras_calib.backend.locks import STATES, unbroken
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.inputs.checks import check_keys
 from keras_calib.numerics import exact_sums
@@ -131,9 +131,11 @@ class MergeableMetric(keras.metrics.Metric):
         }
 
     def _assign(self, state: dict[str, Any]) -> None:
-        assign_sum(self.sums, exact_sums.normalize_limbs(state["sums"]))
         flags = np.minimum(state["flags"], 2**31 - 1)
-        assign_sum(self.flags, flags.astype("int32"))
+        sums = exact_sums.normalize_limbs(state["sums"])
+        with unbroken():
+            assign_sum(self.sums, sums)
+            assign_sum(self.flags, flags.astype("int32"))
 
 
 def _restored(

@@ -10,6 +10,7 @@ import scipy.special
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.progress import with_progress
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.checks import check_flag, check_integer, class_axis
 from keras_calib.inputs.groups import as_groups
@@ -24,7 +25,6 @@ from keras_calib.predictions.batches import (
     batches_of,
     count_batches,
     predict_batches,
-    with_progress,
 )
 from keras_calib.predictions.outputs import (
     choose_output,
@@ -532,8 +532,9 @@ class FitsOnModel:
             model, from_logits, ignore_class, output, self.reads_labels
         )
         fit: Any = self.fit  # type: ignore[attr-defined]  # of the subclass
-        if "seed" in inspect.signature(fit).parameters:
-            options["seed"] = seed
+        for name, value in (("seed", seed), ("verbose", verbose)):
+            if name in inspect.signature(fit).parameters:
+                options[name] = value
         groups = told_by_batches(options.get("groups"))
 
         def read(batch, reading):

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid, type_error, value_error, warn
+from keras_calib.backend.locks import unbroken
 from keras_calib.calibrators import (
     Calibrator,
     CalibratorChoice,
@@ -37,7 +38,7 @@ from keras_calib.selection.rules import (
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.served_groups import read_groups
 from keras_calib.selection.thresholds import ErrorTarget
-from keras_calib.selection.tuning import HeldOut, tuned
+from keras_calib.selection.tuning import HeldOut, tuned, undone_by_errors
 
 __all__ = ["SelectiveClassifier", "Target"]
 
@@ -280,9 +281,11 @@ class SelectiveClassifier(Selector, FitsOnModel):
         if sample_weight is not None:
             sample_weight = as_array(sample_weight, "sample_weight")
         held_out = HeldOut(labels, logits, sample_weight, ignore_class, places)
-        with tuned(
-            held_out, self.calibrator, rules, tune_fraction, seed, delta
-        ) as (found, place, num_classes):
+        parts = [self.calibrator, *(rule.function for rule in rules)]
+        with undone_by_errors(self, parts):
+            found, place, num_classes = tuned(
+                held_out, self.calibrator, rules, tune_fraction, seed, delta
+            )
             if isinstance(asked, PriorTarget):
                 _check_prior(asked.prior, num_classes, self.calibrator)
             found = counted(found._replace(names=names or ()), delta)
@@ -292,8 +295,10 @@ class SelectiveClassifier(Selector, FitsOnModel):
     def _take(self, outcomes: Outcomes, rule: Any, asked: Any) -> None:
         """Takes the best threshold; raises ValueError if none is in reach."""
         chosen = asked.choose(outcomes, rule.name == "msp")
-        self._use(rule)
-        self.keep(with_hashes(chosen, rule.costs))
+        chosen = with_hashes(chosen, rule.costs)
+        with unbroken():
+            self._use(rule)
+            self.keep(chosen)
 
     def fit_scores(
         self,

@@ -22,7 +22,14 @@ from keras_calib.inputs.rows import warn_of_probabilities
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.selection.rules import CostRule, ScoreRule, by_blocks
 
-__all__ = ["HeldOut", "area", "check_nothing_to_tune", "drawn_parts", "tuned"]
+__all__ = [
+    "HeldOut",
+    "area",
+    "check_nothing_to_tune",
+    "drawn_parts",
+    "tuned",
+    "undone_by_errors",
+]
 
 
 class HeldOut(NamedTuple):
@@ -111,7 +118,6 @@ class HeldOut(NamedTuple):
         return Outcomes(score, correct, cost, read.weight, group=group)
 
 
-@contextlib.contextmanager
 def tuned(
     held_out: HeldOut,
     calibrator: Any,
@@ -119,13 +125,12 @@ def tuned(
     tune_fraction: float | None,
     seed: int,
     delta: float | None,
-) -> Iterator[tuple[Outcomes, int, int]]:
+) -> tuple[Outcomes, int, int]:
     """Fits unfitted parts on a share of the rows, and chooses among the scores.
 
-    Yields the outcomes that choose the threshold, by the rule of the least
-    AURC, the place of this rule and the number of classes. After an error, also
-    one of the caller, it undoes these fits, so that other rows may fit them
-    next time. `delta` is that of the threshold, or None.
+    Returns the outcomes that choose the threshold, by the rule of the least
+    AURC, the place of this rule and the number of classes. `delta` is that of
+    the threshold, or None.
     """
     tune = rest = held_out
     scores = [rule.function for rule in rules]
@@ -133,25 +138,33 @@ def tuned(
         check_nothing_to_tune([calibrator, *scores], delta)
     else:
         tune, rest = held_out.split(tune_fraction, seed)
-    fitted = []
+    for part in _unfitted([calibrator]):
+        part.fit(*tune[:3], ignore_class=held_out.ignore_class)
+    place = 0
+    if len(rules) > 1 or _unfitted(scores):
+        data = tune.calibrated(calibrator)
+        for part in _unfitted(scores):
+            part.fit(data.labels, data.outputs, data.weight)
+        plain = tune._replace(places=None)
+        judged = [plain.judged(data, rule) for rule in rules]
+        place = int(np.argmin([area(x) for x in judged]))
+    read = rest.calibrated(calibrator)
+    classes = read.outputs.shape[-1]
+    return rest.judged(read, rules[place]), place, classes
+
+
+@contextlib.contextmanager
+def undone_by_errors(selector: Any, parts: Sequence[Any]) -> Iterator[None]:
+    """Undoes the first fits of parts if the selector is not fitted after them.
+
+    Else other rows could not fit them next time, and those that did could
+    choose the threshold.
+    """
+    waiting, before = _unfitted(parts), selector.num_fits
     try:
-        for part in _unfitted([calibrator]):
-            part.fit(*tune[:3], ignore_class=held_out.ignore_class)
-            fitted.append(part)
-        place = 0
-        if len(rules) > 1 or _unfitted(scores):
-            data = tune.calibrated(calibrator)
-            for part in _unfitted(scores):
-                part.fit(data.labels, data.outputs, data.weight)
-                fitted.append(part)
-            plain = tune._replace(places=None)
-            judged = [plain.judged(data, rule) for rule in rules]
-            place = int(np.argmin([area(x) for x in judged]))
-        read = rest.calibrated(calibrator)
-        classes = read.outputs.shape[-1]
-        yield rest.judged(read, rules[place]), place, classes
+        yield
     except BaseException:
-        for part in fitted:
+        for part in waiting if selector.num_fits == before else ():
             part._fitted = False
         raise
 

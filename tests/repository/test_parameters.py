@@ -12,7 +12,6 @@ MORE = {
     "FitsOnModel.fit_on": 10,
     "by_group": 13,
     "by_group_from_top1": 14,
-    "choose_calibrator_on": 12,
     "plan": 11,
 }
 

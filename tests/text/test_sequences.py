@@ -196,7 +196,7 @@ WRONG = [
     (kc.text.choice_logits, (LOG_P, [0]), {}, "at least two"),
     (kc.text.choice_logits, (LOG_P, [[0, 1], [1]]), {}, "each once"),
     (kc.text.choice_logits, (LOG_P, [0, 2]), {}, "in .0, vocabulary"),
-    (kc.text.choice_logits, (LOG_P, ["A", "B"]), {}, "real numbers"),
+    (kc.text.choice_logits, (LOG_P, [None, "B"]), {}, "real numbers"),
 ]
 
 
