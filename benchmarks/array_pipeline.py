@@ -83,7 +83,7 @@ def main(_):
     part = images, rng.integers(10, size=_COUNT)
     rows = []
     for augment in ("none", "crop_flip", "shift_flip"):
-        by_numpy = keras_calib.EpochBatches(
+        by_numpy = keras_calib.data.EpochBatches(
             *part,
             batch_size=_BATCH,
             drop_remainder=True,

@@ -159,7 +159,7 @@ def accuracy_row(kind: str, data: Data, batch_size: int) -> list[str]:
     adaptive = stream(aece, data, batch_size)
     exact_data = (data.labels, data.outputs.astype("float64"))
     exact = keras_calib.aurc(*exact_data, from_logits=data.from_logits)
-    exact_adaptive = keras_calib.adaptive_ece(
+    exact_adaptive = keras_calib.functional.aece(
         *exact_data, from_logits=data.from_logits
     )
     low, high = aurc.bounds()

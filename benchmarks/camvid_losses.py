@@ -108,7 +108,7 @@ def measures(masks, logits, ending=""):
     values = {
         "accuracy": (flat.argmax(-1) == labels).mean(),
         "ece": kc.ece(labels, flat, **given),
-        "classwise_ece": kc.classwise_ece(labels, flat, **given),
+        "classwise_ece": kc.functional.classwise_ece(labels, flat, **given),
         "nll": kc.nll(labels, flat, **given),
         "aurc": kc.aurc(labels, flat, **given),
     }

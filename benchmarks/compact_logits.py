@@ -70,8 +70,8 @@ def exact_temperature(found, data):
 def stream():
     """Row of the table of many tokens."""
     tokens, num_classes = _TOKENS.value, _CLASSES.value
-    kc.CompactLogits().update(*next(batches(_BATCH, num_classes)))
-    peak, seconds, compact = Peak(), 0.0, kc.CompactLogits()
+    kc.calibrators.CompactLogits().update(*next(batches(_BATCH, num_classes)))
+    peak, seconds, compact = Peak(), 0.0, kc.calibrators.CompactLogits()
     peak.forget()
     for labels, logits in batches(tokens, num_classes):
         start = time.perf_counter()
@@ -103,7 +103,7 @@ def wide(num_classes):
     seconds = []
     for _ in range(5):
         start = time.perf_counter()
-        compact = kc.CompactLogits().update(labels, logits)
+        compact = kc.calibrators.CompactLogits().update(labels, logits)
         seconds.append(time.perf_counter() - start)
     size = sum(x.nbytes for part in compact._parts for x in part) / 200
     fastest = 1e6 * min(seconds) / 200
@@ -134,7 +134,9 @@ def errors(kind):
     logits = hard_rows(kind, rng)
     labels = logits.argmax(axis=-1)
     parts = [
-        kc.CompactLogits().update(labels[i : i + 1], logits[i : i + 1])
+        kc.calibrators.CompactLogits().update(
+            labels[i : i + 1], logits[i : i + 1]
+        )
         for i in range(len(logits))
     ]
     worst = 0.0

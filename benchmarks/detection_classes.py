@@ -36,7 +36,7 @@ PRECISION, DELTA = 0.8, 0.1
 
 def drawn(
     rng: np.random.Generator, images: int, wrong: np.ndarray, alike: bool
-) -> kc.DetectionRecords:
+) -> kc.detection.DetectionRecords:
     """Records of images with up to four boxes of each class."""
     count = rng.integers(0, MOST + 1, (images, len(wrong)))
     ease = rng.uniform(size=(images, 1 if alike else len(wrong)))
@@ -54,17 +54,17 @@ def drawn(
         group=label,
     )
     num_true = max(int(right.sum()), 1)
-    return kc.DetectionRecords(
+    return kc.detection.DetectionRecords(
         outcomes, right * 1.0, None, images, num_true, MOST
     )
 
 
 def certified(
-    records: kc.DetectionRecords, num_classes: int, average: str
+    records: kc.detection.DetectionRecords, num_classes: int, average: str
 ) -> np.ndarray:
     """Whether each class has a threshold."""
     try:
-        found = kc.choose_detection_class_thresholds(
+        found = kc.detection.choose_detection_class_thresholds(
             records,
             num_classes=num_classes,
             precision=PRECISION,
@@ -77,7 +77,9 @@ def certified(
     return np.isfinite(found.threshold)
 
 
-def of_class(records: kc.DetectionRecords, label: int) -> kc.DetectionRecords:
+def of_class(
+    records: kc.detection.DetectionRecords, label: int
+) -> kc.detection.DetectionRecords:
     """The boxes of one class, as the only class."""
     own = records.label == label
     outcomes = records.outcomes.part(own)

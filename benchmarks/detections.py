@@ -120,11 +120,13 @@ def _coco(true: dict, found: dict) -> Callable[[], Any] | None:
 
 def times(rng: np.random.Generator) -> Iterator[list]:
     true, found = boxes(rng, _NUM_IMAGES.value)
-    records = kc.match_detections(true, found, image_shape=(SIDE, SIDE))
+    records = kc.detection.match_detections(
+        true, found, image_shape=(SIDE, SIDE)
+    )
     features = ("center_x", "center_y", "width", "height")
 
     def stream():
-        metric = kc.DetectionECE(num_classes=NUM_CLASSES)
+        metric = kc.detection.DetectionECE(num_classes=NUM_CLASSES)
         for start in range(0, _NUM_IMAGES.value, 50):
             rows = slice(start, start + 50)
             metric.update_state(
@@ -136,20 +138,22 @@ def times(rng: np.random.Generator) -> Iterator[list]:
         return metric.result()
 
     steps = {
-        "match_detections": lambda: kc.match_detections(true, found),
-        "detection_ece": lambda: kc.detection_ece(records),
-        "detection_ece, 4 features": lambda: kc.detection_ece(
+        "match_detections": lambda: kc.detection.match_detections(true, found),
+        "detection_ece": lambda: kc.detection.detection_ece(records),
+        "detection_ece, 4 features": lambda: kc.detection.detection_ece(
             records, num_bins=5, features=features
         ),
-        "localization_aware_ece": lambda: kc.localization_aware_ece(records),
-        "adaptive_localization_error": lambda: kc.adaptive_localization_error(
+        "localization_aware_ece": lambda: kc.detection.localization_aware_ece(
             records
         ),
-        "DetectionScaling.fit": lambda: kc.DetectionScaling(NUM_CLASSES).fit(
-            records
+        "adaptive_localization_error": lambda: (
+            kc.detection.adaptive_localization_error(records)
         ),
-        "choose_detection_threshold": lambda: kc.choose_detection_threshold(
-            records, precision=0.05
+        "DetectionScaling.fit": lambda: kc.detection.DetectionScaling(
+            NUM_CLASSES
+        ).fit(records),
+        "choose_detection_threshold": lambda: (
+            kc.detection.choose_detection_threshold(records, precision=0.05)
         ),
         "DetectionECE, batches of 50": stream,
     }
@@ -178,7 +182,9 @@ def _records(image, confidence, right, overlap, label, images, most):
         group=label,
     )
     num_true = max(int(right.sum()), 1)
-    return kc.DetectionRecords(outcomes, overlap, None, images, num_true, most)
+    return kc.detection.DetectionRecords(
+        outcomes, overlap, None, images, num_true, most
+    )
 
 
 def dependent(
@@ -207,14 +213,14 @@ def dependent(
 
 
 ERRORS = {
-    "D-ECE": (1, lambda x: kc.detection_ece(x)),
+    "D-ECE": (1, lambda x: kc.detection.detection_ece(x)),
     "D-ECE, mean of 5 classes": (
         5,
-        lambda x: kc.detection_ece(x, average="macro"),
+        lambda x: kc.detection.detection_ece(x, average="macro"),
     ),
     "LaECE, 10 bins": (
         1,
-        lambda x: kc.localization_aware_ece(x, num_bins=10),
+        lambda x: kc.detection.localization_aware_ece(x, num_bins=10),
     ),
 }
 
@@ -278,7 +284,7 @@ def failures(rng: np.random.Generator) -> Iterator[list]:
                 certified = failed = 0
                 for _ in range(_NUM_DRAWS.value):
                     try:
-                        found = kc.choose_detection_threshold(
+                        found = kc.detection.choose_detection_threshold(
                             thresholded(rng, kind, images, most),
                             precision=1.0 - wrong,
                             delta=0.1,

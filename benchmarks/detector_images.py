@@ -131,15 +131,19 @@ def trained(images: np.ndarray, boxes: np.ndarray, labels: np.ndarray):
 def matched(true: dict, found: dict, images: np.ndarray, least: float):
     """Records of some images."""
     parts = ({k: x[images] for k, x in part.items()} for part in (true, found))
-    return kc.match_detections(*parts, box_format="rel_xyxy", min_overlap=least)
+    return kc.detection.match_detections(
+        *parts, box_format="rel_xyxy", min_overlap=least
+    )
 
 
 def measured(true: dict, found: dict, images: np.ndarray) -> dict[str, float]:
     """Errors of some images."""
     loose = matched(true, found, images, 0.1)
     return {
-        "D-ECE": kc.detection_ece(matched(true, found, images, 0.5)).value,
-        "LaECE": kc.localization_aware_ece(loose, num_bins=10).value,
+        "D-ECE": kc.detection.detection_ece(
+            matched(true, found, images, 0.5)
+        ).value,
+        "LaECE": kc.detection.localization_aware_ece(loose, num_bins=10).value,
     }
 
 
@@ -162,7 +166,9 @@ def draws(true: dict, found: dict) -> tuple[list[list], list[list]]:
             ("platt", "correct"),
             ("platt", "overlap"),
         ):
-            scaling = kc.DetectionScaling(CLASSES, method=method, target=target)
+            scaling = kc.detection.DetectionScaling(
+                CLASSES, method=method, target=target
+            )
             answers = scaling.fit(records[target])(found)
             scaled[f"{method}, {target}"] = {
                 k: ops.convert_to_numpy(x) for k, x in answers.items()
@@ -173,7 +179,7 @@ def draws(true: dict, found: dict) -> tuple[list[list], list[list]]:
         best = scaled["platt, correct"]
         for precision, rows in chosen.items():
             try:
-                one = kc.choose_detection_threshold(
+                one = kc.detection.choose_detection_threshold(
                     matched(true, best, select, 0.5),
                     precision=precision,
                     delta=0.1,

@@ -86,7 +86,9 @@ def shifted(held_labels, known, labels, logits, seed):
     source = np.bincount(held_labels, minlength=10) / len(held_labels)
     scaling = kc.TemperatureScaling().fit(held_labels, known)
     before = keras.ops.convert_to_numpy(scaling(logits))
-    target = kc.estimate_prior(before, source, from_logits=True).prior
+    target = kc.functional.estimate_prior(
+        before, source, from_logits=True
+    ).prior
     layer = kc.PriorCorrection(source, target, calibrator=scaling)
     after = keras.ops.convert_to_numpy(layer(logits))
     return {

@@ -64,25 +64,25 @@ def read(p: np.ndarray, right: np.ndarray) -> dict:
         "overconfidence": (c[~right], "overconfidence"),
         "underconfidence": (doubt[right], "underconfidence"),
         "NLL": (losses, "nll"),
-        "Brier score": (squares, "brier"),
+        "Brier score": (squares, "brier_score"),
     }
     found = {}
     for name, (x, kind) in values.items():
         sums_of_x = moments(x)
-        if kind in ("nll", "brier"):
+        if kind in ("nll", "brier_score"):
             ends = QUANTITIES[kind].interval_of(sums_of_x, sums, 0.95)
         else:
             ends = QUANTITIES[kind].interval_of(sums_of_x, 0.95)
         found[name] = (*ends, np.mean(x) if len(x) else 0.0)
     share = sums.weight / n
-    gap = np.abs(sums.gap)
+    gap = np.abs(sums.confidence_gap)
     found["ECE"] = (*error_interval(sums), float(np.sum(share * gap)))
     root = float(np.sqrt(np.sum(share * gap**2)))
     found["RMSCE"] = (*error_interval(sums, norm="l2"), root)
     by_mass = np.empty(len(c), int)
     by_mass[np.argsort(c)] = np.arange(len(c)) * NUM_BINS // len(c)
     sums = bin_sums(c, right, by_mass, NUM_BINS)
-    mean_gap = float(np.sum(sums.weight / n * np.abs(sums.gap)))
+    mean_gap = float(np.sum(sums.weight / n * np.abs(sums.confidence_gap)))
     found["AECE"] = (*error_interval(sums), mean_gap)
     return found
 

@@ -111,7 +111,7 @@ def population(accuracy: str, kind: str, n: int) -> Population:
     truth = {}
     for mass, bins in index.items():
         sums = bin_sums(confidence, correct, bins, NUM_BINS)
-        truth[mass] = (sums.weight / len(POINTS), np.abs(sums.gap))
+        truth[mass] = (sums.weight / len(POINTS), np.abs(sums.confidence_gap))
     return Population(confidence, correct, index, truth)
 
 
@@ -292,9 +292,7 @@ def difference_table(num_draws: int, seed: int) -> str:
                     num_draws=100,
                     seed=i,
                 )
-                draws.append(
-                    (results.low, results.high, truth, results.difference)
-                )
+                draws.append((results.low, results.high, truth, results.value))
             rows.append(summary([name, "population", f"{n:,}"], draws))
             if name == "ECE":
                 mean = np.mean([v[3] for v in draws])

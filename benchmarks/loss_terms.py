@@ -125,7 +125,7 @@ def mmce_table(rounds):
         possible = n**2 <= _MOST_PAIRS
         labels, logits = batch(n, 10)
         cells = compare(
-            keras_calib.mmce,
+            keras_calib.losses.mmce,
             plain_mmce if possible else None,
             labels,
             logits,

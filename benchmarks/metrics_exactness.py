@@ -169,7 +169,7 @@ def small(sizes=(1_000, 10_000, 100_000), spreads=(1.0, 1e2, 1e4)) -> str:
     """A table of the largest errors of small samples."""
     functions = {
         "ece": keras_calib.ece,
-        "aece": keras_calib.adaptive_ece,
+        "aece": keras_calib.functional.aece,
         "aurc": keras_calib.aurc,
     }
     rows = []

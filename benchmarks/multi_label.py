@@ -114,7 +114,7 @@ def fits(labels: int) -> Iterator[tuple[str, Callable]]:
 
     def ours(part):
         def run():
-            kc.MultiLabelCalibrator(part).fit(y, z, num_folds=0)
+            kc.labels.MultiLabelCalibrator(part).fit(y, z, num_folds=0)
             return 0.0
 
         return run
@@ -148,9 +148,9 @@ def answers(labels: int) -> Iterator[tuple[str, Callable]]:
     inputs = keras.Input((labels,))
     outputs = keras.layers.Dense(labels, kernel_initializer="identity")(inputs)
     model = keras.Model(inputs, outputs)
-    calibrator = kc.MultiLabelCalibrator(kc.AffineScaling())
+    calibrator = kc.labels.MultiLabelCalibrator(kc.AffineScaling())
     calibrator.fit(y, z, num_folds=0)
-    selector = kc.MultiLabelSelector(calibrator=calibrator)
+    selector = kc.labels.MultiLabelSelector(calibrator=calibrator)
     selector.fit(y, z, coverage=0.5)
     batch = tf.constant(z[:SERVED])
     folder = tempfile.mkdtemp()

@@ -132,7 +132,9 @@ def by_peer(
 
 def by_us(probs: np.ndarray, labels: np.ndarray, targets: dict) -> float | None:
     with contextlib.suppress(ValueError):
-        return kc.control_risks(probs, labels, targets, delta=DELTA).threshold
+        return kc.selection.control_risks(
+            probs, labels, targets, delta=DELTA
+        ).threshold
     return None
 
 

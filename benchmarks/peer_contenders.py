@@ -68,7 +68,7 @@ def _keras_calib(metric: str, mode: str) -> Callable:
         options = {}
         if metric == "ClasswiseECE":
             options["num_classes"] = data.num_classes
-        counter = getattr(keras_calib, metric)(**options)
+        counter = getattr(keras_calib.metrics, metric)(**options)
 
         def update_scores(correct, confidence):
             counter.update_scores(confidence, correct)

@@ -59,7 +59,9 @@ def write_records(path, most, rng):
                 rng.uniform(size=(rng.integers(1, most + 1), 2, 2)), axis=1
             )
             boxes = corners.reshape(-1, 4).astype("float32")
-            mask = keras_calib.boxes_to_mask(boxes * [*_SIZE, *_SIZE], _SIZE)
+            mask = keras_calib.data.boxes_to_mask(
+                boxes * [*_SIZE, *_SIZE], _SIZE
+            )
             feature = {
                 "image/encoded": data([jpeg]),
                 "image/filename": data([b"%d.jpg" % label]),
@@ -78,8 +80,8 @@ def write_records(path, most, rng):
 
 
 def pipeline(path, targets, keys=None, **options):
-    return keras_calib.training_pipeline(
-        keras_calib.from_tfrecords(path, keys=keys),
+    return keras_calib.data.training_pipeline(
+        keras_calib.data.from_tfrecords(path, keys=keys),
         224,
         _BATCH,
         _CLASSES,
@@ -93,17 +95,17 @@ def by_masks(path):
     """Boxes to a mask, through the same crop, resize and flip, counted."""
 
     def draw(example):
-        mask = keras_calib.boxes_to_mask(
+        mask = keras_calib.data.boxes_to_mask(
             example["boxes"] * tf.constant([*_SIZE, *_SIZE], "float32"), _SIZE
         )
         return {**example, "mask": mask}
 
     def count(example):
-        share = keras_calib.objectness_from_mask(example["mask"])
+        share = keras_calib.data.objectness_from_mask(example["mask"])
         return {**example, "objectness": share}
 
-    return keras_calib.training_pipeline(
-        keras_calib.from_tfrecords(path).map(draw, tf.data.AUTOTUNE),
+    return keras_calib.data.training_pipeline(
+        keras_calib.data.from_tfrecords(path).map(draw, tf.data.AUTOTUNE),
         224,
         _BATCH,
         _CLASSES,

@@ -166,7 +166,7 @@ def main(_) -> None:
         convert(model, files["float"], None)
         convert(model, files["int8"], x[:200])
         for name, path in files.items():
-            found, file = [], kc.FileModel(path, from_logits=True)
+            found, file = [], kc.exporting.FileModel(path, from_logits=True)
             returned = file.predict(test_x, verbose=0)
             for draw in range(_NUM_DRAWS.value):
                 rng = np.random.default_rng(draw)

@@ -29,10 +29,7 @@ _REPEATS = flags.DEFINE_integer("repeats", 3, "Runs of each; medians.")
 _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 
 _SIZES = ((10_000, 10), (50_000, 100), (50_000, 1000))
-_READ = (
-    "from keras_calib.reporting.prediction_files import reader; "
-    "r = reader.PredictionFile; "
-)
+_READ = "from keras_calib import Predictions; r = Predictions.read; "
 _SKLEARN = """
 from sklearn.metrics import classification_report, log_loss
 import numpy as np
@@ -81,7 +78,7 @@ def main(_):
             )
             other.start()
             other.join()
-            read = f"{_READ}f = r({str(path)!r}).read()"
+            read = f"{_READ}f = r({str(path)!r})"
             commands = {
                 "report": [
                     *("-m", "keras_calib", "report", "--quiet"),

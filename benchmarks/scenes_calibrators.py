@@ -42,7 +42,7 @@ def measures(masks, logits, ending=""):
     labels, logits = masks[valid], logits[valid]
     values = {"accuracy": (logits.argmax(-1) == labels).mean()}
     values |= {
-        name: getattr(kc, name)(labels, logits, from_logits=True)
+        name: getattr(kc.functional, name)(labels, logits, from_logits=True)
         for name in ("ece", "nll", "aurc")
     }
     return {f"{name}{ending}": value for name, value in values.items()}

@@ -103,7 +103,7 @@ def run(features, labels, seed):
     for name, fit in FITS.items():
         outputs, calibrator = test[1], None
         if fit is not None:
-            calibrator = kc.MultiLabelCalibrator(fit[0](), shared=fit[1])
+            calibrator = kc.labels.MultiLabelCalibrator(fit[0](), shared=fit[1])
             outputs = np.asarray(calibrator.fit(*cal, num_folds=0)(test[1]))
         metrics = kc.ECE(mode="binary", **LOGITS), kc.NLL(**LOGITS)
         metrics = [kc.MultiLabel(metric) for metric in metrics]
@@ -111,7 +111,7 @@ def run(features, labels, seed):
             metric.update_state(test[0], outputs)
         measures.append([float(metric.result()) for metric in metrics])
         for at_once in SELECTED.get(name, ()):
-            part = kc.MultiLabelSelector(calibrator=calibrator)
+            part = kc.labels.MultiLabelSelector(calibrator=calibrator)
             part.fit(*sel, risk=RISK, delta=DELTA, at_once=at_once)
             selectors.append(selected(part, *test))
     return measures, selectors

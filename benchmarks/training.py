@@ -116,7 +116,7 @@ def images(num_batches: int, num_classes: int = _CLASSES):
 
 def step_of(model: keras.Model, x, labels, index) -> Callable:
     """A function that makes a step and waits for its end."""
-    takes_index = isinstance(model, kc.RecordingModel)
+    takes_index = isinstance(model, kc.training.RecordingModel)
     y = {"label": labels, "index": index} if takes_index else labels
     if not _INSIDE.value:
         return lambda: model.train_on_batch(x, y)

@@ -19,7 +19,7 @@ from reporting import machine, markdown_table, publish
 from scipy.special import expit, logit, ndtri
 
 import keras_calib as kc
-from keras_calib.metrics.mean_gap import mean_gap
+from keras_calib.metrics.gap_estimates import gap_estimate
 from keras_calib.reporting.verdict import direction, verdict
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 2000, "Per row.")
@@ -53,7 +53,7 @@ def verdicts(
         *np.unique(errors, return_counts=True), strict=True
     ):
         wrong = np.r_[np.ones(number), np.zeros(n - number)]
-        gap = mean_gap(np.ones(n), wrong, doubt)
+        gap = gap_estimate(np.ones(n), wrong, doubt)
         found[direction(gap)[0]] += int(times)
     return {kind: count / num_draws for kind, count in found.items()}
 
@@ -71,7 +71,7 @@ def answers(
         ece.update_scores(1.0 - doubt, ~wrong)
         low, high = ece.interval()
         values = {"value": float(ece.result()), "low": low, "high": high}
-        mean = mean_gap(np.ones(len(doubt)), wrong.astype(float), doubt)
+        mean = gap_estimate(np.ones(len(doubt)), wrong.astype(float), doubt)
         answer = verdict((mean, values), None)["answer"]
         found[next(a for a in ANSWERS if answer.startswith(a))] += 1
     return {answer: count / num_draws for answer, count in found.items()}

@@ -63,7 +63,7 @@ def main(_):
             path, selector = exported(Path(name), num_rows)
             files = [Path(name) / f"data.{x}" for x in ENDINGS]
             found = [
-                f"{seconds(path, kc.save_records(selector, x)):.1f}"
+                f"{seconds(path, kc.exporting.save_records(selector, x)):.1f}"
                 for x in files
             ]
             rows.append([f"{num_rows:,}", *found])

@@ -39,7 +39,7 @@ _OUT = flags.DEFINE_string("out", None, "Markdown file to write.")
 NUM_BINS = 15
 TESTS = ["ece", "spiegelhalter", "ecce_range"]
 NORMS = {"ECE": "l1", "RMSCE": "l2"}
-TABLE = ["accuracy", "ece", "aurc", "failure_auroc", "nll", "brier"]
+TABLE = ["accuracy", "ece", "aurc", "failure_auroc", "nll", "brier_score"]
 
 
 def population(
@@ -59,15 +59,15 @@ def sums_of(confidence: np.ndarray, share: np.ndarray) -> BinSums:
 
 
 def as_classes(sums: BinSums) -> BinSums:
-    return BinSums(*sums)
+    return BinSums(*sums.parts()[:5])
 
 
 def truth_of(sums: BinSums, norm: str, filled: np.ndarray) -> float:
     """Error of the population over the bins that are filled."""
     share = sums.weight * filled / np.sum(sums.weight * filled)
     if norm == "l1":
-        return float(np.sum(share * np.abs(sums.gap)))
-    return float(np.sqrt(np.sum(share * sums.gap**2)))
+        return float(np.sum(share * np.abs(sums.confidence_gap)))
+    return float(np.sqrt(np.sum(share * sums.confidence_gap**2)))
 
 
 def coverage_of_bins(rng: np.random.Generator) -> Iterator[list]:
@@ -108,10 +108,10 @@ def coverage_of_means(rng: np.random.Generator) -> Iterator[list]:
         both = np.stack([q, 1.0 - q], axis=-1), _rows(c)
         truth = {
             "AURC": kc.aurc(*both, votes=True),
-            "FailureAUROC": kc.failure_auroc(*both, votes=True),
+            "FailureAUROC": kc.functional.failure_auroc(*both, votes=True),
             "accuracy": q.mean(),
             "NLL": kc.nll(*both, votes=True),
-            "mean_gap()": (c - q).mean(),
+            "confidence_gap()": (c - q).mean(),
         }
         found = {name: [] for name in truth}
         for _ in range(draws):
@@ -125,7 +125,7 @@ def coverage_of_means(rng: np.random.Generator) -> Iterator[list]:
             metric.update_state(
                 np.stack([right, votes - right], axis=-1), _rows(c)
             )
-            gap = metric.mean_gap()
+            gap = metric.confidence_gap()
             ends = [*metric.interval().values(), (gap.low, gap.high)]
             for (name, true), (low, high) in zip(
                 truth.items(), ends, strict=True
@@ -149,7 +149,7 @@ def rejections(rng: np.random.Generator) -> Iterator[list]:
                     counts = np.stack([right, votes - right], axis=-1)
                     one = (rng.random(n) > q).astype(int)
                     p_values = [
-                        kc.calibration_test(
+                        kc.functional.calibration_test(
                             counts,
                             _rows(c),
                             statistic=name,
@@ -159,7 +159,7 @@ def rejections(rng: np.random.Generator) -> Iterator[list]:
                         ).p_value
                         for name in TESTS
                     ]
-                    of_one = kc.calibration_test(
+                    of_one = kc.functional.calibration_test(
                         one, _rows(c), statistic="spiegelhalter"
                     )
                     p_values += [
@@ -253,7 +253,7 @@ def cifar10h(folder: Path, rng: np.random.Generator) -> Iterator[str]:
             )
             tests.append([rows[-1][0]])
             for statistic in TESTS:
-                test = kc.calibration_test(
+                test = kc.functional.calibration_test(
                     counts[~half], outputs, statistic=statistic, **votes
                 )
                 tests[-1].append(f"{test.p_value:.2g}")

@@ -123,7 +123,7 @@ def run(logs, file_format, columns, *, from_logits, states, options):
     rows = beam.io.ReadFromParquet(logs, columns=names)
     if file_format == "tfrecord":
         rows = beam.io.ReadFromTFRecord(logs) | beam.Map(parse, names)
-    metrics = keras_calib.beam.CalibrationMetrics(output="state", **kwargs)
+    metrics = keras_calib.beam.CalibrationCombineFn(output="state", **kwargs)
     with beam.Pipeline(options=options) as pipeline:
         pairs = pipeline | rows | beam.Map(keyed, *columns)
         _ = pairs | beam.CombinePerKey(metrics) | beam.Map(save, str(states))

@@ -79,10 +79,10 @@ def network(width):
 
 def run(*, epochs, width):
     train_set, test_set = boxed_digits()
-    fill = keras_calib.pixel_mean(train_set)
-    bare = keras_calib.context_examples(test_set, fill=fill)
+    fill = keras_calib.data.painting.pixel_mean(train_set)
+    bare = keras_calib.data.context_examples(test_set, fill=fill)
     views = [
-        keras_calib.validation_pipeline(
+        keras_calib.data.validation_pipeline(
             examples, SIDE, 256, CLASSES, labels="ids", fraction=1.0
         )
         for examples in (test_set, bare)
@@ -90,7 +90,7 @@ def run(*, epochs, width):
     print("                      test images      digits painted out")
     print("                      acc    conf      acc    conf")
     for name, labels in METHODS.items():
-        batches = keras_calib.training_pipeline(
+        batches = keras_calib.data.training_pipeline(
             train_set,
             SIDE,
             BATCH,
@@ -114,7 +114,9 @@ def run(*, epochs, width):
             pairs = [(y, model(x)) for x, y in view]
             y, logits = map(np.concatenate, zip(*pairs, strict=True))
             accuracy = np.mean(logits.argmax(-1) == y)
-            sure = keras_calib.mean_confidence(y, logits, from_logits=True)
+            sure = keras_calib.functional.mean_confidence(
+                y, logits, from_logits=True
+            )
             cells += f"{accuracy:8.3f}{sure:8.3f} "
         print(f"{name:17}{cells}", flush=True)
 

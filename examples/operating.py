@@ -2,9 +2,8 @@
 # From a trained model to a monitored service
 
 How many labels does a guarantee take, when should a person take over, and does
-the promise still hold next month? This script answers for noisy digits, in 20
-seconds on one core. Half-way the noise grows: a monitor says so within days,
-and new labels repair the service.
+the promise hold next month? This script answers for noisy digits in 20 seconds.
+Half-way the noise grows: a monitor tells it, and new labels repair the service.
 
     python examples/operating.py
 """
@@ -81,9 +80,8 @@ One temperature repairs the mean, the last line, but not each digit.
 
 answers = selector(model.predict(x, verbose=0))
 probs, digit, accept = map(answers.get, ("probabilities", "label", "accept"))
-table = keras_calib.by_group(
-    y, probs, digit, accept=accept, metrics=("confidence_gap",)
-)
+shown = {"metrics": ("confidence_gap",), "accept": accept}
+table = keras_calib.by_group(y, probs, digit, **shown)
 print(table)
 
 """
@@ -96,16 +94,16 @@ An auditor who has the records checks each number. In a shell without Keras:
 folder = Path("work/operating")
 shipped = {"certificate": True, "overwrite": True}
 keras_calib.export(model, folder / "1", selector=selector, **shipped)
-path = keras_calib.save_records(selector, folder / "records.npz")
-check = keras_calib.check_certificate(folder / "1", *np.load(path).values())
+path = keras_calib.exporting.save_records(selector, folder / "records.npz")
+records = np.load(path).values()
+check = keras_calib.exporting.check_certificate(folder / "1", *records)
 print("\nThe certificate holds:", check.holds)
 
 """
 ## Watch: does it still hold?
 
-The service loads the SavedModel. One answer in three gets a label, a day
-later. From day 10 on the noise is larger, and nobody acts. Table and fit each
-know the gap of all to 0.01 only: a `tolerance` of 0.02 allows for both.
+One answer in three gets a label, a day later. From day 10 on the noise is
+larger, and nobody acts. The gap is known to 0.01: `tolerance` allows for twice.
 """
 
 
@@ -128,8 +126,8 @@ def watched(version, selector, days):
 
 
 monitor = watched("1", selector, range(20))
-display = keras_calib.MonitorDisplay(monitor).plot()
-display.figure_.savefig(folder / "monitor.png")
+display = keras_calib.plots.MonitorDisplay(monitor)
+display.save(folder / "monitor.png")
 
 """
 ## Repair

@@ -77,7 +77,7 @@ print("score          AURC  coverage at 2 % wrong")
 for score in ("msp", "logit_margin", "neg_energy"):
     values = {"score": score, "from_logits": True}
     aurc = keras_calib.aurc(*answers, **values)
-    kept = keras_calib.coverage_at_risk(*answers, 0.02, **values)
+    kept = keras_calib.functional.coverage_at_risk(*answers, 0.02, **values)
     print(f"{score:12}{1000 * aurc:7.1f}{kept:12.3f}")
 
 """
@@ -108,7 +108,7 @@ The same 200 times: 1,000 labelled draws, a threshold, its true risk.
 """
 
 world_logits = logits_of(world)
-scores = np.asarray(keras_calib.msp(world_logits))
+scores = np.asarray(keras_calib.functional.msp(world_logits))
 correct = world_logits.argmax(-1) == world[1]
 print("\n            risk above 5 %    mean coverage")
 for delta in (None, 0.1):

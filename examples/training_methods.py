@@ -38,7 +38,7 @@ class SharpRanking(kc.SharpnessAwareModel, kc.CorrectnessRankingModel):
 
 def methods(num_classes, count, epochs):
     """Name to class of models, its arguments, and a loss."""
-    plain, both = kc.EpochModel, SharpRanking
+    plain, both = kc.training.EpochModel, SharpRanking
     crl, sam = kc.CorrectnessRankingModel, kc.SharpnessAwareModel
     cross_entropy = keras.losses.SparseCategoricalCrossentropy(**LOGITS)
     record = {"num_samples": count}
@@ -102,7 +102,7 @@ def trained(method, train_set, val_set, num_classes, epochs, seed):
     sgd = keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True)
     model.compile(sgd, loss, metrics=["accuracy"])
     # Batches carry the number of each sample, for models that remember.
-    batches = kc.EpochBatches(*train_set, batch_size=32, seed=seed)
+    batches = kc.data.EpochBatches(*train_set, batch_size=32, seed=seed)
     held_out = {"validation_data": val_set, "validation_freq": epochs}
     model.fit(batches, epochs=epochs, verbose=0, **held_out)
     return model

@@ -1,8 +1,19 @@
 """Network calibration and selective classification for Keras 3.
 
-Losses that calibrate during training, metrics that stream exactly, and what
-repairs, judges and serves a model after training. Everything public is
-importable from here, and from the package where it lives.
+What most scripts use stands here. All of it, and results, functions, scores
+and what is for boxes, labels, text and data, stands in a namespace:
+
+- `losses`, `training`, `ensembles`, `data`: train.
+- `metrics`, `functional`, `predictions`: measure.
+- `calibrators`: repair.
+- `selection`: abstain.
+- `monitoring`: watch.
+- `plots`, `reporting`: show.
+- `exporting`: ship.
+- `detection`, `labels`, `text`: boxes, several labels, sequences.
+- `beam`, `sklearn`: Apache Beam, scikit-learn.
+
+`config` has the settings of the library.
 """
 
 from typing import TYPE_CHECKING
@@ -12,27 +23,25 @@ from keras_calib.inputs import config as config
 from keras_calib.version import __version__
 
 if TYPE_CHECKING:
-    from keras_calib import (
-        calibrators,
-        data,
-        detection,
-        ensembles,
-        exporting,
-        functional,
-        labels,
-        losses,
-        metrics,
-        monitoring,
-        plots,
-        predictions,
-        reporting,
-        selection,
-        text,
-        training,
-    )
+    from keras_calib import beam as beam
+    from keras_calib import calibrators as calibrators
+    from keras_calib import data as data
+    from keras_calib import detection as detection
+    from keras_calib import ensembles as ensembles
+    from keras_calib import exporting as exporting
+    from keras_calib import functional as functional
+    from keras_calib import labels as labels
+    from keras_calib import losses as losses
+    from keras_calib import metrics as metrics
+    from keras_calib import monitoring as monitoring
+    from keras_calib import plots as plots
+    from keras_calib import predictions as predictions
+    from keras_calib import reporting as reporting
+    from keras_calib import selection as selection
+    from keras_calib import sklearn as sklearn
+    from keras_calib import text as text
+    from keras_calib import training as training
     from keras_calib.calibrators import *
-    from keras_calib.data import *
-    from keras_calib.detection import *
     from keras_calib.ensembles import *
     from keras_calib.exporting import *
     from keras_calib.functional import *
@@ -44,28 +53,109 @@ if TYPE_CHECKING:
     from keras_calib.predictions import *
     from keras_calib.reporting import *
     from keras_calib.selection import *
-    from keras_calib.text import *
     from keras_calib.training import *
 
-    __all__ = ["__version__"]
-    __all__ += calibrators.__all__
-    __all__ += data.__all__
-    __all__ += detection.__all__
-    __all__ += ensembles.__all__
-    __all__ += exporting.__all__
-    __all__ += functional.__all__
-    __all__ += labels.__all__
-    __all__ += losses.__all__
-    __all__ += metrics.__all__
-    __all__ += monitoring.__all__
-    __all__ += plots.__all__
-    __all__ += predictions.__all__
-    __all__ += reporting.__all__
-    __all__ += selection.__all__
-    __all__ += text.__all__
-    __all__ += training.__all__
+# The short list; what is in none of these lines is in a namespace alone.
+__all__ = [
+    "ACLS",
+    "AECE",
+    "AUGRC",
+    "AURC",
+    "Accuracy",
+    "AdaptiveFocalModel",
+    "AdaptiveLabelSmoothing",
+    "AffineScaling",
+    "AverageCalibrationError",
+    "BetaCalibration",
+    "BrierLoss",
+    "BrierScore",
+    "CPC",
+    "CRLMargin",
+    "CaPEModel",
+    "CalibrationLogger",
+    "CalibrationMetrics",
+    "ClasswiseECE",
+    "ConfidenceGap",
+    "ConfidencePenalty",
+    "ConfidencePruningModel",
+    "CorrectnessRankingModel",
+    "CoverageAtAccuracy",
+    "CoverageAtRisk",
+    "DCA",
+    "DebiasedCalibrationError",
+    "DeepEnsemble",
+    "DirichletCalibration",
+    "EAURC",
+    "ECCE",
+    "ECE",
+    "EnsembleTemperatureScaling",
+    "FLSD",
+    "FailureAUROC",
+    "FailureFPR95",
+    "FocalLoss",
+    "GaussianProcessCalibration",
+    "HistogramBinning",
+    "InverseFocalLoss",
+    "IsotonicCalibration",
+    "L1ACE",
+    "LabelRelaxation",
+    "LabelSmoothing",
+    "LocalTemperatureScaling",
+    "LogitNormalization",
+    "MCE",
+    "MDCA",
+    "MMCE",
+    "MatrixScaling",
+    "MbLS",
+    "MeanConfidence",
+    "Monitor",
+    "MonteCarloDropout",
+    "MultiLabel",
+    "NACL",
+    "NAURC",
+    "NLL",
+    "ObjectnessDeviation",
+    "Overconfidence",
+    "OverconfidenceError",
+    "ParametrizedTemperatureScaling",
+    "PerImage",
+    "Predictions",
+    "PriorCorrection",
+    "QuadraticScaling",
+    "RMSCE",
+    "ReliabilityDisplay",
+    "RiskAtCoverage",
+    "RiskCoverageDisplay",
+    "SVLS",
+    "ScheduledFocalModel",
+    "SegmentationDisplay",
+    "SelectiveClassifier",
+    "SharpnessAwareModel",
+    "SmoothECE",
+    "StructuredMatrixScaling",
+    "StructuredVectorScaling",
+    "TemperatureScaling",
+    "Underconfidence",
+    "UniformityPenalty",
+    "VectorScaling",
+    "VennAbers",
+    "__version__",
+    "aece",
+    "aurc",
+    "brier_score",
+    "by_group",
+    "choose_calibrator",
+    "choose_threshold",
+    "compare",
+    "config",
+    "ece",
+    "export",
+    "nll",
+    "plan",
+    "report",
+]
 
-else:
+if not TYPE_CHECKING:
     # All at once where Keras is there, else when it comes or a name is used.
     # Help of the command, and what handles records, do without Keras.
     __getattr__, __dir__ = Whole(
@@ -75,7 +165,8 @@ else:
         *("monitoring", "plots", "predictions", "reporting", "selection"),
         *("text", "training"),
         of_records=(
-            *("exporting", "monitoring", "predictions", "reporting"),
-            "selection",
+            *("exporting", "monitoring", "predictions"),
+            *("reporting", "selection"),
         ),
+        extras={"beam": "apache_beam", "sklearn": "sklearn"},
     ).hooks()

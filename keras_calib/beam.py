@@ -34,7 +34,7 @@ except ImportError as error:
         "`keras_calib.beam` needs Apache Beam: pip install 'keras-calib[beam]'"
     ) from error
 
-__all__ = ["CalibrationMetrics"]
+__all__ = ["CalibrationCombineFn"]
 
 _WITHOUT_MEANING = (
     "axis",
@@ -72,7 +72,7 @@ class _Accumulator:
         self.sums = exact_sums.normalize_limbs(sums)
 
 
-class CalibrationMetrics(beam.CombineFn):
+class CalibrationCombineFn(beam.CombineFn):
     """All metrics of the predicted class as one Beam CombineFn.
 
     Use it for prediction logs too long for one machine, per key or globally,
@@ -95,8 +95,8 @@ class CalibrationMetrics(beam.CombineFn):
 
     Args:
         include: Names of the metrics, as in `keras_calib.CalibrationMetrics`.
-        top1: Whether elements are top-1 records; `nll` and `brier` are NaN
-            then. Defaults to `False`.
+        top1: Whether elements are top-1 records; `nll` and `brier_score` are
+            NaN then. Defaults to `False`.
         output: `"values"`, the default, for a dict of floats by name. Or
             `"state"` for the argument of `load_state_dict` and `merge_state`
             of the Keras metric, which gives intervals, bounds and curves.
@@ -117,7 +117,7 @@ class CalibrationMetrics(beam.CombineFn):
     Example:
 
     >>> import apache_beam as beam
-    >>> metrics = CalibrationMetrics(include=["ece", "aurc"], num_bins=10)
+    >>> metrics = CalibrationCombineFn(include=["ece", "aurc"], num_bins=10)
     >>> rows = [(0, [0.8, 0.2]), (1, [0.6, 0.4])]
     >>> found = metrics.apply(rows)
     >>> {name: round(value, 4) for name, value in found.items()}
@@ -149,10 +149,13 @@ class CalibrationMetrics(beam.CombineFn):
         self._arguments = {"include": include, **kwargs}
         # Wrong arguments must raise here, not in the workers.
         metric = self._metric()
+        self._arguments["include"] = metric.include
         self.from_logits = metric.options.from_logits
         self.ignore_class = metric.options.ignore_class
         self.votes = metric.options.votes
-        self._losses = [x for x in ("nll", "brier") if x in metric.include]
+        self._losses = [
+            x for x in ("nll", "brier_score") if x in metric.include
+        ]
 
     def create_accumulator(self) -> _Accumulator:
         return _Accumulator()
@@ -348,7 +351,7 @@ class CalibrationMetrics(beam.CombineFn):
             clip = self._arguments.get("clip")
             nll = log_losses(labels, outputs, from_logits=is_logits, clip=clip)
             columns.append(summable_losses(nll))
-        if "brier" in self._losses:
+        if "brier_score" in self._losses:
             brier = brier_losses(labels, outputs, from_logits=is_logits)
             if self.votes:
                 brier += 1.0 - np.sum(np.square(labels), axis=-1)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from paths import ROOT
+from public_names import PUBLIC
 from scipy.special import softmax
 
 import keras_calib as kc
@@ -71,7 +72,7 @@ def pytest_configure() -> None:
     shaped.SHAPED.update(shaped_cases(names))
     for name, value in names.items():
         setattr(kc, name, value)
-        kc.__all__.append(name)
+        PUBLIC[name] = value
     for case in cases(names):
         kind = type(case).__name__
         getattr(lists, _CASES.get(kind, "CALIBRATORS")).append(case)

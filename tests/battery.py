@@ -1,6 +1,6 @@
 """Odd inputs, and every public callable that takes predictions.
 
-The callables are found by themselves in `keras_calib.__all__`, by what their
+The callables are found by themselves in the namespaces, by what their
 signatures take. What takes no predictions stands in `NO_PREDICTIONS`, with
 the reason; a new public name that is neither found nor listed there fails.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 from not_in_battery import NO_PREDICTIONS
+from public_names import PUBLIC
 from report_pages import report_of
 from repository_files import options_of
 
@@ -213,17 +214,17 @@ SPECIAL = {
     "SelectiveClassifier": Entry(_accepts, takes="logits"),
     "PriorCorrection": Entry(_corrected, takes="logits"),
     "calibration_test": Entry(
-        lambda y, p, w: kc.calibration_test(y, p), weights=False
+        lambda y, p, w: kc.functional.calibration_test(y, p), weights=False
     ),
     "cape_loss": Entry(
-        lambda y, z, w: kc.cape_loss(np.linspace(0, 1, NUM), z),
+        lambda y, z, w: kc.losses.cape_loss(np.linspace(0, 1, NUM), z),
         takes="rows",
         labels=False,
         weights=False,
         classes=2,
     ),
     "cape_targets": Entry(
-        lambda y, p, w: kc.cape_targets(y, p, num_bins=2),
+        lambda y, p, w: kc.losses.cape_targets(y, p, num_bins=2),
         weights=False,
         classes=2,
     ),
@@ -233,7 +234,9 @@ SPECIAL = {
         )
     ),
     "correctness_ranking": Entry(
-        lambda y, z, w: kc.correctness_ranking(z, np.linspace(0, 1, NUM)),
+        lambda y, z, w: kc.losses.correctness_ranking(
+            z, np.linspace(0, 1, NUM)
+        ),
         takes="rows",
         labels=False,
         weights=False,
@@ -248,42 +251,46 @@ SPECIAL = {
         weights=False,
         lead=(),
     ),
-    "effective_labels": _of_loss(kc.effective_labels),
+    "effective_labels": _of_loss(kc.losses.effective_labels),
     "estimate_prior": Entry(
         lambda y, p, w: (
-            kc.estimate_prior(
+            kc.functional.estimate_prior(
                 p, np.full(3, 1 / 3), sample_weight=w, num_draws=4
             ).prior
         ),
         labels=False,
     ),
-    "inactive_share": _of_loss(kc.inactive_share),
+    "inactive_share": _of_loss(kc.losses.inactive_share),
     "objectness_targets": Entry(
-        lambda y, z, w: kc.objectness_targets(y, np.linspace(0, 1, NUM), 3),
+        lambda y, z, w: kc.losses.objectness_targets(
+            y, np.linspace(0, 1, NUM), 3
+        ),
         takes="labels",
         weights=False,
     ),
     "Predictions": Entry(
         lambda y, p, w: kc.Predictions(y, p, sample_weight=w).outcomes()
     ),
-    "per_image": Entry(lambda y, p, w: kc.per_image(kc.ece, y, p), **_IMAGES),
+    "per_image": Entry(
+        lambda y, p, w: kc.functional.per_image(kc.ece, y, p), **_IMAGES
+    ),
     "prediction_flips": Entry(
-        lambda y, p, w: kc.prediction_flips(p, LOGITS),
+        lambda y, p, w: kc.functional.prediction_flips(p, LOGITS),
         labels=False,
         weights=False,
         rules=False,
     ),
-    "regularizer_histogram": _of_loss(kc.regularizer_histogram),
+    "regularizer_histogram": _of_loss(kc.losses.regularizer_histogram),
     "report": Entry(
         lambda y, p, w: report_of(y, p, verbose=0).results,
         weights=False,
         **_SLOW,
     ),
     "smooth_ece": Entry(
-        lambda y, p, w: kc.smooth_ece(y, p, sample_weight=w), **_SLOW
+        lambda y, p, w: kc.functional.smooth_ece(y, p, sample_weight=w), **_SLOW
     ),
     "smooth_labels": Entry(
-        lambda y, p, w: kc.smooth_labels(p, alpha=0.75),
+        lambda y, p, w: kc.losses.smooth_labels(p, alpha=0.75),
         takes="rows",
         labels=False,
         weights=False,
@@ -320,8 +327,10 @@ def _from_model(cls):
 
 # What predicts with a model first: there the odd comes from data and model.
 BY_MODEL = {
-    "ClasswiseReliabilityDisplay": _from_model(kc.ClasswiseReliabilityDisplay),
-    "ConfidenceDisplay": _from_model(kc.ConfidenceDisplay),
+    "ClasswiseReliabilityDisplay": _from_model(
+        kc.plots.ClasswiseReliabilityDisplay
+    ),
+    "ConfidenceDisplay": _from_model(kc.plots.ConfidenceDisplay),
     "ReliabilityDisplay": _from_model(kc.ReliabilityDisplay),
     "RiskCoverageDisplay": _from_model(kc.RiskCoverageDisplay),
     "SelectiveClassifier": _fit_on(kc.SelectiveClassifier, coverage=0.5),
@@ -343,13 +352,13 @@ def entry_of(name: str) -> Entry | None:
         return None
     if name in SPECIAL:
         return SPECIAL[name]
-    thing = getattr(kc, name)
+    thing = PUBLIC[name]
     if inspect.isclass(thing):
-        if issubclass(thing, kc.PerSampleLoss):
+        if issubclass(thing, kc.losses.PerSampleLoss):
             return _loss(thing)
-        if issubclass(thing, kc.StreamingMetric):
+        if issubclass(thing, kc.metrics.StreamingMetric):
             return _metric(name, thing)
-        if issubclass(thing, kc.Calibrator):
+        if issubclass(thing, kc.calibrators.Calibrator):
             return _calibrator(thing)
         return _display(thing)
     first = list(inspect.signature(thing).parameters)
@@ -365,7 +374,7 @@ def entry_of(name: str) -> Entry | None:
     raise LookupError(f"`{name}` is not in the battery: see NO_PREDICTIONS")
 
 
-NAMES = [name for name in kc.__all__ if callable(getattr(kc, name))]
+NAMES = [name for name, thing in PUBLIC.items() if callable(thing)]
 
 
 @functools.cache

@@ -131,10 +131,10 @@ OTHER_CALIBRATORS = [kc.LocalTemperatureScaling, kc.PriorCorrection]
 
 # Exported bases, which have no case of their own.
 ABSTRACT = [
-    kc.PerSampleLoss,
-    kc.BatchCoupledLoss,
-    kc.StreamingMetric,
-    kc.Calibrator,
+    kc.losses.PerSampleLoss,
+    kc.losses.BatchCoupledLoss,
+    kc.metrics.StreamingMetric,
+    kc.calibrators.Calibrator,
 ]
 
 METRIC_DATA = (

@@ -56,14 +56,14 @@ def squares(count=40, num_classes=5, side=20, seed=0):
 
 def numbered_squares(count=40):
     rows = squares(count, CLASSES)
-    return kc.with_index(tf.data.Dataset.from_tensor_slices(rows))
+    return kc.data.with_index(tf.data.Dataset.from_tensor_slices(rows))
 
 
 def square_batches(dataset=None, **options):
     """`training_pipeline` of small images; of 40 squares by default."""
     options = {"size": 16, "batch_size": 8, "num_classes": CLASSES} | options
     dataset = numbered_squares() if dataset is None else dataset
-    return kc.training_pipeline(dataset, **{"epochs": 1, **options})
+    return kc.data.training_pipeline(dataset, **{"epochs": 1, **options})
 
 
 def arrays_of(dataset):

@@ -113,7 +113,7 @@ def _plus(total, constant):
 
 
 def _cross_entropy(labels, logits):
-    return kc.label_smoothing(labels, logits, alpha=0.0)
+    return kc.losses.label_smoothing(labels, logits, alpha=0.0)
 
 
 def _functions(stored):
@@ -129,23 +129,25 @@ def _smoothing(stored):
         num_classes = _num_classes(stored, data)
         # Divergence from the target, rather than cross entropy with it.
         entropy = -0.9 * math.log(0.9) - 0.1 * math.log(0.1 / (num_classes - 1))
-        fn = _mean(kc.label_smoothing, alpha=0.1, spread="others")
+        fn = _mean(kc.losses.label_smoothing, alpha=0.1, spread="others")
         yield f"loss/ls_km1_kl/alpha0.1/{data}", data, _plus(fn, -entropy)
         for alpha in (0.1, 0.25):
             key = f"loss/label_relaxation_legacy_torch/alpha{alpha}/{data}"
-            yield key, data, _mean(kc.label_relaxation, alpha=alpha)
+            yield key, data, _mean(kc.losses.label_relaxation, alpha=alpha)
     for beta in (1, 0.75, 0):
         for data in ("A", "T"):
             alpha = stored[f"in/als/{data}/alpha"]
             fn = _mean(
-                kc.adaptive_label_smoothing, objectness=1 - alpha, beta=beta
+                kc.losses.adaptive_label_smoothing,
+                objectness=1 - alpha,
+                beta=beta,
             )
             yield f"loss/als_objectness/beta{beta}/{data}", data, fn
     for hyper_id in ("bin10", "bin7", "kde_s0.1_w500", "kde_s0.05_w6"):
         targets = stored[f"state/cape/{hyper_id}/target_p1"]
 
         def fn(labels, logits, targets=targets):
-            return kc.cape_loss(targets, logits)
+            return kc.losses.cape_loss(targets, logits)
 
         yield f"loss/cape/{hyper_id}/F", "F", _mean(fn)
 
@@ -161,12 +163,12 @@ def _margins(stored):
         for hyper_id, options in settings.items():
             # The sum over the other classes, rather than their mean.
             lambda2 = options.get("lambda2", 0.01) * others
-            fn = _mean(kc.acls, **{**options, "lambda2": lambda2})
+            fn = _mean(kc.losses.acls, **{**options, "lambda2": lambda2})
             yield f"loss/acls_eq13_sum/{hyper_id}/{data}", data, fn
     active = stored["in/A/rank_cond"]
     for reference in ("min", "zero"):
         fn = _mean(
-            kc.acls, reference=reference, condition="none", active=active
+            kc.losses.acls, reference=reference, condition="none", active=active
         )
         yield f"loss/acls_rank_{reference}/default/A", "A", fn
 
@@ -188,11 +190,11 @@ def _pairs(stored):
                 hyper = {"lambda1": lambda1, "lambda2": lambda2}
                 fn = _of_class(replace(case, hyperparameters=hyper), data)
             else:
-                fn = _mean(kc.cpc, lambda1=lambda1, lambda2=lambda2)
+                fn = _mean(kc.losses.cpc, lambda1=lambda1, lambda2=lambda2)
             yield key, data, _plus(fn, diagonal)
         # Sums over the pairs, and both logarithms of each.
         fn = _mean(
-            kc.cpc,
+            kc.losses.cpc,
             lambda1=0.1 * others,
             lambda2=0.01 * 4 * others * (others - 1),
         )
@@ -201,12 +203,12 @@ def _pairs(stored):
 
 def _statistics(stored):
     for data in DATA:
-        yield f"loss/mmce_term/default/{data}", data, _statistic(kc.mmce)
-        released = _statistic(kc.mmce, variant="weighted_released")
+        yield f"loss/mmce_term/default/{data}", data, _statistic(kc.losses.mmce)
+        released = _statistic(kc.losses.mmce, variant="weighted_released")
         yield f"loss/mmce_w_code_term/default/{data}", data, released
-        weighted = _statistic(kc.mmce, variant="weighted")
+        weighted = _statistic(kc.losses.mmce, variant="weighted")
         yield f"loss/mmce_w_netcal/term/{data}", data, weighted
-        yield f"loss/mdca_term/default/{data}", data, _statistic(kc.mdca)
+        yield f"loss/mdca_term/default/{data}", data, _statistic(kc.losses.mdca)
 
 
 def _records(stored):
@@ -226,7 +228,7 @@ def _records(stored):
             for strength in (1, 0.5):
 
                 def fn(labels, logits, r=record, s=score, w=strength):
-                    rank = kc.correctness_ranking(logits, r, score=s)
+                    rank = kc.losses.correctness_ranking(logits, r, score=s)
                     return _cross_entropy(labels, logits) + w * rank
 
                 yield f"loss/crl_{name}/w{strength}/{data}", data, _mean(fn)
@@ -246,7 +248,7 @@ def _adafocal(hyper_id, data, edges, gammas):
     def total(labels, logits):
         labels = ops.cast(one_hot(labels, logits.shape[-1]), logits.dtype)
         return ops.sum(
-            kc.adaptive_focal(labels, logits, edges=edges, gammas=gammas)
+            kc.losses.adaptive_focal(labels, logits, edges=edges, gammas=gammas)
         )
 
     return f"loss/adafocal/{hyper_id}/{data}", data, total

@@ -13,7 +13,7 @@ from keras_calib.exporting.statement import write_statement
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.monitoring.files import EpochTable
 from keras_calib.reporting.commands import plan
-from keras_calib.reporting.html import Report
+from keras_calib.reporting.html import ReportPage
 
 __all__ = ["KINDS", "writers"]
 
@@ -23,9 +23,13 @@ KINDS = {
     "monitor.npz": lambda made, path: made["monitor"].save(path),
     "report.html": lambda made, path: made["report"].save(path),
     "threshold.json": lambda made, path: write_statement(path, made["facts"]),
-    "records.csv": lambda made, path: kc.save_records(made["selector"], path),
-    "records.npz": lambda made, path: kc.save_records(made["selector"], path),
-    "backup.npz": lambda made, path: kc.save_training_state(
+    "records.csv": lambda made, path: kc.exporting.save_records(
+        made["selector"], path
+    ),
+    "records.npz": lambda made, path: kc.exporting.save_records(
+        made["selector"], path
+    ),
+    "backup.npz": lambda made, path: kc.training.save_training_state(
         path, made["model"], 1
     ),
     "epochs.csv": lambda made, path: made["table"](path),
@@ -61,12 +65,12 @@ def writers():
             with_rows.close()
 
     return {
-        "tokens": kc.CompactLogits().update(labels, logits),
+        "tokens": kc.calibrators.CompactLogits().update(labels, logits),
         "groups": kc.by_group(np.zeros(500, int), probs, names, min_count=2),
         "monitor": kc.Monitor(risk=0.1).update(
             confidence, True, ids=range(500)
         ),
-        "report": Report("<p>" + "text " * 1000, {}),
+        "report": ReportPage("<p>" + "text " * 1000, {}),
         "facts": answer_statement(
             kc.choose_threshold([0.9, 0.1], [1, 0], coverage=0.5),
             Outcomes(np.array([0.9, 0.1]), np.array([1.0, 0.0])),

@@ -22,7 +22,7 @@ LOSSES = [
     LossCase(
         "LabelSmoothing",
         kc.LabelSmoothing,
-        kc.label_smoothing,
+        kc.losses.label_smoothing,
         {"alpha": 0.1},
         limit={"alpha": 0.0},
         goldens={
@@ -36,7 +36,7 @@ LOSSES = [
     LossCase(
         "LabelSmoothing-others",
         kc.LabelSmoothing,
-        kc.label_smoothing,
+        kc.losses.label_smoothing,
         {"alpha": 0.1, "spread": "others"},
         limit={"alpha": 0.0, "spread": "others"},
         goldens={
@@ -49,7 +49,7 @@ LOSSES = [
     LossCase(
         "MbLS",
         kc.MbLS,
-        kc.mbls,
+        kc.losses.mbls,
         {"margin": 2.0, "strength": 0.3},
         limit={"strength": 0.0},
         goldens={
@@ -63,7 +63,7 @@ LOSSES = [
     LossCase(
         "MbLS-sum",
         kc.MbLS,
-        kc.mbls,
+        kc.losses.mbls,
         {"margin": 2.0, "class_reduction": "sum"},
         limit={"strength": 0.0, "class_reduction": "sum"},
         goldens={"mbls_sum": {"m10_a0.1": {"class_reduction": "sum"}}},
@@ -71,7 +71,7 @@ LOSSES = [
     LossCase(
         "ACLS",
         kc.ACLS,
-        kc.acls,
+        kc.losses.acls,
         {"margin": 2.0},
         limit={"lambda1": 0.0, "lambda2": 0.0},
         goldens={
@@ -85,7 +85,7 @@ LOSSES = [
     LossCase(
         "ACLS-zero",
         kc.ACLS,
-        kc.acls,
+        kc.losses.acls,
         {"margin": 2.0, "reference": "zero"},
         limit={"lambda1": 0.0, "lambda2": 0.0, "reference": "zero"},
         shift_invariant=False,
@@ -101,7 +101,7 @@ LOSSES = [
         LossCase(
             f"ACLS-{name}-{reference}",
             kc.ACLS,
-            kc.acls,
+            kc.losses.acls,
             {"margin": 2.0, "reference": reference, **ablation},
             shift_invariant=reference == "min",
             goldens={
@@ -125,14 +125,14 @@ LOSSES = [
     LossCase(
         "CRLMargin",
         kc.CRLMargin,
-        kc.crl_margin,
+        kc.losses.crl_margin,
         {"margin": 3.0, "strength": 0.7},
         limit={"strength": 0.0},
     ),
     LossCase(
         "CRLMargin-each",
         kc.CRLMargin,
-        kc.crl_margin,
+        kc.losses.crl_margin,
         {"margin": 3.0, "strength": 0.7, "condition": "each"},
         limit={"strength": 0.0, "condition": "each"},
         shift_invariant=False,
@@ -140,7 +140,7 @@ LOSSES = [
     LossCase(
         "FocalLoss",
         kc.FocalLoss,
-        kc.focal_loss,
+        kc.losses.focal_loss,
         {"gamma": 3.0},
         limit={"gamma": 0.0},
         goldens={
@@ -151,11 +151,13 @@ LOSSES = [
             },
         },
     ),
-    LossCase("FocalLoss-half", kc.FocalLoss, kc.focal_loss, {"gamma": 0.5}),
+    LossCase(
+        "FocalLoss-half", kc.FocalLoss, kc.losses.focal_loss, {"gamma": 0.5}
+    ),
     LossCase(
         "InverseFocalLoss",
         kc.InverseFocalLoss,
-        kc.inverse_focal_loss,
+        kc.losses.inverse_focal_loss,
         {"gamma": 1.5},
         limit={"gamma": 0.0},
         soft_labels=False,
@@ -172,7 +174,7 @@ LOSSES = [
     LossCase(
         "FLSD",
         kc.FLSD,
-        kc.flsd,
+        kc.losses.flsd,
         limit={"gammas": [[1.0, 0.0]]},
         soft_labels=False,
         goldens={
@@ -189,7 +191,7 @@ LOSSES = [
     LossCase(
         "LabelRelaxation",
         kc.LabelRelaxation,
-        kc.label_relaxation,
+        kc.losses.label_relaxation,
         {"alpha": 0.1},
         limit={"alpha": 0.0},
         soft_labels=False,
@@ -203,7 +205,7 @@ LOSSES = [
     LossCase(
         "ConfidencePenalty",
         kc.ConfidencePenalty,
-        kc.confidence_penalty,
+        kc.losses.confidence_penalty,
         {"beta": 0.3},
         limit={"beta": 0.0},
         goldens={"ecp_pereyra": {"b0.1": {}, "b1": {"beta": 1.0}}},
@@ -211,7 +213,7 @@ LOSSES = [
     LossCase(
         "ConfidencePenalty-mean",
         kc.ConfidencePenalty,
-        kc.confidence_penalty,
+        kc.losses.confidence_penalty,
         {"beta": 0.3, "class_reduction": "mean"},
         goldens={
             "ecp_mbls": {
@@ -223,14 +225,14 @@ LOSSES = [
     LossCase(
         "ConfidencePenalty-threshold",
         kc.ConfidencePenalty,
-        kc.confidence_penalty,
+        kc.losses.confidence_penalty,
         {"beta": 0.3, "threshold": 1.0},
         goldens={"ecp_threshold": {"b0.1_t1.0": {"threshold": 1.0}}},
     ),
     LossCase(
         "UniformityPenalty",
         kc.UniformityPenalty,
-        kc.uniformity_penalty,
+        kc.losses.uniformity_penalty,
         {"strength": 0.3},
         limit={"strength": 0.0},
         goldens={"penalty_l1": {"a1": {}}},
@@ -238,14 +240,14 @@ LOSSES = [
     LossCase(
         "BrierLoss",
         kc.BrierLoss,
-        kc.brier_loss,
+        kc.losses.brier_loss,
         linear=False,
         goldens={"brier": {"default": {}}},
     ),
     LossCase(
         "CPC",
         kc.CPC,
-        kc.cpc,
+        kc.losses.cpc,
         {"lambda1": 0.3, "lambda2": 0.5},
         limit={"lambda1": 0.0, "lambda2": 0.0},
         soft_labels=False,
@@ -260,14 +262,14 @@ LOSSES = [
     LossCase(
         "AdaptiveLabelSmoothing",
         kc.AdaptiveLabelSmoothing,
-        kc.adaptive_label_smoothing,
+        kc.losses.adaptive_label_smoothing,
         limit={"beta": 0.0},
         objectness=True,
     ),
     LossCase(
         "AdaptiveLabelSmoothing-floor",
         kc.AdaptiveLabelSmoothing,
-        kc.adaptive_label_smoothing,
+        kc.losses.adaptive_label_smoothing,
         {"beta": 0.75, "floor": "uniform"},
         limit={"beta": 0.0, "floor": "uniform"},
         objectness=True,
@@ -276,7 +278,7 @@ LOSSES = [
         LossCase(
             f"MMCE-{variant}",
             kc.MMCE,
-            kc.mmce,
+            kc.losses.mmce,
             {"variant": variant, "strength": 2.0},
             limit={"variant": variant, "strength": 0.0},
             soft_labels=False,
@@ -301,7 +303,7 @@ LOSSES = [
     LossCase(
         "MDCA",
         kc.MDCA,
-        kc.mdca,
+        kc.losses.mdca,
         {"strength": 3.0},
         limit={"strength": 0.0},
         linear=False,
@@ -311,7 +313,7 @@ LOSSES = [
     LossCase(
         "MDCA-focal",
         kc.MDCA,
-        kc.mdca,
+        kc.losses.mdca,
         {"strength": 3.0, "fidelity": _fidelity(kc.FocalLoss, gamma=1.0)},
         linear=False,
         batch_coupled=True,
@@ -337,7 +339,7 @@ LOSSES = [
     LossCase(
         "L1ACE",
         kc.L1ACE,
-        kc.l1_ace,
+        kc.losses.l1_ace,
         {"strength": 0.3, "num_bins": 4, "by": "batch"},
         limit={"strength": 0.0, "by": "batch"},
         linear=False,
@@ -346,7 +348,7 @@ LOSSES = [
     LossCase(
         "DCA",
         kc.DCA,
-        kc.dca,
+        kc.losses.dca,
         {"strength": 3.0},
         limit={"strength": 0.0},
         linear=False,
@@ -356,7 +358,7 @@ LOSSES = [
     LossCase(
         "DCA-huber",
         kc.DCA,
-        kc.dca,
+        kc.losses.dca,
         {"strength": 3.0, "huber_delta": 0.05},
         linear=False,
         batch_coupled=True,
@@ -380,4 +382,4 @@ LOSSES = [
 # Their values depend on the labels around a pixel: tests/losses/test_spatial.py
 OTHER_LOSSES = [kc.NACL, kc.SVLS]
 # What takes no class ids has tests of its own.
-OTHER_LOSSES += [kc.MultiLabelLoss]
+OTHER_LOSSES += [kc.labels.MultiLabelLoss]

@@ -129,7 +129,7 @@ def cumulative_error(
 def _rank_case(name, exact, tolerance=1e-3, **kwargs):
     return MetricCase(
         name,
-        getattr(kc, name.partition("-")[0]),
+        getattr(kc.metrics, name.partition("-")[0]),
         functools.partial(exact, **kwargs),
         kwargs,
         tolerance=tolerance,
@@ -143,7 +143,7 @@ def _rank_case(name, exact, tolerance=1e-3, **kwargs):
 def _bin_case(name, exact, **kwargs):
     return MetricCase(
         name,
-        getattr(kc, name.partition("-")[0]),
+        getattr(kc.metrics, name.partition("-")[0]),
         functools.partial(exact, **kwargs),
         kwargs,
         has_exact_sums=True,
@@ -151,39 +151,53 @@ def _bin_case(name, exact, **kwargs):
 
 
 def _part_case(name, exact):
-    return MetricCase(name, getattr(kc, name), exact, holds_all=False)
+    return MetricCase(name, getattr(kc.metrics, name), exact, holds_all=False)
 
 
 _SINGLE = [
     MetricCase("Accuracy", kc.Accuracy, accuracy, has_exact_sums=True),
-    MetricCase("MeanConfidence", kc.MeanConfidence, kc.mean_confidence),
-    _part_case("Overconfidence", kc.overconfidence),
-    _part_case("Underconfidence", kc.underconfidence),
+    MetricCase(
+        "MeanConfidence", kc.MeanConfidence, kc.functional.mean_confidence
+    ),
+    MetricCase("ConfidenceGap", kc.ConfidenceGap, kc.functional.confidence_gap),
+    _part_case("Overconfidence", kc.functional.overconfidence),
+    _part_case("Underconfidence", kc.functional.underconfidence),
     MetricCase("NLL", kc.NLL, kc.nll),
     MetricCase("BrierScore", kc.BrierScore, kc.brier_score),
     _bin_case("ECE", kc.ece),
-    _bin_case("MCE", kc.mce),
-    _bin_case("RMSCE", kc.rmsce),
-    _bin_case("DebiasedCalibrationError", kc.debiased_calibration_error),
-    _bin_case("AverageCalibrationError", kc.average_calibration_error),
-    _bin_case("OverconfidenceError", kc.overconfidence_error),
-    _rank_case("AECE", kc.adaptive_ece, 1e-5),
+    _bin_case("MCE", kc.functional.mce),
+    _bin_case("RMSCE", kc.functional.rmsce),
+    _bin_case(
+        "DebiasedCalibrationError", kc.functional.debiased_calibration_error
+    ),
+    _bin_case(
+        "AverageCalibrationError", kc.functional.average_calibration_error
+    ),
+    _bin_case("OverconfidenceError", kc.functional.overconfidence_error),
+    _rank_case("AECE", kc.functional.aece, 1e-5),
     _rank_case("ECCE", cumulative_error, 1e-3),
     _rank_case("ECCE-maximum", cumulative_error, 1e-3, kind="maximum"),
     _rank_case("AURC", kc.aurc),
-    _rank_case("EAURC", kc.eaurc),
-    _rank_case("NormalizedAURC", kc.normalized_aurc),
-    _rank_case("AUGRC", kc.augrc),
-    _rank_case("FailureAUROC", kc.failure_auroc),
+    _rank_case("EAURC", kc.functional.eaurc),
+    _rank_case("NAURC", kc.functional.naurc),
+    _rank_case("AUGRC", kc.functional.augrc),
+    _rank_case("FailureAUROC", kc.functional.failure_auroc),
     # Steps of one sample, which an order inside a cell may move.
-    _rank_case("FailureFPR95", kc.failure_fpr95, 1e-3),
-    _rank_case("CoverageAtRisk", kc.coverage_at_risk, 0.02, risk=0.05),
+    _rank_case("FailureFPR95", kc.functional.failure_fpr95, 1e-3),
     _rank_case(
-        "CoverageAtAccuracy", kc.coverage_at_accuracy, 0.02, accuracy=0.99
+        "CoverageAtRisk", kc.functional.coverage_at_risk, 0.02, risk=0.05
     ),
-    _rank_case("RiskAtCoverage", kc.risk_at_coverage, coverage=0.8),
+    _rank_case(
+        "CoverageAtAccuracy",
+        kc.functional.coverage_at_accuracy,
+        0.02,
+        accuracy=0.99,
+    ),
+    _rank_case("RiskAtCoverage", kc.functional.risk_at_coverage, coverage=0.8),
     # Its grid is coarser than what the cells leave undecided.
-    MetricCase("SmoothECE", kc.SmoothECE, kc.smooth_ece, tolerance=1e-4),
+    MetricCase(
+        "SmoothECE", kc.SmoothECE, kc.functional.smooth_ece, tolerance=1e-4
+    ),
 ]
 # In the order of the values of `CalibrationMetrics`.
 TABLE = {case.named or case.cls._quantity: case for case in _SINGLE}
@@ -200,14 +214,14 @@ METRICS = [
     MetricCase(
         "ClasswiseECE",
         kc.ClasswiseECE,
-        kc.classwise_ece,
+        kc.functional.classwise_ece,
         has_exact_sums=True,
         needs_num_classes=True,
     ),
     MetricCase(
         "ClasswiseECE-positive",
         kc.ClasswiseECE,
-        functools.partial(kc.classwise_ece, threshold=1e-37),
+        functools.partial(kc.functional.classwise_ece, threshold=1e-37),
         {"threshold": 1e-37},
         has_exact_sums=True,
         needs_num_classes=True,
@@ -215,7 +229,7 @@ METRICS = [
     MetricCase(
         "ClasswiseECE-mass",
         kc.ClasswiseECE,
-        functools.partial(kc.classwise_ece, edges="mass"),
+        functools.partial(kc.functional.classwise_ece, edges="mass"),
         {"edges": "mass", "resolution": 2048},
         tolerance=0.03,
         needs_num_classes=True,
@@ -248,5 +262,5 @@ KINDS = [
 ]
 # What takes no plain predictions, or weights, has tests of its own.
 OTHER_METRICS = [kc.ObjectnessDeviation, kc.PerImage]
-OTHER_METRICS += [kc.DetectionECE, kc.LocalizationAwareECE]
-OTHER_METRICS += [kc.MultiLabelMetric]
+OTHER_METRICS += [kc.detection.DetectionECE, kc.detection.LocalizationAwareECE]
+OTHER_METRICS += [kc.labels.MultiLabelMetric]

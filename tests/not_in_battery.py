@@ -17,6 +17,7 @@ NO_PREDICTIONS = {
     **dict.fromkeys({name.partition(",")[0] for name in SHAPED}, _SHAPE),
     "LocalTemperatureScaling": _MAPS,
     "Predictions": "is what functions take",
+    "get": "makes a metric, which is given predictions",
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
         _ABSTRACT,
@@ -31,7 +32,7 @@ NO_PREDICTIONS = {
     ),
     **dict.fromkeys(
         (
-            *("ClassMap", "EpochBatches", "Tally", "apply_layers"),
+            *("ClassMapping", "EpochBatches", "Tally", "apply_layers"),
             *(
                 "array_pipeline",
                 "cap_classes",
@@ -40,8 +41,8 @@ NO_PREDICTIONS = {
                 "color_jitter",
             ),
             *("context_examples", "cutmix", "describe", "label_by_largest"),
-            *("map_classes", "mixup", "object_examples", "pixel_mean"),
-            *("random_resized_crop", "ricap", "shuffled_epochs"),
+            *("map_classes", "mixup", "object_examples"),
+            *("random_resized_crop", "ricap"),
             *("training_pipeline", "valid_examples", "validation_pipeline"),
             "with_index",
         ),
@@ -68,14 +69,19 @@ NO_PREDICTIONS = {
     ),
     **dict.fromkeys(
         (
-            *("BinSums", "BrierDecomposition", "CalibrationTest"),
+            *("BinSums", "BrierComponents", "CalibrationTestResult"),
             *("CalibratorChoice", "CandidateScore", "Choice", "Target"),
-            *("Comparison", "CumulativeDifferences", "DatasetSummary"),
-            *("Decomposition", "EffectiveLabels", "LoggedEpoch", "MeanCost"),
-            *("PriorEstimate", "RegularizerHistogram", "Report"),
-            *("RiskCoverageCurve", "ThresholdTable", "Alarm", "GroupMetrics"),
+            *("Comparison", "CumulativeCurve", "DatasetSummary"),
+            *(
+                "Decomposition",
+                "EffectiveTargets",
+                "LoggedEpoch",
+                "CostEstimate",
+            ),
+            *("PriorEstimate", "RegularizerCounts", "ReportPage"),
+            *("RiskCoveragePoints", "ThresholdTable", "Alarm", "GroupMetrics"),
             *("CertificateCheck", "AnswerThreshold"),
-            *("LabelTable", "LargestDifference", "Plan"),
+            *("LabelTable", "LargestDifference", "SampleSizePlan"),
             *("DetectionCalibrationError", "DetectionRecords"),
             *("SizeTable",),
         ),
@@ -97,10 +103,9 @@ NO_PREDICTIONS = {
     "choose_detection_class_thresholds": (
         "takes boxes: tests/detection/test_class_thresholds.py"
     ),
-    "combined_groups": "takes groups",
     "model_card": "takes files: tests/reporting/test_model_card.py",
     "plan": "takes a pilot: tests/selection/test_planning.py",
     "FileModel": "takes files: tests/exporting/test_file_model.py",
     "save_records": "takes a selector: tests/exporting/test_certificates.py",
-    "clopper_pearson": "takes counts",
+    "choice_labels": "takes letters: tests/text/test_choices.py",
 }

@@ -46,7 +46,7 @@ np.testing.assert_array_equal(before, after)
     "docs/operating.md": """
 assert (first, second) == (0, 3)
 assert monitor.alarms
-assert keras_calib.check_certificate("int8.tflite").holds
+assert keras_calib.exporting.check_certificate("int8.tflite").holds
 assert abs(served.selector.calibrator.temperature - 3.0) < 0.8
 """,
     "docs/language_models.md": """
@@ -54,7 +54,8 @@ right = correct.mean()
 assert 0.65 < right < 0.8
 raw = {
     reduction: np.mean(
-        keras_calib.sequence_confidence(log_probs, mask, reduction=reduction)
+        keras_calib.text.sequence_confidence(log_probs, mask,
+        reduction=reduction)
     )
     for reduction in ("geometric_mean", "mean", "minimum", "product")
 }

@@ -32,13 +32,15 @@ from keras_calib import (
     RiskCoverageDisplay,
     TemperatureScaling,
     UniformityPenalty,
-    adaptive_ece,
-    augrc,
     aurc,
-    coverage_at_risk,
-    eaurc,
     ece,
     nll,
+)
+from keras_calib.functional import (
+    aece,
+    augrc,
+    coverage_at_risk,
+    eaurc,
     risk_at_coverage,
     risk_coverage_curve,
 )
@@ -71,7 +73,7 @@ METRICS = (AECE, AURC, ECE, NLL)
 FUNCTIONS = {
     "ReliabilityDisplay": taking(ReliabilityDisplay),
     "RiskCoverageDisplay": taking(RiskCoverageDisplay),
-    "adaptive_ece": adaptive_ece,
+    "aece": aece,
     "augrc": augrc,
     "aurc": aurc,
     "coverage_at_risk": partial(coverage_at_risk, risk=0.1),

@@ -11,17 +11,12 @@ import typing
 from collections.abc import Iterator
 from pathlib import Path
 
+import public_names
 from paths import ROOT
-
-import keras_calib
 
 PACKAGE = ROOT / "keras_calib"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-PUBLIC = [
-    getattr(keras_calib, name)
-    for name in keras_calib.__all__
-    if not name.startswith("__")
-]
+PUBLIC = list(public_names.PUBLIC.values())
 
 
 def module_name(path: Path) -> str:

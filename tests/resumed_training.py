@@ -93,7 +93,7 @@ def train(folder, name, seconds):
         for variable in model.variables:
             if "float" in str(variable.dtype):
                 variable.assign(np.zeros(variable.shape))
-    batches = kc.EpochBatches(
+    batches = kc.data.EpochBatches(
         x, y["label"], batch_size=32, sample_weight=weight, seed=3
     )
     plateau = keras.callbacks.ReduceLROnPlateau(
@@ -103,7 +103,7 @@ def train(folder, name, seconds):
         monitor="val_loss", patience=50, restore_best_weights=True
     )
     path = backup_of(folder, name)
-    backup = kc.ResumableBackup(path, callbacks=[plateau, stop])
+    backup = kc.training.ResumableBackup(path, callbacks=[plateau, stop])
     kill_soon(path, seconds, stop)
     model.fit(
         batches,
@@ -133,7 +133,7 @@ def forked(folder, name, seconds):
             traceback.print_exc()
             os._exit(1)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return status, kc.finished_epochs(backup_of(folder, name))
+    return status, kc.training.finished_epochs(backup_of(folder, name))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Detections with values of the released code of several authors."""
 
+import dataclasses
 from functools import cache
 
 import numpy as np
@@ -35,7 +36,7 @@ def images(kind, crowds=True):
 
 @cache
 def records(min_overlap=0.5, crowds=True):
-    return kc.match_detections(
+    return kc.detection.match_detections(
         images("true", crowds),
         images("found"),
         min_overlap=min_overlap,
@@ -66,11 +67,12 @@ def made(confidence, right, image, *, label=0, num_images, most):
         group=label,
     )
     num_true = max(int(right.sum()), 1)
-    return kc.DetectionRecords(
+    return kc.detection.DetectionRecords(
         outcomes, right * 1.0, None, num_images, num_true, most
     )
 
 
 def changed(found, **columns):
     """Records with other columns of their outcomes."""
-    return found._replace(outcomes=found.outcomes._replace(**columns))
+    outcomes = found.outcomes._replace(**columns)
+    return dataclasses.replace(found, outcomes=outcomes)

@@ -73,7 +73,7 @@ def _several(call, outputs, fine=(), nan=False, every=1):
 
 def _metric(part, **options):
     def call(**arrays):
-        metric = kc.MultiLabelMetric(part(), LABELS, **options)
+        metric = kc.labels.MultiLabelMetric(part(), LABELS, **options)
         metric.update_state(**arrays)
         return metric.result()
 
@@ -154,7 +154,7 @@ def _spatial_function(function):
 
 
 def _compact(**arrays):
-    return kc.CompactLogits().update(**arrays).nll()
+    return kc.calibrators.CompactLogits().update(**arrays).nll()
 
 
 SHAPED = {
@@ -167,14 +167,14 @@ SHAPED = {
         every=2,
     ),
     "MultiLabelLoss": _several(
-        lambda y_true, y_pred, sample_weight: kc.MultiLabelLoss(
+        lambda y_true, y_pred, sample_weight: kc.labels.MultiLabelLoss(
             kc.FocalLoss(gamma=2.0), label_weights=[1, 2, 1]
         )(y_true, y_pred, sample_weight),
         PROBS,
         nan=True,
     ),
     "MultiLabelLoss, logits": _several(
-        lambda labels, logits, sample_weight: kc.MultiLabelLoss(
+        lambda labels, logits, sample_weight: kc.labels.MultiLabelLoss(
             kc.MbLS(margin=1.0, from_logits=True)
         )(labels, logits, sample_weight),
         LOGITS,
@@ -191,29 +191,33 @@ SHAPED = {
     ),
     "MultiLabelCalibrator": _several(
         _fitted(
-            lambda: kc.MultiLabelCalibrator(kc.TemperatureScaling()),
+            lambda: kc.labels.MultiLabelCalibrator(kc.TemperatureScaling()),
             num_folds=0,
         ),
         LOGITS,
     ),
     "MultiLabelCalibrator, shared": _several(
         _fitted(
-            lambda: kc.MultiLabelCalibrator(kc.AffineScaling(), shared=True),
+            lambda: kc.labels.MultiLabelCalibrator(
+                kc.AffineScaling(), shared=True
+            ),
             num_folds=0,
         ),
         LOGITS,
     ),
     "MultiLabelSelector": _several(
-        _fitted(kc.MultiLabelSelector, coverage=0.5), LOGITS
+        _fitted(kc.labels.MultiLabelSelector, coverage=0.5), LOGITS
     ),
     "MultiLabelSelector, by example": _several(
-        _fitted(lambda: kc.MultiLabelSelector(by="example"), coverage=0.5),
+        _fitted(
+            lambda: kc.labels.MultiLabelSelector(by="example"), coverage=0.5
+        ),
         LOGITS,
     ),
     **BOXES,
     **RECORDS,
     "token_log_probs": Shaped(
-        kc.token_log_probs,
+        kc.text.token_log_probs,
         {"logits": _TOKENS, "token_ids": _TOKEN_IDS},
         {
             "logits": _OF_TOKENS,
@@ -227,7 +231,7 @@ SHAPED = {
         nan=True,
     ),
     "sequence_confidence": Shaped(
-        kc.sequence_confidence,
+        kc.text.sequence_confidence,
         {"log_probs": _LOG_PROBS, "mask": _MASK},
         {
             "log_probs": {
@@ -244,7 +248,7 @@ SHAPED = {
         ("mask None",),
     ),
     "choice_logits": Shaped(
-        kc.choice_logits,
+        kc.text.choice_logits,
         {"logits": _TOKENS, "choices": np.array([0, 2, 4])},
         {
             "logits": _OF_TOKENS,
@@ -266,8 +270,8 @@ SHAPED = {
     ),
     "SVLS": _spatial(lambda: kc.SVLS(from_logits=True)),
     "NACL": _spatial(lambda: kc.NACL(from_logits=True)),
-    "svls": _spatial_function(kc.svls),
-    "nacl": _spatial_function(kc.nacl),
+    "svls": _spatial_function(kc.losses.svls),
+    "nacl": _spatial_function(kc.losses.nacl),
     "CompactLogits": Shaped(
         _compact,
         {

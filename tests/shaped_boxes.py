@@ -112,13 +112,13 @@ def _detection_metric(make):
 
 @functools.cache
 def _records():
-    return kc.match_detections(**_nested(_BOXES))
+    return kc.detection.match_detections(**_nested(_BOXES))
 
 
 def _of_records(function):
     """What takes records alone."""
-    none = kc.match_detections(**_nested(_BOXES), min_confidence=1.0)
-    odd = {"no detection": none, "a tuple": lambda r: tuple(r)}
+    none = kc.detection.match_detections(**_nested(_BOXES), min_confidence=1.0)
+    odd = {"no detection": none, "a tuple": lambda r: tuple(vars(r).values())}
     kinds = {
         "labels": _IDS,
         "strings": "records",
@@ -129,26 +129,36 @@ def _of_records(function):
 
 
 def _scaled(**arrays):
-    layer = kc.DetectionScaling(2, coefficients=[[0.5, 0.0], [1.0, 0.1]])
+    layer = kc.detection.DetectionScaling(
+        2, coefficients=[[0.5, 0.0], [1.0, 0.1]]
+    )
     return layer(_nested(arrays)["found"])
 
 
 def _scaling(records):
-    return kc.DetectionScaling(2, min_count=1).fit(records).coefficients
+    return (
+        kc.detection.DetectionScaling(2, min_count=1).fit(records).coefficients
+    )
 
 
 BOXES = {
-    "match_detections": _of_boxes(kc.match_detections),
-    "match_detections, list": _of_boxes(kc.match_detections, as_list=True),
-    "DetectionECE": _of_boxes(_detection_metric(kc.DetectionECE), every=4),
-    "LocalizationAwareECE": _of_boxes(
-        _detection_metric(lambda: kc.LocalizationAwareECE(2)), every=4
+    "match_detections": _of_boxes(kc.detection.match_detections),
+    "match_detections, list": _of_boxes(
+        kc.detection.match_detections, as_list=True
     ),
-    "detection_ece": _of_records(kc.detection_ece),
-    "localization_aware_ece": _of_records(kc.localization_aware_ece),
-    "adaptive_localization_error": _of_records(kc.adaptive_localization_error),
+    "DetectionECE": _of_boxes(
+        _detection_metric(kc.detection.DetectionECE), every=4
+    ),
+    "LocalizationAwareECE": _of_boxes(
+        _detection_metric(lambda: kc.detection.LocalizationAwareECE(2)), every=4
+    ),
+    "detection_ece": _of_records(kc.detection.detection_ece),
+    "localization_aware_ece": _of_records(kc.detection.localization_aware_ece),
+    "adaptive_localization_error": _of_records(
+        kc.detection.adaptive_localization_error
+    ),
     "choose_detection_threshold": _of_records(
-        lambda records: kc.choose_detection_threshold(
+        lambda records: kc.detection.choose_detection_threshold(
             records, precision=0.01, delta=0.9, max_boxes=1, thresholds=[0.5]
         )
     ),

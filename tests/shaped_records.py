@@ -53,7 +53,7 @@ RECORDS = {
         _NAMES_FINE,
     ),
     "by_group_from_top1": Shaped(
-        lambda confidence, correct, groups: kc.by_group_from_top1(
+        lambda confidence, correct, groups: kc.functional.by_group_from_top1(
             confidence, correct, groups, num_draws=8, min_count=2
         ),
         {"confidence": _SCORES, "correct": _CORRECT, "groups": _GROUPS},
@@ -61,7 +61,9 @@ RECORDS = {
         _NAMES_FINE,
     ),
     "choose_group_thresholds": Shaped(
-        lambda **arrays: kc.choose_group_thresholds(**arrays, coverage=0.5),
+        lambda **arrays: kc.selection.choose_group_thresholds(
+            **arrays, coverage=0.5
+        ),
         {
             "scores": _SCORES,
             "correct": _CORRECT,
@@ -77,14 +79,14 @@ RECORDS = {
         (*_NAMED, *_ALL),
     ),
     "choose_threshold_for_prior": Shaped(
-        lambda **arrays: kc.choose_threshold_for_prior(
+        lambda **arrays: kc.selection.choose_threshold_for_prior(
             **arrays, target_prior=[0.3, 0.3, 0.4], risk=0.9, delta=0.5
         ),
         {"scores": _SCORES, "correct": _CORRECT, "labels": _CLASSES},
         {"scores": _RANKED, "correct": _RIGHT, "labels": _IDS},
     ),
     "choose_threshold_for_mixtures": Shaped(
-        lambda **arrays: kc.choose_threshold_for_mixtures(
+        lambda **arrays: kc.selection.choose_threshold_for_mixtures(
             **arrays, risk=0.9, delta=0.5
         ),
         {"scores": _SCORES, "correct": _CORRECT, "groups": _GROUPS},
@@ -92,7 +94,7 @@ RECORDS = {
         _NAMED,
     ),
     "choose_threshold_by_cost": Shaped(
-        lambda **arrays: kc.choose_threshold_by_cost(
+        lambda **arrays: kc.selection.choose_threshold_by_cost(
             **arrays, largest_cost=1.0, coverage=0.5
         ),
         {
@@ -112,14 +114,14 @@ RECORDS = {
         _ALL,
     ),
     "control_risks": Shaped(
-        lambda scores, labels: kc.control_risks(
+        lambda scores, labels: kc.selection.control_risks(
             scores, labels, {"risk": 0.9}, delta=0.5
         ),
         {"scores": _SCORES, "labels": _CORRECT},
         {"scores": _RANKED, "labels": _RIGHT},
     ),
     "mean_cost_of_records": Shaped(
-        kc.mean_cost_of_records,
+        kc.functional.mean_cost_of_records,
         {
             "confidence": _SCORES,
             "correct": _CORRECT,

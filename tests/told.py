@@ -1,5 +1,7 @@
 """Arrays as `Predictions`, with options of these and of what takes them."""
 
+import functools
+
 import keras_calib as kc
 from keras_calib.predictions.predictions import PredictionFacts
 
@@ -23,6 +25,7 @@ def told(labels, outputs, **options):
 def taking(function):
     """A function of arrays, from one that takes `Predictions`."""
 
+    @functools.wraps(function, updated=())
     def called(labels, outputs, **options):
         given, others = told(labels, outputs, **options)
         return function(given, **others)

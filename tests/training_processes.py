@@ -81,7 +81,7 @@ def resumed(folder, share):
     x, y, labels, _ = data_of("crl", COUNT)
     for epochs in (1, 2):
         log = kc.CalibrationLogger((x, labels), csv_path=folder / "log.csv")
-        backup = kc.ResumableBackup(folder / "backup.npz")
+        backup = kc.training.ResumableBackup(folder / "backup.npz")
         model = network("crl")
         model.fit(
             share(x),

@@ -71,7 +71,7 @@ def fitted(name, run_eagerly=False):
     dense = loss.ignore_class is not None
     x = rng.normal(size=(8, 4, 4, 6) if dense else (45, 6)).astype("float32")
     y = rng.integers(3, size=x.shape[:-1])
-    if isinstance(loss, kc.MultiLabelLoss):
+    if isinstance(loss, kc.labels.MultiLabelLoss):
         y = rng.integers(2, size=(*x.shape[:-1], 3))
     if dense:
         y[:4] = 255
@@ -102,7 +102,7 @@ def two_outputs(losses):
         name: keras.layers.Dense(count, name=name)(inputs)
         for name, count in (("kind", 3), ("half", 2))
     }
-    model = kc.EpochModel(inputs, outputs)
+    model = kc.training.EpochModel(inputs, outputs)
     model.compile(keras.optimizers.SGD(0.5), losses, jit_compile=False)
     options = {"epochs": 3, "shuffle": False, "verbose": 0}
     losses = model.fit(x, y, batch_size=32, **options).history["loss"]
@@ -119,7 +119,7 @@ def normalized(run_eagerly=False):
         "resnet56_v2",
         x.shape[1:],
         5,
-        kc.EpochModel,
+        kc.training.EpochModel,
         synchronized=True,
         depth=11,
         width=4,
@@ -142,10 +142,10 @@ def fed(kind, run_eagerly=False):
     """Variables of a model with a record, trained on one kind of data."""
     x, _, labels, weight = data_of("crl", COUNT - 5)
     options = {"batch_size": 32, "sample_weight": weight, "seed": 3}
-    batches, steps = kc.EpochBatches(x, labels, **options), None
+    batches, steps = kc.data.EpochBatches(x, labels, **options), None
     if kind == "array_pipeline":
         batches, steps = (
-            kc.array_pipeline(x, labels, drop_remainder=False, **options),
+            kc.data.array_pipeline(x, labels, drop_remainder=False, **options),
             len(batches),
         )
     model = network("crl", run_eagerly=run_eagerly)
@@ -188,7 +188,7 @@ def what_trains_wrongly():
         "uneven data set": ({}, {"x": batches, "y": None}),
         "uneven epoch": (
             {},
-            {"x": kc.EpochBatches(x, labels, batch_size=31), "y": None},
+            {"x": kc.data.EpochBatches(x, labels, batch_size=31), "y": None},
         ),
     }
     found = {}

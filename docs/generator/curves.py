@@ -25,7 +25,8 @@ def pulls(losses):
     The other logits are equal.
 
     Args:
-        losses: Name to a loss, as `keras_calib.effective_labels` takes it.
+        losses: Name to a loss, as `keras_calib.losses.effective_labels` takes
+            it.
     """
     log_odds = np.linspace(-6.0, 9.5, 311)
     logits = _one_logit(log_odds)
@@ -72,7 +73,7 @@ def ranking():
 
         def loss(z, record=record):
             rows = keras.ops.reshape(z, (-1, _CLASSES))
-            pairs = keras_calib.correctness_ranking(rows, record)
+            pairs = keras_calib.losses.correctness_ranking(rows, record)
             own = -keras.ops.log_softmax(z[:, 0])[:, 0]
             return keras.ops.sum(own) + keras.ops.sum(pairs)
 
@@ -93,7 +94,9 @@ def targets():
     order = np.argsort(probs)
     found = {
         f'method="{method}"': keras.ops.convert_to_numpy(
-            keras_calib.cape_targets(labels, probs[:, None], method=method)
+            keras_calib.losses.cape_targets(
+                labels, probs[:, None], method=method
+            )
         )[order]
         for method in ("bins", "kernel")
     }
@@ -139,7 +142,7 @@ def _cross_entropy():
 def _pull(loss, logits):
     """Minus the gradient by the true logit: the label asked for less p."""
     logits = logits.astype("float32")
-    asked = keras_calib.effective_labels(
+    asked = keras_calib.losses.effective_labels(
         loss, np.zeros(len(logits), "int32"), logits
     )
     p = keras.ops.softmax(keras.ops.convert_to_tensor(logits))

@@ -31,15 +31,16 @@ def summary(thing):
     return escaped(inspect.cleandoc(thing.__doc__ or "").partition("\n")[0])
 
 
-def text_of(name, thing, *, level):
+def text_of(name, thing, *, level, address=None):
     """Signature, text and sections of a public name.
 
     Args:
-        name: As it is imported.
+        name: The name, after that of its class for methods.
         thing: Function or class.
         level: Of the headings above.
+        address: As users write it, if that is another.
     """
-    lines = ["```python", _signature(name, thing), "```", ""]
+    lines = ["```python", _signature(address or name, thing), "```", ""]
     for title, text in parts(thing).items():
         if not text.strip():
             continue

@@ -323,7 +323,7 @@ x = rng.normal(size=(50_000, 1)).astype("float32")
 labels = (x[:, 0] + rng.logistic(size=50_000) > 0).astype("int32")
 x_val, y_val = x[:64], labels[:64]
 val = (x_val, y_val)
-train = keras_calib.EpochBatches(x[:64], labels[:64], with_index=False)
+train = keras_calib.data.EpochBatches(x[:64], labels[:64], with_index=False)
 new_model = lambda: network_of(1, 2)
 inputs = keras.Input((1,))
 outputs = keras.layers.Dense(2)(keras.layers.Dropout(0.2)(inputs))

@@ -4,6 +4,7 @@ import tomllib
 
 import keras
 from locations import DOCS
+from public_things import public_things
 
 import keras_calib
 
@@ -48,10 +49,9 @@ def code_of(method, kind):
 
 def exported_methods():
     """Names that a page must be about."""
-    kinds = (keras.losses.Loss, keras.Model, keras_calib.Calibrator)
+    kinds = (keras.losses.Loss, keras.Model, keras_calib.calibrators.Calibrator)
     return {
         name
-        for name in keras_calib.__all__
-        if isinstance(cls := getattr(keras_calib, name), type)
-        and issubclass(cls, kinds)
+        for name, (_, cls) in public_things().items()
+        if isinstance(cls, type) and issubclass(cls, kinds)
     } - _BASES

@@ -5,6 +5,7 @@ from docstrings import escaped, parts
 from formulas import formula
 from measurements import costs, effects_of_calibrator, effects_of_loss
 from method_files import KINDS, code_of, methods
+from public_things import public_things
 from reference_pages import link_to
 
 import keras_calib
@@ -61,9 +62,7 @@ def _page(method, kind):
     cost = costs(method.get("cost", []), method.get("fits"))
     price = method.get("price", "Not measured.")
     lines += ["## Cost", "", *(cost or [price, ""])]
-    classes = [
-        getattr(keras_calib, n) for n in method["names"] if n[0].isupper()
-    ]
+    classes = [public_things()[n][1] for n in method["names"] if n[0].isupper()]
     differs = [*_sections(classes, "Differs"), *method.get("differs", [])]
     if differs:
         lines += ["## Differences between paper and code", ""]

@@ -24,7 +24,7 @@ import importlib.util
 if importlib.util.find_spec("keras_calib") is None:
     %pip install --quiet "keras-calib[{extras}]" scikit-learn"""
 _EXTRAS = {
-    "after_training.md": "bayes,report",
+    "after_training.md": "bayes,report,sklearn",
     "data.md": "report,tfds",
     "serving.md": "litert,onnx,report",
 }

@@ -1,92 +1,92 @@
 """The API reference: every public name, by what it is for."""
 
+import importlib
 import inspect
-from functools import cache
 
-from docstrings import summary, text_of
+from docstrings import escaped, summary, text_of
 from method_files import methods
-
-import keras_calib
-from keras_calib.inputs.options import ArrayOptions
+from public_things import TASKS, address_of, public_things
 
 __all__ = ["link_to", "reference_pages"]
-
-# Address and title of each page to the packages whose names it has.
-_GROUPS = {
-    "losses": ("Losses", ["losses"]),
-    "training": ("Training models and backups", ["training"]),
-    "ensembles": ("Ensembles", ["ensembles"]),
-    "metrics": ("Metrics", ["metrics"]),
-    "functional": ("Functions of arrays", ["functional"]),
-    "calibrators": ("Calibrators", ["calibrators"]),
-    "selection": ("Selection", ["selection"]),
-    "text": ("Text", ["text"]),
-    "labels": ("Several labels", ["labels"]),
-    "detection": ("Boxes", ["detection"]),
-    "data": ("Data", ["data"]),
-    "plots": ("Displays and reports", ["plots", "reporting"]),
-    "exporting": ("Export", ["exporting"]),
-    "monitoring": ("Monitoring", ["monitoring"]),
-}
 
 
 def reference_pages():
     """Address and Markdown of each page, and of the page that lists them."""
-    pages, index = {}, ["# API reference", "", "Import from `keras_calib`.", ""]
+    pages, index = {}, ["# API reference", "", *_ABOUT, ""]
     about = {m["names"][0]: m for found in methods().values() for m in found}
-    for address, (title, _) in _GROUPS.items():
-        names = [name for name, page in _pages().items() if page == address]
-        things = {name: _thing(name) for name in names}
-        lines = [f"# {title}", "", *_summaries(things, ""), ""]
-        index += [f"## [{title}]({address}.md)", ""]
-        index += [*_summaries(things, f"{address}.md"), ""]
-        for name, thing in things.items():
-            lines += [f"## `{name}` {{#{name}}}", ""]
-            if name in about:
-                own, page = about[name]["title"], about[name]["page"]
-                lines.append(
-                    f"About the method: [{own}](../methods/{page}.md)."
-                )
-            lines += ["", text_of(name, thing, level=2), ""]
-        pages[f"reference/{address}.md"] = "\n".join(lines) + "\n"
+    for task, spaces in TASKS.items():
+        index += [f"## {task}", ""]
+        for space, title in spaces.items():
+            things = _things(space)
+            lines = [f"# {title}", "", *_contents(space), ""]
+            lines += [*_summaries(things, ""), ""]
+            index += [f"### [{title}]({space}.md): `keras_calib.{space}`", ""]
+            index += [*_summaries(things, f"{space}.md"), ""]
+            for name, thing in things.items():
+                lines += [f"## `{name}` {{#{name}}}", ""]
+                lines += [*_beside(name)]
+                if name in about:
+                    own, page = about[name]["title"], about[name]["page"]
+                    lines.append(
+                        f"About the method: [{own}](../methods/{page}.md)."
+                    )
+                text = text_of(name, thing, level=2, address=address_of(name))
+                lines += ["", text, ""]
+            pages[f"reference/{space}.md"] = "\n".join(lines) + "\n"
     return {"reference/index.md": "\n".join(index) + "\n", **pages}
+
+
+_ABOUT = (
+    "Names are given as you write them. What most scripts use is at the top of",
+    "`keras_calib`; all of it is in a namespace too. `keras_calib.config` has",
+    "the settings of the library.",
+)
 
 
 def link_to(name):
     """A link from a page in another folder."""
-    return f"[`{name}`](../reference/{_pages()[name]}.md#{name})"
+    return f"[`{name}`](../reference/{public_things()[name][0]}.md#{name})"
 
 
-@cache
-def _pages():
-    """Each public name to the address of its page."""
-    found = {
-        name: address
-        for address, (_, packages) in _GROUPS.items()
-        for package in packages
-        for name in sorted(getattr(keras_calib, package).__all__)
+def _things(space):
+    return {
+        name: thing
+        for name, (place, thing) in public_things().items()
+        if place == space
     }
-    left = {n for n in keras_calib.__all__ if not n.startswith("__")} - {*found}
-    if left:
-        raise ValueError(f"no page has the names {sorted(left)}")
-    return found | {"ArrayOptions": "functional"}
 
 
-def _thing(name):
-    return (
-        ArrayOptions if name == "ArrayOptions" else getattr(keras_calib, name)
-    )
+def _contents(space):
+    """The table of contents of a namespace, which its docstring is."""
+    module = importlib.import_module(f"keras_calib.{space}")
+    text = inspect.cleandoc(module.__doc__ or "").partition("\nLives here:")[0]
+    return escaped(text.strip()).splitlines()
+
+
+def _beside(name):
+    """Where the other form of a quantity is: the class, or the function."""
+    things = public_things()
+    key = name.replace("_", "").lower()
+    others = [
+        x for x in things if x != name and x.replace("_", "").lower() == key
+    ]
+    for other in others:
+        kind = (
+            "As a class"
+            if inspect.isclass(things[other][1])
+            else "As a function"
+        )
+        yield f"{kind}: {link_to(other)}."
+        yield ""
 
 
 def _summaries(things, page):
-    """A row for each class, then for each function."""
-    classes = [name for name, thing in things.items() if inspect.isclass(thing)]
-    rest = [name for name in things if name not in classes]
+    """A row for each, a class beside the function of its quantity."""
     return [
         "| name | what it is |",
         "|---|---|",
         *(
-            f"| [`{name}`]({page}#{name}) | {summary(things[name])} |"
-            for name in [*classes, *rest]
+            f"| [`{address_of(name)}`]({page}#{name}) | {summary(thing)} |"
+            for name, thing in things.items()
         ),
     ]

@@ -71,7 +71,9 @@ def calibration_and_ranking(plt, data):
             marker="o",
             label=f"{when}: {keras_calib.ece(labels, values, **LOGITS):.3f}",
         )
-        curve = keras_calib.risk_coverage_curve(labels, values, **LOGITS)
+        curve = keras_calib.functional.risk_coverage_curve(
+            labels, values, **LOGITS
+        )
         rows = slice(0, None, 50)
         right.plot(
             curve.coverage[rows],

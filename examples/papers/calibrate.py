@@ -59,7 +59,7 @@ def fitted(name, folder, temperatures=()):
     options = {}
     if name == "TemperatureScaling" and temperatures:
         options = {"objective": "ece", "grid": temperatures}
-    return getattr(keras_calib, name)(**options).fit(labels, logits)
+    return getattr(keras_calib.calibrators, name)(**options).fit(labels, logits)
 
 
 def repair(folder, names, part, temperatures=()):

@@ -62,7 +62,7 @@ _OWN, _BARE = "validation", "context"
 def load(name, setup, options, model):
     """Batches of the test data called `name`, as a model takes them."""
     if not name.endswith(".npz"):
-        data = keras_calib.from_tfds(
+        data = keras_calib.data.from_tfds(
             name,
             "test",
             data_dir=options.data_dir,
@@ -137,7 +137,7 @@ def main(argv):
                 labels = np.full_like(labels, -1)
             save_predictions(folder, part, labels, logits)
             if _FOREIGN.value:
-                confidence = keras_calib.msp(logits)
+                confidence = keras_calib.functional.msp(logits)
                 row = {"confidence": float(keras.ops.mean(confidence))}
             else:
                 row = measures(labels, logits)

@@ -86,7 +86,9 @@ def measure(model, val_set, test_set):
     for score in ("msp", lambda z: keras.ops.convert_to_numpy(norm(z))):
         how = {"score": score, "from_logits": True}
         areas.append(1000 * keras_calib.aurc(labels, logits, **how))
-        at_risk = keras_calib.coverage_at_risk(labels, logits, 0.02, **how)
+        at_risk = keras_calib.functional.coverage_at_risk(
+            labels, logits, 0.02, **how
+        )
         coverages.append(at_risk)
     return [accuracy, *areas, *coverages], norm.p
 

@@ -158,18 +158,18 @@ def read(settings, picture, *, flip):
     train, validation, names = load(
         settings.data, _DATA_DIR.value, _ANNOTATIONS.value
     )
-    fill = keras_calib.pixel_mean(train, max_examples=2000)
+    fill = keras_calib.data.painting.pixel_mean(train, max_examples=2000)
     if settings.alone:
-        train = keras_calib.object_examples(train, fill=fill)
-    count = keras_calib.describe(train, names).num_examples
+        train = keras_calib.data.object_examples(train, fill=fill)
+    count = keras_calib.data.describe(train, names).num_examples
     crops = {"size": settings.size, "scale": (settings.scale, 1.0)}
     draw_crops(validation.take(6), picture, names=names, fill=fill, **crops)
     scaled = {"preprocess": lambda x: x / 255.0, "num_classes": len(names)}
-    context = keras_calib.context_examples(validation, fill=fill)
+    context = keras_calib.data.context_examples(validation, fill=fill)
     whole = {"size": settings.size, "batch_size": 256, "fraction": 1.0}
     return Data(
         partial(
-            keras_calib.training_pipeline,
+            keras_calib.data.training_pipeline,
             train,
             batch_size=settings.batch_size,
             flip=flip,
@@ -179,7 +179,7 @@ def read(settings, picture, *, flip):
             **scaled,
         ),
         {
-            view: keras_calib.validation_pipeline(
+            view: keras_calib.data.validation_pipeline(
                 part, labels="pairs", **whole, **scaled
             )
             for view, part in (("test", validation), ("context", context))

@@ -49,9 +49,9 @@ class WatchedLog:
             self._read_on()
             found = self.monitor
             if path == "/picture.png":
-                display = keras_calib.MonitorDisplay(found)
+                display = keras_calib.plots.MonitorDisplay(found)
             elif path == "/alarms":
-                return as_json(200, alarms=[x._asdict() for x in found.alarms])
+                return as_json(200, alarms=[x.to_dict() for x in found.alarms])
             elif path == "/metrics":
                 return as_json(
                     200,

@@ -14,7 +14,8 @@ _PACKAGES = "keras_calib", "keras", "torch"
 def invalid(rule: str, **received: Any) -> str:
     """Message of the rule that was broken, and of what was received."""
     facts = ", ".join(f"{name}={value!r}" for name, value in received.items())
-    return f"{rule}. Received: {facts}"
+    end = "" if rule.endswith("?") else "."
+    return f"{rule}{end} Received: {facts}"
 
 
 def type_error(rule: str, **received: Any) -> TypeError:

@@ -22,6 +22,7 @@ __all__ = [
     "Stored",
     "each_once",
     "path_of",
+    "read_cell",
     "reading_npz",
     "replacing",
     "safe_cell",
@@ -111,6 +112,12 @@ def safe_cell(cell: Any) -> Any:
     if isinstance(cell, str) and _FORMULA.match(cell):
         return cell if _NUMBER.fullmatch(cell) else f"'{cell}"
     return cell
+
+
+def read_cell(text: str) -> str:
+    """The text of a cell that `safe_cell` wrote."""
+    is_safe = text[:1] == "'" and safe_cell(text[1:]) == text
+    return text[1:] if is_safe else text
 
 
 def _sync_folder(folder: Any) -> None:

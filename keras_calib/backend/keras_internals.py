@@ -31,10 +31,12 @@ __all__ = [
     "loss_tracker",
     "make_functional",
     "metrics_beside",
+    "mode_of_metric",
     "neighbours",
     "nested_layers",
     "set_direction",
     "set_keras_mask",
+    "show_values",
     "unlock_variables",
     "unpickler",
     "updated_metrics",
@@ -60,6 +62,44 @@ def set_direction(metric: keras.metrics.Metric, mode: str | None) -> None:
         metric._direction = {"max": "up", "min": "down"}[mode]
 
 
+def mode_of_metric(metric: keras.metrics.Metric) -> str | None:
+    """`"min"` or `"max"` of a metric of Keras, None if it has none.
+
+    There is no public way to ask it. Seen in Keras 3.15: `_direction`.
+    """
+    direction = getattr(metric, "_direction", None)
+    return {"up": "max", "down": "min"}.get(direction or "")
+
+
+def show_values(metric: keras.metrics.Metric, modes: dict[str, str]) -> None:
+    """Let callbacks find the modes of the values of a metric of several.
+
+    `EarlyStopping(mode="auto")` looks for a metric of the name of the value
+    among those of the compiled model that now updates this one. It finds one
+    here that Keras neither updates nor reports.
+    Seen in Keras 3.15: `MetricsList`, `CompileMetrics`, `_flat_metrics`.
+    """
+    compiled = _compile_metrics_of(metric)
+    groups: Any = getattr(compiled, "_flat_metrics", ())
+    shown = [group for group in groups if getattr(group, "shows", 0) is metric]
+    if compiled is None or shown:
+        return
+    from keras.src.trainers.compile_utils import MetricsList
+
+    class Shown(MetricsList):
+        shows = metric
+
+        def __bool__(self) -> bool:
+            # Keras passes over outputs without metrics.
+            return False
+
+    values = []
+    for name, mode in modes.items():
+        values.append(keras.metrics.Metric(name=name))
+        set_direction(values[-1], mode)
+    groups.append(Shown(values))
+
+
 def metrics_beside(
     metric: keras.metrics.Metric,
 ) -> list[tuple[keras.metrics.Metric, str | None, bool]]:
@@ -74,19 +114,30 @@ def metrics_beside(
         For each metric, the given one included: the metric, the output whose
         name Keras puts before its name, and whether it gets sample weights.
     """
+    return _in_groups(_compile_metrics_of(metric))
+
+
+def _in_groups(
+    compiled: Any,
+) -> list[tuple[keras.metrics.Metric, str | None, bool]]:
     kinds = ("_flat_metrics", "_flat_weighted_metrics")
+    return [
+        (each, getattr(group, "output_name", None), weighted == 1)
+        for weighted, name in enumerate(kinds)
+        for group in getattr(compiled, name, ())
+        if group
+        for each in getattr(group, "metrics", ())
+    ]
+
+
+def _compile_metrics_of(metric: keras.metrics.Metric) -> Any:
+    """The metrics of the compiled model that updates a metric now, or None."""
     for caller, _ in _callers():
-        if type(caller).__name__ != "CompileMetrics":
-            continue
-        found = [
-            (each, getattr(group, "output_name", None), weighted == 1)
-            for weighted, name in enumerate(kinds)
-            for group in getattr(caller, name, ())
-            for each in getattr(group, "metrics", ())
-        ]
-        if any(each is metric for each, _, _ in found):
-            return found
-    return []
+        if type(caller).__name__ == "CompileMetrics" and any(
+            each is metric for each, _, _ in _in_groups(caller)
+        ):
+            return caller
+    return None
 
 
 def loss_tracker(model: keras.Model) -> keras.metrics.Metric:

@@ -5,7 +5,10 @@ import importlib.abc
 import sys
 import types
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
+
+from keras_calib.backend.keywords import answering
 
 __all__ = [
     "Whole",
@@ -89,7 +92,7 @@ def late_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
                 f"module {package!r} has no attribute {name!r}"
             )
         module = importlib.import_module(f"{package}.{homes[name]}")
-        found = getattr(module, name)
+        found = answering(getattr(module, name))
         setattr(sys.modules[package], name, found)
         return found
 
@@ -97,7 +100,9 @@ def late_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
 
 
 class Whole(importlib.abc.MetaPathFinder):
-    """The names of all packages, at the top of the one that holds them.
+    """The packages of a library, and the names that its top has of them.
+
+    The top has those in its `__all__`; `dir` shows them and the packages.
 
     Keras finds the classes of a file among those that are registered, and
     imports nothing for it. So all packages are imported as soon as Keras is,
@@ -108,11 +113,20 @@ class Whole(importlib.abc.MetaPathFinder):
         top: Name of the package that holds them.
         *packages: Names of the packages.
         of_records: Those of them that have names which do without Keras.
+        extras: Modules that are imported when they are used, to the packages
+            which they need.
     """
 
-    def __init__(self, top: str, *packages: str, of_records: tuple[str, ...]):
+    def __init__(
+        self,
+        top: str,
+        *packages: str,
+        of_records: tuple[str, ...],
+        extras: dict[str, str],
+    ):
         self._top, self._module = top, sys.modules[top]
         self._packages, self._of_records = packages, of_records
+        self._extras = extras
         # Keras and modules of this package, one for each import that runs.
         self._loading: list[str] = []
         self._is_complete = False
@@ -158,22 +172,22 @@ class Whole(importlib.abc.MetaPathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         names = vars(self._module)
-        public = ["__version__"]
         for name in self._packages:
             package = importlib.import_module(f"{self._top}.{name}")
-            names.update({x: getattr(package, x) for x in package.__all__})
-            public += package.__all__
-        names["__all__"] = public
+            here = {*package.__all__} & {*names["__all__"]}
+            names.update({x: getattr(package, x) for x in here})
 
     def _attribute(self, name: str) -> Any:
         # Python and tools ask every module for such names.
-        if name.startswith("__") and name != "__all__":
+        if name.startswith("__"):
             raise AttributeError(name)
-        if name in self._packages:
+        if name in self._packages or name in self._extras:
             return importlib.import_module(f"{self._top}.{name}")
         try:
             importlib.import_module("keras")
         except ImportError:
+            if name not in self._module.__all__:
+                raise self._unknown(name) from None
             for part in self._of_records:
                 package = importlib.import_module(f"{self._top}.{part}")
                 if name in package.__all__:
@@ -182,8 +196,17 @@ class Whole(importlib.abc.MetaPathFinder):
         self.complete()
         if name in vars(self._module):
             return vars(self._module)[name]
-        raise AttributeError(f"module {self._top!r} has no attribute {name!r}")
+        raise self._unknown(name)
+
+    def _unknown(self, name: str) -> AttributeError:
+        """The error for a name that the top lacks, which says who has it."""
+        text = f"module {self._top!r} has no attribute {name!r}"
+        for package in self._packages:
+            module = sys.modules.get(f"{self._top}.{package}")
+            if name in getattr(module, "__all__", ()):
+                text += f": it is `{self._top}.{package}.{name}`"
+        return AttributeError(text)
 
     def _names(self) -> list[str]:
-        self._attribute("__all__")
-        return sorted(vars(self._module))
+        there = [x for x in self._extras if find_spec(self._extras[x])]
+        return sorted({*self._module.__all__, *self._packages, *there})

@@ -1,21 +1,22 @@
-"""Locks: one writer of a file at a time, one thread at a state."""
+"""Locks: one writer of a file, one thread at a state, no change by halves."""
 
 import contextlib
 import functools
 import json
 import os
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.files import path_of
 
-__all__ = ["PathLock", "STATES", "check_not_locked", "in_turn"]
+__all__ = ["PathLock", "STATES", "check_not_locked", "in_turn", "unbroken"]
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -29,14 +30,35 @@ STATES = threading.RLock()
 
 
 def in_turn(method: _Method) -> _Method:
-    """A method that reads or changes a state, by one thread at a time."""
+    """A method that reads or changes a state, whole and in one thread."""
 
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
-        with STATES:
+        with STATES, unbroken():
             return method(*arguments, **options)
 
     return cast(_Method, call)
+
+
+@contextlib.contextmanager
+def unbroken() -> Iterator[None]:
+    """Holds Ctrl-C back until a change is whole.
+
+    Use it for short changes only, after all that can take long.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not (is_main and callable(before)):
+        yield
+        return
+    held: list[tuple] = []
+    signal.signal(signal.SIGINT, lambda *given: held.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            before(*held[0])
 
 
 class PathLock:

@@ -1,10 +1,25 @@
 """Calibrators: layers fitted on held-out logits after training.
 
+- A temperature: `TemperatureScaling`, `EnsembleTemperatureScaling`,
+  `ParametrizedTemperatureScaling`, `LocalTemperatureScaling`, `CompactLogits`,
+  `refinement_nll`.
+- Affine maps of logits: `VectorScaling`, `StructuredVectorScaling`,
+  `StructuredMatrixScaling`, `MatrixScaling`, `DirichletCalibration`.
+- Two classes: `AffineScaling`, `BetaCalibration`, `QuadraticScaling`,
+  `VennAbers`.
+- Without a form: `HistogramBinning`, `IsotonicCalibration`,
+  `GaussianProcessCalibration`.
+- Another prior: `PriorCorrection`.
+- Choice: `choose_calibrator`, `CalibratorChoice`,
+  `CandidateScore`.
+- Base: `Calibrator`.
+
 Lives here: the layers, their fits, and the loss that a fit leaves. Not here:
 thresholds (`selection`).
 Floor: beside `losses`, `metrics` and `data`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.calibrators.affine import (
     DirichletCalibration,
     MatrixScaling,
@@ -64,3 +79,5 @@ __all__ = [
     "choose_calibrator",
     "refinement_nll",
 ]
+
+answer_wrong_keywords(__name__)

@@ -8,6 +8,8 @@ from keras import ops
 
 from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.locks import unbroken
+from keras_calib.backend.progress import shows_progress
 from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.fitted_layer import CalibratesPredictions
 from keras_calib.calibrators.fitting_data import (
@@ -156,6 +158,7 @@ class Calibrator(KeepsArguments, CalibratesPredictions, FitsOnModel):
         """Names of the other arguments, which are attributes."""
         return self._arguments
 
+    @shows_progress
     def fit(
         self,
         labels: Any,
@@ -166,6 +169,7 @@ class Calibrator(KeepsArguments, CalibratesPredictions, FitsOnModel):
         ignore_class: int | None = None,
         num_folds: int = 5,
         force: bool = False,
+        verbose: str | int = "auto",
     ) -> Self:
         """Fits on held-out logits and returns self; replaces an earlier fit.
 
@@ -186,6 +190,8 @@ class Calibrator(KeepsArguments, CalibratesPredictions, FitsOnModel):
                 be chance.
             force: Fit even with fewer samples than parameters, or with a class
                 that has no sample.
+            verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for
+                a line at the end, 0 for silence.
 
         Raises:
             ValueError: If shapes do not fit, a logit is NaN or infinite, or
@@ -341,11 +347,13 @@ class Calibrator(KeepsArguments, CalibratesPredictions, FitsOnModel):
                 they fit any.
             **values: One value for each name in `fitted_values`, float32.
         """
-        self.set_arrays(
-            **{k: np.asarray(values[k], "float32") for k in self.fitted_values}
-        )
-        self._num_classes = num_classes
-        self.mark_fitted()
+        arrays = {
+            k: np.asarray(values[k], "float32") for k in self.fitted_values
+        }
+        with unbroken():
+            self.set_arrays(**arrays)
+            self._num_classes = num_classes
+            self.mark_fitted()
 
     def given_arrays(
         self, values: dict[str, Any], *, by_label: bool = False

@@ -3,12 +3,13 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from scipy.stats import t as student_t
 
 from keras_calib.backend.errors import type_error, value_error, warn
+from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.calibrators.affine import (
     StructuredMatrixScaling,
     StructuredVectorScaling,
@@ -37,11 +38,15 @@ from keras_calib.calibrators.temperature import (
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer
-from keras_calib.predictions.fitting import KindOptions, given_rows
+from keras_calib.numerics.results import Result
+from keras_calib.predictions.fitting import given_rows
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "CalibratorChoice",
     "CandidateScore",
+    "ChoiceOptions",
+    "check_candidate",
     "choose_calibrator",
 ]
 
@@ -60,15 +65,16 @@ _MATRIX = 100
 _NONE = "none"
 
 
-class CandidateScore(NamedTuple):
+class CandidateScore(Result):
     """What cross-validation found of one candidate.
 
     Attributes:
         name: Name of the candidate; `"none"` is no calibrator.
         nll: Mean NLL of samples that each fit left out, in nats.
         difference: That NLL less that of no calibrator; below 0 helps.
-        interval: Confidence interval `(low, high)` of the difference, paired
+        low: Lower end of the confidence interval of the difference, paired
             by sample.
+        high: Upper end of it.
         behind: That NLL less that of the best candidate, >= 0.
         error: Standard error of `behind`, paired by sample.
         ece: ECE of the same predictions, 15 equal-width bins.
@@ -79,7 +85,8 @@ class CandidateScore(NamedTuple):
     name: str
     nll: float
     difference: float
-    interval: tuple[float, float]
+    low: float
+    high: float
     behind: float
     error: float
     ece: float
@@ -87,10 +94,10 @@ class CandidateScore(NamedTuple):
     note: str = ""
 
 
-class CalibratorChoice(NamedTuple):
+class CalibratorChoice(Result):
     """The calibrator that `choose_calibrator` chose, and why.
 
-    Its text is the table of all candidates and the reason.
+    Print it to see the table of all candidates and the reason.
 
     Attributes:
         calibrator: The chosen calibrator, fitted on all samples. For
@@ -107,29 +114,45 @@ class CalibratorChoice(NamedTuple):
     candidates: tuple[CandidateScore, ...]
     level: float
 
-    def table(self) -> str:
-        """The scores as a Markdown table, the chosen candidate in bold."""
-        level = f"{100 * self.level:g} %"
-        rows = [
-            f"| calibrator | held-out NLL | less none ({level}) | ECE | s |",
-            "|---|---:|---:|---:|---:|",
-        ]
-        for x in self.candidates:
-            name = f"**{x.name}**" if x.name == self.name else x.name
-            if x.note:
-                rows.append(f"| {name} | {x.note} | | | |")
-                continue
-            low, high = x.interval
-            change = f"{x.difference:+.4f} ({low:+.4f} to {high:+.4f})"
-            change = "" if x.name == _NONE else change
-            rows.append(
-                f"| {name} | {x.nll:.4f} | {change} | {x.ece:.4f} "
-                f"| {x.seconds:.2f} |"
-            )
-        return "\n".join(rows)
+    __repr__ = Result.__str__
 
-    def __str__(self) -> str:
-        return f"{self.table()}\n\n{self.reason}"
+    def _columns(self) -> dict[str, Any]:
+        rows = [vars(x) for x in self.candidates]
+        return {name: [x[name] for x in rows] for name in rows[0]}
+
+    def _shown(self) -> dict[str, Any]:
+        less = f"less none ({100 * self.level:g} %)"
+        names = "calibrator", "held-out NLL", less, "ECE", "s", ""
+        rows = []
+        for x in self.candidates:
+            change = f"{x.difference:+.4f} ({x.low:+.4f} to {x.high:+.4f})"
+            change = "" if x.name == _NONE else change
+            values = f"{x.nll:.4f}", change, f"{x.ece:.4f}", f"{x.seconds:.2f}"
+            values = ("", "", "", "") if x.note else values
+            note = "chosen" if x.name == self.name else x.note
+            rows.append((x.name, *values, note))
+        return dict(zip(names, zip(*rows, strict=True), strict=True))
+
+    def _note(self) -> str:
+        return self.reason
+
+
+class ChoiceOptions(TypedDict, total=False):
+    """How `choose_calibrator` chooses.
+
+    Attributes:
+        candidates: Calibrators, the simplest first, or a dict of them by name.
+        num_folds: Number of folds.
+        level: Level of the intervals.
+        seed: Seed of the folds.
+        verbose: Whether a bar shows the progress.
+    """
+
+    candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None
+    num_folds: int
+    level: float
+    seed: int
+    verbose: str | int
 
 
 def choose_calibrator(
@@ -137,11 +160,9 @@ def choose_calibrator(
     logits: Any = None,
     sample_weight: Any = None,
     *,
-    candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None = None,
-    num_folds: int = 5,
-    level: float = 0.95,
-    seed: int = 0,
-    **options: Unpack[KindOptions],
+    from_logits: bool = True,
+    ignore_class: int | None = None,
+    **options: Unpack[ChoiceOptions],
 ) -> CalibratorChoice:
     """Choose a calibrator by its NLL on samples that it is not fitted on.
 
@@ -151,9 +172,13 @@ def choose_calibrator(
     most one standard error, of the difference by sample, above the best. It is
     then fitted on all samples.
 
-    No calibrator, `"none"`, is always a candidate. Pixels of one image,
-    tokens of one sequence, and rows of one unit share a fold. For a model and
-    data call `choose_calibrator(Predictions.of_model(model, data))`.
+    No calibrator, `"none"`, is always a candidate. By default the others are a
+    temperature, ensemble temperature, and structured vector and matrix scaling,
+    the last up to 100 classes. For two classes they are a temperature, affine,
+    structured vector and quadratic scaling, and Venn-Abers.
+    Pixels of one image, tokens of one sequence, and rows of one unit share a
+    fold. For a model and data call
+    `choose_calibrator(Predictions.of_model(model, data))`.
 
     Args:
         labels: `Predictions`, or class ids `(n, ...)` or one-hot or soft
@@ -161,16 +186,15 @@ def choose_calibrator(
         logits: Logits `(n, ..., num_classes)` or `(n, ..., 1)`, on which the
             model was not trained; None with `Predictions`.
         sample_weight: Weights of the shape of the class ids, or `(n,)`.
-        candidates: Calibrators, the simplest first, or a dict of them by name;
-            they need not be fitted, and are not changed. None takes a
-            temperature, ensemble temperature, and structured vector and matrix
-            scaling, the last up to 100 classes. For two classes it takes a
-            temperature, affine, structured vector and quadratic scaling, and
-            Venn-Abers.
-        num_folds: Number of folds, >= 2, each with equal shares of the classes.
-        level: Level of the intervals, in (0, 1).
-        seed: Seed of the folds.
-        **options: `from_logits` and `ignore_class`, as in `Calibrator.fit`.
+        from_logits: Whether `logits` are logits, not probabilities.
+        ignore_class: Class id to leave out, such as 255.
+        **options: How it chooses. `candidates` are calibrators, the simplest
+            first, or a dict of them by name; they need not be fitted, and are
+            not changed. `num_folds`, 5, is the number of folds, >= 2, each
+            with equal shares of the classes. `level`, 0.95, is that of the
+            intervals, `seed` that of the folds. `verbose` is `"auto"` or 1 for
+            a progress bar after two seconds, 2 for a line at the end, 0 for
+            silence.
 
     Returns:
         `CalibratorChoice`, whose `calibrator` is fitted on all samples; print
@@ -196,16 +220,38 @@ def choose_calibrator(
         The rule of one standard error: Breiman et al., Classification and
         Regression Trees, 1984, section 3.4.3.
     """
+    given = given_rows(
+        labels,
+        logits,
+        sample_weight=sample_weight,
+        from_logits=from_logits,
+        ignore_class=ignore_class,
+    )
+    return _choice(given, **options)
+
+
+@shows_progress
+def _choice(
+    given: Predictions,
+    candidates: Any = None,
+    num_folds: int = 5,
+    level: float = 0.95,
+    seed: int = 0,
+    verbose: str | int = "auto",
+) -> CalibratorChoice:
+    """What `choose_calibrator` returns."""
     check_integer("num_folds", num_folds, 2)
     check_integer("seed", seed, 0)
     tail = tail_of(level)
-    given = given_rows(labels, logits, sample_weight=sample_weight, **options)
     samples = read_predictions(given)
     named = _named(candidates, samples.num_classes)
     # The simplest calibrator says whether any can be fitted.
     TemperatureScaling().check_enough(samples)
     fold = stratified_folds(samples, num_folds, seed)
-    trials = {name: _tried(x, samples, fold) for name, x in named.items()}
+    trials = {
+        name: _tried(x, samples, fold)
+        for name, x in tracked(named.items(), len(named))
+    }
     notes = {name: x.note for name, x in trials.items() if x.note}
     if {*notes, _NONE} == {*named}:
         raise value_error(
@@ -263,19 +309,24 @@ def _named(candidates: Any, num_classes: int) -> dict[str, Any]:
             candidates=list(candidates),
         )
     for name, calibrator in candidates.items():
-        if not isinstance(calibrator, Calibrator):
-            raise type_error(
-                "`candidates` must be calibrators, such as "
-                "`TemperatureScaling()`",
-                **{f"candidates[{name!r}]": type(calibrator).__name__},
-            )
-        if type(calibrator).fit_samples is Calibrator.fit_samples:
-            raise type_error(
-                "`candidates` must fit on logits alone; choose first, then "
-                "wrap the choice",
-                **{f"candidates[{name!r}]": type(calibrator).__name__},
-            )
+        check_candidate(f"candidates[{name!r}]", calibrator)
     return {_NONE: None, **candidates}
+
+
+def check_candidate(name: str, calibrator: Any) -> None:
+    """Raises TypeError unless it is a calibrator that fits on logits alone."""
+    kind = type(calibrator)
+    if not isinstance(calibrator, Calibrator):
+        raise type_error(
+            f"`{name}` must be a calibrator, such as `TemperatureScaling()`",
+            **{name: kind.__name__},
+        )
+    if kind.fit_samples is Calibrator.fit_samples:
+        raise type_error(
+            f"`{name}` must fit on logits alone; choose or fit first, then "
+            "wrap the result",
+            **{name: kind.__name__},
+        )
 
 
 class _Trial(NamedTuple):
@@ -322,8 +373,8 @@ def _score(
     """A trial beside no calibrator and the best one."""
     _, ece, seconds, note = trial
     if note:
-        none_of = math.nan, math.nan, (math.nan, math.nan), math.nan, math.nan
-        return CandidateScore(name, *none_of, ece, seconds, note)
+        no = math.nan
+        return CandidateScore(name, no, no, no, no, no, no, ece, seconds, note)
     change, error = mean_and_error(trial.losses - none, samples)
     freedom = max(1, num_units(samples) - 1)
     reach = float(student_t.isf(tail, freedom)) * error
@@ -331,7 +382,8 @@ def _score(
         name,
         mean_and_error(trial.losses, samples)[0],
         change,
-        (change - reach, change + reach),
+        change - reach,
+        change + reach,
         *mean_and_error(trial.losses - best, samples),
         ece,
         seconds,

@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.backend.progress import tracked
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import (
@@ -57,7 +58,7 @@ def fit_columns(
     """
     found: list[tuple | None] = []
     separated = num_fits = samples = 0
-    for column in columns:
+    for column in tracked(columns):
         row = None
         if column is not None and what is None:
             row = fit(*column)

@@ -165,8 +165,7 @@ class CompactLogits:
             # One part for a batch: passes over many small ones take longer.
             part = _Part(*map(np.concatenate, zip(*found, strict=True)))
             # A copy has the list too, so it is replaced and never changed.
-            self._parts = [*self._parts, part]
-        self._num_classes = num_classes
+            self._num_classes, self._parts = num_classes, [*self._parts, part]
         return self
 
     def merge(self, other: "CompactLogits") -> Self:
@@ -230,11 +229,10 @@ class CompactLogits:
             confidence = np.exp(-_log_sum(part, beta)[0])
             index = bin_index(confidence, num_bins)
             weight = part.weight.astype("float64")
-            found.append(
-                bin_sums(confidence, part.right, index, num_bins, weight)
-            )
-        sums = (np.sum(parts, axis=0) for parts in zip(*found, strict=True))
-        return float(calibration_error(BinSums(*sums)))
+            sums = bin_sums(confidence, part.right, index, num_bins, weight)
+            found.append(sums.parts())
+        total = (np.sum(parts, axis=0) for parts in zip(*found, strict=True))
+        return float(calibration_error(BinSums(*total)))
 
     def optimal_temperature(self) -> float:
         """T of the least NLL, which `TemperatureScaling.fit` takes.

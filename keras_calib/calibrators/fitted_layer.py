@@ -19,8 +19,8 @@ from keras_calib.numerics.arrays import (
     as_numbers,
     shape_of,
     to_numpy,
-    value_if_eager,
 )
+from keras_calib.numerics.results import call_text, html_facts
 from keras_calib.predictions.fitting import check_kind
 from keras_calib.predictions.predictions import Predictions
 
@@ -32,8 +32,6 @@ __all__ = [
     "of_logits",
 ]
 
-# Longer arrays are shown by their shape.
-_SHOWN = 4
 # Layers that are told when a part of theirs is fitted, by this part.
 DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
@@ -216,8 +214,11 @@ class FittedLayer(keras.layers.Layer):
     def __repr__(self):
         if not self._fitted:
             return f"{type(self).__name__}(not fitted)"
-        parts = [_shown(k, v) for k, v in self.fitted_summary().items()]
-        return f"{type(self).__name__}({', '.join(parts)})"
+        return call_text(type(self).__name__, self.fitted_summary())
+
+    def _repr_html_(self) -> str:
+        facts = self.fitted_summary() if self._fitted else {"fitted": False}
+        return html_facts(type(self).__name__, facts)
 
 
 class CalibratesPredictions(FittedLayer):
@@ -270,15 +271,3 @@ def of_logits(layer: Any, logits: Any) -> Any:
 def _fixed(value: Any) -> np.ndarray:
     array = np.asarray(value)
     return array if array.dtype == "int32" else array.astype("float32")
-
-
-def _shown(name: str, value: Any) -> str:
-    if not hasattr(value, "shape"):
-        return f"{name}={value!r}"
-    # A traced graph has no value to show.
-    array, shape = value_if_eager(value), shape_of(value)
-    if array is None or array.ndim > 1 or array.size > _SHOWN:
-        return f"{name}.shape={shape}"
-    if array.ndim == 0:
-        return f"{name}={float(array):.4g}"
-    return f"{name}=[{', '.join(f'{x:.4g}' for x in array)}]"

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.backend.progress import tracked
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import has_error
 from keras_calib.formulas.proper import log_losses
@@ -126,7 +127,8 @@ def out_of_fold(
     None if a fold has no valid sample.
     """
     found = np.zeros(samples.logits.shape, "float32")
-    for k in range(fold.max() + 1):
+    num_folds = int(fold.max()) + 1
+    for k in tracked(range(num_folds), num_folds):
         left_out, logits = without_fold(make, samples, fold, k)
         if logits is None:
             return None
@@ -205,7 +207,8 @@ def warn_if_harmful(
     after, seen = before.copy(), np.zeros(len(before), bool)
     change = error = 0.0
     wrong = has_error(samples)
-    for k in range(fold.max() + 1):
+    num_folds = int(fold.max()) + 1
+    for k in tracked(range(num_folds), num_folds):
         left_out, logits = without_fold(
             lambda: unfitted_copy(calibrator), samples, fold, k
         )

@@ -18,6 +18,7 @@ from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error, warn
 from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.late import tensorflow_probability as tfp
+from keras_calib.backend.progress import tick
 from keras_calib.calibrators.affine import smoothed_log_probs, smoothing_of
 from keras_calib.calibrators.base import (
     POSITIVE,
@@ -354,6 +355,7 @@ def _fit_curve(
         given = [tf.constant(part, tf.float64) for part in data]
 
         def value_and_gradient(theta: np.ndarray) -> tuple:
+            tick()
             value, slope = bound(tf.constant(theta, tf.float64), *given)
             return float(value), slope.numpy()
 

@@ -14,6 +14,7 @@ from scipy.stats import t
 
 from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.progress import tick
 from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import (
@@ -494,12 +495,15 @@ def _train_tree(
     stop = keras.callbacks.EarlyStopping(
         "val_nll", mode="min", patience=how.patience, restore_best_weights=True
     )
+    seen = keras.callbacks.LambdaCallback(
+        on_batch_end=lambda batch, logs=None: tick()
+    )
     model.fit(
         training,
         epochs=how.epochs,
         validation_data=held_out,
         shuffle=False,
-        callbacks=[stop],
+        callbacks=[stop, seen],
         verbose=0,
     )
     gains = before - everything.losses(model)

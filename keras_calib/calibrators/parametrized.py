@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 
 from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.progress import tick
 from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
@@ -324,6 +325,7 @@ def _value_and_slope(
     theta: np.ndarray, problem: _Problem
 ) -> tuple[float, np.ndarray]:
     """Mean loss plus ridge, and its gradient."""
+    tick()
     network = _Network.unflattened(theta, problem.shapes)
     inputs = problem.shapes[0][0]
 

@@ -358,7 +358,8 @@ def mean_scores(
             confidence = 1.0 / np.exp(z).sum(axis=-1)
             correct = ~is_wrong(z, hard_labels(block.labels))
             index = bin_index(confidence, _ECE_BINS)
-            return bin_sums(confidence, correct, index, _ECE_BINS, block.weight)
+            sums = bin_sums(confidence, correct, index, _ECE_BINS, block.weight)
+            return sums.parts()
         weight = block.weights()
         return weight @ losses(block.labels, z, from_logits=True), weight.sum()
 

@@ -1,5 +1,18 @@
 """tf.data pipelines for images whose objects are marked by boxes or masks.
 
+- Examples: `from_folder`, `from_tfds`, `from_tfrecords`, `describe`,
+  `DatasetSummary`.
+- Classes: `class_map`, `ClassMapping`, `map_classes`, `cap_classes`,
+  `label_by_largest`.
+- Valid examples: `valid_examples`, `Tally`.
+- Pipelines: `training_pipeline`, `validation_pipeline`, `array_pipeline`,
+  `EpochBatches`, `with_index`, `apply_layers`.
+- Crops and mixing: `random_resized_crop`, `center_crop`, `color_jitter`,
+  `mixup`, `cutmix`, `ricap`.
+- Painted objects: `object_examples`, `context_examples`.
+- Boxes: `objectness`, `objectness_from_mask`, `boxes_to_mask`, `mask_area`,
+  `union_area`, `clip_boxes`, `crop_boxes`, `flip_boxes`, `resize_boxes`.
+
 `folders`, `tfds` and `tfrecords` make examples, dicts that
 `random_resized_crop` describes; `validity`, `classes`, `painting` and `crops`
 change them; `pipelines` and `epochs` make the batches that `fit` takes. Not
@@ -7,6 +20,7 @@ here: predictions of a model on a data set (`predictions`).
 Floor: beside `losses`, `metrics` and `calibrators`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.data.boxes import (
     boxes_to_mask,
     clip_boxes,
@@ -19,7 +33,7 @@ from keras_calib.data.boxes import (
     union_area,
 )
 from keras_calib.data.classes import (
-    ClassMap,
+    ClassMapping,
     cap_classes,
     class_map,
     label_by_largest,
@@ -29,7 +43,6 @@ from keras_calib.data.crops import center_crop, random_resized_crop
 from keras_calib.data.epochs import (
     EpochBatches,
     array_pipeline,
-    shuffled_epochs,
     with_index,
 )
 from keras_calib.data.folders import from_folder
@@ -38,7 +51,6 @@ from keras_calib.data.mixing import color_jitter, cutmix, mixup, ricap
 from keras_calib.data.painting import (
     context_examples,
     object_examples,
-    pixel_mean,
 )
 from keras_calib.data.pipelines import training_pipeline, validation_pipeline
 from keras_calib.data.summary import DatasetSummary, describe
@@ -47,7 +59,7 @@ from keras_calib.data.tfrecords import from_tfrecords
 from keras_calib.data.validity import Tally, valid_examples
 
 __all__ = [
-    "ClassMap",
+    "ClassMapping",
     "DatasetSummary",
     "EpochBatches",
     "Tally",
@@ -74,14 +86,14 @@ __all__ = [
     "object_examples",
     "objectness",
     "objectness_from_mask",
-    "pixel_mean",
     "random_resized_crop",
     "resize_boxes",
     "ricap",
-    "shuffled_epochs",
     "training_pipeline",
     "union_area",
     "valid_examples",
     "validation_pipeline",
     "with_index",
 ]
+
+answer_wrong_keywords(__name__)

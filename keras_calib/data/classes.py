@@ -1,7 +1,7 @@
 """Choice of classes: merge, keep leaves, cap, label by largest object."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from keras_calib.data.examples import (
 from keras_calib.data.painting import with_objects
 from keras_calib.data.validity import Tally, clean, read_parts, required_boxes
 from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.numerics.results import Result
 
 __all__ = [
-    "ClassMap",
+    "ClassMapping",
     "cap_classes",
     "class_map",
     "label_by_largest",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 
-class ClassMap(NamedTuple):
+class ClassMapping(Result):
     """Map from the classes of a data set to those of a model.
 
     Attributes:
@@ -38,7 +39,7 @@ class ClassMap(NamedTuple):
     """
 
     ids: np.ndarray
-    class_names: list[str]
+    class_names: Sequence[str]
 
 
 def class_map(
@@ -47,7 +48,7 @@ def class_map(
     merge: Mapping[str, str] | None = None,
     drop: Iterable[str] = (),
     hierarchy: Mapping[str, Any] | None = None,
-) -> ClassMap:
+) -> ClassMapping:
     """Merges classes, drops them, or keeps the leaves of a hierarchy.
 
     Use it with `map_classes` if a data set has other classes than your model
@@ -63,7 +64,7 @@ def class_map(
             `LabelName` and `Subcategory`, as OpenImages has them.
 
     Returns:
-        A `ClassMap`. New classes are in the order of the first old one.
+        A `ClassMapping`. New classes are in the order of the first old one.
 
     Raises:
         ValueError: If a name is of no class, a class joins one that is left
@@ -108,23 +109,25 @@ def class_map(
         bool(names), "`drop` must leave at least one class", drop=sorted(drop)
     )
     new = {None: -1} | {name: place for place, name in enumerate(names)}
-    return ClassMap(np.array([new[name] for name in merged], "int64"), names)
+    return ClassMapping(
+        np.array([new[name] for name in merged], "int64"), names
+    )
 
 
 def map_classes(
     dataset: Any,
-    classes: ClassMap,
+    classes: ClassMapping,
     *,
     without_boxes: str = "drop",
     tally: Tally | None = None,
 ) -> Any:
     """Gives labels and boxes their new classes.
 
-    Use it to apply a `ClassMap` to a data set.
+    Use it to apply a `ClassMapping` to a data set.
 
     Args:
         dataset: Examples with `label` or `box_labels` or both.
-        classes: A `ClassMap`.
+        classes: A `ClassMapping`.
         without_boxes: `"drop"` to leave out examples that had boxes of left
             out classes only, or `"keep"` to give them objectness 1.
         tally: A `Tally` that counts these examples, or None.

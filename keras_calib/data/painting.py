@@ -46,8 +46,8 @@ def object_examples(
     Args:
         dataset: Examples with `boxes`, and with `box_labels` unless all boxes
             are of the class `label`.
-        fill: The pixel mean, per channel, in the unit of the images, as
-            `pixel_mean` computes it. Defaults to that of ImageNet.
+        fill: The pixel mean, per channel, in the unit of the images.
+            Defaults to that of ImageNet.
 
     Returns:
         A `tf.data.Dataset` of examples with one box in `boxes`, and `painted`

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from keras_calib.data.boxes import (
 )
 from keras_calib.data.examples import read_spec, require
 from keras_calib.data.validity import bad_boxes, read_parts
+from keras_calib.numerics.results import Result
 
 __all__ = ["DatasetSummary", "describe"]
 
 
-class DatasetSummary(NamedTuple):
+class DatasetSummary(Result):
     """Counts of classes, objects and boxes of a data set, from `describe`.
 
     Attributes:
@@ -46,23 +47,26 @@ class DatasetSummary(NamedTuple):
     max_boxes: int
     context: int
 
-    def __str__(self) -> str:
+    __repr__ = Result.__str__
+
+    def _columns(self) -> dict[str, Any]:
+        names, counts = [*self.counts], [*self.counts.values()]
+        return {"class": names, "examples": counts} if counts else {}
+
+    def _note(self) -> str:
         share, most = self.mean_objectness, self.max_boxes
-        rows = {
-            "examples": self.num_examples,
-            "boxes": f"{self.num_boxes}, at most {most} in an example",
-            "without boxes": self.without_boxes,
-            "mean objectness": "unknown" if share is None else f"{share:.4f}",
-        }
+        known = "unknown" if share is None else f"{share:.4f}"
+        parts = [
+            f"{self.num_examples:,} examples",
+            f"{self.num_boxes:,} boxes, at most {most} in an example",
+            f"{self.without_boxes:,} without boxes",
+            f"mean objectness {known}",
+        ]
         if self.bad_boxes:
-            rows["with bad boxes"] = self.bad_boxes
+            parts.append(f"{self.bad_boxes:,} with bad boxes")
         if self.context:
-            rows["context"] = self.context
-        if self.counts:
-            rows["class"] = ""
-            rows |= {f"  {name}": n for name, n in self.counts.items()}
-        width = 1 + max(19, *map(len, rows))
-        return "\n".join(f"{k:{width}}{v}".rstrip() for k, v in rows.items())
+            parts.append(f"{self.context:,} with context alone")
+        return "; ".join(parts)
 
 
 def describe(

@@ -1,11 +1,20 @@
 """Detection: boxes, matched to true ones, and how far to trust them.
 
+- Matching: `match_detections`, `DetectionRecords`.
+- Errors: `detection_ece`, `DetectionECE`, `localization_aware_ece`,
+  `LocalizationAwareECE`, `adaptive_localization_error`,
+  `DetectionCalibrationError`, `DetectionReliabilityDisplay`.
+- Repair: `DetectionScaling`.
+- Abstention: `DetectionSelector`, `CalibratedDecoder`,
+  `choose_detection_threshold`, `choose_detection_class_thresholds`.
+
 Lives here: matching, calibration errors, a metric, scaling of confidences,
 thresholds, the selector of a detector, a display. Not here: boxes of images in
 training (`data`) and served detectors (`exporting`).
 Floor: above `selection` and `plots`; nothing for classes imports it.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.detection.display import DetectionReliabilityDisplay
 from keras_calib.detection.errors import (
     DetectionCalibrationError,
@@ -39,3 +48,5 @@ __all__ = [
     "localization_aware_ece",
     "match_detections",
 ]
+
+answer_wrong_keywords(__name__)

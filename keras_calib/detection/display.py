@@ -53,7 +53,7 @@ class DetectionReliabilityDisplay(Display):
 
     Example:
 
-    >>> from keras_calib import match_detections
+    >>> from keras_calib.detection import match_detections
     >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
     >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
     ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]

@@ -13,10 +13,11 @@ from scipy.stats import norm as normal
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.binned_intervals import error_interval
-from keras_calib.formulas.bins import CLOSED, VoteBinSums, bin_index
+from keras_calib.formulas.bins import CLOSED, BinSums, bin_index
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.results import Result
 
 __all__ = [
     "AVERAGES",
@@ -43,7 +44,7 @@ FEATURES = ("center_x", "center_y", "width", "height")
 UNITS = 2.0**30
 
 
-class DetectionRecords(NamedTuple):
+class DetectionRecords(Result):
     """Detections that were matched with true boxes, and what became of them.
 
     Attributes:
@@ -288,7 +289,7 @@ def _image_variance(products: Any, gap: Any) -> Any:
     return square - 2.0 * gap * (confidence - target) + gap * gap * count
 
 
-def _weighted(sums: DetectionSums, average: str, effect: float) -> VoteBinSums:
+def _weighted(sums: DetectionSums, average: str, effect: float) -> BinSums:
     """Sums of bins, one for each cell of each class.
 
     With `average="macro"` detections are weighted so that each class has the
@@ -301,13 +302,11 @@ def _weighted(sums: DetectionSums, average: str, effect: float) -> VoteBinSums:
         weight = safe_divide(total.sum() / max((total > 0).sum(), 1), total)
     count, confidence, target, square = weight * sums.own
     squared = weight * count * effect
-    columns = count, confidence, target, confidence - target, squared
-    return VoteBinSums(
-        *map(np.ravel, columns), squared_residual=np.ravel(square)
-    )
+    columns = count, confidence, target, confidence - target, squared, square
+    return BinSums(*map(np.ravel, columns))
 
 
-class DetectionCalibrationError(NamedTuple):
+class DetectionCalibrationError(Result):
     """A calibration error of detections.
 
     Attributes:
@@ -366,7 +365,7 @@ def detection_ece(
 
     Example:
 
-    >>> from keras_calib import match_detections
+    >>> from keras_calib.detection import match_detections
     >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
     >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
     ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
@@ -419,7 +418,7 @@ def localization_aware_ece(
 
     Example:
 
-    >>> from keras_calib import match_detections
+    >>> from keras_calib.detection import match_detections
     >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
     >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
     ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
@@ -470,7 +469,7 @@ def adaptive_localization_error(
 
     Example:
 
-    >>> from keras_calib import match_detections
+    >>> from keras_calib.detection import match_detections
     >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
     >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
     ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]

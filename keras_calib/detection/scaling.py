@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.backend.locks import unbroken
 from keras_calib.calibrators.columns import fit_columns
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.logistic import least_polynomial
@@ -172,6 +173,7 @@ class DetectionScaling(FittedLayer):
         self._set([x if x[0] > 0.0 else shared for x in found])
         return self
 
+    @unbroken()
     def _set(self, coefficients: Any) -> None:
         self.set_arrays(coefficients=coefficients)
         self.mark_fitted()

@@ -332,7 +332,7 @@ def choose_detection_threshold(
 
     Example:
 
-    >>> from keras_calib import match_detections
+    >>> from keras_calib.detection import match_detections
     >>> truth = [{"boxes": [[0, 0, 9, 9]], "labels": [0]}] * 300
     >>> found = [{"boxes": [[0, 0, 9, 8], [20, 0, 30, 9]], "labels": [0, 0],
     ...           "confidence": [0.9, 0.3]}] * 300
@@ -406,7 +406,7 @@ def choose_detection_class_thresholds(
 
     Example:
 
-    >>> from keras_calib import match_detections
+    >>> from keras_calib.detection import match_detections
     >>> truth = [{"boxes": [[0, 0, 9, 9]], "labels": [0]}] * 300
     >>> found = [{"boxes": [[0, 0, 9, 8], [20, 0, 30, 9]], "labels": [0, 1],
     ...           "confidence": [0.9, 0.3]}] * 300

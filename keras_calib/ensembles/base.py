@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.backend.keras_internals import keras_mask, set_keras_mask
+from keras_calib.backend.progress import level_of
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import logsumexp
 from keras_calib.predictions.outputs import to_model_logits
@@ -152,9 +153,13 @@ class Predictor(keras.Model):
         # Keep the bound method only, as Keras would save the model too.
         self._predict_each = keras.Model(inputs, each).predict
 
-    def predict_each(self, data: Any, batch_size: int | None) -> np.ndarray:
+    def predict_each(
+        self, data: Any, batch_size: int | None, verbose: str | int
+    ) -> np.ndarray:
         """Probabilities `(num_members, batch, ..., num_classes)`."""
-        log_probs = self._predict_each(data, batch_size=batch_size, verbose=0)
+        log_probs = self._predict_each(
+            data, batch_size=batch_size, verbose=level_of(verbose)
+        )
         return np.moveaxis(np.exp(to_numpy(log_probs)), 1, 0)
 
     def fit(self, *args: Any, **kwargs: Any) -> None:

@@ -99,19 +99,25 @@ class DeepEnsemble(Predictor):
         self._given = weights.tolist()
 
     def member_predictions(
-        self, data: Any, *, batch_size: int | None = None
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
     ) -> np.ndarray:
         """Probabilities of each member.
 
         Args:
             data: Inputs as `predict` takes them.
             batch_size: Batch size for arrays; None for 32.
+            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end,
+                0 for silence.
 
         Returns:
             Probabilities `(num_members, batch, ..., num_classes)`, float32,
             in the order of `models`.
         """
-        return self.predict_each(data, batch_size)
+        return self.predict_each(data, batch_size, verbose)
 
     def get_config(self) -> dict:
         members = self.get_layer("members")

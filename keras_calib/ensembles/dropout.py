@@ -150,7 +150,11 @@ class MonteCarloDropout(Predictor):
         )
 
     def predict_passes(
-        self, data: Any, *, batch_size: int | None = None
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
     ) -> np.ndarray:
         """Probabilities of each pass.
 
@@ -161,11 +165,13 @@ class MonteCarloDropout(Predictor):
         Args:
             data: Inputs as `predict` takes them.
             batch_size: Batch size for arrays; None for 32.
+            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end,
+                0 for silence.
 
         Returns:
             Probabilities `(num_passes, batch, ..., num_classes)`, float32.
         """
-        return self.predict_each(data, batch_size)
+        return self.predict_each(data, batch_size, verbose)
 
     def get_config(self) -> dict:
         passes = self.get_layer("passes")

@@ -1,5 +1,8 @@
 """Export for serving: files that answer calibrated, or abstain.
 
+- Files: `export`, `FileModel`, `load_threshold`, `AnswerThreshold`.
+- Statements: `check_certificate`, `CertificateCheck`, `save_records`.
+
 Lives here: SavedModel, ONNX and LiteRT files, their verification, and
 statements of what is promised of them or of logged answers. Not here: servers
 (`examples/serving`).

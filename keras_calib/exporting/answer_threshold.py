@@ -16,6 +16,7 @@ from keras_calib.exporting.statement import (
 from keras_calib.exporting.statement_facts import facts_of
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, to_numpy
+from keras_calib.numerics.results import call_text, html_facts
 from keras_calib.numerics.softmax import log_odds_of, sigmoid
 from keras_calib.selection.choice import Choice
 
@@ -115,15 +116,17 @@ class AnswerThreshold:
         }
 
     def __repr__(self) -> str:
+        return call_text(f"AnswerThreshold of {self.column} ", self._told())
+
+    def _repr_html_(self) -> str:
+        return html_facts(f"AnswerThreshold of {self.column}", self._told())
+
+    def _told(self) -> dict[str, Any]:
         known = {**self.facts["guarantee"], **self.facts["selection"]}
-        told = {
-            name: known.get(name)
-            for name in ("threshold", "coverage", "certified_risk", "delta")
-        }
         if self._thresholds is not None:
-            told["threshold"] = f"of {len(self._thresholds)} groups"
-        text = ", ".join(f"{name}={value}" for name, value in told.items())
-        return f"AnswerThreshold({self.column}, {text})"
+            known["threshold"] = self._thresholds
+        names = "threshold", "coverage", "certified_risk", "delta"
+        return {name: known.get(name) for name in names}
 
     def _least(self, values: np.ndarray, group: Any) -> Any:
         """Threshold of each answer."""

@@ -1,7 +1,6 @@
 """Certificates of exports, and the records of the data that they are of."""
 
 import hashlib
-import io
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,6 @@ import keras
 import numpy as np
 
 from keras_calib.backend.errors import invalid, type_error, value_error
-from keras_calib.backend.files import path_of, replacing, safe_cell, write_csv
-from keras_calib.backend.late import imported
 from keras_calib.exporting.statement import artefact_files, canonical, stated
 from keras_calib.exporting.statement_facts import (
     METHODS,
@@ -21,15 +18,12 @@ from keras_calib.exporting.statement_facts import (
 )
 from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.predictions.writer import write_columns
 from keras_calib.selection import SelectiveClassifier
 from keras_calib.selection.data_hash import cost_rows, rows_of
 
 __all__ = ["certificate_of", "check_certifiable", "plain", "save_records"]
 
-# What needs pyarrow, and the extra that installs it.
-_PARQUET = "Writing parquet", "report"
-# Nine digits give each float32 back, and 17 each float64.
-_FORMATS = {"score": "%.9g", "cost": "%.17g", "correct": "%d"}
 # Larger configurations of calibrators are told by their hash alone.
 _MOST_CHARACTERS = 2000
 
@@ -198,17 +192,16 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
 
     Args:
         selector: A selective classifier that was fitted in this process.
-        path: File that ends in `.npz`, `.csv` or `.parquet`. Its columns are
-            `score` (float32) and `correct` (0 or 1); also `group` after a fit
-            with groups, and `cost` (float64) after one with costs.
+        path: File that ends in `.npz`, `.csv`, `.tsv`, `.parquet` or
+            `.jsonl`. Its columns are `score` (float32) and `correct` (0 or
+            1); also `group` after a fit with groups, and `cost` (float64)
+            after one with costs.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: If the path has another ending, the samples have weights,
-            or a name of a group has a line break or begins as a formula in a
-            `.csv` file.
+        ValueError: If the path has another ending, or the samples have weights.
         RuntimeError: If the selector was loaded, or not fitted.
         ImportError: If pyarrow is missing, which parquet needs.
 
@@ -224,12 +217,6 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
     Reference:
         https://parquet.apache.org
     """
-    path = path_of(path)
-    kind = path.suffix.lower()
-    if kind not in (".npz", ".csv", ".parquet"):
-        raise value_error(
-            "`path` must end in .npz, .csv or .parquet", path=str(path)
-        )
     if not isinstance(selector, SelectiveClassifier):
         raise type_error(
             "`selector` must be a SelectiveClassifier",
@@ -237,23 +224,7 @@ def save_records(selector: SelectiveClassifier, path: Any) -> Path:
         )
     _check_like_fit(selector, "`save_records`")
     columns = _columns(selector)
-    # The hash of the certificate is of the names as they are.
-    odd = [x for x in map(str, selector.groups) if not _isplain(x)]
-    if kind == ".csv" and odd:
-        raise value_error(
-            "`path` must end in .npz or .parquet where names of groups have "
-            "line breaks, or begin as formulas of a spreadsheet do",
-            group=odd[0],
-        )
-    with replacing(path) as file:
-        if kind == ".npz":
-            np.savez_compressed(file, **columns)
-        elif kind == ".csv":
-            _write_csv(file, columns)
-        else:
-            table = imported("pyarrow", *_PARQUET).table(columns)
-            imported("pyarrow.parquet", *_PARQUET).write_table(table, file)
-    return path
+    return write_columns(path, columns, [columns])
 
 
 def _check_like_fit(selector: Any, what: str) -> None:
@@ -300,20 +271,3 @@ def _columns(selector: SelectiveClassifier) -> dict[str, Any]:
     sizes = [len(x) for x, _ in parts]
     names = np.array([name for name, one in named if one is not None])
     return {"group": np.repeat(names, sizes), **found}
-
-
-def _write_csv(file: Any, columns: dict[str, np.ndarray]) -> None:
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-    written = [
-        map(_FORMATS[name].__mod__, values.tolist())
-        if name in _FORMATS
-        else values.tolist()
-        for name, values in columns.items()
-    ]
-    write_csv(text, [columns, *zip(*written, strict=True)])
-    text.detach()
-
-
-def _isplain(name: str) -> bool:
-    """Whether CSV keeps a name as it is."""
-    return not {"\n", "\r"} & {*name} and safe_cell(name) == name

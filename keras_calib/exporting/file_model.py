@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
+from keras_calib.backend.progress import with_progress
 from keras_calib.calibrators import Calibrator
 from keras_calib.exporting.certificates import certificate_of, plain
 from keras_calib.exporting.file_runners import (
@@ -34,7 +35,6 @@ from keras_calib.numerics.softmax import filled
 from keras_calib.predictions.batches import (
     count_batches,
     predict_batches,
-    with_progress,
 )
 from keras_calib.selection import SelectiveClassifier
 
@@ -93,7 +93,7 @@ class FileModel:
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Identity()])
     >>> path = tempfile.mkdtemp() + "/model.tflite"
     >>> path = keras_calib.export(model, path, from_logits=True)
-    >>> file = keras_calib.FileModel(path)
+    >>> file = keras_calib.exporting.FileModel(path)
     >>> x = np.repeat([[6.0, 0.0], [0.0, 6.0]], 99, axis=0)
     >>> y = [0, 0, 1] * 33 + [1, 1, 0] * 33
     >>> scaling = keras_calib.TemperatureScaling().fit_on(

@@ -5,7 +5,7 @@ threshold, by the same procedure; hashes from the files of the model.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from keras_calib.exporting.statement_facts import (
     facts_of,
 )
 from keras_calib.inputs.outcomes import Outcomes
+from keras_calib.numerics.results import Result
 from keras_calib.selection.costs import CostTarget
 from keras_calib.selection.data_hash import (
     cost_hashes,
@@ -50,7 +51,7 @@ _OTHER = {
 }
 
 
-class CertificateCheck(NamedTuple):
+class CertificateCheck(Result):
     """What the check of a certificate found.
 
     Attributes:

@@ -10,11 +10,12 @@ import keras
 
 from keras_calib.backend.errors import invalid, value_error
 from keras_calib.backend.files import path_of
+from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.backend.replicas import check_tensorflow
 from keras_calib.calibrators import Calibrator
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import DetectionSelector
-from keras_calib.ensembles.base import check_classifier
+from keras_calib.ensembles.base import check_classifier, input_structure
 from keras_calib.exporting.certificates import (
     certificate_of,
     check_certifiable,
@@ -42,20 +43,36 @@ from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.options import filled
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.selector import MultiLabelSelector
-from keras_calib.predictions.outputs import from_logits_of, reads_logits
+from keras_calib.predictions.outputs import (
+    ChosenOutput,
+    choose_output,
+    from_logits_of,
+    reads_logits,
+)
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["ExportInputs", "export"]
+__all__ = ["ServingOptions", "export"]
 
 
-class ExportInputs(TypedDict, total=False):
-    """Options of `export` about what the served model is given."""
+class ServingOptions(TypedDict, total=False):
+    """How `export` reads a model, and compares what was written.
 
+    Attributes:
+        from_logits: Whether the model returns logits.
+        output: Name or position of the output to serve, of several.
+        image_preprocessing: Function or layer of decoded images.
+        image_size: Height and width of decoded images.
+        sample_inputs: Inputs for the comparison of answers.
+    """
+
+    from_logits: bool | None
+    output: str | int | None
     image_preprocessing: Callable[[Any], Any] | None
     image_size: tuple[int, int] | None
     sample_inputs: Any
 
 
+@shows_progress
 def export(
     model: keras.Model,
     path: str | os.PathLike,
@@ -67,10 +84,10 @@ def export(
     ) = None,
     *,
     format: str | None = None,
-    from_logits: bool | None = None,
     overwrite: bool = False,
     certificate: bool = False,
-    **options: Unpack[ExportInputs],
+    verbose: str | int = "auto",
+    **options: Unpack[ServingOptions],
 ) -> Path:
     """Writes a model for serving, with calibrated answers and abstention.
 
@@ -112,16 +129,25 @@ def export(
     `CalibratedDecoder`, or by a `DetectionSelector`. Boxes are in pixels of
     the resized image. Only a SavedModel holds it.
 
+    Images are decoded, and resized to `image_size`, a height and a width, or
+    to those of the model's input. `image_preprocessing` is a function or layer
+    of such images `(batch, height, width, channels)`, float32 in [0, 255]. It
+    returns the model's input: `keras.layers.Rescaling(1 / 255)`, or
+    `keras.layers.Identity()` for a model that scales by itself.
+
     After `tf.saved_model.load` you can read and replace variables, in the
     lists `calibration`, `threshold` and `score`. A threshold is for the scores
     of one calibrator. ONNX and LiteRT have `serving_default` only, and
     constants instead of variables.
 
     `export` loads the file again and compares its answers with those of the
-    Keras model. It deletes a file that answers differently.
+    Keras model. It deletes a file that answers differently. `sample_inputs`
+    are inputs for that, as the model takes them or by name; None takes random
+    numbers, of which integers are 0 or 1, and uint8 of any value. For a
+    KerasHub task of pairs of texts it is a tuple of two lists of strings.
 
     Args:
-        model: A functional or sequential model with one output
+        model: A functional or sequential model that returns
             `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the second
             of two classes, which is served as two.
         path: Local folder (SavedModel) or file to create. It must not exist
@@ -132,19 +158,6 @@ def export(
             `DetectionSelector` for a detector.
         format: "savedmodel", "onnx" or "litert"; None takes it from the
             ending of the path.
-        from_logits: Whether the model returns logits. None takes it from the
-            loss that the model was compiled with, or from what calibrator or
-            selector were fitted on.
-        image_preprocessing: A function or layer of decoded and resized images
-            `(batch, height, width, channels)`, float32 in [0, 255], that
-            returns the model's input: `keras.layers.Rescaling(1 / 255)`, or
-            `keras.layers.Identity()` for a model that scales by itself.
-        image_size: Height and width to which decoded images are resized,
-            bilinearly; None for those of the model's input.
-        sample_inputs: Inputs as the model takes them, or by name, for the
-            comparison of answers. None takes random numbers; integers are
-            then 0 or 1, and uint8 of any value. For a KerasHub task of pairs
-            of texts, a tuple of two lists of strings.
         overwrite: Whether to replace an earlier export at `path`, once the
             new one is written and verified. Anything else there is refused.
         certificate: Whether to write a certificate of the guarantee, which
@@ -153,6 +166,12 @@ def export(
             It needs a selector that was fitted with `delta`, and may have
             thresholds by group. With costs and no `delta` it tells the facts
             of Chow's rule.
+        verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for a
+            line at the end, 0 for silence.
+        **options: How the model is read. `from_logits` says whether it returns
+            logits; None takes it from the loss that it was compiled with.
+            `output` is the name or position of the output to serve, for a
+            model that has several. The others are described above.
 
     Returns:
         The path.
@@ -160,12 +179,13 @@ def export(
     Raises:
         ValueError: If the path exists and `overwrite` is False, or what is
             there is no export of this format. If the path has the ending of
-            another format. If the model has no fixed inputs, several outputs
-            or probabilities that do not sum to 1, or `from_logits` is
-            unknown. If the calibrator is not that of `selector` or is in the
-            model already, or the model does not take the images or samples.
-            If the file cannot hold the preprocessing of a KerasHub task.
-        TypeError: If an argument is of the wrong kind.
+            another format. If the model has no fixed inputs, or probabilities
+            that do not sum to 1, or `from_logits` is unknown. If the
+            calibrator is not that of `selector` or is in the model already, or
+            the model does not take the images or samples. If the file cannot
+            hold the preprocessing of a KerasHub task.
+        TypeError: If an argument is of the wrong kind or unknown, or the model
+            has several outputs and `output` is None.
         ImportError: If the packages of the format are not installed.
         RuntimeError: If the calibrator or selector is not fitted, or the
             backend is not TensorFlow or has several replicas. If the model
@@ -187,14 +207,15 @@ def export(
         )
     check_flag("overwrite", overwrite)
     check_flag("certificate", certificate)
-    given = filled("export", options, ExportInputs)
+    given = filled("export", options, ServingOptions)
     path = path_of(path)
     made = file_format(format_of(path, format))
     if os.path.lexists(path):
         check_replaced(path, made.name, overwrite)
     if is_detector(model):
         refused = {
-            "from_logits": from_logits,
+            "from_logits": given.from_logits,
+            "output": given.output,
             "image_preprocessing": given.image_preprocessing,
             "certificate": certificate or None,
         }
@@ -218,17 +239,18 @@ def export(
         check_certifiable(selector)
     selector = selector_to_serve(calibrator, selector)
     _check_calibrated_once(model, selector.calibrator)
-    check_classifier(model, "model")
+    chosen = choose_output(model, given.output)
+    one = _of_output(model, chosen)
     several = isinstance(selector, MultiLabelSelector)
-    told = from_logits_of(model, from_logits, None, selector)
-    logits = reads_logits(model, told, several_labels=several)
+    told = from_logits_of(model, given.from_logits, given.output, selector)
+    logits = reads_logits(model, told, chosen, several)
     preprocessing = given.image_preprocessing
     network, samples, converter = whole_model(
-        model, given.sample_inputs, made.name, preprocessing is not None
+        one, given.sample_inputs, made.name, preprocessing is not None
     )
     served = ServedModel(network, selector, logits)
     images = image_reader(
-        served, model, converter, preprocessing, given.image_size, made.name
+        served, one, converter, preprocessing, given.image_size, made.name
     )
     with exact_float32():
         found = probes(
@@ -238,9 +260,18 @@ def export(
             client_logits=made.name == "savedmodel",
         )
         # The first probe comes before the write, so that errors cost little.
-        found = itertools.chain([next(found)], found)
+        found = tracked(itertools.chain([next(found)], found))
         _write_whole(served, path, made, images, found, overwrite, certificate)
     return path
+
+
+def _of_output(model: keras.Model, chosen: ChosenOutput | None) -> keras.Model:
+    """The model, or that of one of several outputs."""
+    if chosen is None or len(getattr(model, "outputs", None) or ()) < 2:
+        check_classifier(model, "model")
+        return model
+    output = chosen.of(model.output, "outputs")
+    return keras.Model(input_structure(model), output, name=model.name)
 
 
 def _check_calibrated_once(model: keras.Model, calibrator: Any) -> None:

@@ -5,11 +5,13 @@ scalars, 0 if all bins are empty. In formulas w_b is the share of the weight in
 bin b.
 """
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
-from keras_calib.formulas.bins import BinSums, VoteBinSums
+from keras_calib.formulas.bins import BinSums
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import array_namespace, at_least, safe_divide
+from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 
 __all__ = [
@@ -31,7 +33,7 @@ NORMS = ("l1", "l2", "max")
 _TWO_SAMPLES = 1.999
 
 
-class Decomposition(NamedTuple):
+class Decomposition(Result):
     """A proper score of binned forecasts, in two parts that add up to it.
 
     Attributes:
@@ -55,7 +57,7 @@ def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
     if norm == "l1":
         # This form needs no division per bin.
         return safe_divide(xp.sum(xp.abs(sums.residual)), xp.sum(sums.weight))
-    gap = sums.gap
+    gap = sums.confidence_gap
     if norm == "max":
         return xp.max(xp.abs(gap))
     return xp.sqrt(_mean(sums, gap * gap))
@@ -70,7 +72,7 @@ def average_error(sums: BinSums) -> Any:
     filled = xp.where(
         sums.weight > 0, xp.ones_like(sums.weight), xp.zeros_like(sums.weight)
     )
-    return safe_divide(xp.sum(xp.abs(sums.gap)), xp.sum(filled))
+    return safe_divide(xp.sum(xp.abs(sums.confidence_gap)), xp.sum(filled))
 
 
 def overconfidence_error(sums: BinSums) -> Any:
@@ -78,7 +80,9 @@ def overconfidence_error(sums: BinSums) -> Any:
 
     Derivation: docs/derivations.md, 'Binned errors'.
     """
-    return _mean(sums, sums.mean_confidence * at_least(sums.gap, 0.0))
+    return _mean(
+        sums, sums.mean_confidence * at_least(sums.confidence_gap, 0.0)
+    )
 
 
 def debiased_squared_error(sums: BinSums) -> Any:
@@ -94,9 +98,9 @@ def debiased_squared_error(sums: BinSums) -> Any:
     count = safe_divide(sums.weight * sums.weight, sums.squared_weight)
     enough = count >= _TWO_SAMPLES
     freedom = xp.where(enough, count - 1.0, xp.ones_like(count))
-    gap = sums.gap
+    gap = sums.confidence_gap
     noise = sums.accuracy * _error_rate(sums)
-    if isinstance(sums, VoteBinSums):
+    if sums.squared_residual is not None:
         noise = sums.residual_variance
     excess = gap * gap - noise / freedom
     return _mean(sums, xp.where(enough, excess, xp.zeros_like(excess)))
@@ -113,7 +117,7 @@ def debiased_error(sums: BinSums, frequency_weights: Any) -> Any:
     xp = array_namespace(sums.weight)
     squares = xp.where(frequency_weights, sums.weight, sums.squared_weight)
     squared_error = debiased_squared_error(
-        sums._replace(squared_weight=squares)
+        replace(sums, squared_weight=squares)
     )
     return xp.sqrt(at_least(squared_error, 0.0))
 
@@ -126,7 +130,7 @@ def brier_decomposition(sums: BinSums) -> Decomposition:
 
     Derivation: docs/derivations.md, 'Binned errors'.
     """
-    gap = sums.gap
+    gap = sums.confidence_gap
     return Decomposition(
         _mean(sums, gap * gap), _mean(sums, sums.accuracy * _error_rate(sums))
     )
@@ -140,7 +144,7 @@ def nll_decomposition(sums: BinSums) -> Decomposition:
 
     Derivation: docs/derivations.md, 'Binned errors'.
     """
-    gap, right, wrong = sums.gap, sums.accuracy, _error_rate(sums)
+    gap, right, wrong = sums.confidence_gap, sums.accuracy, _error_rate(sums)
     divergence = _relative_entropy(right, gap) + _relative_entropy(wrong, -gap)
     entropy = _entropy(right) + _entropy(wrong)
     return Decomposition(
@@ -149,12 +153,13 @@ def nll_decomposition(sums: BinSums) -> Decomposition:
 
 
 def decompose(sums: BinSums, score: str) -> Decomposition:
-    """Decompose `"brier"` or `"nll"` into floats, from NumPy sums."""
+    """Decompose `"brier_score"` or `"nll"` into floats, from NumPy sums."""
     check_in("score", score, tuple(_DECOMPOSITIONS))
-    return Decomposition(*map(float, _DECOMPOSITIONS[score](sums)))
+    found = _DECOMPOSITIONS[score](sums)
+    return Decomposition(float(found.calibration), float(found.refinement))
 
 
-_DECOMPOSITIONS = {"brier": brier_decomposition, "nll": nll_decomposition}
+_DECOMPOSITIONS = {"brier_score": brier_decomposition, "nll": nll_decomposition}
 
 
 def _error_rate(sums: BinSums) -> Any:

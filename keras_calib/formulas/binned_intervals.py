@@ -164,13 +164,14 @@ def accuracy_interval(
 
 def _filled(sums: BinSums) -> tuple[_Bins, np.ndarray]:
     """Statistics of the bins that are not empty, and which these are."""
-    weight, *values = (np.ravel(to_numpy(v, "float64")) for v in sums)
+    weight, *values = (np.ravel(to_numpy(v, "float64")) for v in sums.parts())
     filled = weight > 0
     weight = weight[filled]
-    confidence, correct, residual, squares = (v[filled] for v in values)
+    confidence, correct, residual, squares, *of_votes = (
+        v[filled] for v in values
+    )
     spread = None
-    if sums.squared_residual is not None:
-        square = np.ravel(to_numpy(sums.squared_residual, "float64"))[filled]
+    for square in of_votes:
         spread = np.maximum(square / weight - (residual / weight) ** 2, 0.0)
     bins = _Bins(
         share=safe_divide(weight, weight.sum()),

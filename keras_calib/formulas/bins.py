@@ -5,7 +5,7 @@ also includes its lower edge. With `"left"` bins are [lo, hi), and the last also
 includes its upper edge.
 """
 
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -18,11 +18,11 @@ from keras_calib.numerics.arrays import (
     safe_divide,
     sum_products,
 )
+from keras_calib.numerics.results import Result
 
 __all__ = [
     "BinSums",
     "CLOSED",
-    "VoteBinSums",
     "bin_index",
     "bin_sums",
     "equal_mass_edges",
@@ -35,7 +35,7 @@ __all__ = [
 CLOSED = ("right", "left")
 
 
-class BinSums(NamedTuple):
+class BinSums(Result):
     """Sums of the predictions in each bin, arrays `(num_bins,)`.
 
     Attributes:
@@ -45,6 +45,8 @@ class BinSums(NamedTuple):
         residual: `confidence - correct`, subtracted before rounding.
         squared_weight: Sum of squared weights. The effective number of
             samples is weight^2 / squared_weight.
+        squared_residual: With votes, the weighted sum of (confidence - share
+            of votes)^2; else None.
     """
 
     weight: Any
@@ -52,6 +54,7 @@ class BinSums(NamedTuple):
     correct: Any
     residual: Any
     squared_weight: Any
+    squared_residual: Any = None
 
     @property
     def accuracy(self) -> Any:
@@ -64,47 +67,21 @@ class BinSums(NamedTuple):
         return safe_divide(self.confidence, self.weight)
 
     @property
-    def gap(self) -> Any:
+    def confidence_gap(self) -> Any:
         """Mean confidence minus accuracy; positive is overconfident."""
         # A difference of the means would lose small gaps in float32.
         return safe_divide(self.residual, self.weight)
 
     @property
-    def squared_residual(self) -> Any:
-        """What `VoteBinSums` have; None for classes."""
-        return None
-
-
-class VoteBinSums(BinSums):
-    """Sums of each bin where correctness is a share of votes.
-
-    Attributes:
-        squared_residual: Weighted sum of (confidence - share of votes)^2.
-    """
-
-    _squared_residual: Any
-
-    def __new__(cls, *sums: Any, squared_residual: Any = None) -> Self:
-        """Make them of the sums of `BinSums` and the further one."""
-        made = super().__new__(cls, *sums)
-        made._squared_residual = squared_residual
-        return made
-
-    @property
-    def squared_residual(self) -> Any:
-        """Weighted sum of (confidence - share of votes)^2."""
-        return self._squared_residual
-
-    def _replace(self, **changes: Any) -> Self:
-        square = changes.pop("squared_residual", self.squared_residual)
-        return type(self)(*super()._replace(**changes), squared_residual=square)
-
-    @property
     def residual_variance(self) -> Any:
         """Variance of confidence - share of votes in each bin."""
-        gap = self.gap
+        gap = self.confidence_gap
         square = safe_divide(self.squared_residual, self.weight)
         return at_least(square - gap * gap, 0.0)
+
+    def parts(self) -> tuple:
+        """The sums in order, without those that only votes have."""
+        return tuple(x for x in vars(self).values() if x is not None)
 
 
 def bin_index(confidence: Any, num_bins: int, closed: str = "right") -> Any:
@@ -164,17 +141,14 @@ def bin_sums(
         return np.bincount(index, weights=values, minlength=num_bins)
 
     residual = confidence - correct
-    sums = BinSums(
+    return BinSums(
         weight=total(weight),
         confidence=total(weight * confidence),
         correct=total(weight * correct),
         residual=total(weight * residual),
         squared_weight=total(weight * weight),
+        squared_residual=total(weight * residual**2) if votes else None,
     )
-    if votes:
-        square = total(weight * residual**2)
-        sums = VoteBinSums(*sums, squared_residual=square)
-    return sums
 
 
 def sorted_mass_error(
@@ -188,7 +162,7 @@ def sorted_mass_error(
     """Equal-mass calibration error of samples `(n,)` in any order.
 
     `residual` is the confidence minus the outcome of each sample, `ties` is
-    that of `adaptive_ece`.
+    that of `aece`.
     """
     frequency_weights = are_frequency_weights(weight)
     order = np.argsort(score, kind="stable")
@@ -294,4 +268,4 @@ def interpolated_bins(
     index = np.searchsorted(edges, confidence, side="left")
     sums = bin_sums(confidence, correct, index, num_bins + 2)
     inside = slice(1, num_bins + 1)
-    return edges, BinSums(*(part[inside] for part in sums))
+    return edges, BinSums(*(part[inside] for part in sums.parts()))

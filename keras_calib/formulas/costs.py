@@ -1,6 +1,6 @@
 """Costs of decisions: the cheapest answer, and what decisions cost."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,10 @@ from keras_calib.numerics.arrays import (
     cast,
     safe_divide,
 )
+from keras_calib.numerics.results import Result
 
 __all__ = [
-    "MeanCost",
+    "CostEstimate",
     "cheapest_answers",
     "check_costs",
     "check_reject_cost",
@@ -37,7 +38,7 @@ _NEGATIVE = (
 )
 
 
-class MeanCost(NamedTuple):
+class CostEstimate(Result):
     """What decisions cost on data.
 
     Attributes:
@@ -160,7 +161,7 @@ def mean_cost_of_decisions(
     *,
     reject_cost: float | None = None,
     level: float = 0.95,
-) -> MeanCost:
+) -> CostEstimate:
     """The mean cost of decisions, with its interval.
 
     Args:
@@ -184,7 +185,7 @@ def mean_cost_of_decisions(
         ends = mean_interval(sums, level=level, unseen=(0.0, 1.0))
         value = float(sums.mean * unit)
         low, high = (float(np.clip(end, 0.0, 1.0) * unit) for end in ends)
-    return MeanCost(
+    return CostEstimate(
         value,
         low,
         high,

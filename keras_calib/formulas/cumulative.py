@@ -5,7 +5,7 @@ noise: a bootstrap interval misses the error of a calibrated model. So each end
 inverts a test of its own.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import erfc
@@ -15,10 +15,11 @@ from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_in, generator
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import array_namespace, at_least
+from keras_calib.numerics.results import Result
 
 __all__ = [
     "BAND",
-    "CumulativeDifferences",
+    "CumulativeCurve",
     "ENOUGH_VARIANCE",
     "KINDS",
     "brownian_tail",
@@ -44,7 +45,7 @@ _PATHS = 1000
 _NEAR = 4.0
 
 
-class CumulativeDifferences(NamedTuple):
+class CumulativeCurve(Result):
     """Result of `cumulative_differences`, the least confident first.
 
     Attributes:
@@ -81,7 +82,7 @@ def differences_of(
     confidence: np.ndarray,
     correct: np.ndarray,
     weight: np.ndarray | None = None,
-) -> CumulativeDifferences:
+) -> CumulativeCurve:
     """Differences of samples `(n,)` in any order; tied scores are one step.
 
     Derivation: docs/derivations.md, 'Cumulative errors'.
@@ -98,7 +99,7 @@ def differences_of(
     # Frequency weights repeat a sample, which adds its variance each time.
     squares = weight if are_frequency_weights(weight) else np.square(weight)
     doubt = confidence * np.maximum(1.0 - confidence, 0.0)
-    return CumulativeDifferences(
+    return CumulativeCurve(
         share=np.cumsum(mass) / total,
         difference=np.cumsum(residual) / total,
         deviation=float(np.sqrt(np.sum(squares * doubt)) / total),
@@ -142,7 +143,7 @@ def cumulative_p_value(
 ) -> float | None:
     """P(ECCE >= error) of calibrated predictions; None of too few to tell.
 
-    `deviation` is that of `CumulativeDifferences`, and `num_samples` the
+    `deviation` is that of `CumulativeCurve`, and `num_samples` the
     effective number of predictions.
     """
     if (deviation * num_samples) ** 2 < ENOUGH_VARIANCE:

@@ -15,7 +15,7 @@ from keras_calib.formulas.binned_intervals import (
     accuracy_interval,
     error_interval,
 )
-from keras_calib.formulas.bins import BinSums, VoteBinSums, bin_index, bin_sums
+from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.formulas.intervals import (
     clopper_pearson,
     poisson_binomial_tails,
@@ -108,9 +108,7 @@ class GroupedSums:
             weight,
             votes=True,
         )
-        self._sums += np.reshape(
-            [*sums, sums.squared_residual], self._sums.shape
-        )
+        self._sums += np.reshape(sums.parts(), self._sums.shape)
         if self._cells.size:
             self._add_cells(place, confidence, correct)
         terms = [None]
@@ -179,7 +177,7 @@ class GroupedSums:
         sums, (accuracy, low, high) = self.totals, self.accuracy(level)
         # A name of its own: the sums of classes have none.
         square = self._sums[5].sum(axis=-1)
-        variance = safe_divide(square, sums.weight) - sums.gap**2
+        variance = safe_divide(square, sums.weight) - sums.confidence_gap**2
         more = np.maximum(variance - accuracy * (1.0 - accuracy), 0.0)
         drift = norm.isf(tail_of(level)) ** 2
         drift = drift * safe_divide(more, self.effective)
@@ -188,9 +186,9 @@ class GroupedSums:
         below, above = np.hypot(high - accuracy, drift**0.5), (accuracy - low)
         above = np.hypot(above, drift**0.5)
         return Estimates(
-            sums.gap,
-            np.maximum(sums.gap - below, -1.0),
-            np.minimum(sums.gap + above, 1.0),
+            sums.confidence_gap,
+            np.maximum(sums.confidence_gap - below, -1.0),
+            np.minimum(sums.confidence_gap + above, 1.0),
         )
 
     def binned(self, norm: str, level: float) -> Estimates:
@@ -247,9 +245,7 @@ class GroupedSums:
         return np.where(accepted > 0, np.clip(found, 0.0, 1.0), np.nan)
 
     def _bin_sums(self, sums: np.ndarray) -> BinSums:
-        if self._votes:
-            return VoteBinSums(*sums[:5], squared_residual=sums[5])
-        return BinSums(*sums[:5])
+        return BinSums(*sums[: 6 if self._votes else 5])
 
     def _changed(self, names: list[str], change: Callable) -> "GroupedSums":
         """Other groups: `change` is of sums `(k, groups, ...)` along them."""

@@ -5,7 +5,7 @@ logits or probabilities `(n, num_classes)`.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from keras_calib.numerics.arrays import (
     safe_divide,
     take_at,
 )
+from keras_calib.numerics.results import Result
 from keras_calib.numerics.row_blocks import block_slices
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR, to_logits
 
 __all__ = [
-    "BrierDecomposition",
+    "BrierComponents",
     "LARGEST_LOSS",
     "brier_losses",
     "brier_losses_of_rows",
@@ -44,7 +45,7 @@ _ENOUGH_ERRORS = 5.0
 _FEW = 8
 
 
-class BrierDecomposition(NamedTuple):
+class BrierComponents(Result):
     """Result of `brier_decomposition`: parts of a Brier score.
 
     reliability - resolution + uncertainty + within_bin_variance -
@@ -80,7 +81,7 @@ def brier_parts(
     score: float,
     squares: float,
     uncertainty: float | None = None,
-) -> BrierDecomposition:
+) -> BrierComponents:
     """Parts of a Brier score, from sums by class and bin `(K, num_bins)`.
 
     `squares` is the mean of sum_k p_k^2. `uncertainty` is that of soft labels;
@@ -101,7 +102,7 @@ def brier_parts(
     between = float(np.sum(weight * safe_divide(forecast, mass) ** 2))
     # Rounding may leave less than 0 where all probabilities of a bin agree.
     variance = max(squares - between, 0.0)
-    return BrierDecomposition(
+    return BrierComponents(
         reliability, resolution, uncertainty, variance, variance - within
     )
 

@@ -20,10 +20,11 @@ from scipy.special import digamma
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import array_namespace, safe_divide
+from keras_calib.numerics.results import Result
 
 __all__ = [
     "RankedGroups",
-    "RiskCoverageCurve",
+    "RiskCoveragePoints",
     "analytic_optimum",
     "augrc_by_convention",
     "augrc_of_groups",
@@ -264,7 +265,7 @@ def _total_in_order(groups: RankedGroups, order: str) -> Any:
     return xp.sum(total + (a + q) * _difference(n + q, good, counts))
 
 
-class RiskCoverageCurve(NamedTuple):
+class RiskCoveragePoints(Result):
     """Risk-coverage curve with one point per threshold, arrays `(n,)`.
 
     Attributes:

@@ -1,18 +1,38 @@
 """Exact float64 functions of whole arrays, and scores of logits.
 
+- Calibration errors: `ece`, `aece`, `mce`, `rmsce`, `smooth_ece`, `ecce`,
+  `classwise_ece`, `debiased_calibration_error`, `average_calibration_error`,
+  `overconfidence_error`.
+- Tests and curves: `calibration_test`, `CalibrationTestResult`,
+  `cumulative_differences`, `CumulativeCurve`, `BinSums`.
+- Confidence: `accuracy`, `mean_confidence`, `confidence_gap`,
+  `overconfidence`, `underconfidence`, `objectness_deviation`.
+- Proper scores: `nll`, `brier_score`, `brier_decomposition`, `BrierComponents`,
+  `calibration_decomposition`, `Decomposition`.
+- Ranking: `aurc`, `eaurc`, `naurc`, `augrc`, `eaugrc`, `failure_auroc`,
+  `failure_average_precision`, `failure_fpr95`.
+- Selection: `risk_coverage_curve`, `RiskCoveragePoints`, `coverage_at_risk`,
+  `coverage_at_accuracy`, `risk_at_coverage`.
+- Scores of logits: `msp`, `max_logit`, `logit_margin`, `prob_margin`,
+  `neg_entropy`, `neg_energy`, `p_norm`, `gini`.
+- Models and groups: `compare`, `Comparison`, `prediction_flips`, `by_group`,
+  `by_group_from_top1`, `GroupMetrics`, `LargestDifference`, `per_image`.
+- Costs and priors: `mean_cost`, `mean_cost_of_records`, `CostEstimate`,
+  `estimate_prior`, `PriorEstimate`.
+
 Lives here: one function per quantity. It reads its arrays, calls the formula
 and returns numbers. Not here: formulas (`formulas`) and streaming metrics
 (`metrics`).
 Floor: beside `losses`, `metrics`, `calibrators` and `data`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.costs import MeanCost
-from keras_calib.formulas.cumulative import CumulativeDifferences
-from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.formulas.proper import BrierDecomposition
-from keras_calib.formulas.risk_coverage import RiskCoverageCurve
+from keras_calib.formulas.costs import CostEstimate
+from keras_calib.formulas.cumulative import CumulativeCurve
+from keras_calib.formulas.proper import BrierComponents
+from keras_calib.formulas.risk_coverage import RiskCoveragePoints
 from keras_calib.formulas.scores import (
     gini,
     logit_margin,
@@ -24,7 +44,7 @@ from keras_calib.formulas.scores import (
     prob_margin,
 )
 from keras_calib.functional.calibration_errors import (
-    adaptive_ece,
+    aece,
     average_calibration_error,
     cumulative_differences,
     debiased_calibration_error,
@@ -41,6 +61,8 @@ from keras_calib.functional.comparison import (
     prediction_flips,
 )
 from keras_calib.functional.confidence import (
+    accuracy,
+    confidence_gap,
     mean_confidence,
     objectness_deviation,
     overconfidence,
@@ -51,7 +73,7 @@ from keras_calib.functional.costs import mean_cost, mean_cost_of_records
 from keras_calib.functional.group_table import GroupMetrics, LargestDifference
 from keras_calib.functional.groups import by_group, by_group_from_top1
 from keras_calib.functional.hypothesis_tests import (
-    CalibrationTest,
+    CalibrationTestResult,
     calibration_test,
 )
 from keras_calib.functional.prior import PriorEstimate, estimate_prior
@@ -73,25 +95,27 @@ from keras_calib.functional.risk_coverage import (
     coverage_at_risk,
     eaugrc,
     eaurc,
-    normalized_aurc,
+    naurc,
     risk_at_coverage,
     risk_coverage_curve,
 )
 from keras_calib.functional.segmentation import per_image
+from keras_calib.inputs.given_metrics import tell_functions
 
 __all__ = [
     "BinSums",
-    "BrierDecomposition",
-    "CalibrationTest",
+    "BrierComponents",
+    "CalibrationTestResult",
     "Comparison",
-    "CumulativeDifferences",
+    "CostEstimate",
+    "CumulativeCurve",
     "Decomposition",
     "GroupMetrics",
     "LargestDifference",
-    "MeanCost",
     "PriorEstimate",
-    "RiskCoverageCurve",
-    "adaptive_ece",
+    "RiskCoveragePoints",
+    "accuracy",
+    "aece",
     "augrc",
     "aurc",
     "average_calibration_error",
@@ -102,8 +126,8 @@ __all__ = [
     "calibration_decomposition",
     "calibration_test",
     "classwise_ece",
-    "clopper_pearson",
     "compare",
+    "confidence_gap",
     "coverage_at_accuracy",
     "coverage_at_risk",
     "cumulative_differences",
@@ -124,10 +148,10 @@ __all__ = [
     "mean_cost",
     "mean_cost_of_records",
     "msp",
+    "naurc",
     "neg_energy",
     "neg_entropy",
     "nll",
-    "normalized_aurc",
     "objectness_deviation",
     "overconfidence",
     "overconfidence_error",
@@ -141,3 +165,6 @@ __all__ = [
     "smooth_ece",
     "underconfidence",
 ]
+
+answer_wrong_keywords(__name__)
+tell_functions(__name__)

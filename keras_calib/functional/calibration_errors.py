@@ -17,20 +17,20 @@ from keras_calib.formulas.bins import (
 )
 from keras_calib.formulas.cumulative import (
     KINDS,
-    CumulativeDifferences,
+    CumulativeCurve,
     cumulative_error,
     differences_of,
 )
 from keras_calib.formulas.smooth import EXACT_CELLS, smooth_error_of_points
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import MODES, check_in, check_integer
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import event_of, top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
 
 __all__ = [
-    "adaptive_ece",
+    "aece",
     "average_calibration_error",
     "cumulative_differences",
     "debiased_calibration_error",
@@ -66,7 +66,6 @@ def _bins_of(top: Outcomes, num_bins: int, closed: str, votes: bool) -> BinSums:
     )
 
 
-@reads_arrays
 def ece(
     labels: Any,
     outputs: Any,
@@ -96,7 +95,7 @@ def ece(
             true class. With `votes=True`, counts or shares of annotators'
             votes `(n, ..., num_classes)`, which weigh correctness.
         outputs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
-            second of two classes.
+            second of two classes. With `mode="binary"` also `(n,)`.
         num_bins: Number of bins, at least 1.
         norm: `"l1"` is the formula above, `"l2"` that of `rmsce`, `"max"`
             that of `mce`.
@@ -160,7 +159,6 @@ def ece(
     return float(binned_errors.calibration_error(sums, norm))
 
 
-@reads_arrays
 def mce(
     labels: Any,
     outputs: Any,
@@ -197,7 +195,6 @@ def mce(
     return float(binned_errors.calibration_error(sums, "max"))
 
 
-@reads_arrays
 def rmsce(
     labels: Any,
     outputs: Any,
@@ -239,7 +236,6 @@ def rmsce(
     return float(binned_errors.calibration_error(sums, "l2"))
 
 
-@reads_arrays
 def average_calibration_error(
     labels: Any,
     outputs: Any,
@@ -255,7 +251,7 @@ def average_calibration_error(
     same weight, however few its samples.
 
     "ACE" also names two errors over bins of equal mass: that of the predicted
-    class, here `adaptive_ece`, and that of all classes, here `classwise_ece`
+    class, here `aece`, and that of all classes, here `classwise_ece`
     with `edges="mass"`.
 
     Args:
@@ -279,7 +275,6 @@ def average_calibration_error(
     return float(binned_errors.average_error(sums))
 
 
-@reads_arrays
 def debiased_calibration_error(
     labels: Any,
     outputs: Any,
@@ -333,8 +328,7 @@ def debiased_calibration_error(
     return float(binned_errors.debiased_error(sums, counts))
 
 
-@reads_arrays
-def adaptive_ece(
+def aece(
     labels: Any,
     outputs: Any,
     *,
@@ -373,7 +367,7 @@ def adaptive_ece(
 
     Example:
 
-    >>> round(adaptive_ece([0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=2), 4)
+    >>> round(aece([0, 1], [[0.8, 0.2], [0.6, 0.4]], num_bins=2), 4)
     0.4
 
     Reference:
@@ -397,7 +391,6 @@ def adaptive_ece(
     return float(np.sum(np.abs(sums.residual)) / len(top.confidence))
 
 
-@reads_arrays
 def smooth_ece(
     labels: Any,
     outputs: Any,
@@ -449,14 +442,13 @@ def smooth_ece(
     return float(smooth_error_of_points(top.confidence, residual, EXACT_CELLS))
 
 
-@reads_arrays
 def cumulative_differences(
     labels: Any,
     outputs: Any,
     *,
     mode: str = "top_label",
     **options: Unpack[ArrayOptions],
-) -> CumulativeDifferences:
+) -> CumulativeCurve:
     """Cumulative differences of confidence and correctness, in float64.
 
     Use it for the arrays behind `CumulativeDisplay` and `ecce`.
@@ -488,7 +480,6 @@ def cumulative_differences(
     return differences_of(top.score, top.confidence, top.correct, top.weight)
 
 
-@reads_arrays
 def ecce(
     labels: Any,
     outputs: Any,

@@ -9,7 +9,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import CLOSED, bin_index, sorted_mass_error
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import check_in, check_integer, check_share
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import logsumexp
 
@@ -43,7 +43,6 @@ class ClasswiseBins(NamedTuple):
     total: float
 
 
-@reads_arrays
 def classwise_ece(
     labels: Any,
     outputs: Any,
@@ -71,7 +70,7 @@ def classwise_ece(
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins of each class, at least 1.
         edges: `"width"` for bins of equal width, as in `ece`. `"mass"` for
-            bins of equal mass, as in `adaptive_ece`. `"rank"` for the edges of
+            bins of equal mass, as in `aece`. `"rank"` for the edges of
             released code, for parity with published tables. These are the p_k
             at the ranks i floor(N / num_bins). They leave out the smallest p_k
             and take no weights.

@@ -1,12 +1,12 @@
 """Comparison of the predictions of two networks on the same samples."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.stats import norm
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import (
     check_integer,
@@ -15,20 +15,22 @@ from keras_calib.inputs.checks import (
     class_axis,
     generator,
 )
+from keras_calib.inputs.given_metrics import of_arrays
 from keras_calib.inputs.rows import check_no_nan
 from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.results import Result
 
 __all__ = ["Comparison", "compare", "flipped_share", "prediction_flips"]
 
 
-class Comparison(NamedTuple):
+class Comparison(Result):
     """Result of `compare`.
 
     Attributes:
         a: Metric of the first network.
         b: Metric of the second network.
-        difference: `a - b`.
+        value: The difference, `a - b`.
         low: Lower end of the interval of the difference.
         high: Upper end of the interval of the difference.
         p_value: Two-sided p-value of no difference.
@@ -36,22 +38,23 @@ class Comparison(NamedTuple):
 
     a: float
     b: float
-    difference: float
+    value: float
     low: float
     high: float
     p_value: float
 
 
+@shows_progress
 def compare(
     labels: Any,
     outputs_a: Any,
     outputs_b: Any,
-    metric: Callable[..., float],
+    metric: Any,
     *,
     level: float = 0.95,
     num_draws: int = 400,
     seed: int = 0,
-    sample_weight: Any = None,
+    verbose: str | int = "auto",
     **options: Any,
 ) -> Comparison:
     """Compare a metric of two networks on the same samples.
@@ -73,15 +76,18 @@ def compare(
         labels: Class ids `(n, ...)`, or one-hot or soft labels.
         outputs_a: Outputs of the first network, `(n, ..., num_classes)`.
         outputs_b: Outputs of the second network, of the same number of rows.
-        metric: An exact function of this package, such as
-            `keras_calib.aurc`, or one that takes the same arguments.
+        metric: A metric of one value, as `keras_calib.metrics.get` takes it.
+            That is a key such as `"nll"`, a function such as
+            `keras_calib.aurc` or one of yours with the same arguments, a
+            metric class or a new object.
         level: Probability to cover, in (0, 1).
         num_draws: Number of replicates, at least 2.
         seed: Seed of the replicates.
-        sample_weight: Weights of the shape of the class ids, or `(n,)`. A
-            replicate multiplies them by the numbers of repeats.
-        **options: Arguments of `metric`, such as `num_bins`, `from_logits`
-            and `ignore_class`.
+        verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for a
+            line at the end, 0 for silence.
+        **options: Arguments of `metric`, such as `num_bins`, `from_logits`,
+            `ignore_class` and `sample_weight`. A replicate multiplies weights
+            by the numbers of repeats.
 
     Returns:
         Both values, their difference, its interval and a p-value.
@@ -94,7 +100,7 @@ def compare(
     >>> from keras_calib import ece
     >>> labels = [0] * 70 + [1] * 30
     >>> result = compare(labels, [[0.9, 0.1]] * 100, [[0.7, 0.3]] * 100, ece)
-    >>> print(f"{result.difference:.2f}, p = {result.p_value:.2g}")
+    >>> print(f"{result.value:.2f}, p = {result.p_value:.2g}")
     0.20, p = 6.1e-05
 
     Reference:
@@ -103,6 +109,7 @@ def compare(
     """
     tail = tail_of(level)
     check_integer("num_draws", num_draws, 2)
+    sample_weight = options.pop("sample_weight", None)
     outputs_a, sample_weight = read_masked(
         outputs_a, "outputs_a", sample_weight
     )
@@ -120,18 +127,19 @@ def compare(
                 **{f"{k}.shape": v.shape for k, v in arrays.items()},
             )
 
+    value = of_arrays("metric", metric, options)
+
     def both(weight: Any) -> np.ndarray:
-        values = [
-            metric(labels, x, sample_weight=weight, **options) for x in outputs
-        ]
-        return np.array(values)
+        return np.array(
+            [value(labels, x, sample_weight=weight) for x in outputs]
+        )
 
     values = both(sample_weight)
     if sample_weight is not None:
         sample_weight = as_array(sample_weight, "sample_weight", "float64")
     rng = generator(seed)
     replicates = np.empty(num_draws)
-    for i in range(num_draws):
+    for i in tracked(range(num_draws), num_draws):
         counts = rng.poisson(size=rows).astype("float64")
         if sample_weight is not None:
             shape = (rows, *[1] * (sample_weight.ndim - 1))
@@ -145,7 +153,7 @@ def compare(
     if error > 0.0:
         p_value = float(2.0 * norm.sf(abs(observed) / error))
     found = (*values, observed, observed - reach, observed + reach, p_value)
-    return Comparison._make(map(float, found))
+    return Comparison(*map(float, found))
 
 
 def prediction_flips(before: Any, after: Any) -> float:
@@ -167,7 +175,9 @@ def prediction_flips(before: Any, after: Any) -> float:
     Example:
 
     >>> import keras_calib
-    >>> keras_calib.prediction_flips([[2, 1], [2, 1]], [[2, 1], [1, 2]])
+    >>> keras_calib.functional.prediction_flips(
+    ...     [[2, 1], [2, 1]], [[2, 1], [1, 2]]
+    ... )
     0.5
 
     Reference:

@@ -8,11 +8,14 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas import binned_errors
 from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.inputs.labels import CONTEXT, check_objectness
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.rows import of_one_output
 from keras_calib.inputs.top_label import top_label
 from keras_calib.numerics.arrays import as_array
 
 __all__ = [
+    "accuracy",
+    "confidence_gap",
     "mean_confidence",
     "objectness_deviation",
     "overconfidence",
@@ -21,7 +24,36 @@ __all__ = [
 ]
 
 
-@reads_arrays
+def accuracy(
+    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
+) -> float:
+    """Accuracy: the share of correct predictions, in float64.
+
+    Use it beside a calibration error, which says nothing about how often the
+    model is right. `Accuracy` streams the same value.
+
+    Args:
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`,
+            or `(n,)` of the second of two classes.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+
+    Returns:
+        Accuracy in [0, 1]. With `votes=True`, the mean share of votes for the
+        prediction.
+
+    Example:
+
+    >>> accuracy([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    0.5
+
+    Reference:
+        Keras, SparseCategoricalAccuracy,
+        https://keras.io/api/metrics/accuracy_metrics/
+    """
+    top = top_label(labels, of_one_output(outputs, "outputs"), **options)
+    return float(np.average(top.correct, weights=top.weight))
+
+
 def mean_confidence(
     labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -51,7 +83,35 @@ def mean_confidence(
     return float(np.average(confidence, weights=top.weight))
 
 
-@reads_arrays
+def confidence_gap(
+    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
+) -> float:
+    """Mean confidence less accuracy, in float64.
+
+    Use it to see whether a model is overconfident, above 0, or underconfident.
+    Gaps of both signs cancel, so read it beside `ece`.
+
+    Args:
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+
+    Returns:
+        Gap in [-1, 1].
+
+    Example:
+
+    >>> round(confidence_gap([0, 1], [[0.8, 0.2], [0.6, 0.4]]), 4)
+    0.2
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        figure 1, https://arxiv.org/abs/1706.04599
+    """
+    top = top_label(labels, outputs, **options)
+    gap = top.confidence.astype("float64") - top.correct
+    return float(np.average(gap, weights=top.weight))
+
+
 def overconfidence(
     labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -80,7 +140,6 @@ def overconfidence(
     return _mean_of(1.0 - top.correct, top.confidence, top.weight)
 
 
-@reads_arrays
 def underconfidence(
     labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -108,7 +167,6 @@ def underconfidence(
     return _mean_of(top.correct, 1.0 - top.confidence, top.weight)
 
 
-@reads_arrays
 def overconfidence_error(
     labels: Any,
     outputs: Any,
@@ -145,7 +203,6 @@ def overconfidence_error(
     return float(binned_errors.overconfidence_error(sums))
 
 
-@reads_arrays
 def objectness_deviation(
     labels: Any,
     outputs: Any,

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.costs import (
-    MeanCost,
+    CostEstimate,
     cheapest_answers,
     check_costs,
     check_reject_cost,
@@ -21,7 +21,7 @@ from keras_calib.inputs.checks import (
     check_not_empty,
     located,
 )
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.inputs.weights import weight_of_rows
@@ -32,7 +32,6 @@ from keras_calib.numerics.softmax import is_ruled_out
 __all__ = ["mean_cost", "mean_cost_of_records"]
 
 
-@reads_arrays
 def mean_cost(
     labels: Any,
     outputs: Any,
@@ -41,7 +40,7 @@ def mean_cost(
     reject_cost: float | None = None,
     level: float = 0.95,
     **options: Unpack[ArrayOptions],
-) -> MeanCost:
+) -> CostEstimate:
     """Mean cost of the cheapest decisions, with an interval, in float64.
 
     Use it to compare models or calibrators by what their decisions cost, on
@@ -69,7 +68,7 @@ def mean_cost(
             in `ece`. With votes an answer costs the mean over them.
 
     Returns:
-        MeanCost.
+        CostEstimate.
 
     Raises:
         ValueError: If costs are negative, not finite or not square, or have
@@ -122,7 +121,7 @@ def mean_cost_of_records(
     reject_cost: float | None = None,
     sample_weight: Any = None,
     level: float = 0.95,
-) -> MeanCost:
+) -> CostEstimate:
     """Mean cost of decisions from logs of confidence and correctness.
 
     Use it in place of `mean_cost` if the logs keep the predicted class alone
@@ -140,7 +139,7 @@ def mean_cost_of_records(
         level: Probability of the interval, in (0, 1).
 
     Returns:
-        MeanCost.
+        CostEstimate.
 
     Raises:
         ValueError: If shapes differ, or a value is out of its range.

@@ -2,14 +2,14 @@
 
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing, write_csv
 from keras_calib.formulas.group_sums import Estimates, GroupedSums
+from keras_calib.numerics.results import Result
 
 __all__ = [
     "GroupMetrics",
@@ -24,14 +24,14 @@ __all__ = [
 # Metrics that the sums of groups tell.
 SUMMED = ("accuracy", "confidence_gap", "ece", "mce", "rmsce")
 # Those whose groups are compared: means, of which each has its interval.
-_COMPARED = ("accuracy", "confidence_gap", "brier", "nll", "risk")
+_COMPARED = ("accuracy", "confidence_gap", "brier_score", "nll", "risk")
 _NORMS = {"ece": "l1", "mce": "max", "rmsce": "l2"}
-# The text of a table has so many rows at most.
-_MOST_ROWS = 40
+# Largest differences that are printed.
+_MOST_DIFFERENCES = 6
 _TOO_FEW = "too few"
 
 
-class LargestDifference(NamedTuple):
+class LargestDifference(Result):
     """Largest difference of a metric between two groups of an attribute.
 
     Attributes:
@@ -53,8 +53,7 @@ class LargestDifference(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True, repr=False)
-class GroupMetrics:
+class GroupMetrics(Result):
     """Table of metrics by group, the result of `by_group`.
 
     Use `table` for computing, `rows` for reading, and print it to see it. A
@@ -107,7 +106,7 @@ class GroupMetrics:
         return {
             "rows": self.rows,
             "overall": self.overall,
-            "largest": [_finite(x._asdict()) for x in self.largest],
+            "largest": [_finite(x.to_dict()) for x in self.largest],
             "metrics": list(self.metrics),
             "level": self.level,
             "min_count": self.min_count,
@@ -125,33 +124,31 @@ class GroupMetrics:
                 file.write(text.getvalue())
         return text.getvalue()
 
-    def __repr__(self) -> str:
+    __repr__ = Result.__str__
+
+    def _columns(self) -> dict[str, Any]:
+        return self.table
+
+    def _shown(self) -> dict[str, Any]:
         shown = [*self.metrics]
         shown += [x for x in ("coverage", "risk") if x in self.table]
         tests = [x for x in ("p_value", "p_holm", "p_bh") if x in self.table]
         names = ["attribute", "group", "size", *shown, *tests]
-        lines = [names]
-        for row in [*self.rows[:_MOST_ROWS], self.overall]:
+        lines = []
+        for row in [self.overall, *self.rows]:
             head = [row["attribute"], row["group"], f"{row['size']:,}"]
             cells = [_cell(row, x) for x in shown]
             if row["too_few"]:
                 cells = [_TOO_FEW, *[""] * (len(shown) - 1)]
             lines.append([*head, *cells, *(_p(row.get(x)) for x in tests)])
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return dict(zip(names, zip(*lines, strict=True), strict=True))
+
+    def _note(self) -> str:
         texts = [
-            "  ".join(
-                x.ljust(w) if i < 2 else x.rjust(w)
-                for i, (x, w) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        ]
-        if len(self) > _MOST_ROWS:
-            texts.insert(-1, f"... and {len(self) - _MOST_ROWS:,} groups more")
-        texts += [
             f"Largest difference of {x.metric} by {x.attribute}: "
             f"{x.value:.4f} ({x.low:.4f} to {x.high:.4f}), "
             f"{x.highest} against {x.lowest}"
-            for x in self.largest
+            for x in self.largest[:_MOST_DIFFERENCES]
         ]
         texts.append(
             f"{100 * self.level:g} % intervals; p-values are of calibration."

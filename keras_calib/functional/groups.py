@@ -36,13 +36,13 @@ from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import (
     check_flag,
-    check_in,
     check_integer,
     located,
 )
+from keras_calib.inputs.given_metrics import key_of
 from keras_calib.inputs.groups import joined_names, read_groups
 from keras_calib.inputs.labels import numbers_of_votes
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.values import both, in_unit_interval
@@ -62,7 +62,7 @@ _RANKS: dict[str, tuple[Callable[[RankedGroups], Any], bool]] = {
     "augrc": (augrc_of_groups, False),
     "failure_auroc": (failure_auroc_of_groups, True),
 }
-_LOSSES = ("brier", "nll")
+_LOSSES = ("brier_score", "nll")
 _TOP1 = (*SUMMED, "mean_confidence", *_RANKS)
 _DEFAULT = ("accuracy", "mean_confidence", "confidence_gap", "ece")
 # The exact test of the number of correct predictions.
@@ -84,7 +84,7 @@ class Grouping(NamedTuple):
 class _Rows(NamedTuple):
     """Predictions that count, with their weights.
 
-    `columns`, arrays `(n,)`, are those of `"brier"`, `"nll"`, numbers of
+    `columns`, arrays `(n,)`, are those of `"brier_score"`, `"nll"`, numbers of
     `"votes"` and `"accept"` that there are.
     """
 
@@ -98,7 +98,6 @@ class _Rows(NamedTuple):
         return self._replace(top=self.top.part(places), columns=columns)
 
 
-@reads_arrays
 def by_group(
     labels: Any,
     outputs: Any,
@@ -138,9 +137,10 @@ def by_group(
             ids; or a dict of these by the name of the attribute.
         metrics: Names out of `"accuracy"`, `"mean_confidence"`,
             `"confidence_gap"` (mean confidence less accuracy), `"ece"`,
-            `"mce"`, `"rmsce"`, `"brier"`, `"nll"`, `"aurc"`, `"augrc"` and
-            `"failure_auroc"`. The last three are slow for many groups: their
-            intervals are bootstraps.
+            `"mce"`, `"rmsce"`, `"brier_score"`, `"nll"`, `"aurc"`, `"augrc"`
+            and `"failure_auroc"`, or functions or classes of these names. The
+            last three are slow for many groups: their intervals are
+            bootstraps.
         statistic: Test of calibration: `"count"` for the test of the number of
             correct predictions, exact but for confidences that are averaged in
             cells; a `statistic` of `calibration_test`; or None. Values from
@@ -196,8 +196,8 @@ def by_group(
     columns = _accepted(accept, lead)
     if read.votes and statistic is not None:
         columns["votes"] = numbers_of_votes(labels, len(read.outputs))
-    if "brier" in metrics:
-        columns["brier"] = brier_losses_of_rows(read, "float64")
+    if "brier_score" in metrics:
+        columns["brier_score"] = brier_losses_of_rows(read, "float64")
     if "nll" in metrics:
         columns["nll"] = losses_of_rows(log_losses, read, "float64")
     return _table(
@@ -241,7 +241,7 @@ def by_group_from_top1(
         confidence: Probability of the predicted class in [0, 1], `(n, ...)`.
         correct: Whether it is correct, 0 or 1, of that shape.
         groups: As in `by_group`.
-        metrics: As in `by_group`, without `"brier"` and `"nll"`.
+        metrics: As in `by_group`, without `"brier_score"` and `"nll"`.
         statistic, intersections, min_count, level, simultaneous, accept: As in
             `by_group`.
         sample_weight: Weights of that shape, or `(n,)`, or None.
@@ -308,9 +308,9 @@ def _check(
     num_bins: Any,
     num_draws: Any,
 ) -> tuple[str, ...]:
-    metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    for metric in metrics:
-        check_in("metrics", metric, known)
+    several = isinstance(metrics, Sequence) and not isinstance(metrics, str)
+    metrics = metrics if several else (metrics,)
+    metrics = tuple(key_of("metrics", x, known) for x in metrics)
     check_integer("min_count", min_count, 1)
     name = "chi2" if statistic in (_COUNT, None) else statistic
     check_test(name, num_bins, num_draws)
@@ -463,9 +463,9 @@ class _Slices:
     def loss(
         self, name: str, attribute: str | None, places: Any, level: float
     ) -> Estimates:
-        """Mean loss of each group, `"brier"` or `"nll"`."""
+        """Mean loss of each group, `"brier_score"` or `"nll"`."""
         losses = self._rows.columns[name]
-        largest = 2.0 if name == "brier" else None
+        largest = 2.0 if name == "brier_score" else None
         finite = np.isfinite(losses)
         moments = self._moments(np.where(finite, losses, 0), attribute, places)
         wrong = self._moments(self._rows.top.loss, attribute, places)

@@ -17,13 +17,15 @@ from keras_calib.formulas.cumulative import (
 )
 from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.inputs.checks import check_in, check_integer, generator
+from keras_calib.inputs.given_metrics import key_of
 from keras_calib.inputs.labels import numbers_of_votes
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import top_label
+from keras_calib.numerics.results import Result
 
 __all__ = [
-    "CalibrationTest",
+    "CalibrationTestResult",
     "DrawnLabels",
     "calibration_test",
     "check_test",
@@ -115,7 +117,7 @@ def intraclass_correlation(
     return float(np.clip(np.sum(pairs - 2.0 * c * s + c**2) / total, 0.0, 1.0))
 
 
-class CalibrationTest(NamedTuple):
+class CalibrationTestResult(Result):
     """Result of `calibration_test`.
 
     Attributes:
@@ -128,7 +130,6 @@ class CalibrationTest(NamedTuple):
     p_value: float
 
 
-@reads_arrays
 def calibration_test(
     labels: Any,
     outputs: Any,
@@ -138,7 +139,7 @@ def calibration_test(
     num_draws: int = 1000,
     seed: int = 0,
     **options: Unpack[ArrayOptions],
-) -> CalibrationTest:
+) -> CalibrationTestResult:
     """Test whether predictions are correct as often as their confidence says.
 
     Use it before you trust or repair a calibration error: random labels alone
@@ -209,6 +210,7 @@ def calibration_test(
         Probability Distribution Derived from the Binomial Distribution, JRSS
         B 1948, https://doi.org/10.1111/j.2517-6161.1948.tb00014.x
     """
+    statistic = key_of("statistic", statistic, _STATISTICS)
     check_test(statistic, num_bins, num_draws)
     weight = options.get("sample_weight")
     if weight is not None:
@@ -240,7 +242,7 @@ def records_test(
     *,
     num_draws: int,
     seed: int,
-) -> CalibrationTest:
+) -> CalibrationTestResult:
     """The test of top-1 records, with the numbers of their votes or None."""
     # A softmax in float32 can round to slightly more than 1.
     confidence = np.clip(top.confidence.astype("float64"), 0.0, 1.0)
@@ -279,7 +281,7 @@ class _Draws(NamedTuple):
 
 def _resampled_ece(
     null: DrawnLabels, correct: np.ndarray, num_bins: int, draws: _Draws
-) -> CalibrationTest:
+) -> CalibrationTestResult:
     """Compare the ECE with that of labels drawn from the confidences."""
     index = bin_index(null.confidence, num_bins)
     sums = bin_sums(null.confidence, correct, index, num_bins)
@@ -297,7 +299,7 @@ def _resampled_ece(
         errors = np.abs(expected - hits).sum(axis=1) / len(correct)
         # Draws equal to the data must count whatever the rounding.
         reached += int(np.sum(errors >= observed - 1e-12))
-    return CalibrationTest(observed, draws.p_value(reached))
+    return CalibrationTestResult(observed, draws.p_value(reached))
 
 
 def _chi_square(
@@ -306,7 +308,7 @@ def _chi_square(
     correct: np.ndarray,
     num_bins: int,
     draws: _Draws,
-) -> CalibrationTest:
+) -> CalibrationTestResult:
     """Squared gaps over their variances, in bins of equal mass."""
     confidence, order = null.confidence, np.sort(score)
     # Tied scores share the bin of the middle one.
@@ -316,26 +318,26 @@ def _chi_square(
     # Confidences of 1 and of 0 have no variance and allow no error.
     certain = confidence * (1.0 - confidence) == 0.0
     if np.any(correct[certain] != confidence[certain]):
-        return CalibrationTest(np.inf, 0.0)
+        return CalibrationTestResult(np.inf, 0.0)
     gap = np.bincount(index, weights=correct - confidence)
     variance = np.bincount(index, weights=null.variance)
     starts = _merged_starts(variance)
     if not len(starts):
-        return CalibrationTest(0.0, 1.0)
+        return CalibrationTestResult(0.0, 1.0)
     gap, variance = (np.add.reduceat(x, starts) for x in (gap, variance))
     value = float(np.sum(gap**2 / variance))
     if len(gap) > 1:
-        return CalibrationTest(value, float(chi2.sf(value, len(gap))))
+        return CalibrationTestResult(value, float(chi2.sf(value, len(gap))))
     if null.votes is not None:
         expected, reached = confidence.sum(), 0
         for drawn in draws.blocks(null):
             gaps = np.abs(drawn.sum(axis=1) - expected)
             reached += int(np.sum(gaps >= abs(gap[0]) - 1e-9))
-        return CalibrationTest(value, draws.p_value(reached))
+        return CalibrationTestResult(value, draws.p_value(reached))
     # Two-sided exact test of the number of correct predictions.
     groups, count = np.unique(confidence, return_counts=True)
     tails = poisson_binomial_tails(int(correct.sum()), groups, count)
-    return CalibrationTest(value, min(1.0, 2.0 * min(tails)))
+    return CalibrationTestResult(value, min(1.0, 2.0 * min(tails)))
 
 
 def _merged_starts(variance: np.ndarray) -> list[int]:
@@ -353,16 +355,18 @@ def _merged_starts(variance: np.ndarray) -> list[int]:
     return starts
 
 
-def _spiegelhalter(null: DrawnLabels, correct: np.ndarray) -> CalibrationTest:
+def _spiegelhalter(
+    null: DrawnLabels, correct: np.ndarray
+) -> CalibrationTestResult:
     lean = 1.0 - 2.0 * null.confidence
     distance = float(np.sum((correct - null.confidence) * lean))
     variance = np.sum(lean**2 * null.variance)
     if variance == 0.0:
         if distance == 0.0:
-            return CalibrationTest(0.0, 1.0)
-        return CalibrationTest(float(np.copysign(np.inf, distance)), 0.0)
+            return CalibrationTestResult(0.0, 1.0)
+        return CalibrationTestResult(float(np.copysign(np.inf, distance)), 0.0)
     z = distance / float(np.sqrt(variance))
-    return CalibrationTest(z, float(2.0 * norm.sf(abs(z))))
+    return CalibrationTestResult(z, float(2.0 * norm.sf(abs(z))))
 
 
 def _cumulative(
@@ -371,7 +375,7 @@ def _cumulative(
     correct: np.ndarray,
     kind: str,
     draws: _Draws,
-) -> CalibrationTest:
+) -> CalibrationTestResult:
     """Compare the ECCE with Brownian motion, or with that of drawn labels."""
     found = differences_of(score, null.confidence, correct)
     observed = float(cumulative_error(found.difference, kind))
@@ -379,7 +383,7 @@ def _cumulative(
     if variance >= ENOUGH_VARIANCE:
         deviation = np.sqrt(variance) / len(score)
         p_value = brownian_tail(observed / deviation, kind)
-        return CalibrationTest(observed, p_value)
+        return CalibrationTestResult(observed, p_value)
     # What is in order already is sorted fast.
     order = np.argsort(score, kind="stable")
     score, null = score[order], null.ordered(order)
@@ -390,4 +394,4 @@ def _cumulative(
             error = cumulative_error(found.difference, kind)
             # Draws equal to the data must count whatever the rounding.
             reached += int(error >= observed - 1e-12)
-    return CalibrationTest(observed, draws.p_value(reached))
+    return CalibrationTestResult(observed, draws.p_value(reached))

@@ -1,10 +1,11 @@
 """The prior of the classes in unlabelled data."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.formulas.intervals import clopper_pearson, tail_of
 from keras_calib.formulas.prior import (
     curvature_at,
@@ -29,6 +30,7 @@ from keras_calib.inputs.rows import (
     without_harm,
 )
 from keras_calib.inputs.weights import read_masked, weight_of_rows
+from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import logsumexp
 
 __all__ = ["PriorEstimate", "estimate_prior"]
@@ -43,23 +45,27 @@ _BLOCK = 2**22
 _SAME = 1e-6
 
 
-class PriorEstimate(NamedTuple):
+class PriorEstimate(Result):
     """The shares of the classes in unlabelled data.
 
     Attributes:
         prior: Estimated share of each class `(num_classes,)`, with sum 1.
-        interval: Lower and upper end for each class `(num_classes, 2)`.
+        low: Lower end of the interval of each class `(num_classes,)`; NaN
+            without draws.
+        high: Upper end of it `(num_classes,)`.
         iterations: Steps that the estimate took.
         converged: Whether they reached the maximum of the likelihood, also in
             the draws of the bootstrap.
     """
 
     prior: np.ndarray
-    interval: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
     iterations: int
     converged: bool
 
 
+@shows_progress
 def estimate_prior(
     outputs: Any,
     source: Any,
@@ -69,6 +75,7 @@ def estimate_prior(
     level: float = 0.95,
     num_draws: int = 200,
     seed: int = 0,
+    verbose: str | int = "auto",
 ) -> PriorEstimate:
     """Shares of the classes in unlabelled data, by EM.
 
@@ -95,6 +102,8 @@ def estimate_prior(
         num_draws: Number of draws of the bootstrap, >= 2; 0 gives NaN as
             ends.
         seed: Seed of the draws.
+        verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for a
+            line at the end, 0 for silence.
 
     Returns:
         A `PriorEstimate`.
@@ -152,7 +161,7 @@ def estimate_prior(
         max_iterations=_MAX_ITERATIONS,
     )
     prior, converged = found.prior[0], found.converged
-    interval = np.full((len(source), 2), np.nan)
+    low = high = np.full(len(source), np.nan)
     if num_draws:
         draws, all_did = _draws(ratio, weight, prior, num_draws, seed)
         converged &= all_did
@@ -161,10 +170,9 @@ def estimate_prior(
         known = clopper_pearson(
             count * np.clip(prior, 0.0, 1.0), count, level=level
         )
-        ends = np.minimum(low, known[0]), np.maximum(high, known[1])
-        interval = np.stack(ends, axis=-1)
+        low, high = np.minimum(low, known[0]), np.maximum(high, known[1])
     _warn(converged, found.iterations, ratio, share, source)
-    return PriorEstimate(prior, interval, found.iterations, converged)
+    return PriorEstimate(prior, low, high, found.iterations, converged)
 
 
 def _read(
@@ -216,7 +224,8 @@ def _draws(
     found, converged = [], True
     curvature = curvature_at(ratio, weight / weight.sum(), start)
     size = max(1, _BLOCK // max(count, len(prior)))
-    for first in range(0, num_draws, size):
+    starts = range(0, num_draws, size)
+    for first in tracked(starts, len(starts)):
         some = min(size, num_draws - first)
         weights = np.empty((some, count))
         for row in weights:

@@ -9,7 +9,7 @@ from keras_calib.formulas import binned_errors
 from keras_calib.formulas.binned_errors import Decomposition
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.formulas.proper import (
-    BrierDecomposition,
+    BrierComponents,
     brier_losses_of_rows,
     brier_parts,
     check_clip,
@@ -21,7 +21,8 @@ from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.functional.classwise import bins_of_classes
 from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import check_in, check_integer
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.rows import of_one_output
 
 __all__ = [
     "brier_decomposition",
@@ -31,7 +32,6 @@ __all__ = [
 ]
 
 
-@reads_arrays
 def nll(
     labels: Any,
     outputs: Any,
@@ -49,7 +49,8 @@ def nll(
     For soft labels it is the cross entropy.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`,
+            or `(n,)` of the second of two classes.
         clip: Lower bound on probabilities, in (0, 1]. Published tables clip
             at 1e-15 or 1e-12, and None clips at 1e-37.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
@@ -67,12 +68,12 @@ def nll(
         section 2, https://arxiv.org/abs/1706.04599
     """
     check_clip(clip)
+    outputs = of_one_output(outputs, "outputs")
     read = standardize_arrays(labels, outputs, **options)
     losses = partial(log_losses, clip=clip)
     return _mean(losses_of_rows(losses, read, "float64"), read)
 
 
-@reads_arrays
 def brier_score(
     labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
 ) -> float:
@@ -87,7 +88,8 @@ def brier_score(
     the distance from the shares s by 1 - sum_k s_k^2, their disagreement.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`,
+            or `(n,)` of the second of two classes.
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
     Returns:
@@ -106,6 +108,7 @@ def brier_score(
         Some libraries call half of it the Brier score of two classes: the
         squared error of the probability of the second class.
     """
+    outputs = of_one_output(outputs, "outputs")
     read = standardize_arrays(labels, outputs, **options)
     return _mean(brier_losses_of_rows(read, "float64"), read)
 
@@ -115,13 +118,12 @@ def _mean(losses: np.ndarray, read: Batch) -> float:
     return float(np.average(losses, weights=read.weight))
 
 
-@reads_arrays
 def calibration_decomposition(
     labels: Any,
     outputs: Any,
     *,
     num_bins: int = 15,
-    score: str = "brier",
+    score: str = "brier_score",
     closed: str = "right",
     **options: Unpack[ArrayOptions],
 ) -> Decomposition:
@@ -136,14 +138,14 @@ def calibration_decomposition(
 
     With w_b the share of the samples in bin b, the parts are:
 
-    - `"brier"`: sum_b w_b gap_b^2 and sum_b w_b acc_b (1 - acc_b).
+    - `"brier_score"`: sum_b w_b gap_b^2 and sum_b w_b acc_b (1 - acc_b).
     - `"nll"`: sum_b w_b KL(acc_b || confidence_b) and sum_b w_b H(acc_b), in
       nats.
 
     Args:
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
-        score: `"brier"`, the squared error, or `"nll"`, the log score.
+        score: `"brier_score"`, the squared error, or `"nll"`, the log score.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
 
@@ -153,9 +155,8 @@ def calibration_decomposition(
     Example:
 
     >>> probs = [[0.8, 0.2], [0.6, 0.4]]
-    >>> parts = calibration_decomposition([0, 1], probs, num_bins=1)
-    >>> [round(part, 4) for part in parts]
-    [0.04, 0.25]
+    >>> calibration_decomposition([0, 1], probs, num_bins=1)
+    Decomposition(calibration=0.04, refinement=0.25)
 
     Reference:
         Broecker, Reliability, Sufficiency, and the Decomposition of Proper
@@ -166,7 +167,6 @@ def calibration_decomposition(
     return binned_errors.decompose(sums, score)
 
 
-@reads_arrays
 def brier_decomposition(
     labels: Any,
     outputs: Any,
@@ -174,7 +174,7 @@ def brier_decomposition(
     num_bins: int = 15,
     closed: str = "right",
     **options: Unpack[ArrayOptions],
-) -> BrierDecomposition:
+) -> BrierComponents:
     """Murphy's decomposition of the Brier score of all classes, in float64.
 
     Use it to see why one Brier score is better than another: by calibration
@@ -210,9 +210,9 @@ def brier_decomposition(
     Example:
 
     >>> probs = [[0.8, 0.2], [0.6, 0.4]]
-    >>> parts = brier_decomposition([0, 1], probs, num_bins=2)
-    >>> [round(part, 4) for part in parts]
-    [0.08, 0.0, 0.5, 0.02, 0.2]
+    >>> found = brier_decomposition([0, 1], probs, num_bins=2)
+    >>> print(f"{found.reliability:.2f}, {found.uncertainty:.2f}")
+    0.08, 0.50
 
     Reference:
         Murphy, A New Vector Partition of the Probability Score, Journal of

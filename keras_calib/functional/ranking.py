@@ -14,7 +14,7 @@ from keras_calib.formulas.risk_coverage import (
 )
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_in, check_share
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
@@ -147,7 +147,6 @@ def _in_blocks(
     return np.concatenate(values)
 
 
-@reads_arrays
 def failure_auroc(
     labels: Any,
     outputs: Any,
@@ -187,7 +186,6 @@ def failure_auroc(
     return float(failure_auroc_of_groups(groups))
 
 
-@reads_arrays
 def failure_fpr95(
     labels: Any,
     outputs: Any,
@@ -227,7 +225,6 @@ def failure_fpr95(
     return float(failure_fpr95_of_groups(groups, tpr))
 
 
-@reads_arrays
 def failure_average_precision(
     labels: Any,
     outputs: Any,

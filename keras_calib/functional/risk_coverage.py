@@ -6,7 +6,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from keras_calib.formulas.risk_coverage import (
-    RiskCoverageCurve,
+    RiskCoveragePoints,
     analytic_optimum,
     augrc_by_convention,
     augrc_of_groups,
@@ -18,7 +18,7 @@ from keras_calib.formulas.risk_coverage import (
 )
 from keras_calib.functional.ranking import rank, ranked, thresholds, top_scored
 from keras_calib.inputs.checks import check_in, check_share
-from keras_calib.inputs.options import ArrayOptions, reads_arrays
+from keras_calib.inputs.options import ArrayOptions
 from keras_calib.numerics.arrays import safe_divide
 
 __all__ = [
@@ -28,13 +28,12 @@ __all__ = [
     "coverage_at_risk",
     "eaugrc",
     "eaurc",
-    "normalized_aurc",
+    "naurc",
     "risk_at_coverage",
     "risk_coverage_curve",
 ]
 
 
-@reads_arrays
 def aurc(
     labels: Any,
     outputs: Any,
@@ -94,7 +93,6 @@ def aurc(
     return aurc_by_convention(groups, area)
 
 
-@reads_arrays
 def eaurc(
     labels: Any,
     outputs: Any,
@@ -135,8 +133,7 @@ def eaurc(
     return value - optimum_by_convention(groups, area)
 
 
-@reads_arrays
-def normalized_aurc(
+def naurc(
     labels: Any,
     outputs: Any,
     *,
@@ -162,7 +159,7 @@ def normalized_aurc(
     Example:
 
     >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]]
-    >>> round(normalized_aurc([0, 1, 0], probs), 4)
+    >>> round(naurc([0, 1, 0], probs), 4)
     0.75
 
     Reference:
@@ -185,7 +182,6 @@ def normalized_aurc(
     return float(safe_divide(value - best, wrong / total - best))
 
 
-@reads_arrays
 def augrc(
     labels: Any,
     outputs: Any,
@@ -221,7 +217,6 @@ def augrc(
     return augrc_by_convention(groups, area)
 
 
-@reads_arrays
 def eaugrc(
     labels: Any,
     outputs: Any,
@@ -250,7 +245,6 @@ def eaugrc(
     return float(augrc_of_groups(groups) - 0.5 * rate**2)
 
 
-@reads_arrays
 def coverage_at_risk(
     labels: Any,
     outputs: Any,
@@ -285,7 +279,6 @@ def coverage_at_risk(
     return float(coverage_at_risk_of_groups(groups, risk))
 
 
-@reads_arrays
 def coverage_at_accuracy(
     labels: Any,
     outputs: Any,
@@ -320,7 +313,6 @@ def coverage_at_accuracy(
     )
 
 
-@reads_arrays
 def risk_at_coverage(
     labels: Any,
     outputs: Any,
@@ -355,14 +347,13 @@ def risk_at_coverage(
     return float(risk_at_coverage_of_groups(groups, coverage))
 
 
-@reads_arrays
 def risk_coverage_curve(
     labels: Any,
     outputs: Any,
     *,
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
-) -> RiskCoverageCurve:
+) -> RiskCoveragePoints:
     """Risk-coverage curve at every possible threshold.
 
     Use it to plot risk against coverage, or to choose a threshold by eye.
@@ -372,7 +363,7 @@ def risk_coverage_curve(
         score, **options: As in `aurc`.
 
     Returns:
-        RiskCoverageCurve of arrays `(num_thresholds,)`, coverage ascending.
+        RiskCoveragePoints of arrays `(num_thresholds,)`, coverage ascending.
         Thresholds are scores. Those of `"msp"` are confidences, or log-odds
         if `from_logits=True`.
 
@@ -385,4 +376,4 @@ def risk_coverage_curve(
     groups = rank(top)
     through = groups.before + groups.mass
     risk = safe_divide(groups.wrong_before + groups.wrong, through)
-    return RiskCoverageCurve(through / through[-1], risk, thresholds(top))
+    return RiskCoveragePoints(through / through[-1], risk, thresholds(top))

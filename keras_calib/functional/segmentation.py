@@ -1,19 +1,19 @@
 """Metrics of dense predictions, averaged over images."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_integer, check_not_empty, check_rank
+from keras_calib.inputs.given_metrics import of_arrays
 from keras_calib.numerics.arrays import as_array
 
 __all__ = ["per_image"]
 
 
 def per_image(
-    function: Callable[..., float],
+    metric: Any,
     labels: Any,
     outputs: Any,
     *,
@@ -26,24 +26,25 @@ def per_image(
     Use it to compare with published tables of segmentation, which average over
     images, often without the background.
 
-    sum_i n_i function(image i) / sum_i n_i, with n_i > 0 valid pixels
+    sum_i n_i metric(image i) / sum_i n_i, with n_i > 0 valid pixels
 
     The metric of all pixels together is another number. It is never larger for
     errors that are means of absolute gaps over fixed bins.
 
     Args:
-        function: Exact metric, called with labels `(n_i,)`, predictions
-            `(n_i, num_classes)` and `options`. It returns a number.
-        labels: Labels of any form that `function` takes: class ids
+        metric: A metric of one value, as `keras_calib.metrics.get` takes it.
+            A function of yours gets labels `(n_i,)`, predictions
+            `(n_i, num_classes)` and `options`, and returns a number.
+        labels: Labels of any form that `metric` takes: class ids
             `(batch, ...)`, or one-hot or soft labels, or rows of votes.
-        outputs: Predictions for `function`, `(batch, ..., num_classes)`.
+        outputs: Predictions for `metric`, `(batch, ..., num_classes)`.
         background: Class id whose pixels are left out, or None.
         ignore_class: Class id of further pixels to leave out, or None.
-        **options: Further arguments of `function`, such as
+        **options: Further arguments of `metric`, such as
             `from_logits=True`, but no `sample_weight`.
 
     Returns:
-        Mean, in the unit of `function`.
+        Mean, in the unit of `metric`.
 
     Raises:
         ValueError: If shapes do not fit or no pixel is valid.
@@ -102,8 +103,9 @@ def per_image(
             "`labels` must hold a class that is neither ignored nor background",
             **dropped,
         )
+    value = of_arrays("metric", metric, options)
     values = [
-        function(labels[i][valid[i]], outputs[i][valid[i]], **options)
+        value(labels[i][valid[i]], outputs[i][valid[i]])
         for i in np.flatnonzero(counts)
     ]
     return float(np.average(values, weights=counts[counts > 0]))

@@ -13,6 +13,7 @@ from keras_calib.numerics.arrays import fits, shape_of
 
 __all__ = [
     "MODES",
+    "SEVERAL_LABELS",
     "check_above",
     "check_any_weight",
     "check_at_least",
@@ -35,6 +36,13 @@ __all__ = [
 # What calibration errors bin: confidences of the predicted class, or
 # probabilities of the second of two.
 MODES = ("top_label", "binary")
+# What several labels at once need, wherever they came in.
+SEVERAL_LABELS = (
+    "several labels at once need `Predictions(labels, outputs, "
+    "multi_label=True)` in a report, `MultiLabel` around a loss, metric, "
+    "calibrator or selector, and elsewhere one label at a time: `labels[:, k]` "
+    "with `outputs[:, k : k + 1]`"
+)
 
 
 def check_number(name: str, value: Any) -> None:

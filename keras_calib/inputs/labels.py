@@ -11,7 +11,7 @@ from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.traced import host_array
-from keras_calib.inputs.checks import located
+from keras_calib.inputs.checks import SEVERAL_LABELS, located
 from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import (
     SUM_TOLERANCE,
@@ -306,9 +306,9 @@ def check_soft_labels(labels: Any, name: str, mask: Any = None) -> Rule:
     right = xp.logical_and(near, xp.all(in_unit_interval(labels), axis=-1))
     rule = told_by_extremes(
         f"`{name}` must sum to 1 over the classes and must lie in [0, 1]; "
-        "multi-label targets need `MultiLabel`; rows of votes must be divided "
-        'by their sum, or given with `labels="votes"` to metrics and '
-        f"`votes=True` to functions{_pairs_hint(labels)}",
+        "rows of votes must be divided by their sum, or given with "
+        '`labels="votes"` to metrics and `votes=True` to functions; '
+        f"{SEVERAL_LABELS}{_pairs_hint(labels)}",
         right,
         labels,
         mask,
@@ -450,18 +450,16 @@ def flat_votes(votes: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     return both_classes(votes.reshape(count, width), False)
 
 
-def numbers_of_votes(
-    votes: Any, num_samples: int, name: str = "labels"
-) -> np.ndarray:
+def numbers_of_votes(votes: Any, num_samples: int) -> np.ndarray:
     """How many votes each sample has, `(num_samples,)`.
 
     Raises ValueError if rows are shares, which do not tell.
     """
-    rows = as_array(votes, name).reshape(num_samples, -1).astype("float64")
+    rows = as_array(votes, "labels").reshape(num_samples, -1).astype("float64")
     is_share = np.any(rows != np.floor(rows), axis=-1)
     if is_share.any():
         raise value_error(
-            f"`{name}` must be counts of votes, whole numbers: shares do "
+            "`labels` must be counts of votes, whole numbers: shares do "
             "not tell how many there were. Give the counts, or use the "
             'interval of `ECE(labels="votes")`, which needs none',
             **located(is_share),

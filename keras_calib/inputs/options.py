@@ -1,17 +1,9 @@
 """Options of how labels and predictions are read, of batches and of arrays."""
 
 import functools
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import (
-    Any,
-    NamedTuple,
-    ParamSpec,
-    TypedDict,
-    TypeVar,
-    get_type_hints,
-)
+from typing import Any, NamedTuple, TypedDict, get_type_hints
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_flag, check_in, check_integer
@@ -22,12 +14,8 @@ __all__ = [
     "ReadOptions",
     "check_reading",
     "filled",
-    "reads_arrays",
     "taken",
 ]
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 class ArrayOptions(TypedDict, total=False):
@@ -80,23 +68,6 @@ class GivenTogether:
                 arguments=again,
             )
         return self.labels, self.outputs, self.options
-
-
-def reads_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Make a function raise TypeError for options that it does not have."""
-    known = {*inspect.signature(function).parameters}
-    known |= {*ArrayOptions.__annotations__}
-
-    @functools.wraps(function)
-    def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        for name in kwargs.keys() - known:
-            raise type_error(
-                f"`{name}` must be an argument of `{function.__name__}`",
-                arguments=sorted(known - {"options"}),
-            )
-        return function(*args, **kwargs)
-
-    return checked
 
 
 def taken(

@@ -12,7 +12,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error, warn
 from keras_calib.backend.traced import made_by
 from keras_calib.inputs import config
-from keras_calib.inputs.checks import located
+from keras_calib.inputs.checks import SEVERAL_LABELS, located
 from keras_calib.inputs.values import (
     PROBABILITY_TOLERANCE,
     SUM_TOLERANCE,
@@ -23,7 +23,12 @@ from keras_calib.inputs.values import (
     is_made_up,
     told_by_extremes,
 )
-from keras_calib.numerics.arrays import array_namespace, cast, to_numpy
+from keras_calib.numerics.arrays import (
+    array_namespace,
+    as_array,
+    cast,
+    to_numpy,
+)
 from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.numerics.softmax import is_ruled_out
 
@@ -39,6 +44,7 @@ __all__ = [
     "check_sound",
     "few_rows",
     "is_sound",
+    "of_one_output",
     "resembles_probabilities",
     "sums_to_1",
     "usable_outputs",
@@ -161,10 +167,9 @@ def check_row_sums(probs: Any, name: str, mask: Any = None) -> Rule:
         rows = to_numpy(probs).reshape(-1, probs.shape[-1])[bad]
         check_probabilities(rows, name)
         raise value_error(
-            f"`{name}` must sum to 1 over the classes; sigmoid outputs of "
-            "a multi-label model need `MultiLabel`, logits need "
-            "`from_logits=True`, and rounded rows must be divided by "
-            "their sum",
+            f"`{name}` must sum to 1 over the classes; logits need "
+            "`from_logits=True`, and rounded rows must be divided by their "
+            f"sum; {SEVERAL_LABELS}",
             **located(bad),
             sum=round(float(rows[0].astype("float64").sum()), 6),
         )
@@ -353,6 +358,18 @@ def both_classes(rows: Any, from_logits: bool) -> Any:
     xp = array_namespace(rows)
     other = xp.zeros_like(rows) if from_logits else 1.0 - rows
     return xp.concatenate([other, rows], axis=-1)
+
+
+def of_one_output(outputs: Any, name: str) -> Any:
+    """Outputs `(n,)` of the second of two classes as `(n, 1)`, or as they are.
+
+    It is array-agnostic, and takes lists. None stays None.
+    """
+    if outputs is None:
+        return None
+    if not hasattr(outputs, "shape"):
+        outputs = as_array(outputs, name)
+    return outputs[..., None] if len(outputs.shape) == 1 else outputs
 
 
 def few_rows(rows: Any) -> Any:

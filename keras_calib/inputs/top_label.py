@@ -9,6 +9,7 @@ from keras_calib.inputs.batch import Batch, standardize_arrays
 from keras_calib.inputs.checks import MODES, check_in
 from keras_calib.inputs.options import ArrayOptions, GivenTogether
 from keras_calib.inputs.outcomes import Outcomes
+from keras_calib.inputs.rows import of_one_output
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import sigmoid
@@ -73,6 +74,8 @@ def event_of(
         # The event is that the answer is right.
         check_in("mode", mode, ("top_label",))
         return top_label(labels, outputs, **options)
+    if mode == "binary":
+        outputs = of_one_output(outputs, "outputs")
     read = standardize_arrays(labels, outputs, **options)
     if mode == "top_label":
         return top_of_arrays(read)

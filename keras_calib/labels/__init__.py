@@ -1,11 +1,15 @@
 """Several labels: models with a yes or no for each of several labels.
 
+- Parts for several labels: `MultiLabel`, `MultiLabelLoss`, `MultiLabelMetric`,
+  `MultiLabelCalibrator`, `MultiLabelSelector`.
+
 Lives here: `MultiLabel`, and the loss, metric, calibrator and selector that it
 makes, file by file as for classes. Not here: classes of which one is true, and
 pages (`reporting`).
 Floor: above `selection`; nothing for classes imports it.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.loss import MultiLabelLoss
 from keras_calib.labels.metric import MultiLabelMetric
@@ -18,3 +22,5 @@ __all__ = [
     "MultiLabelMetric",
     "MultiLabelSelector",
 ]
+
+answer_wrong_keywords(__name__)

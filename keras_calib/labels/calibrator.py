@@ -9,6 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid, type_error, value_error, warn
+from keras_calib.backend.locks import unbroken
+from keras_calib.backend.progress import shows_progress
 from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.choosing import CalibratorChoice
@@ -134,6 +136,7 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
             arrays = self.calibrator.given_arrays(values, by_label=True)
             self._set(arrays, np.asarray(applies, bool))
 
+    @shows_progress
     def fit(
         self,
         labels: Any,
@@ -144,6 +147,7 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
         ignore_class: int | None = None,
         num_folds: int = 5,
         force: bool = False,
+        verbose: str | int = "auto",
     ) -> Self:
         """Fits on held-out logits and returns self; replaces an earlier fit.
 
@@ -160,6 +164,7 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
             ignore_class: Value that marks missing labels, such as -1.
             force: Keep the logits of labels without both outcomes as they
                 are, and fit others even with fewer samples than parameters.
+            verbose: Whether a bar shows the progress, as in `Calibrator.fit`.
 
         Raises:
             ValueError: If shapes do not fit or a logit is not finite. Without
@@ -343,6 +348,7 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
             "labels": self.num_labels or "any",
         }
 
+    @unbroken()
     def _set(self, values: dict[str, Any], applies: np.ndarray) -> None:
         """Sets the fitted values of all labels."""
         self.calibrator.set_fitted(None, **values)

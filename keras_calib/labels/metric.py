@@ -9,8 +9,10 @@ from keras import backend, ops
 
 from keras_calib.backend.compiled import without_autograph
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.keras_internals import show_values
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.given_metrics import get
 from keras_calib.labels.columns import (
     EXAMPLES,
     as_entries,
@@ -59,8 +61,8 @@ class MultiLabelMetric(StreamingMetric):
 
     Args:
         metric: A metric of keras_calib for two classes, such as `ECE`, `AURC`,
-            `NLL` or `CalibrationMetrics`. Its options apply. Its own state
-            stays empty.
+            `NLL` or `CalibrationMetrics`, as `keras_calib.metrics.get` takes
+            it. Its options apply.
         num_labels: Number of labels, or None to take it from the first batch.
         average: `"macro"` for the mean over labels, or one weight for each.
             `"weighted"` weighs by how often a label is 1. `"micro"` takes all
@@ -110,7 +112,7 @@ class MultiLabelMetric(StreamingMetric):
 
     def __init__(
         self,
-        metric: StreamingMetric,
+        metric: Any,
         num_labels: int | None = None,
         *,
         average: str | Sequence[float] | None = "macro",
@@ -120,6 +122,7 @@ class MultiLabelMetric(StreamingMetric):
         name: str | None = None,
         dtype: Any = None,
     ):
+        metric = get(metric)
         _check_metric(metric)
         check_in("by", by, ("label", "example"))
         check_in("example", example, EXAMPLES)
@@ -135,8 +138,6 @@ class MultiLabelMetric(StreamingMetric):
         if by == "example":
             _check_of_examples(metric, average)
         self.mode = metric.mode
-        # A copy, whose labels may be read as votes.
-        metric = type(metric).from_config(metric.get_config())
         summary: Any = ExampleSummary(metric.summary, example)
         if by == "label":
             summary = ColumnSummary(metric.summary, num_labels or 0)
@@ -195,6 +196,8 @@ class MultiLabelMetric(StreamingMetric):
         """
         entries = as_entries(y_true, y_pred, sample_weight, self.num_labels)
         self._build_for(shape_of(entries[1])[-2])
+        if self.modes.keys() != {self.name}:
+            show_values(self, self.modes)
         super().update_state(*entries)
 
     def update_scores(self, confidence, correct, sample_weight=None):
@@ -272,6 +275,16 @@ class MultiLabelMetric(StreamingMetric):
         if self.average is not None or self.by == "example":
             return names
         return [f"{name}_{label}" for name in names for label in self._labels]
+
+    @property
+    def modes(self) -> dict[str, str]:
+        """Modes by the names of the values; those without one are left out."""
+        by_label = self.average is None and self.by == "label"
+        labels = [f"_{x}" for x in self._labels] if by_label else [""]
+        modes = {self.name: self.mode} if self.mode else {}
+        if hasattr(self.metric, "reported_names"):
+            modes = self.metric.modes
+        return {f"{k}{x}": mode for k, mode in modes.items() for x in labels}
 
     def get_config(self):
         return {

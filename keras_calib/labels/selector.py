@@ -41,7 +41,11 @@ from keras_calib.selection.ladder import check_units, read_outcomes
 from keras_calib.selection.rules import by_blocks
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.thresholds import ErrorTarget
-from keras_calib.selection.tuning import check_nothing_to_tune, drawn_parts
+from keras_calib.selection.tuning import (
+    check_nothing_to_tune,
+    drawn_parts,
+    undone_by_errors,
+)
 
 __all__ = [
     "LabelTarget",
@@ -225,15 +229,18 @@ class MultiLabelSelector(Selector, FitsOnModel):
         else:
             parts = drawn_parts(len(columns.labels), tune_fraction, seed)
             tune, columns = map(columns.part, parts)
+        with (
+            self.remembering(given.from_logits),
+            undone_by_errors(self, [self.calibrator]),
+        ):
             if self.calibrator is not None and not self.calibrator.fitted:
                 weight = tune.weight
                 if weight is None and tune.present is not None:
                     weight = tune.present.astype("float32")
                 with self.calibrator.remembering(given.from_logits):
                     self.calibrator.fit(tune.labels, tune.outputs, weight)
-        outputs = columns.outputs.astype("float32")
-        scored = by_blocks(self._calibrated, outputs)
-        with self.remembering(given.from_logits):
+            outputs = columns.outputs.astype("float32")
+            scored = by_blocks(self._calibrated, outputs)
             self._take(columns._replace(outputs=scored), target, at_once)
         return self
 

@@ -10,7 +10,7 @@ from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.risk_coverage import failure_auroc_of_groups
 from keras_calib.labels.metric import MultiLabelMetric, pooled
 from keras_calib.metrics.base import StreamingMetric
-from keras_calib.metrics.mean_gap import MeanGap, mean_gap
+from keras_calib.metrics.gap_estimates import GapEstimate, gap_of
 from keras_calib.metrics.proper import brier_of_records, nll_of_records
 from keras_calib.metrics.states.composite import CompositeSummary, Readings
 from keras_calib.metrics.states.histogram import HistogramSummary
@@ -22,8 +22,8 @@ __all__ = ["LabelTable", "VALUES"]
 # Bins of the fine histogram of each label. 200 labels take 20 MB.
 _RESOLUTION = 2048
 # Values over labels and over entries, and those of the base rate.
-VALUES = ("probability", "prevalence", "ece", "nll", "brier", "auroc")
-_BASE = ("base_nll", "base_brier")
+VALUES = ("probability", "prevalence", "ece", "nll", "brier_score", "auroc")
+_BASE = ("base_nll", "base_brier_score")
 
 
 class LabelTable:
@@ -52,8 +52,8 @@ class LabelTable:
         `positives` of those that have it. `probability` is the mean of the
         label, `prevalence` the share of the examples that have it, and `ece`
         the error over bins of the probability. `auroc` is NaN without both
-        outcomes. `base_nll` and `base_brier` are the scores of always stating
-        the prevalence.
+        outcomes. `base_nll` and `base_brier_score` are the scores of always
+        stating the prevalence.
         """
         readings = self._readings(label)
         cells = readings.cells
@@ -73,10 +73,10 @@ class LabelTable:
             "prevalence": p,
             "ece": float(calibration_error(readings.bins)),
             "nll": float(readings.moments(0).mean),
-            "brier": float(readings.moments(1).mean),
+            "brier_score": float(readings.moments(1).mean),
             "auroc": auroc,
             "base_nll": max(float(entropy), 0.0),
-            "base_brier": 2.0 * p * (1.0 - p),
+            "base_brier_score": 2.0 * p * (1.0 - p),
         }
 
     def summary(
@@ -100,17 +100,9 @@ class LabelTable:
         """Sums of the bins of a label."""
         return self._readings(label).bins
 
-    def gap(self, label: int, level: float) -> MeanGap:
+    def confidence_gap(self, label: int, level: float) -> GapEstimate:
         """Mean probability less prevalence, with its interval."""
-        readings = self._readings(label)
-        cells = readings.cells
-        return mean_gap(
-            cells.mass,
-            cells.wrong,
-            1.0 - safe_divide(cells.confidence, cells.mass),
-            weight_ratio=float(readings.weight_ratio) or 1.0,
-            level=level,
-        )
+        return gap_of(self._readings(label), level)
 
     def ece_interval(self, label: int, level: float) -> tuple[float, float]:
         """Interval of the calibration error of a label."""

@@ -1,11 +1,29 @@
 """Losses that calibrate during training: a function and a class for each.
 
+- Smoothed labels: `LabelSmoothing`, `label_smoothing`,
+  `AdaptiveLabelSmoothing`, `adaptive_label_smoothing`, `LabelRelaxation`,
+  `label_relaxation`.
+- Margins: `ACLS`, `acls`, `MbLS`, `mbls`, `CRLMargin`, `crl_margin`,
+  `correctness_ranking`.
+- Focal losses: `FocalLoss`, `focal_loss`, `FLSD`, `flsd`, `InverseFocalLoss`,
+  `inverse_focal_loss`, `adaptive_focal`.
+- Penalties and scores: `BrierLoss`, `brier_loss`, `ConfidencePenalty`,
+  `confidence_penalty`, `UniformityPenalty`, `uniformity_penalty`, `CPC`, `cpc`.
+- Terms over a batch: `MMCE`, `mmce`, `MDCA`, `mdca`, `DCA`, `dca`, `L1ACE`,
+  `l1_ace`.
+- Segmentation: `NACL`, `nacl`, `SVLS`, `svls`.
+- Targets: `smooth_labels`, `objectness_targets`, `cape_targets`, `cape_loss`.
+- What a loss does: `effective_labels`, `EffectiveTargets`,
+  `regularizer_histogram`, `RegularizerCounts`, `inactive_share`.
+- Bases: `PerSampleLoss`, `BatchCoupledLoss`.
+
 Lives here: losses per sample, losses with a term over the whole batch, and what
 a loss adds to cross entropy (`regularizers`). Not here: the models that some
 losses need (`training`).
 Floor: above `formulas` and `predictions`, beside `metrics` and `data`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.formulas.targets import (
     cape_targets,
     objectness_targets,
@@ -38,8 +56,8 @@ from keras_calib.losses.kernel import MMCE, mmce
 from keras_calib.losses.margin import ACLS, MbLS, acls, mbls
 from keras_calib.losses.pairwise import CPC, cpc
 from keras_calib.losses.regularizers import (
-    EffectiveLabels,
-    RegularizerHistogram,
+    EffectiveTargets,
+    RegularizerCounts,
     effective_labels,
     inactive_share,
     regularizer_histogram,
@@ -62,7 +80,7 @@ __all__ = [
     "CRLMargin",
     "ConfidencePenalty",
     "DCA",
-    "EffectiveLabels",
+    "EffectiveTargets",
     "FLSD",
     "FocalLoss",
     "InverseFocalLoss",
@@ -74,7 +92,7 @@ __all__ = [
     "MbLS",
     "NACL",
     "PerSampleLoss",
-    "RegularizerHistogram",
+    "RegularizerCounts",
     "SVLS",
     "UniformityPenalty",
     "acls",
@@ -106,3 +124,5 @@ __all__ = [
     "svls",
     "uniformity_penalty",
 ]
+
+answer_wrong_keywords(__name__)

@@ -22,6 +22,7 @@ from keras_calib.inputs.rows import (
 from keras_calib.inputs.values import Rules, enforce, has_values
 from keras_calib.losses.closed_forms import read_as
 from keras_calib.numerics.arrays import as_numbers, safe_divide
+from keras_calib.numerics.results import config_text
 
 __all__ = ["PerSampleLoss"]
 
@@ -88,6 +89,8 @@ class PerSampleLoss(keras.losses.Loss):
     needs_penalty_mask = False
     # Means are over the batch of all replicas.
     spans_replicas = True
+
+    __repr__ = config_text
 
     def __init__(
         self,

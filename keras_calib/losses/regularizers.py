@@ -1,7 +1,7 @@
 """What a loss adds to cross entropy, and the labels that it amounts to."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -30,12 +30,13 @@ from keras_calib.numerics.arrays import (
     to_numpy,
     value_if_eager,
 )
+from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.predictions.outputs import setting_of
 
 __all__ = [
-    "EffectiveLabels",
-    "RegularizerHistogram",
+    "EffectiveTargets",
+    "RegularizerCounts",
     "effective_labels",
     "inactive_share",
     "regularizer_histogram",
@@ -45,7 +46,7 @@ __all__ = [
 _ROUNDING = 5e-7
 
 
-class EffectiveLabels(NamedTuple):
+class EffectiveTargets(Result):
     """The targets that a loss amounts to, read as label smoothing.
 
     Attributes:
@@ -63,7 +64,7 @@ class EffectiveLabels(NamedTuple):
     other_smoothing: Any
 
 
-class RegularizerHistogram(NamedTuple):
+class RegularizerCounts(Result):
     """Distribution over samples of the regulariser of a loss.
 
     Histograms of the same edges can be added count by count.
@@ -79,6 +80,10 @@ class RegularizerHistogram(NamedTuple):
     edges: np.ndarray
     num_inactive: int
 
+    def _columns(self) -> dict[str, Any]:
+        edges = {"low": self.edges[:-1], "high": self.edges[1:]}
+        return {**edges, "count": self.counts}
+
     @property
     def inactive_share(self) -> float:
         """Share of the samples with a regulariser of 0, NaN without samples."""
@@ -88,7 +93,7 @@ class RegularizerHistogram(NamedTuple):
 
 def effective_labels(
     loss: keras.losses.Loss | Callable, labels: Any, logits: Any
-) -> EffectiveLabels:
+) -> EffectiveTargets:
     """The labels for which cross entropy would have the gradient of a loss.
 
     Use it to see how a loss smooths labels, and to compare losses. With p =
@@ -106,7 +111,7 @@ def effective_labels(
             the classes on the `axis` of the loss.
 
     Returns:
-        `EffectiveLabels` of float tensors, with the classes on the same axis
+        `EffectiveTargets` of float tensors, with the classes on the same axis
         as in `logits`. Ignored labels have q = p and no smoothing.
 
     Raises:
@@ -117,7 +122,7 @@ def effective_labels(
 
     >>> import keras_calib
     >>> loss = keras_calib.LabelSmoothing(alpha=0.3, from_logits=True)
-    >>> read = keras_calib.effective_labels(loss, [0], [[2.0, 0.0, 1.0]])
+    >>> read = keras_calib.losses.effective_labels(loss, [0], [[2.0, 0.0, 1.0]])
     >>> [round(float(q), 4) for q in read.labels[0]]
     [0.8, 0.1, 0.1]
     >>> round(float(read.predicted_smoothing[0]), 4)
@@ -142,7 +147,7 @@ def effective_labels(
         # A product would keep the NaN of an ignored sample.
         added = ops.where(valid[..., None], added, ops.zeros_like(added))
     others = (1.0 - predicted) * added
-    return EffectiveLabels(
+    return EffectiveTargets(
         ops.moveaxis(targets, -1, axis),
         -ops.sum(predicted * added, axis=-1),
         ops.moveaxis(others, -1, axis),
@@ -173,7 +178,9 @@ def inactive_share(
 
     >>> import keras_calib
     >>> loss = keras_calib.MbLS(margin=6.0, from_logits=True)
-    >>> keras_calib.inactive_share(loss, [0, 0], [[9.0, 0.0], [5.0, 0.0]])
+    >>> keras_calib.losses.inactive_share(
+    ...     loss, [0, 0], [[9.0, 0.0], [5.0, 0.0]]
+    ... )
     0.5
 
     Reference:
@@ -191,7 +198,7 @@ def regularizer_histogram(
     num_bins: int = 20,
     limits: tuple[float, float] = (0.0, 0.1),
     mask: Any = None,
-) -> RegularizerHistogram:
+) -> RegularizerCounts:
     """Distribution over samples of what a loss adds to cross entropy.
 
     Use it to see how strongly a loss regularises which share of the samples.
@@ -208,7 +215,7 @@ def regularizer_histogram(
         mask: False for samples to leave out, of the shape of class ids.
 
     Returns:
-        `RegularizerHistogram` of the valid labels; a NaN is in no bin.
+        `RegularizerCounts` of the valid labels; a NaN is in no bin.
 
     Raises:
         ValueError: If shapes do not fit, or `limits` do not ascend.
@@ -218,7 +225,7 @@ def regularizer_histogram(
     >>> import keras_calib
     >>> loss = keras_calib.MbLS(margin=6.0, strength=0.01, from_logits=True)
     >>> logits = [[9.0, 0.0], [5.0, 0.0], [0.0, 99.0]]
-    >>> drawn = keras_calib.regularizer_histogram(
+    >>> drawn = keras_calib.losses.regularizer_histogram(
     ...     loss, [0, 0, 1], logits, num_bins=4)
     >>> drawn.counts.tolist(), drawn.num_inactive
     ([2, 0, 0, 1], 1)
@@ -233,7 +240,7 @@ def regularizer_histogram(
     values, inactive = _regularizer(loss, labels, logits, mask)
     clipped = np.clip(values[~np.isnan(values)], low, high)
     counts, edges = np.histogram(clipped, bins=num_bins, range=(low, high))
-    return RegularizerHistogram(counts, edges, int(inactive.sum()))
+    return RegularizerCounts(counts, edges, int(inactive.sum()))
 
 
 def _regularizer(loss, labels, logits, mask=None):

@@ -1,11 +1,25 @@
 """Streaming metrics: one pass, fixed memory, exact at any size.
 
+- All at once: `CalibrationMetrics`. By name: `get`.
+- Accuracy and confidence: `Accuracy`, `MeanConfidence`, `ConfidenceGap`,
+  `Overconfidence`, `Underconfidence`, `ObjectnessDeviation`.
+- Proper scores: `NLL`, `BrierScore`.
+- Calibration errors: `ECE`, `AECE`, `MCE`, `RMSCE`, `SmoothECE`, `ECCE`,
+  `ClasswiseECE`, `DebiasedCalibrationError`, `AverageCalibrationError`,
+  `OverconfidenceError`.
+- Ranking: `AURC`, `EAURC`, `NAURC`, `AUGRC`, `FailureAUROC`, `FailureFPR95`.
+- Selection: `CoverageAtRisk`, `CoverageAtAccuracy`, `RiskAtCoverage`.
+- Segmentation: `PerImage`.
+- Base: `StreamingMetric`.
+
 Lives here: Keras metrics. Each has a state (`metrics.states`), a formula and a
 name. Not here: formulas (`formulas`) and exact functions of whole arrays
 (`functional`).
 Floor: beside `losses`, `calibrators` and `data`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
+from keras_calib.inputs.given_metrics import get
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.calibration_errors import (
     AECE,
@@ -21,6 +35,7 @@ from keras_calib.metrics.calibration_errors import (
 )
 from keras_calib.metrics.confidence import (
     Accuracy,
+    ConfidenceGap,
     MeanConfidence,
     ObjectnessDeviation,
     Overconfidence,
@@ -31,11 +46,11 @@ from keras_calib.metrics.risk_coverage import (
     AUGRC,
     AURC,
     EAURC,
+    NAURC,
     CoverageAtAccuracy,
     CoverageAtRisk,
     FailureAUROC,
     FailureFPR95,
-    NormalizedAURC,
     RiskAtCoverage,
 )
 from keras_calib.metrics.segmentation import PerImage
@@ -50,6 +65,7 @@ __all__ = [
     "BrierScore",
     "CalibrationMetrics",
     "ClasswiseECE",
+    "ConfidenceGap",
     "CoverageAtAccuracy",
     "CoverageAtRisk",
     "DebiasedCalibrationError",
@@ -60,8 +76,8 @@ __all__ = [
     "FailureFPR95",
     "MCE",
     "MeanConfidence",
+    "NAURC",
     "NLL",
-    "NormalizedAURC",
     "ObjectnessDeviation",
     "Overconfidence",
     "OverconfidenceError",
@@ -71,4 +87,7 @@ __all__ = [
     "SmoothECE",
     "StreamingMetric",
     "Underconfidence",
+    "get",
 ]
+
+answer_wrong_keywords(__name__)

@@ -24,8 +24,13 @@ from keras_calib.backend.keras_internals import (
 from keras_calib.backend.traced import is_traced
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_flag, check_integer
+from keras_calib.inputs.given_metrics import tell_class
 from keras_calib.inputs.options import ReadOptions, check_reading, filled
-from keras_calib.inputs.rows import as_logits_message, resembles_probabilities
+from keras_calib.inputs.rows import (
+    as_logits_message,
+    of_one_output,
+    resembles_probabilities,
+)
 from keras_calib.metrics.reading import (
     add_limbs,
     add_on_host,
@@ -64,6 +69,7 @@ class MetricOptions(TypedDict, total=False):
     refresh_every: int | None
     jit_compile: Annotated[bool, False]
     labels: Annotated[str, "classes"]
+    dtype: Any
 
 
 class StreamingMetric(KeepsArguments, MergeableMetric):
@@ -80,7 +86,8 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
     labels `(batch, ..., num_classes)`. The largest class of a soft label is the
     true class, except in `NLL` and `BrierScore`, which use all of it.
     Predictions are `(batch, ..., num_classes)`, or `(batch, ..., 1)` for the
-    second of two classes. The value is 0 before any sample.
+    second of two classes. `NLL`, `BrierScore`, `Accuracy` and metrics with
+    `mode="binary"` take `(batch,)` too. The value is 0 before any sample.
 
     Invalid samples raise an error in eager mode. In compiled code, which cannot
     raise, they are skipped and counted in `num_invalid`, and `result()` warns
@@ -126,17 +133,23 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         Metrics as states that merge: https://github.com/google/CommonLoopUtils
     """
 
-    # Key in `QUANTITIES`, and the default name.
+    # Key in `QUANTITIES` and of `metrics.get`, and the default name.
     _quantity = ""
+    # Whether outputs `(batch,)` can only be those of the second of two classes.
+    _takes_one_output = False
     # Upper limit of the value, or None.
     _largest: float | None = 1.0
+
+    def __init_subclass__(cls, **kwargs: Any):
+        super().__init_subclass__(**kwargs)
+        if "_quantity" in vars(cls):
+            tell_class(cls._quantity, cls)
 
     def __init__(
         self,
         summary: Any,
         *,
         name: str | None = None,
-        dtype: Any = None,
         **options: Unpack[MetricOptions],
     ):
         given = filled("StreamingMetric", options, MetricOptions)
@@ -153,11 +166,12 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         check_flag("jit_compile", given.jit_compile)
         if given.refresh_every is not None:
             check_integer("refresh_every", given.refresh_every, 1)
-        super().__init__(name=name or self._quantity or None, dtype=dtype)
+        name = name or self._quantity or None
+        super().__init__(name=name, dtype=given.dtype)
         set_direction(self, self.mode)
         self.summary = summary
         summary.votes = given.labels == "votes"
-        reading = {**vars(given)}
+        reading = {k: x for k, x in vars(given).items() if k != "dtype"}
         refresh_every = reading.pop("refresh_every")
         self.options = ReadOptions(**reading)
         self._add_state()
@@ -170,6 +184,14 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
     def mode(self) -> str | None:
         """`"min"` where lower is better, `"max"` where higher is, or None."""
         return mode_of(self._quantity)
+
+    @property
+    def modes(self) -> dict[str, str]:
+        """Modes by the names of the values; those without one are left out.
+
+        Callbacks such as `EarlyStopping("val_ece")` find them by themselves.
+        """
+        return {self.name: self.mode} if self.mode else {}
 
     @without_autograph
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -184,6 +206,8 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
                 divide by the mean. Sums of squared weights stop at 3.5e13,
                 and `result()` warns of it.
         """
+        if self._takes_one_output or getattr(self.summary, "is_binary", False):
+            y_pred = of_one_output(y_pred, "y_pred")
         given = y_true, y_pred, sample_weight
         if add_on_host(self, *given):
             return

@@ -7,7 +7,7 @@ import keras
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import NORMS, Decomposition, decompose
 from keras_calib.formulas.bins import CLOSED, BinSums
-from keras_calib.formulas.cumulative import KINDS, CumulativeDifferences
+from keras_calib.formulas.cumulative import KINDS, CumulativeCurve
 from keras_calib.inputs.checks import check_in, check_integer, check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
@@ -63,7 +63,7 @@ class BinnedMetric(StreamingMetric):
             `calibration` is sum_b w_b gap_b^2 and `refinement` is
             sum_b w_b accuracy_b (1 - accuracy_b).
         """
-        return decompose(self.bins(), "brier")
+        return decompose(self.bins(), "brier_score")
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -318,7 +318,7 @@ class AECE(StreamingMetric):
     Differs:
         The code behind the published tables leaves out the smallest
         confidence, and reports 0 if all confidences tie. The function
-        `adaptive_ece(edges="interp")` reproduces it.
+        `aece(edges="interp")` reproduces it.
     """
 
     _quantity = "aece"
@@ -347,7 +347,7 @@ class AECE(StreamingMetric):
     def bounds(self) -> tuple[float, float]:
         """Return certified lower and upper bounds of the exact value.
 
-        The function `adaptive_ece` of the same predictions lies between them,
+        The function `aece` of the same predictions lies between them,
         with ties averaged or in any order.
         """
         return QUANTITIES["aece"].bounds(self._read(), self)
@@ -450,7 +450,7 @@ class ECCE(StreamingMetric):
         if kind == "maximum":
             self._quantity = "ecce_maximum"
 
-    def differences(self) -> CumulativeDifferences:
+    def differences(self) -> CumulativeCurve:
         """Return the cumulative differences so far, by filled cell."""
         return self._read().differences
 
@@ -502,6 +502,7 @@ class ClasswiseECE(StreamingMetric):
         2019, https://arxiv.org/abs/1904.01685
     """
 
+    _quantity = "classwise_ece"
     mode = "min"
 
     def __init__(

@@ -8,10 +8,12 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import MomentSummary
 
 __all__ = [
     "Accuracy",
+    "ConfidenceGap",
     "MeanConfidence",
     "MeanMetric",
     "ObjectnessDeviation",
@@ -71,6 +73,7 @@ class Accuracy(MeanMetric):
     """
 
     _quantity = "accuracy"
+    _takes_one_output = True
 
     @staticmethod
     def _value_of(records):
@@ -104,6 +107,44 @@ class MeanConfidence(MeanMetric):
     @staticmethod
     def _value_of(records):
         return records.confidence, None
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class ConfidenceGap(StreamingMetric):
+    """Mean confidence less accuracy, streaming and exact.
+
+    Use it to see whether a model is overconfident, above 0, or underconfident.
+    Gaps of both signs cancel, so read it beside `ECE`.
+
+    `interval()` excludes 0 if an exact test of the number of errors rejects
+    calibration. With votes it is the interval of a mean over samples.
+
+    Args:
+        resolution, name, **kwargs: Those of `AECE`.
+
+    Example:
+
+    >>> metric = ConfidenceGap()
+    >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
+    >>> round(float(metric.result()), 4)
+    0.2
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        figure 1, https://arxiv.org/abs/1706.04599
+    """
+
+    _quantity = "confidence_gap"
+
+    def __init__(
+        self,
+        *,
+        resolution: int = 8192,
+        name: str | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(HistogramSummary(resolution), name=name, **kwargs)
+        self._keep(resolution=resolution)
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

@@ -9,7 +9,7 @@ import keras
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.binned_errors import Decomposition, decompose
 from keras_calib.formulas.proper import (
-    BrierDecomposition,
+    BrierComponents,
     brier_losses_of_rows,
     brier_parts,
     check_clip,
@@ -52,6 +52,8 @@ def _squares_of_records(records):
 
 class _ProperScore(StreamingMetric):
     """A mean of losses, with bins to decompose it."""
+
+    _takes_one_output = True
 
     def __init__(
         self,
@@ -177,7 +179,7 @@ class BrierScore(_ProperScore):
         squared error of the probability of the second class.
     """
 
-    _quantity = "brier"
+    _quantity = "brier_score"
     _largest = 2.0
 
     def __init__(
@@ -198,7 +200,7 @@ class BrierScore(_ProperScore):
         super().__init__(values, num_bins, name=name, parts=parts, **kwargs)
         self._keep(num_classes=num_classes)
 
-    def murphy(self) -> BrierDecomposition:
+    def murphy(self) -> BrierComponents:
         """Murphy's decomposition of the score, as of `brier_decomposition`.
 
         reliability - resolution + uncertainty + within_bin_variance -
@@ -216,6 +218,6 @@ class BrierScore(_ProperScore):
                 "`num_classes` must be given for `murphy()`", num_classes=None
             )
         readings = self._read()
-        score = float(QUANTITIES["brier"].value(readings, self))
+        score = float(QUANTITIES["brier_score"].value(readings, self))
         squares = float(readings.moments(0).mean)
         return brier_parts(*readings.by_class(), score, squares)

@@ -15,7 +15,7 @@ from keras import backend, ops
 from keras_calib.backend.compiled import run_by_xla
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.keras_internals import keras_mask
-from keras_calib.backend.locks import STATES
+from keras_calib.backend.locks import STATES, unbroken
 from keras_calib.backend.replicas import assign_sum, num_replicas
 from keras_calib.backend.traced import host_array, is_traced
 from keras_calib.inputs import config
@@ -164,8 +164,10 @@ def add_limbs(metric: Any, added: list[Any], found: Any) -> None:
         for limbs in added:
             sums = exact_sums.add(sums, limbs)
         # Both are computed before either is stored.
-        assign_sum(metric.flags, flags + found)
-        assign_sum(metric.sums, sums)
+        flags = flags + found
+        with contextlib.nullcontext() if alone else unbroken():
+            assign_sum(metric.flags, flags)
+            assign_sum(metric.sums, sums)
 
 
 def max_rows(summary: Any) -> int:

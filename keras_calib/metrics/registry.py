@@ -23,6 +23,7 @@ from keras_calib.formulas.intervals import (
 from keras_calib.formulas.proper import loss_interval
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.formulas.smooth import smooth_error_of_points
+from keras_calib.metrics.gap_estimates import gap_of
 from keras_calib.metrics.state_dicts import nan_if_lost
 from keras_calib.metrics.states.cells import (
     aece_bounds,
@@ -251,6 +252,21 @@ class _Share(Quantity):
         return Moments.of_ratio(ratio, mass, total, squares, cubes)
 
 
+class _Gap(Quantity):
+    """Mean confidence less accuracy, from the cells of a histogram."""
+
+    def value(self, readings, metric):
+        cells = readings.cells
+        xp = array_namespace(cells.mass)
+        mass = xp.sum(cells.mass)
+        gap = safe_divide(xp.sum(cells.confidence_minus_correct), mass)
+        return nan_if_lost(gap, readings.num_invalid, mass)
+
+    def interval(self, readings, metric, level):
+        estimate = gap_of(readings, level)
+        return estimate.low, estimate.high
+
+
 @dataclass(frozen=True)
 class _Loss(Quantity):
     """The mean of a proper loss, at `index` among those of the state."""
@@ -302,6 +318,7 @@ QUANTITIES = {
         lambda c: (c.mass, c.mass - c.wrong), is_count=True, mode="max"
     ),
     "mean_confidence": _Share(lambda c: (c.mass, c.confidence), mode=None),
+    "confidence_gap": _Gap(mode=None),
     "overconfidence": _Share(
         lambda c: (
             c.wrong,
@@ -313,7 +330,7 @@ QUANTITIES = {
     ),
     "objectness_deviation": _Share(),
     "nll": _Loss(0),
-    "brier": _Loss(1, largest=2.0),
+    "brier_score": _Loss(1, largest=2.0),
     "ece": _norm("l1"),
     "mce": _norm("max"),
     "rmsce": _norm("l2"),

@@ -7,7 +7,10 @@ import keras
 from keras import ops
 
 from keras_calib.formulas import scores
-from keras_calib.formulas.risk_coverage import RiskCoverageCurve, aurc_of_groups
+from keras_calib.formulas.risk_coverage import (
+    RiskCoveragePoints,
+    aurc_of_groups,
+)
 from keras_calib.inputs.checks import check_in, check_share
 from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
@@ -27,7 +30,7 @@ __all__ = [
     "FailureAUROC",
     "FailureFPR95",
     "HistogramMetric",
-    "NormalizedAURC",
+    "NAURC",
     "RiskAtCoverage",
 ]
 
@@ -88,7 +91,7 @@ class HistogramMetric(StreamingMetric):
         """Return the AURC of the same ranking, in float64."""
         return float(aurc_of_groups(self._read().groups))
 
-    def curve(self) -> RiskCoverageCurve:
+    def curve(self) -> RiskCoveragePoints:
         """Return the risk-coverage curve at the edges of the cells."""
         return self._read().curve
 
@@ -184,7 +187,7 @@ class EAURC(HistogramMetric):
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class NormalizedAURC(HistogramMetric):
+class NAURC(HistogramMetric):
     """AURC scaled to 0 for a perfect and 1 for a random ranking, streaming.
 
     Use it to compare rankings across models and data sets.
@@ -199,7 +202,7 @@ class NormalizedAURC(HistogramMetric):
 
     Example:
 
-    >>> metric = NormalizedAURC()
+    >>> metric = NAURC()
     >>> metric.update_state([0, 1], [[0.8, 0.2], [0.6, 0.4]])
     >>> round(float(metric.result()), 4)
     0.0

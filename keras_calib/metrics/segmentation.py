@@ -12,6 +12,7 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.intervals import mean_interval
 from keras_calib.inputs.batch import Batch
 from keras_calib.inputs.checks import check_integer, check_rank
+from keras_calib.inputs.given_metrics import get
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.metrics.base import StreamingMetric
@@ -69,8 +70,9 @@ class PerImage(StreamingMetric):
 
     Args:
         metric: A metric of this package with a scalar value, and not of
-            images. Its `from_logits`, `axis`, `ignore_class`, `refresh_every`
-            and other options apply to the images. Its own state stays empty.
+            images, as `keras_calib.metrics.get` takes it: `"ece"`, `ECE`,
+            `ECE(ignore_class=255)`. Its `from_logits`, `axis`, `ignore_class`,
+            `refresh_every` and other options apply to the images.
         background: Class id whose pixels are left out too, or None.
         name: Name of the metric. Defaults to `"image_"` plus the name of
             `metric`.
@@ -106,12 +108,13 @@ class PerImage(StreamingMetric):
 
     def __init__(
         self,
-        metric: StreamingMetric,
+        metric: Any,
         *,
         background: int | None = None,
         name: str | None = None,
         dtype: Any = None,
     ):
+        metric = get(metric)
         alone = isinstance(metric, StreamingMetric)
         if not alone or isinstance(metric, CalibrationMetrics | PerImage):
             raise type_error(

@@ -8,11 +8,12 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.locks import STATES
+from keras_calib.backend.locks import STATES, unbroken
 from keras_calib.backend.replicas import assign_sum
 from keras_calib.inputs.checks import check_keys
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
+from keras_calib.numerics.results import config_text
 
 __all__ = ["MergeableMetric", "nan_if_lost", "what_is_wrong"]
 
@@ -24,6 +25,8 @@ _name_of = keras.saving.get_registered_name
 
 class MergeableMetric(keras.metrics.Metric):
     """Abstract base of metrics with the variables `sums` and `flags`."""
+
+    __repr__ = config_text
 
     def _add_sums(self, shape: tuple[int, ...]) -> None:
         """Makes the variables; the first has this shape."""
@@ -128,9 +131,11 @@ class MergeableMetric(keras.metrics.Metric):
         }
 
     def _assign(self, state: dict[str, Any]) -> None:
-        assign_sum(self.sums, exact_sums.normalize_limbs(state["sums"]))
         flags = np.minimum(state["flags"], 2**31 - 1)
-        assign_sum(self.flags, flags.astype("int32"))
+        sums = exact_sums.normalize_limbs(state["sums"])
+        with unbroken():
+            assign_sum(self.sums, sums)
+            assign_sum(self.flags, flags.astype("int32"))
 
 
 def _restored(

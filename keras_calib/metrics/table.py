@@ -7,22 +7,25 @@ from typing import Annotated, Any, Unpack
 import keras
 
 from keras_calib.backend.compiled import without_autograph
-from keras_calib.backend.keras_internals import metrics_beside
+from keras_calib.backend.keras_internals import metrics_beside, show_values
 from keras_calib.formulas.binned_errors import Decomposition, decompose
 from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.cumulative import CumulativeDifferences
+from keras_calib.formulas.cumulative import CumulativeCurve
 from keras_calib.formulas.proper import check_clip
-from keras_calib.formulas.risk_coverage import RiskCoverageCurve, aurc_of_groups
-from keras_calib.inputs.checks import check_in, check_share
+from keras_calib.formulas.risk_coverage import (
+    RiskCoveragePoints,
+    aurc_of_groups,
+)
+from keras_calib.inputs.checks import check_share
+from keras_calib.inputs.given_metrics import key_of
 from keras_calib.inputs.options import taken
 from keras_calib.metrics.base import MetricOptions, StreamingMetric
-from keras_calib.metrics.mean_gap import MeanGap, mean_gap, mean_gap_of_votes
+from keras_calib.metrics.gap_estimates import GapEstimate, gap_of
 from keras_calib.metrics.proper import brier_of_records, nll_of_records
 from keras_calib.metrics.registry import QUANTITIES, mode_of
 from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import MomentSummary
-from keras_calib.numerics.arrays import safe_divide
 
 __all__ = ["CalibrationMetrics", "TableOptions"]
 
@@ -46,9 +49,9 @@ class CalibrationMetrics(StreamingMetric):
 
     The names are:
 
-    - Accuracy and confidence: `accuracy`, `mean_confidence`, `overconfidence`,
-      `underconfidence`.
-    - Proper scores: `nll`, `brier`.
+    - Accuracy and confidence: `accuracy`, `mean_confidence`,
+      `confidence_gap`, `overconfidence`, `underconfidence`.
+    - Proper scores: `nll`, `brier_score`.
     - Calibration errors: `ece`, `mce`, `rmsce`, `debiased_calibration_error`,
       `average_calibration_error`, `overconfidence_error`, `aece`, `ecce`,
       `ecce_maximum` and, on request, `smooth_ece`.
@@ -58,11 +61,12 @@ class CalibrationMetrics(StreamingMetric):
       `risk_at_coverage`.
 
     Each value equals that of a class of its own, such as `ECE` for `ece` and
-    `NormalizedAURC` for `naurc`.
+    `NAURC` for `naurc`.
 
     Args:
-        include: Names of the metrics, or None for all but `smooth_ece`,
-            which takes milliseconds to compute. Without `nll` and `brier`
+        include: Names of the metrics, or their functions or classes, such as
+            `ECE`. None for all but `smooth_ece`, which takes milliseconds to
+            compute. Without `nll` and `brier_score`
             updates with dense predictions take half the time.
         num_bins: Number of bins of the calibration errors. Defaults to `15`.
         closed: As in `ECE`.
@@ -80,8 +84,8 @@ class CalibrationMetrics(StreamingMetric):
         **kwargs: Those of `StreamingMetric`, such as `from_logits`.
 
     Returns:
-        `result()` returns a dict of scalars. `nll` and `brier` are NaN once
-        `update_scores` added records without probabilities.
+        `result()` returns a dict of scalars. `nll` and `brier_score` are NaN
+        once `update_scores` added records without probabilities.
 
     Example:
 
@@ -99,7 +103,7 @@ class CalibrationMetrics(StreamingMetric):
 
     def __init__(
         self,
-        include: Sequence[str] | None = None,
+        include: Sequence[Any] | None = None,
         *,
         num_bins: int = 15,
         closed: str = "right",
@@ -109,20 +113,22 @@ class CalibrationMetrics(StreamingMetric):
         name: str = "calibration",
         **kwargs: Unpack[TableOptions],
     ):
-        given, rest = taken(kwargs, TableOptions, MetricOptions)
-        for metric in () if include is None else include:
-            check_in("include", metric, _NAMES)
-        check_clip(given.clip)
+        options, rest = taken(kwargs, TableOptions, MetricOptions)
+        check_clip(options.clip)
         check_share("risk", risk)
         check_share("accuracy", accuracy)
         check_share("coverage", coverage, positive=True)
-        include = _NAMES[:-1] if include is None else tuple(include)
+        given = _NAMES[:-1] if include is None else include
+        include = tuple(key_of("include", x, _NAMES) for x in given)
         parts: dict[str, Any] = {
             "histogram": HistogramSummary(
-                given.resolution, num_bins, closed=closed
+                options.resolution, num_bins, closed=closed
             )
         }
-        losses = {"nll": nll_of_records(given.clip), "brier": brier_of_records}
+        losses = {
+            "nll": nll_of_records(options.clip),
+            "brier_score": brier_of_records,
+        }
         # They read the outputs of all classes, which takes about as long as
         # all else.
         wanted = [losses[name] for name in losses if name in include]
@@ -134,12 +140,12 @@ class CalibrationMetrics(StreamingMetric):
             include=include,
             num_bins=num_bins,
             closed=closed,
-            clip=given.clip,
+            clip=options.clip,
             risk=risk,
             accuracy=accuracy,
             coverage=coverage,
-            resolution=given.resolution,
-            prefix=given.prefix,
+            resolution=options.resolution,
+            prefix=options.prefix,
         )
         self._looked_beside = False
 
@@ -153,6 +159,7 @@ class CalibrationMetrics(StreamingMetric):
             sample_weight: Weights `(batch,)` or of the shape of the class
                 ids, as in `StreamingMetric.update_state`.
         """
+        show_values(self, self.modes)
         if not self._looked_beside:
             # Again at each update, until it belongs to a compiled model.
             self._looked_beside = _warn_of_shared_names(
@@ -167,12 +174,7 @@ class CalibrationMetrics(StreamingMetric):
 
     @property
     def modes(self) -> dict[str, str]:
-        """Modes of callbacks that monitor the values, by key.
-
-        Pass it to the callback, because Keras does not find the mode of values
-        in a dict: `EarlyStopping("val_ece", mode=metric.modes["ece"])`. Mean
-        confidence has no mode.
-        """
+        """Modes by the names of the values; those without one are left out."""
         modes = {self.prefix + name: mode_of(name) for name in self.include}
         return {name: mode for name, mode in modes.items() if mode}
 
@@ -180,7 +182,7 @@ class CalibrationMetrics(StreamingMetric):
         """Return the sums of the equal-width bins, arrays `(num_bins,)`."""
         return self._read().bins
 
-    def mean_gap(self, level: float = 0.95) -> MeanGap:
+    def confidence_gap(self, level: float = 0.95) -> GapEstimate:
         """Return mean confidence minus accuracy, with an interval.
 
         Use it to decide whether the model is over- or underconfident.
@@ -195,33 +197,17 @@ class CalibrationMetrics(StreamingMetric):
             rare to decide, `"errors"` or `"right predictions"`, or is None.
             With votes the interval is that of a mean over samples.
         """
-        readings = self._read()
-        cells, ratio = readings.cells, float(readings.weight_ratio) or 1.0
-        if self.options.votes:
-            return mean_gap_of_votes(
-                cells.mass,
-                cells.confidence_minus_correct,
-                cells.squared_residual,
-                weight_ratio=ratio,
-                level=level,
-            )
-        return mean_gap(
-            cells.mass,
-            cells.wrong,
-            1.0 - safe_divide(cells.confidence, cells.mass),
-            weight_ratio=ratio,
-            level=level,
-        )
+        return gap_of(self._read(), level)
 
     def aurc(self) -> float:
         """Return the AURC so far, in float64."""
         return float(aurc_of_groups(self._read().groups))
 
-    def curve(self) -> RiskCoverageCurve:
+    def curve(self) -> RiskCoveragePoints:
         """Return the risk-coverage curve, with thresholds in log-odds."""
         return self._read().curve
 
-    def differences(self) -> CumulativeDifferences:
+    def differences(self) -> CumulativeCurve:
         """Return the cumulative differences so far, by filled cell."""
         return self._read().differences
 
@@ -237,13 +223,14 @@ class CalibrationMetrics(StreamingMetric):
         }
         return {name: ends for name, ends in bounds.items() if ends}
 
-    def decomposition(self, score: str = "brier") -> Decomposition:
+    def decomposition(self, score: str = "brier_score") -> Decomposition:
         """Split a score of the binned confidence into two parts.
 
         Use it to see how much of the score a calibrator can remove.
 
         Args:
-            score: `"brier"`, the squared error, or `"nll"`, the log score.
+            score: `"brier_score"`, the squared error, or `"nll"`, the log
+                score.
 
         Returns:
             Two floats. `calibration` is the cost of the gaps between

@@ -1,5 +1,8 @@
 """Monitoring of a model that trains, epoch by epoch, and of one in use.
 
+- Training: `CalibrationLogger`, `LoggedEpoch`.
+- Use: `Monitor`, `Alarm`.
+
 Lives here: the callback and its files; the monitor of a model in use. Not
 here: the pass over the data (`predictions`), the evidence (`formulas`).
 Floor: above `plots`, below `reporting`.

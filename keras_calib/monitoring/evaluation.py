@@ -21,11 +21,12 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.losses import (
     BatchCoupledLoss,
     PerSampleLoss,
-    RegularizerHistogram,
+    RegularizerCounts,
     regularizer_histogram,
 )
 from keras_calib.metrics.reading import read_batch
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.predictions.batches import Examples, predict_batches
 from keras_calib.predictions.collect import labels_of, rows_that_count
@@ -47,7 +48,7 @@ _RULED_OUT = 1e4
 _BLOCK = 2**22
 
 
-class LoggedEpoch(NamedTuple):
+class LoggedEpoch(Result):
     """Values that a `CalibrationLogger` measured at the end of an epoch.
 
     Attributes:
@@ -62,7 +63,7 @@ class LoggedEpoch(NamedTuple):
     epoch: int
     values: dict[str, float]
     bins: BinSums | None
-    regularizer: RegularizerHistogram | None
+    regularizer: RegularizerCounts | None
 
 
 class Predicted(NamedTuple):
@@ -112,7 +113,7 @@ class DatasetEvaluator:
         if self.diagram is not None and self.diagram not in shown:
             shown.append(self.diagram)
         self._states = [(x, x.stateless_reset_state()) for x in shown]
-        self._regularizer: RegularizerHistogram | None = None
+        self._regularizer: RegularizerCounts | None = None
         self._held: list[FittingData] = []
         self._classes: list[np.ndarray] = []
         self._index: list[np.ndarray] = []
@@ -237,7 +238,7 @@ class DatasetEvaluator:
             self.loss, labels, logits, mask=counts, **self.histogram
         )
         if (before := self._regularizer) is not None:
-            found = RegularizerHistogram(
+            found = RegularizerCounts(
                 found.counts + before.counts,
                 found.edges,
                 found.num_inactive + before.num_inactive,

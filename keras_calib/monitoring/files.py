@@ -247,7 +247,7 @@ class _EventFile:
         for name, value in entry.values.items():
             self._put(name, np.float32(value), step, "scalars", 1)
         if entry.regularizer is not None:
-            counts, edges, _ = entry.regularizer
+            edges, counts = entry.regularizer.edges, entry.regularizer.counts
             bars = np.stack([edges[:-1], edges[1:], counts], axis=-1)
             name = f"{self._prefix}regularizer"
             self._put(name, bars.astype("float64"), step, "histograms", 2)

@@ -1,5 +1,6 @@
 """The callback that logs calibration after each epoch."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypedDict, Unpack
@@ -8,9 +9,10 @@ import keras
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.backend.keras_internals import neighbours
+from keras_calib.backend.keras_internals import mode_of_metric, neighbours
 from keras_calib.backend.replicas import is_chief
-from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.given_metrics import key_of, made
 from keras_calib.inputs.options import ReadOptions, check_reading, filled
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import ECE, CalibrationMetrics
@@ -29,7 +31,15 @@ from keras_calib.predictions.outputs import loss_of, read_as, setting_of
 
 __all__ = ["CalibrationLogger", "LoggerOptions"]
 
-_NAMES = ("accuracy", "mean_confidence", "nll", "brier", "ece", "aece", "aurc")
+_NAMES = (
+    "accuracy",
+    "mean_confidence",
+    "nll",
+    "brier_score",
+    "ece",
+    "aece",
+    "aurc",
+)
 # One of them needs labels of its own.
 _KNOWN = (*(x for x in QUANTITIES if x != "objectness_deviation"), *PARTS)
 _INACTIVE, _FLIPS = "inactive_share", "prediction_flips"
@@ -52,10 +62,11 @@ class LoggerOptions(TypedDict, total=False):
 class CalibrationLogger(keras.callbacks.Callback):
     """Logs calibration on a data set after each epoch, in `logs`.
 
-    Use it to watch calibration while a model trains, or to stop by it:
-    `EarlyStopping(monitor="cal_ece", mode="min")` works, as later callbacks
-    see its values like `val_loss`. `"cal_refinement_nll"` does not choose an
-    early epoch because it is underconfident. It does not affect training.
+    Use it to watch calibration while a model trains, or to stop by it, as with
+    `EarlyStopping("cal_ece")`. Later callbacks see its values like `val_loss`,
+    and it sets their `mode` if that is `"auto"`.
+    `"cal_refinement_nll"` does not choose an early epoch because it is
+    underconfident. The logger does not affect training.
 
     Two more values leave out samples of weight 0 and count others alike.
     `inactive_share` is the share of labels on which the loss equals cross
@@ -76,12 +87,13 @@ class CalibrationLogger(keras.callbacks.Callback):
             such batches that can be read again each epoch. `y` may be labels
             or `{"label", "index"}`. Rows that layers mask, such as padded
             steps, weigh 0.
-        metrics: Names of values of `CalibrationMetrics`, and Keras metrics,
-            whose own state does not change; None for `accuracy`,
-            `mean_confidence`, `nll`, `brier`, `ece`, `aece` and `aurc`. Two
-            more names are `refinement_nll`, the NLL after the best
-            temperature, and `calibration_nll`, what the NLL exceeds it by.
-            They keep the logits of the data in memory.
+        metrics: Names of values of `CalibrationMetrics`, and metrics as
+            `keras_calib.metrics.get` takes them, those of Keras too; None for
+            `accuracy`, `mean_confidence`, `nll`, `brier_score`, `ece`, `aece`
+            and `aurc`. A class of this package reads outputs as the logger
+            does, an object as it says. Two more names are `refinement_nll`, the
+            NLL after the best temperature, and `calibration_nll`, what the NLL
+            exceeds it by. They keep the logits of the data in memory.
         prefix: Put before each name. Defaults to `"cal_"`.
         from_logits: Whether the model's outputs are logits; None takes it
             from the compiled loss.
@@ -138,7 +150,7 @@ class CalibrationLogger(keras.callbacks.Callback):
     >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     >>> model.compile("sgd", loss=keras_calib.MbLS(from_logits=True))
     >>> logger = keras_calib.CalibrationLogger((x, y), metrics=["ece"])
-    >>> stop = keras.callbacks.EarlyStopping("cal_ece", mode="min")
+    >>> stop = keras.callbacks.EarlyStopping("cal_ece")
     >>> _ = model.fit(x, y, callbacks=[logger, stop], verbose=0)
     >>> sorted(logger.logged[0].values)
     ['cal_ece', 'cal_inactive_share']
@@ -161,7 +173,7 @@ class CalibrationLogger(keras.callbacks.Callback):
         self,
         data: Any,
         *,
-        metrics: Sequence[str | keras.metrics.Metric] | None = None,
+        metrics: Sequence[Any] | None = None,
         from_logits: bool | None = None,
         ignore_class: int | None = None,
         output: str | int | None = None,
@@ -179,13 +191,9 @@ class CalibrationLogger(keras.callbacks.Callback):
         self.data = data
         if isinstance(metrics, str):
             raise type_error(
-                "`metrics` must be a list of names or Keras metrics",
-                metrics=metrics,
+                "`metrics` must be a list of names or metrics", metrics=metrics
             )
         self.metrics = list(_NAMES if metrics is None else metrics)
-        for metric in self.metrics:
-            if isinstance(metric, str):
-                check_in("metrics", metric, _KNOWN)
         self.prefix = given.prefix
         self.from_logits = from_logits
         self.ignore_class = ignore_class
@@ -225,7 +233,14 @@ class CalibrationLogger(keras.callbacks.Callback):
             names.append(self.prefix + _INACTIVE)
         if self.count_flips:
             names.append(self.prefix + _FLIPS)
-        for callback in neighbours(self)[0]:
+        modes = self._modes()
+        before, after = neighbours(self)
+        for callback in after:
+            mode = modes.get(getattr(callback, "monitor", None))
+            if mode and getattr(callback, "mode", None) == "auto":
+                # Keras knows metrics of the model alone.
+                callback.mode = mode
+        for callback in before:
             if getattr(callback, "monitor", None) in names:
                 raise value_error(
                     "`CalibrationLogger` must come before the callbacks "
@@ -270,7 +285,7 @@ class CalibrationLogger(keras.callbacks.Callback):
                 names=taken,
             )
         logs.update(values)
-        self.logged.append(entry._replace(values=values))
+        self.logged.append(dataclasses.replace(entry, values=values))
         self._files.put(self.logged[-1])
 
     def on_train_end(self, logs=None):
@@ -289,6 +304,14 @@ class CalibrationLogger(keras.callbacks.Callback):
         if arrays and self.count_flips:
             samples = arrays[1] if len(arrays) > 1 else None
             self._before = Predicted(arrays[0], samples)
+
+    def _modes(self) -> dict[Any, str]:
+        """Modes of callbacks by the names that they monitor."""
+        modes: dict[str, str | None] = dict.fromkeys(PARTS, "min")
+        for metric in self._evaluator.metrics:
+            own = {metric.name: mode_of_metric(metric)}
+            modes |= getattr(metric, "modes", own)
+        return {self.prefix + k: mode for k, mode in modes.items() if mode}
 
     def _read(self, model: keras.Model) -> tuple[ReadOptions, Any]:
         """Options for reading the model, and the loss to follow."""
@@ -318,13 +341,12 @@ class CalibrationLogger(keras.callbacks.Callback):
         reading = options.of_metric()
         parts = [x for x in self.metrics if x in PARTS]
         names = [x for x in self.metrics if isinstance(x, str)]
-        names = [x for x in names if x not in parts]
-        metrics = [x for x in self.metrics if not isinstance(x, str)]
-        for metric in metrics:
-            if not isinstance(metric, keras.metrics.Metric):
-                raise type_error(
-                    "`metrics` must be names or Keras metrics", metric=metric
-                )
+        names = [key_of("metrics", x, _KNOWN) for x in names if x not in parts]
+        metrics = [
+            made("metrics", x, reading)
+            for x in self.metrics
+            if not isinstance(x, str)
+        ]
         if names:
             table = CalibrationMetrics(names, num_bins=self.num_bins, **reading)
             metrics.insert(0, table)

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from keras_calib.monitoring.outcomes import (
 )
 from keras_calib.monitoring.waiting import Waiting
 from keras_calib.monitoring.watch import Watch
+from keras_calib.numerics.results import Result, html_facts
 from keras_calib.selection.choice import Choice
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Alarm", "Monitor"]
 
 
-class Alarm(NamedTuple):
+class Alarm(Result):
     """An alarm of a `Monitor`.
 
     Attributes:
@@ -387,6 +388,11 @@ class Monitor:
         alarms = ", ".join(alarm.name for alarm in self.alarms) or "none"
         answers = f"{self.counts['answers']:,.0f}"
         return f"Monitor({self._setup.told()}; {answers=!s}, {alarms=!s})"
+
+    def _repr_html_(self) -> str:
+        facts = {"watches": self._setup.told(), **self.counts}
+        note = "\n".join(alarm.message for alarm in self.alarms)
+        return html_facts("Monitor", facts, note or "No alarms.")
 
     @classmethod
     def _of(cls, setup: Setup) -> Self:

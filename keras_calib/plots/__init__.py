@@ -1,5 +1,10 @@
 """Displays: arrays first, then a picture.
 
+- Calibration: `ReliabilityDisplay`, `ClasswiseReliabilityDisplay`,
+  `ConfidenceDisplay`, `CumulativeDisplay`, `SegmentationDisplay`.
+- Selection: `RiskCoverageDisplay`, `PlanDisplay`, `CalibratorChoiceDisplay`.
+- Models in use: `MonitorDisplay`.
+
 A display is made of `Predictions`, of several by the name of their model, or of
 an updated metric. `plot` draws, and `save` writes a file; matplotlib is
 imported then. Not here: the numbers (`functional`), and the figures of papers
@@ -7,6 +12,7 @@ imported then. Not here: the numbers (`functional`), and the figures of papers
 Floor: above `selection`, below `exporting`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.plots.choices import CalibratorChoiceDisplay, PlanDisplay
 from keras_calib.plots.cumulative import CumulativeDisplay
 from keras_calib.plots.monitor import MonitorDisplay
@@ -29,3 +35,5 @@ __all__ = [
     "RiskCoverageDisplay",
     "SegmentationDisplay",
 ]
+
+answer_wrong_keywords(__name__)

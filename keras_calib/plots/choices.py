@@ -18,7 +18,7 @@ from keras_calib.plots.display import (
     plain,
     titled,
 )
-from keras_calib.selection import LabelTable, Plan, SizeTable
+from keras_calib.selection import LabelTable, SampleSizePlan, SizeTable
 
 __all__ = ["CalibratorChoiceDisplay", "PlanDisplay"]
 
@@ -131,12 +131,12 @@ class PlanDisplay(Display):
         https://arxiv.org/abs/2110.01052
     """
 
-    plan: Plan
+    plan: SampleSizePlan
     _: dataclasses.KW_ONLY
     name: str | None = None
 
     def __post_init__(self):
-        if not isinstance(self.plan, Plan):
+        if not isinstance(self.plan, SampleSizePlan):
             raise type_error(
                 "`plan` must be what `plan` returned",
                 plan=type(self.plan).__name__,

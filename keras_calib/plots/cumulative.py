@@ -7,7 +7,7 @@ import numpy as np
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.cumulative import (
     BAND,
-    CumulativeDifferences,
+    CumulativeCurve,
     cumulative_error,
 )
 from keras_calib.functional.calibration_errors import cumulative_differences
@@ -134,9 +134,9 @@ class CumulativeDisplay(Display):
         legend(ax, self._look, loc="best")
 
 
-def _differences_of(given: Any, mode: str) -> tuple[CumulativeDifferences, str]:
+def _differences_of(given: Any, mode: str) -> tuple[CumulativeCurve, str]:
     """Cumulative differences, and their mode."""
-    if isinstance(given, CumulativeDifferences):
+    if isinstance(given, CumulativeCurve):
         return given, mode
     if isinstance(given, Predictions):
         return cumulative_differences(given, None, mode=mode), mode
@@ -150,7 +150,7 @@ def _differences_of(given: Any, mode: str) -> tuple[CumulativeDifferences, str]:
     )
 
 
-def _error(found: CumulativeDifferences, kind: str) -> float:
+def _error(found: CumulativeCurve, kind: str) -> float:
     if not len(found.difference):
         return 0.0
     return float(cumulative_error(found.difference, kind))

@@ -1,10 +1,12 @@
 """Base of all displays: their figures, files, styles and texts."""
 
+import base64
 import copy
 import importlib
 import io
 import re
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -14,6 +16,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of, replacing
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.results import call_text
 
 __all__ = [
     "BLUE",
@@ -171,6 +174,23 @@ class Display:
         with matplotlib_module().rc_context(style):
             file = sized._file("svg", metadata={"Date": None, "Creator": None})
         return file.decode("utf-8")
+
+    def __repr__(self) -> str:
+        # Names of what was drawn end in _.
+        told = {
+            name: x
+            for name, x in vars(self).items()
+            if not isinstance(x, dict | None) and "_" not in (name[0], name[-1])
+        }
+        return call_text(type(self).__name__, told)
+
+    def _repr_html_(self) -> str | None:
+        # A notebook shows the figure of `plot` by itself.
+        if hasattr(self, "figure_") or find_spec("matplotlib") is None:
+            return None
+        data = base64.b64encode(self.to_png()).decode()
+        name = type(self).__name__
+        return f'<img alt="{name}" src="data:image/png;base64,{data}"/>'
 
     def _file(self, kind: str, **options: Any) -> bytes:
         figure = self._figure(matplotlib_module("figure").Figure)

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.formulas.risk_coverage import RiskCoverageCurve
+from keras_calib.formulas.risk_coverage import RiskCoveragePoints
 from keras_calib.functional.risk_coverage import aurc, risk_coverage_curve
 from keras_calib.metrics.risk_coverage import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
@@ -53,7 +53,7 @@ class RiskCoverageDisplay(Display):
             no model.
 
     Attributes:
-        curves: `RiskCoverageCurve` of each model, by its name.
+        curves: `RiskCoveragePoints` of each model, by its name.
         values: AURC of each model, by its name.
 
     Example:
@@ -79,7 +79,7 @@ class RiskCoverageDisplay(Display):
         name: str | None = None,
     ):
         self.name, self.points = name, points or {}
-        self.curves: dict[str, RiskCoverageCurve] = {}
+        self.curves: dict[str, RiskCoveragePoints] = {}
         self.values: dict[str, float] = {}
         # Numbers of samples of models with a band.
         self.counts: dict[str, int] = {}

@@ -27,7 +27,6 @@ __all__ = [
     "has_end",
     "predict_batches",
     "split_index",
-    "with_progress",
 ]
 
 
@@ -272,21 +271,6 @@ def count_batches(
     if count == _UNKNOWN:
         return None
     return count if steps is None else min(count, steps)
-
-
-def with_progress(
-    batches: Iterable, total: int | None, verbose: str | int = "auto"
-) -> Iterator:
-    """The same batches with a progress bar of Keras, as `verbose` says."""
-    # Keras 3.12 takes the logarithm of the total.
-    bar = keras.utils.Progbar(
-        total or None, verbose=1 if verbose == "auto" else verbose
-    )
-    done = 0
-    for done, batch in enumerate(batches, start=1):
-        yield batch
-        bar.update(done, finalize=False)
-    bar.update(done, finalize=True)
 
 
 def _size_of(dataset: keras.utils.PyDataset) -> int:

@@ -8,6 +8,7 @@ import scipy.special
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.progress import with_progress
 from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.checks import check_flag, check_integer, class_axis
 from keras_calib.inputs.groups import as_groups
@@ -21,7 +22,6 @@ from keras_calib.predictions.batches import (
     as_arrays,
     batches_of,
     count_batches,
-    with_progress,
 )
 from keras_calib.predictions.outputs import (
     choose_output,

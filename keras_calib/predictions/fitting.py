@@ -186,13 +186,31 @@ class FitsOnModel:
         groups = options.pop("groups", None)
         if groups is not None:
             options["groups"] = "group"
-        asked["from_logits"] = from_logits_of(
+        return fit(
+            self.predictions_of(model, data, groups=groups, **asked), **options
+        )
+
+    def predictions_of(
+        self,
+        model: keras.Model,
+        data: Any,
+        *,
+        groups: Any = None,
+        units: Any = None,
+        **options: Unpack[ModelOptions],
+    ) -> Predictions:
+        """What `fit_on` fits on; a fitted part knows what is not told."""
+        options["from_logits"] = from_logits_of(
             model,
-            asked.get("from_logits"),
-            asked.get("output"),
+            options.get("from_logits"),
+            options.get("output"),
             getattr(self, "calibrator", None),
         )
-        predictions = Predictions.of_model(
-            model, data, groups=groups, multi_label=self.reads_labels, **asked
+        return Predictions.of_model(
+            model,
+            data,
+            groups=groups,
+            units=units,
+            multi_label=self.reads_labels,
+            **options,
         )
-        return fit(predictions, **options)

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import activation_behind
-from keras_calib.inputs.checks import class_axis
+from keras_calib.inputs.checks import SEVERAL_LABELS, class_axis
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.inputs.rows import (
     both_classes,
@@ -184,8 +184,7 @@ def reads_logits(
         raise value_error(
             "`from_logits` must be True or False for several channels "
             "under a binary cross-entropy, and only if each sample is of "
-            "one class: a model of several labels at once needs "
-            "`MultiLabel(part)`",
+            f"one class; {SEVERAL_LABELS}",
             from_logits=from_logits,
             loss=loss,
             channels=channels,

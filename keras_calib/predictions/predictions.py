@@ -20,6 +20,7 @@ from keras_calib.inputs.groups import as_groups, read_groups
 from keras_calib.inputs.options import GivenTogether
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array
+from keras_calib.predictions.roles import FileOptions
 from keras_calib.predictions.spool import Spool, is_mapped
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Predictions(GivenTogether):
 
     Every function that takes `labels, outputs` takes it in their place, and is
     then told nothing twice. It is made from arrays here, from a model by
-    `of_model`, and from a file by `read`.
+    `of_model`, and from a file by `read`, which `write` makes.
 
     It has one of four kinds:
 
@@ -310,6 +311,57 @@ class Predictions(GivenTogether):
         made._arrays = {**dict.fromkeys(_COLUMNS), **columns}
         made.run, made._spool, made._others = None, None, {}
         return made
+
+    @classmethod
+    def read(cls, path: Any, **options: Unpack[FileOptions]) -> "Predictions":
+        """The predictions of a file, of this library or of any framework.
+
+        A `.npz` file has arrays, and the others have a column or a list for
+        each: `labels` with `logits` or `probs`, or `confidence` with `correct`
+        or with `labels` and `predicted`. Names may be singular. Columns of
+        classes go on with `_` and the class: `prob_0`, or `prob_cat`, which
+        names the class too. There may be `sample_weight`, `ids`, `units`, and
+        groups: `group`, or `group_` and the name of each attribute.
+
+        Labels of annotators are `votes`, and several labels `multi_label`.
+        Groups, units and ids are read as names. Errors count rows from 1.
+
+        Rows are checked as they come, and kept in memory maps of a temporary
+        folder, so that memory stays that of a batch. Logs need no Keras.
+
+        Args:
+            path: A `.npz`, `.csv`, `.tsv`, `.parquet` or `.jsonl` file.
+            **options: Columns of other names and how they are to be read, as
+                in `FileOptions`.
+
+        Raises:
+            ImportError: If a table needs pyarrow.
+            ValueError: If the file has another form, or a value is not what
+                its column is for.
+        """
+        from keras_calib.predictions.reader import read_predictions
+
+        return read_predictions(path, options)
+
+    def write(self, path: Any) -> None:
+        """Writes a file that `read` reads without any option.
+
+        It is written part by part, and replaces `path` when it is complete.
+        Dense outputs, such as those of images, stay arrays in `.npz` files.
+        Tables have a row for each pixel, whose unit is the image. What is of
+        the ignored class gets a weight of 0. Inputs are not written.
+
+        Args:
+            path: A file that ends in `.npz`, `.csv`, `.tsv`, `.parquet` or
+                `.jsonl`.
+
+        Raises:
+            ImportError: If parquet needs pyarrow.
+            ValueError: If the path has another ending.
+        """
+        from keras_calib.predictions.writer import write_predictions
+
+        write_predictions(self, path)
 
     @property
     def kind(self) -> str:
@@ -794,8 +846,10 @@ def _settings(from_logits: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
 def _of_log(correct: Any, confidence: Any) -> dict[str, np.ndarray]:
     """Two columns of a log, checked."""
     columns = {
-        "labels": as_array(correct, "correct").astype("float64"),
-        "outputs": as_array(confidence, "confidence").astype("float64"),
+        "labels": as_array(correct, "correct").astype("float64", copy=False),
+        "outputs": as_array(confidence, "confidence").astype(
+            "float64", copy=False
+        ),
     }
     for name, x in zip(
         ("correct", "confidence"), columns.values(), strict=True

@@ -6,7 +6,7 @@ So predictions that do not fit in memory are made once and read many times.
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,12 @@ class Spool:
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="keras_calib-"))
-        self._parts: dict[str, list[tuple[np.dtype, tuple[int, ...]]]] = {}
+        self._parts: dict[Hashable, list[tuple[np.dtype, tuple[int, ...]]]] = {}
         self.close = weakref.finalize(
             self, shutil.rmtree, self._folder, ignore_errors=True
         )
 
-    def add(self, columns: Mapping[str, np.ndarray]) -> None:
+    def add(self, columns: Mapping[Any, np.ndarray]) -> None:
         """Appends rows to each column."""
         for name, array in columns.items():
             parts = self._parts.setdefault(name, [])
@@ -46,17 +46,18 @@ class Spool:
                 np.ascontiguousarray(array).tofile(file)
             parts.append((array.dtype, array.shape))
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[Any, np.ndarray]:
         """The columns as arrays, which the system reads from disk as needed.
 
         What is written to them stays in memory.
         """
         return {name: self._array(name) for name in self._parts}
 
-    def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.bin"
+    def _path(self, name: Hashable) -> Path:
+        # A name may be of a group, which users give.
+        return self._folder / f"{[*self._parts].index(name)}.bin"
 
-    def _array(self, name: str) -> np.ndarray:
+    def _array(self, name: Hashable) -> np.ndarray:
         path, parts = self._path(name), self._parts[name]
         rows = sum(shape[0] for _, shape in parts)
         dtype = np.result_type(*{dtype for dtype, _ in parts})

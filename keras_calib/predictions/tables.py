@@ -16,12 +16,18 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.backend.files import NpzFile, each_once, path_of, reading_npz
+from keras_calib.backend.files import (
+    NpzFile,
+    each_once,
+    path_of,
+    read_cell,
+    reading_npz,
+)
 from keras_calib.backend.late import imported
 
-__all__ = ["Table", "plain"]
+__all__ = ["ENDINGS", "Table", "plain"]
 
-_ENDINGS = (".npz", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
+ENDINGS = (".npz", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 _SEPARATORS = ",;\t|"
 # A table is read by so many rows, and parquet through a buffer of so many
 # bytes: by default pyarrow holds all rows that were written together.
@@ -59,7 +65,7 @@ class Table:
         self._arrays: dict[str, np.ndarray] = {}
         # Length of the lists in each column of lists.
         self._length: dict[str, int] = {}
-        if self._kind not in _ENDINGS:
+        if self._kind not in ENDINGS:
             raise value_error(
                 "a file must end in .npz, .csv, .tsv, .parquet or .jsonl",
                 file=str(path),
@@ -209,7 +215,9 @@ class Table:
         module = _pyarrow("csv")
         return module.open_csv(
             self.path,
-            parse_options=module.ParseOptions(delimiter=self._separator),
+            parse_options=module.ParseOptions(
+                delimiter=self._separator, newlines_in_values=True
+            ),
             convert_options=module.ConvertOptions(
                 include_columns=names,
                 column_types=types,
@@ -291,7 +299,7 @@ class Table:
         except ValueError:
             rule = "must hold numbers in every row"
             if "," in text and self._decimal == ".":
-                rule += "; --decimal=, reads decimal commas"
+                rule += "; `decimal=,` reads decimal commas"
             return self.bad_value(name, rule, row, value=text)
         return None
 
@@ -347,7 +355,10 @@ class Table:
             return np.array([plain(x) for x in values.flat], str)
         if values.dtype == object:
             values = np.array([*map(str, values)], str)
-        return np.char.strip(values.astype(str))
+        texts = np.char.strip(values.astype(str))
+        if not self.is_typed and np.char.startswith(texts, "'").any():
+            texts = np.array([*map(read_cell, texts.tolist())], str)
+        return texts
 
     def _stacked(self, values: np.ndarray, name: str, start: int) -> np.ndarray:
         """Lists of one length as an array."""

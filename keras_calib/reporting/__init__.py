@@ -1,7 +1,9 @@
 """One page that says how far a model's confidence can be trusted.
 
-Lives here: the report, its page, the command line and the prediction files
-that it reads. Not here: diagrams (`plots`).
+- Pages: `report`, `ReportPage`, `model_card`.
+
+Lives here: the report, its page, and the command line. Not here: diagrams
+(`plots`), and files of predictions (`predictions`).
 Floor: the highest, above `monitoring`: a command may use every package.
 
 Read in this order:
@@ -16,7 +18,6 @@ Read in this order:
   `classes.html.jinja` or `labels.html.jinja`, with `pictures`.
 - Command line: `command_line`, and `commands` with a module for each command.
 - `cards`: the model card of an export, from its certificate.
-- `prediction_files`: labels and predictions from files.
 """
 
 from typing import TYPE_CHECKING
@@ -26,10 +27,10 @@ from keras_calib.backend.late import late_names
 if TYPE_CHECKING:
     from keras_calib.reporting.cards import model_card
     from keras_calib.reporting.entry_points import report
-    from keras_calib.reporting.html import Report
+    from keras_calib.reporting.html import ReportPage
 
 __all__ = [
-    "Report",
+    "ReportPage",
     "model_card",
     "report",
 ]
@@ -39,6 +40,6 @@ __getattr__ = late_names(
     {
         "cards": "model_card",
         "entry_points": "report",
-        "html": "Report",
+        "html": "ReportPage",
     },
 )

@@ -18,7 +18,7 @@ _TITLES = {
     "ece": "Expected calibration error (ECE)",
     "aurc": "Area under the risk-coverage curve (AURC)",
     "nll": "Negative log-likelihood",
-    "brier": "Brier score",
+    "brier_score": "Brier score",
 }
 
 

@@ -13,8 +13,12 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from keras_calib.reporting.commands.arguments import Command
-from keras_calib.reporting.commands.terminal import Progress, of_arguments
+from keras_calib.reporting.commands.arguments import READER_WORDS, Command
+from keras_calib.reporting.commands.terminal import (
+    Progress,
+    of_arguments,
+    printed,
+)
 from keras_calib.version import __version__
 
 __all__ = ["COMMANDS", "command_of", "main"]
@@ -96,16 +100,20 @@ def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
     parser.add_argument(
         "--quiet", action="store_true", help="show no line of progress"
     )
+    parser.add_argument(
+        "--json", action="store_true", help="print one object of JSON"
+    )
 
 
 def _run(
     command: Command, given: argparse.Namespace, parser: argparse.ArgumentParser
 ) -> int:
     progress = Progress(given.quiet)
+    words = {**READER_WORDS, **command.words}
 
     def tell(kind: str, message: Any) -> None:
         progress.clear()
-        text = _in_flags(message, command.words)
+        text = _in_flags(message, words)
         print(f"{kind}: {text}", file=sys.stderr)
 
     def warn(message: Any, *_: Any, **__: Any) -> None:
@@ -118,10 +126,18 @@ def _run(
             with of_arguments():
                 command.take_files(given)
                 command.check(given)
-            return command.run(given, progress) or 0
+            command.check_files(given)
+            found = command.run(given, progress)
+            progress.clear()
+            if found is None:
+                return 0
+            print(printed(found, given.json))
+            if found.error:
+                tell("error", found.error)
+            return found.code
     except argparse.ArgumentError as error:
         progress.clear()
-        return parser.error(_in_flags(error, command.words))
+        return parser.error(_in_flags(error, words))
     except KeyboardInterrupt:
         progress.clear()
         return 130

@@ -1,14 +1,13 @@
 """Make a report of models or of predictions: from data to the page."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypedDict, Unpack
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.inputs.options import ReadOptions, filled
 from keras_calib.labels.columns import check_class_names
 from keras_calib.predictions.predictions import DataOptions
 from keras_calib.reporting.evaluation import ClassEvaluation, ScoreEvaluation
-from keras_calib.reporting.html import Report, page_of, template
+from keras_calib.reporting.html import ReportPage, page_of, template
 from keras_calib.reporting.labels import LabelEvaluation
 from keras_calib.reporting.model_parts import (
     ModelParts,
@@ -16,22 +15,15 @@ from keras_calib.reporting.model_parts import (
     check_contents,
     has_parts_of_labels,
 )
-from keras_calib.reporting.source import of_models, of_predictions
+from keras_calib.reporting.source import Source, of_models, of_predictions
 
-__all__ = [
-    "BLOCK",
-    "PageOptions",
-    "report",
-    "report_of_batches",
-]
+__all__ = ["report"]
 
 _EVALUATIONS: dict[str, Any] = {
     "classes": ClassEvaluation,
     "scores": ScoreEvaluation,
     "labels": LabelEvaluation,
 }
-# So many outputs of a model are worked on at a time, to bound the memory.
-BLOCK = 2**20
 
 
 def report(
@@ -45,7 +37,7 @@ def report(
     title: str = "Calibration report",
     notes: dict[str, str] | None = None,
     **options: Unpack[DataOptions],
-) -> Report:
+) -> ReportPage:
     """A page that says how far the confidence of models can be trusted.
 
     Use it to show others whether confidence holds, what a calibrator repairs,
@@ -114,82 +106,25 @@ def report(
         ]
         models = by_name("models", predictions)
         source = of_models(models, data, options, fitted)
-    return report_of_batches(
-        source.names,
-        source.batches,
-        source.reading,
-        calibrator=calibrator,
-        selector=selector,
-        class_names=source.class_names,
-        num_bins=num_bins,
-        num_mistakes=num_mistakes,
-        kind=source.kind,
-        title=title,
-        notes=notes,
-    )
-
-
-class PageOptions(TypedDict, total=False):
-    """What a page shows, as `report` explains it."""
-
-    class_names: Sequence[str] | None
-    num_bins: Annotated[int, 15]
-    num_mistakes: Annotated[int, 12]
-    title: Annotated[str, "Calibration report"]
-    notes: dict[str, str] | None
-
-
-def report_of_batches(
-    names: list[str],
-    batches: Iterable[tuple],
-    options: ReadOptions,
-    *,
-    calibrator: Any = None,
-    selector: Any = None,
-    kind: str = "classes",
-    **page: Unpack[PageOptions],
-) -> Report:
-    """The report of batches as they come; arguments as in `report`.
-
-    A batch is `(labels, outputs of each model, weights or None, samples to
-    show mistakes with or None)`, and may have a dict of `Grouping`. `kind` is
-    a key of `_EVALUATIONS`. Labels of `"scores"` are correctness, and outputs
-    are confidences `(n,)`.
-    """
     # Check what can be checked before hours of predictions.
-    given = filled("report", page, PageOptions)
-    class_names = given.class_names
     template()
-    check_contents(given.num_bins, given.num_mistakes, given.notes)
-    if isinstance(class_names, str):
-        raise type_error(
-            "`class_names` must be a sequence of names", class_names=class_names
-        )
-    parts = ModelParts(names, calibrator, selector)
-    several = kind == "labels"
-    if several:
-        parts.check_of_labels()
-    evaluations: list[Any] = []
-    for name in names:
-        own = parts.of(name)
-        told = class_names
-        if several:
-            known = [getattr(part, "class_names", None) for part in own]
-            told = class_names or next(filter(None, known), None)
-            told = check_class_names(told, None)
-        made = name, *own, options, given.num_bins, given.num_mistakes, told
-        evaluations.append(_EVALUATIONS[kind](*made))
-    for labels, outputs, *others in batches:
+    check_contents(num_bins, num_mistakes, notes)
+    parts = ModelParts(source.names, calibrator, selector)
+    evaluations = _evaluations(source, parts, num_bins, num_mistakes)
+    for labels, outputs, *others in source.batches:
         for evaluation, own in zip(evaluations, outputs, strict=True):
             evaluation.add(labels, own, *others)
-    num_classes = {x.num_classes for x in evaluations}
+    num_classes, names = (
+        {x.num_classes for x in evaluations},
+        source.class_names,
+    )
     if 0 in num_classes:
-        what = "labels" if several else "samples"
+        what = "labels" if source.kind == "labels" else "samples"
         raise value_error(f"`labels` must have {what} that count", **{what: 0})
-    if class_names is not None and num_classes != {len(class_names)}:
+    if names is not None and num_classes != {len(names)}:
         raise value_error(
             "`class_names` must have a name for each class",
-            names=len(class_names),
+            names=len(names),
             num_classes=num_classes,
         )
     results = {x.name: x.results() for x in evaluations}
@@ -201,7 +136,7 @@ def report_of_batches(
                 # A candidate that was not tried has no numbers.
                 {
                     k: v if not x.note or k in ("name", "note") else None
-                    for k, v in x._asdict().items()
+                    for k, v in x.to_dict().items()
                 }
                 for x in choice.candidates
             ],
@@ -209,8 +144,26 @@ def report_of_batches(
     html = page_of(
         evaluations,
         results,
-        title=given.title,
-        num_bins=given.num_bins,
-        notes=given.notes or {},
+        title=title,
+        num_bins=num_bins,
+        notes=notes or {},
     )
-    return Report(html, results)
+    return ReportPage(html, results)
+
+
+def _evaluations(
+    source: Source, parts: ModelParts, num_bins: int, num_mistakes: int
+) -> list[Any]:
+    """What gathers the results of each model."""
+    several, made = source.kind == "labels", []
+    if several:
+        parts.check_of_labels()
+    for name in source.names:
+        own, names = parts.of(name), source.class_names
+        if several:
+            known = [getattr(part, "class_names", None) for part in own]
+            names = names or next(filter(None, known), None)
+            names = check_class_names(names, None)
+        given = name, *own, source.reading, num_bins, num_mistakes, names
+        made.append(_EVALUATIONS[source.kind](*given))
+    return made

@@ -233,11 +233,14 @@ class ClassEvaluation(Evaluation):
         return self.stages[-1]
 
     def results(self) -> dict[str, Any]:
-        metrics, gap = _estimates(self.stages[0]), self.stages[0].mean_gap()
+        metrics, gap = (
+            _estimates(self.stages[0]),
+            self.stages[0].confidence_gap(),
+        )
         results = {
             "num_samples": self.num_samples,
             "num_counted": self.num_counted,
-            "confidence_gap": gap._asdict(),
+            "confidence_gap": gap.to_dict(),
             "metrics": metrics,
             "selection": None if self.selector is None else self._selection(),
             "sure": [x._asdict() for x in self.groups[-1].sure()],
@@ -252,9 +255,9 @@ class ClassEvaluation(Evaluation):
         before, after = (gap, metrics["ece"]), None
         if self.calibrator is not None:
             repaired = _estimates(self.final)
-            after = self.final.mean_gap(), repaired["ece"]
+            after = self.final.confidence_gap(), repaired["ece"]
             results |= {
-                "calibrated_confidence_gap": after[0]._asdict(),
+                "calibrated_confidence_gap": after[0].to_dict(),
                 "calibrated_metrics": repaired,
                 "calibrated_verdict": judged(*after),
                 "change": change_of(before, after),

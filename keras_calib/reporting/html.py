@@ -8,16 +8,17 @@ import keras
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of, replacing
+from keras_calib.numerics.results import call_text
 from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.plots.display import matplotlib_module, printable
 from keras_calib.reporting.pictures import WIDE, diagram
 from keras_calib.reporting.sections import SECTIONS, sections_of, stages_of
 from keras_calib.version import __version__
 
-__all__ = ["Report", "page_of", "template"]
+__all__ = ["ReportPage", "page_of", "template"]
 
 
-class Report:
+class ReportPage:
     """A page about the confidence of one or several models.
 
     Made by `report`. Notebooks show it.
@@ -28,7 +29,7 @@ class Report:
             `{"value", "low", "high"}` with its 95 % interval.
 
             - `verdict`: its `answer`, `advice` and `headline`.
-            - `overconfidence`: mean confidence less accuracy.
+            - `confidence_gap`: mean confidence less accuracy.
             - `metrics`: estimates by name. `ecce` has a `p_value` too.
             - `calibrated_verdict`, `calibrated_confidence_gap` and
               `calibrated_metrics`, with a calibrator.
@@ -80,6 +81,10 @@ class Report:
         with replacing(path, text=True) as file:
             file.write(self.html)
         return path
+
+    def __repr__(self) -> str:
+        facts = {"models": [*self.results], "characters": len(self.html)}
+        return call_text("ReportPage", facts)
 
     def _repr_html_(self) -> str:
         uri = self.html.replace("&", "&amp;").replace('"', "&quot;")

@@ -152,7 +152,7 @@ class LabelEvaluation(Evaluation):
         rows = []
         for k, facts in enumerate(final):
             ends = table.ece_interval(k, 0.95)
-            gap = table.gap(k, level)
+            gap = table.confidence_gap(k, level)
             side = "few"
             if facts["count"]:
                 side = side_of(gap, table.ece_interval(k, level)[0])

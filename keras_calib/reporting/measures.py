@@ -28,18 +28,18 @@ EXPLAINED = {
     "mce": ("MCE", "gap in the worst bin"),
     "ecce": ("ECCE-R", "gap of the worst range, by its share; p if calibrated"),
     "nll": ("NLL", "log loss of the labels, in nats"),
-    "brier": ("Brier score", "squared error of probabilities"),
+    "brier_score": ("Brier score", "squared error of probabilities"),
     "aurc": ("AURC", "mean risk over all coverages"),
     "failure_auroc": ("Failure AUROC", "finds errors: 1 all, 0.5 chance"),
     "coverage_at_risk": ("Coverage at 5 % risk", "most that can be accepted"),
 }
 # Those of the predicted class alone.
-TOP1_METRICS = tuple(x for x in EXPLAINED if x not in ("nll", "brier"))
+TOP1_METRICS = tuple(x for x in EXPLAINED if x not in ("nll", "brier_score"))
 # What is another thing if labels are votes.
 _OF_VOTES = {
     "accuracy": ("Accuracy", "share of votes for the prediction"),
     "nll": ("NLL", "log loss of the votes, in nats"),
-    "brier": ("Brier score", "squared error, mean over votes"),
+    "brier_score": ("Brier score", "squared error, mean over votes"),
     "failure_auroc": ("Failure AUROC", "ranks dissent last; 0.5 chance"),
     "coverage_at_risk": (
         "Coverage at 5 % risk",
@@ -69,7 +69,7 @@ class Measure(NamedTuple):
 
 def measures(results: dict[str, Any]) -> list[Measure]:
     """The rows of the table of a model's results."""
-    stages = [{_GAP: results["confidence_gap"], **results["metrics"]}]
+    stages = [{_GAP: results[_GAP], **results["metrics"]}]
     if "calibrated_metrics" in results:
         gap = results["calibrated_confidence_gap"]
         stages.append({_GAP: gap, **results["calibrated_metrics"]})

@@ -20,6 +20,11 @@ _OF_LABELS = {
     "calibrator": MultiLabelCalibrator,
     "selector": MultiLabelSelector,
 }
+_SUCH_AS = {
+    "calibrator": "MultiLabel(TemperatureScaling()).fit(labels, logits)",
+    "selector": "MultiLabel(SelectiveClassifier()).fit(labels, logits, "
+    "coverage=0.9)",
+}
 
 
 class ModelParts:
@@ -56,8 +61,9 @@ class ModelParts:
             for part in found[what].values():
                 if not isinstance(part, kind | None):
                     raise type_error(
-                        f"`{what}` must be a `{kind.__name__}`, which "
-                        "`MultiLabel(part)` makes, for several labels at once",
+                        f"`{what}` must be a `{kind.__name__}` for several "
+                        "labels at once: fit `MultiLabel(part)`, such as "
+                        f"`{_SUCH_AS[what]}`",
                         **{what: type(part).__name__},
                     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_calib.formulas.binned_intervals import accuracy_interval
 from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.cumulative import CumulativeDifferences
+from keras_calib.formulas.cumulative import CumulativeCurve
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.plots import CumulativeDisplay
 from keras_calib.plots.display import (
@@ -57,17 +57,17 @@ def diagram(
 
 
 def cumulative_diagram(
-    differences: CumulativeDifferences,
+    differences: CumulativeCurve,
     when: str,
     size: tuple[float, float],
 ) -> dict[str, str]:
     """Cumulative differences as a picture; `when` names the stage or is ""."""
-    share, difference, deviation = differences
+    share, difference = differences.share, differences.difference
     # The histogram has more cells than a picture could show.
     places = np.searchsorted(share, np.linspace(0.0, 1.0, _STEPS) - 1e-12)
     places = np.union1d(places, [difference.argmin(), difference.argmax()])
-    thinned = CumulativeDifferences(
-        share[places], difference[places], deviation
+    thinned = CumulativeCurve(
+        share[places], difference[places], differences.deviation
     )
     text = (
         f"Confidence less correctness {when}".rstrip()

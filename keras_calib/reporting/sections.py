@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calib.formulas.risk_coverage import RiskCoverageCurve
+from keras_calib.formulas.risk_coverage import RiskCoveragePoints
 from keras_calib.plots import (
     ConfidenceDisplay,
     ReliabilityDisplay,
@@ -55,7 +55,7 @@ _MEASURES = (
     ("prevalence", "Share with the label", "of the examples"),
     ("ece", "ECE", "mean gap over bins of the probability"),
     ("nll", "NLL", "log loss of yes and no, in nats"),
-    ("brier", "Brier score", "squared error, summed over yes and no"),
+    ("brier_score", "Brier score", "squared error, summed over yes and no"),
     ("auroc", "AUROC", "ranks examples with the label first; 0.5 chance"),
 )
 
@@ -380,11 +380,11 @@ def _risk_picture(
     return diagram(display, text, WIDE)
 
 
-def _thinned(curve: RiskCoverageCurve) -> RiskCoverageCurve:
+def _thinned(curve: RiskCoveragePoints) -> RiskCoveragePoints:
     """A curve at coverages that lie about 1 / 400 apart, and both ends."""
     steps = np.linspace(0.0, 1.0, 401) - 1e-12
     places = np.unique(np.searchsorted(curve.coverage, steps))
-    return RiskCoverageCurve(*(x[places] for x in curve))
+    return RiskCoveragePoints(*(x[places] for x in vars(curve).values()))
 
 
 def _about_classes(

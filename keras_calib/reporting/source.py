@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.progress import with_progress
 from keras_calib.functional.groups import Grouping, grouping
 from keras_calib.inputs.options import ReadOptions, check_reading
-from keras_calib.predictions.batches import with_progress
 from keras_calib.predictions.collect import together
 from keras_calib.predictions.outputs import from_logits_of
 from keras_calib.predictions.predictions import Predictions

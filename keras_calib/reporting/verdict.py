@@ -6,7 +6,7 @@ First of classes, then of several labels: which are off.
 from operator import itemgetter
 from typing import Any
 
-from keras_calib.metrics.mean_gap import MeanGap
+from keras_calib.metrics.gap_estimates import GapEstimate
 from keras_calib.reporting.measures import kinds_told, listed, names_of
 from keras_calib.selection import Choice
 
@@ -51,7 +51,7 @@ _FIT_LABELS = (
 _NOT_AGAINST = "These data do not contradict it."
 
 
-def direction(gap: MeanGap) -> tuple[str, str]:
+def direction(gap: GapEstimate) -> tuple[str, str]:
     """`"over"`, `"under"`, `"few"` or `"even"`, and a headline."""
     if gap.low > 0.0:
         return "over", "Overconfident"
@@ -62,7 +62,7 @@ def direction(gap: MeanGap) -> tuple[str, str]:
     return "even", "Neither over- nor underconfident on average"
 
 
-def judged(gap: MeanGap, ece: dict[str, float]) -> dict[str, Any]:
+def judged(gap: GapEstimate, ece: dict[str, float]) -> dict[str, Any]:
     """What a mean gap and an ECE say: a kind, a headline and sentences.
 
     The kind is that of `direction`, and chooses the colour.
@@ -83,7 +83,7 @@ def judged(gap: MeanGap, ece: dict[str, float]) -> dict[str, Any]:
 
 
 def verdict(
-    before: tuple[MeanGap, dict], after: tuple[MeanGap, dict] | None
+    before: tuple[GapEstimate, dict], after: tuple[GapEstimate, dict] | None
 ) -> dict[str, Any]:
     """The verdict on the model, with an `answer` and an `advice`.
 
@@ -137,7 +137,9 @@ def verdict(
     return {**judged(*before), "answer": answer, "advice": advice}
 
 
-def change_of(before: tuple[MeanGap, dict], after: tuple[MeanGap, dict]) -> str:
+def change_of(
+    before: tuple[GapEstimate, dict], after: tuple[GapEstimate, dict]
+) -> str:
     """What calibration changed, in one sentence."""
     (gap, ece), (new_gap, new_ece) = before, after
     change = "falls" if new_ece["value"] < ece["value"] else "does not fall"
@@ -184,7 +186,7 @@ def about_selection(
     return texts, broken
 
 
-def side_of(gap: MeanGap, ece_low: float) -> str:
+def side_of(gap: GapEstimate, ece_low: float) -> str:
     """How the probabilities of a label are off, if data show it.
 
     `"over"`: they are too high on average; `"under"`: too low; `"bent"`: both
@@ -332,7 +334,7 @@ def _against(limit: str, named: str = "") -> str:
     )
 
 
-def _by_how_much(kind: str, gap: MeanGap) -> str:
+def _by_how_much(kind: str, gap: GapEstimate) -> str:
     between = (
         f"difference is {_points(gap.value)} percentage points, with 95 % "
         f"certainty between {_points(gap.low)} and {_points(gap.high)}."

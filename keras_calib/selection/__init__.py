@@ -1,5 +1,13 @@
 """Selection: when a model should abstain, and what that guarantees.
 
+- Layers: `SelectiveClassifier`, `LogitNormalization`.
+- Thresholds: `choose_threshold`, `choose_group_thresholds`,
+  `choose_threshold_by_cost`, `choose_threshold_for_mixtures`,
+  `choose_threshold_for_prior`, `control_risks`.
+- Planning: `plan`.
+- Results: `Choice`, `Target`, `ThresholdTable`, `SampleSizePlan`, `LabelTable`,
+  `SizeTable`.
+
 Lives here: scores with a threshold, guarantees, `SelectiveClassifier`. Not
 here: the scores (`formulas`) and served files (`exporting`).
 Floor: above `calibrators` and `metrics`, beside `training`.
@@ -17,13 +25,12 @@ if TYPE_CHECKING:
     from keras_calib.selection.normalization import LogitNormalization
     from keras_calib.selection.planning import (
         LabelTable,
-        Plan,
+        SampleSizePlan,
         SizeTable,
         plan,
     )
     from keras_calib.selection.prior import choose_threshold_for_prior
     from keras_calib.selection.risks import control_risks
-    from keras_calib.selection.served_groups import combined_groups
     from keras_calib.selection.thresholds import (
         choose_group_thresholds,
         choose_threshold,
@@ -33,7 +40,7 @@ __all__ = [
     "Choice",
     "LabelTable",
     "LogitNormalization",
-    "Plan",
+    "SampleSizePlan",
     "SelectiveClassifier",
     "SizeTable",
     "Target",
@@ -43,7 +50,6 @@ __all__ = [
     "choose_threshold_by_cost",
     "choose_threshold_for_mixtures",
     "choose_threshold_for_prior",
-    "combined_groups",
     "control_risks",
     "plan",
 ]
@@ -56,10 +62,9 @@ __getattr__ = late_names(
         "costs": "choose_threshold_by_cost",
         "mixtures": "choose_threshold_for_mixtures",
         "normalization": "LogitNormalization",
-        "planning": "LabelTable Plan SizeTable plan",
+        "planning": "LabelTable SampleSizePlan SizeTable plan",
         "prior": "choose_threshold_for_prior",
         "risks": "control_risks",
-        "served_groups": "combined_groups",
         "thresholds": "choose_group_thresholds choose_threshold",
     },
 )

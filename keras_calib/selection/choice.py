@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import field, replace
+from typing import Any, Self
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.formulas.costs import MeanCost, upper_bounds_of_means
+from keras_calib.formulas.costs import CostEstimate, upper_bounds_of_means
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.results import Result, text_table
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.selection.ladder import Ladder
 
@@ -27,13 +28,11 @@ __all__ = [
 
 # Delta of bounds without a guarantee.
 _USUAL_DELTA = 0.05
-# Most groups that a repr or an error lists.
-_SHOWN = 12
 # What the groups of a choice are.
 _NOUNS = {"labels": "label", "classes": "class"}
 
 
-class ThresholdTable(NamedTuple):
+class ThresholdTable(Result):
     """Coverage and risk of each threshold `(num_thresholds,)`, strictest first.
 
     With costs, mean costs of the accepted take the place of risks.
@@ -57,8 +56,7 @@ class ThresholdTable(NamedTuple):
     certified: np.ndarray
 
 
-@dataclass(frozen=True, repr=False)
-class Choice:
+class Choice(Result):
     """Thresholds with their coverage, risk and guarantee.
 
     One threshold is a number. Thresholds of several groups, labels or classes
@@ -85,7 +83,7 @@ class Choice:
         confidence: The threshold as a confidence in [0, 1], if the score is in
             log-odds and there is one; otherwise None. Near 1 only `threshold`
             is exact.
-        cost: With costs, what the decisions cost on the data, a `MeanCost`.
+        cost: With costs, what the decisions cost on the data, a `CostEstimate`.
         group: Names or numbers of the groups, in order; empty without groups.
         group_samples: Number of samples of each group.
         group_coverage: Accepted share of each group's data.
@@ -114,7 +112,7 @@ class Choice:
     method: str | None = None
     kind: str = "scores"
     confidence: float | None = None
-    cost: MeanCost | None = None
+    cost: CostEstimate | None = None
     group: tuple = ()
     group_samples: tuple = ()
     group_coverage: tuple = ()
@@ -163,20 +161,13 @@ class Choice:
             ladder.threshold, ladder.coverage, ladder.risk, bounds, certified
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """The facts as JSON has them; `from_dict` reads them."""
-        found = {
-            x.name: getattr(self, x.name) for x in fields(self) if x.compare
-        }
-        return {k: v for k, v in _plain(found).items() if v is not None}
-
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Self:
         """The choice of stored facts, whose tuples are lists."""
         given = _with_tuples(stored)
         given["facts"] = _with_tuples(stored.get("facts", {}))
         if given.get("cost") is not None:
-            given["cost"] = MeanCost(*given["cost"])
+            given["cost"] = CostEstimate(**given["cost"])
         return cls(**given)
 
     def __repr__(self) -> str:
@@ -188,7 +179,7 @@ class Choice:
         if self.confidence is not None:
             head += f" in log-odds (confidence {_told(self.confidence)})"
         head += f", coverage {self.coverage:.4g}, risk {self.risk:.4g}"
-        lines = [head, *self._promise()]
+        lines = [head, *([self._note()] if self._note() else ())]
         if not self.group:
             lines[0] += f", {self.num_samples:,} samples"
             lines += [
@@ -200,11 +191,20 @@ class Choice:
             lines.append(
                 f"  mean cost of the accepted {self.cost.accepted:.4g}"
             )
-        return "\n".join([*lines, *self._rows()])
+        if self.group_samples:
+            lines += ["  " + x for x in text_table(self._shown())]
+        return "\n".join(lines)
 
-    def _promise(self) -> list[str]:
+    __str__ = __repr__
+
+    def _facts(self) -> dict[str, Any]:
+        names = "threshold", "confidence", "coverage", "risk", "num_samples"
+        facts = {name: getattr(self, name) for name in names}
+        return facts | {k: x for k, x in self.facts.items() if x is not None}
+
+    def _note(self) -> str:
         if self.delta is None or self.limit is None:
-            return []
+            return ""
         what = "mean cost" if self.kind == "costs" else "risk"
         whose = {
             "groups": "no group has a",
@@ -216,27 +216,33 @@ class Choice:
             whose = "a label does not have a"
         text = f"with probability {1.0 - self.delta:.4g} "
         if whose:
-            return [f"{text}{whose} true {what} above {self.limit:.4g}"]
+            return f"{text}{whose} true {what} above {self.limit:.4g}"
         where = " at the target prior" if self.kind == "prior" else ""
-        return [f"{text}the true {what}{where} is at most {self.limit:.4g}"]
+        return f"{text}the true {what}{where} is at most {self.limit:.4g}"
 
-    def _rows(self) -> list[str]:
-        """A table of the groups."""
+    def _columns(self) -> dict[str, Any]:
         if not self.group_samples:
-            return []
-        several = isinstance(self.threshold, tuple)
-        columns: dict[str, Any] = {
-            _NOUNS.get(self.kind, "group"): self.group,
-            "samples": [f"{x:,}" for x in self.group_samples],
-        }
-        if several:
+            return {}
+        names = [str(x) for x in self.group]
+        columns: dict[str, Any] = {_NOUNS.get(self.kind, "group"): names}
+        columns["samples"] = self.group_samples
+        if isinstance(self.threshold, tuple):
             columns["threshold"] = self.threshold
-        columns |= {"coverage": self.group_coverage, "risk": self.group_risk}
-        lines = _table_lines(columns)
-        for k, line in enumerate(lines[1 : _SHOWN + 1]):
-            if several and self.threshold[k] == np.inf:
-                lines[k + 1] = f"{line}  rejects everything: {self._reason(k)}"
-        return lines
+        return {
+            **columns,
+            "coverage": self.group_coverage,
+            "risk": self.group_risk,
+        }
+
+    def _shown(self) -> dict[str, Any]:
+        columns = self._columns()
+        if columns:
+            columns["samples"] = [f"{x:,}" for x in self.group_samples]
+        reasons = [
+            "" if t < np.inf else f"rejects everything: {self._reason(k)}"
+            for k, t in enumerate(columns.get("threshold", ()))
+        ]
+        return {**columns, **({"": reasons} if any(reasons) else {})}
 
     def _reason(self, place: int) -> str:
         number, facts = self.group_samples[place], self.facts
@@ -255,36 +261,10 @@ def _told(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(x) for x in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return value
-
-
 def _with_tuples(stored: Mapping[str, Any]) -> dict[str, Any]:
     return {
         k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()
     }
-
-
-def _table_lines(columns: Mapping[str, Sequence]) -> list[str]:
-    """Lines of a table: names, counts and then numbers."""
-    listed = list(zip(*columns.values(), strict=True))
-    rows = [[*columns]]
-    for name, count, *facts in listed[:_SHOWN]:
-        rows.append([str(name), count, *(f"{x:.4g}" for x in facts)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [x.rjust(w) for x, w in zip(row, widths, strict=True)]
-        lines.append("  ".join(["", *cells]))
-    if len(listed) > _SHOWN:
-        lines.append(f"  and {len(listed) - _SHOWN} more")
-    return lines
 
 
 def choose(

@@ -217,11 +217,9 @@ def starts(
     return ranks, shares
 
 
-def even_starts(
-    num_thresholds: int, level: float, num_starts: int = 8
-) -> tuple[Any, Any]:
-    """Starts that are even among the thresholds, with equal shares."""
-    spread = np.linspace(0, num_thresholds, num_starts, endpoint=False)
+def even_starts(num_thresholds: int, level: float) -> tuple[Any, Any]:
+    """Eight starts that are even among the thresholds, with equal shares."""
+    spread = np.linspace(0, num_thresholds, 8, endpoint=False)
     first = np.unique(spread.astype(int))
     return first, level * np.full(len(first), 1.0 / len(first))
 

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import invalid, type_error, value_error, warn
+from keras_calib.backend.locks import unbroken
 from keras_calib.calibrators import (
     Calibrator,
     CalibratorChoice,
@@ -48,7 +49,7 @@ from keras_calib.selection.rules import (
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.served_groups import read_groups
 from keras_calib.selection.thresholds import ErrorTarget
-from keras_calib.selection.tuning import tuned
+from keras_calib.selection.tuning import tuned, undone_by_errors
 
 __all__ = ["FitOptions", "SelectiveClassifier", "Target"]
 
@@ -295,9 +296,12 @@ class SelectiveClassifier(Selector, FitsOnModel):
         if units is not None and weight is not None:
             units = units[weight.reshape(len(units), -1).any(axis=-1)]
         check_units(delta, shape, units)
+        parts = [self.calibrator, *(rule.function for rule in rules)]
         with (
             self.remembering(given.from_logits),
-            tuned(
+            undone_by_errors(self, parts),
+        ):
+            found, place, num_classes = tuned(
                 given,
                 places,
                 self.calibrator,
@@ -305,8 +309,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
                 tune_fraction,
                 seed,
                 delta,
-            ) as (found, place, num_classes),
-        ):
+            )
             if isinstance(asked, PriorTarget):
                 _check_prior(asked.prior, num_classes, self.calibrator)
             found = counted(found._replace(names=names or ()), delta)
@@ -316,8 +319,10 @@ class SelectiveClassifier(Selector, FitsOnModel):
     def _take(self, outcomes: Outcomes, rule: Any, asked: Any) -> None:
         """Takes the best threshold; raises ValueError if none is in reach."""
         chosen = asked.choose(outcomes, rule.name == "msp")
-        self._use(rule)
-        self.keep(with_hashes(chosen, rule.costs))
+        chosen = with_hashes(chosen, rule.costs)
+        with unbroken():
+            self._use(rule)
+            self.keep(chosen)
 
     def fit_scores(
         self,

@@ -4,6 +4,7 @@ from typing import Any, Self, Unpack
 
 import keras
 
+from keras_calib.backend.locks import unbroken
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.formulas.scores import p_norm
 from keras_calib.inputs.batch import standardize_logits
@@ -137,9 +138,9 @@ class LogitNormalization(FittedLayer):
             value = area(top._replace(score=score))
             if value < least:
                 chosen, least = float(p), value
-        with self.remembering(given.from_logits):
+        with self.remembering(given.from_logits), unbroken():
             self._p = chosen
-        self.mark_fitted()
+            self.mark_fitted()
         return self
 
     def call(self, logits, *, from_logits=None):

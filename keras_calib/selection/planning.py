@@ -17,6 +17,7 @@ from keras_calib.formulas.intervals import (
 from keras_calib.functional.ranking import top_scored
 from keras_calib.inputs.checks import check_integer, check_share, generator
 from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.results import Result, text_table
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection.certification import (
     Population,
@@ -28,7 +29,7 @@ from keras_calib.selection.choice import rounded_up
 from keras_calib.selection.claims import first_rank
 from keras_calib.selection.ladder import of_scores, read_outcomes
 
-__all__ = ["LabelTable", "Plan", "SizeTable", "plan"]
+__all__ = ["LabelTable", "SampleSizePlan", "SizeTable", "plan"]
 
 # Simulated selections at each size: most and fewest, the latter from this
 # many labels on, as large samples differ less.
@@ -50,7 +51,7 @@ _IMPROBABLE = 0.05
 _ENOUGH = 3
 
 
-class LabelTable(NamedTuple):
+class LabelTable(Result):
     """Labels that each coverage takes, arrays `(num_coverages,)`.
 
     Attributes:
@@ -67,8 +68,20 @@ class LabelTable(NamedTuple):
     low: np.ndarray
     high: np.ndarray
 
+    def _shown(self) -> dict[str, Any]:
+        ends = zip(self.low, self.high, strict=True)
+        ranges = [
+            f"({_number(low)} to {_number(high)})" if low < high else ""
+            for low, high in ends
+        ]
+        return {
+            "coverage": [f"{x:.3f}" for x in self.coverage],
+            "labels": [_number(x) for x in self.samples],
+            "(90 % range)": ranges,
+        }
 
-class SizeTable(NamedTuple):
+
+class SizeTable(Result):
     """What each number of labels certifies, arrays `(num_sizes,)`.
 
     Attributes:
@@ -87,9 +100,21 @@ class SizeTable(NamedTuple):
     low: np.ndarray
     high: np.ndarray
 
+    def _shown(self) -> dict[str, Any]:
+        ends = zip(self.low, self.high, strict=True)
+        columns = {
+            "labels": [f"{x:,}" for x in self.samples],
+            "power": [f"{x:.3f}" for x in self.power],
+            "coverage": [f"{x:.3f}" for x in self.coverage],
+            "(80 % range)": [f"({x:.3f} to {y:.3f})" for x, y in ends],
+        }
+        digits = self.samples / 10.0 ** np.floor(np.log10(self.samples))
+        places = np.flatnonzero(np.isin(digits, _COARSE))
+        return {name: [x[i] for i in places] for name, x in columns.items()}
 
-class Plan(NamedTuple):
-    """A number of labels, and what they will show; `print` it for words.
+
+class SampleSizePlan(Result):
+    """A number of labels, and what they will show; print it for words.
 
     Attributes:
         risk: The risk to certify.
@@ -122,6 +147,17 @@ class Plan(NamedTuple):
     by_samples: SizeTable
 
     def __str__(self) -> str:
+        tables = self._shown(), self.by_samples._shown()
+        lines = [text_table(columns) for columns in tables]
+        return "\n".join([self._note(), "", *lines[0], "", *lines[1]])
+
+    def _columns(self) -> dict[str, Any]:
+        return self.by_coverage._columns()
+
+    def _shown(self) -> dict[str, Any]:
+        return self.by_coverage._shown()
+
+    def _note(self) -> str:
         lines = [
             f"{self.samples:,} labels certify a risk of {self.risk:g} at some "
             f"threshold with probability {self.power:g} (delta "
@@ -136,21 +172,7 @@ class Plan(NamedTuple):
             f"Fewer than {self.fewest:,} cannot, even if all are correct.",
             f"The risk is within {self.risk:g} up to coverage "
             f"{self.best_coverage:.3f}.",
-            "",
-            "coverage    labels   (90 % range)",
         ]
-        for coverage, samples, low, high in zip(*self.by_coverage, strict=True):
-            text = f"{coverage:8.3f}  {_number(samples):>8}"
-            if not math.isnan(samples) and self.pilot_size:
-                text += f"   ({_number(low)} to {_number(high)})"
-            lines.append(text)
-        lines += ["", "  labels    power  coverage  (80 % range)"]
-        for samples, power, _, coverage, low, high in zip(
-            *self.by_samples, strict=True
-        ):
-            if samples / 10.0 ** math.floor(math.log10(samples)) in _COARSE:
-                text = f"{samples:8,.0f}  {power:7.3f}  {coverage:8.3f}"
-                lines.append(f"{text}  ({low:.3f} to {high:.3f})")
         return "\n".join(lines)
 
 
@@ -173,7 +195,7 @@ def plan(
     sizes: Sequence[int] = (),
     max_samples: int = 100_000,
     seed: int = 0,
-) -> Plan:
+) -> SampleSizePlan:
     """Number of labels that a guarantee takes.
 
     Use it before labels are bought. It simulates the walk of
@@ -308,7 +330,7 @@ class _Aim(NamedTuple):
         coverages: np.ndarray,
         more: Sequence[int],
         rng: np.random.Generator,
-    ) -> Plan:
+    ) -> SampleSizePlan:
         """The plan. `others` are what else the pilot may have been."""
         if self.fewest > self.max_samples:
             raise value_error(
@@ -349,7 +371,7 @@ class _Aim(NamedTuple):
             high = np.maximum(ranked[-1 - least], samples)
         beyond = np.append(False, coverages > best)
         samples = np.where(beyond, np.nan, samples)
-        return Plan(
+        return SampleSizePlan(
             self.risk,
             int(samples[0]),
             float(low[0]),

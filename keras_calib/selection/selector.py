@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.backend.locks import unbroken
 from keras_calib.backend.traced import is_in_live_graph, note_graph
 from keras_calib.calibrators.fitted_layer import DEPENDENTS, FittedLayer
 from keras_calib.inputs.checks import check_number
@@ -125,9 +126,10 @@ class Selector(FittedLayer):
     def keep(self, chosen: Choice) -> None:
         """Takes what was chosen, in place of all of an earlier fit."""
         # It refuses other shapes while compiled functions hold the layer.
-        self._set(np.asarray(chosen.threshold, "float32"), chosen)
-        self._chosen = chosen
-        self.mark_fitted()
+        with unbroken():
+            self._set(np.asarray(chosen.threshold, "float32"), chosen)
+            self._chosen = chosen
+            self.mark_fitted()
 
     def _set(self, threshold: np.ndarray, chosen: Choice | None) -> None:
         group = _served(chosen)
@@ -215,6 +217,12 @@ class Selector(FittedLayer):
                 )
             )
         return chosen.table(group)
+
+    def _repr_html_(self) -> str:
+        own = super()._repr_html_()
+        if self._chosen is None:
+            return own
+        return f"<div>{own}{self._chosen._repr_html_()}</div>"
 
     def get_config(self):
         threshold = None

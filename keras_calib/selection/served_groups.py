@@ -7,12 +7,11 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.late import keras_module
-from keras_calib.inputs.groups import as_groups, joined_names, name_of
+from keras_calib.inputs.groups import as_groups, name_of
 from keras_calib.inputs.groups import read_groups as groups_of
 
 __all__ = [
     "LARGEST_ID",
-    "combined_groups",
     "ids_of",
     "read_groups",
     "served_ids",
@@ -24,46 +23,6 @@ ops = keras_module("keras.ops")
 
 # Ids are served as int32. Its ends stand for ids out of its range.
 LARGEST_ID = 2**31 - 2
-
-
-def combined_groups(*groups: Any) -> list[str]:
-    """Names of the intersections of groupings, such as `"f & old"`.
-
-    Use it to ask for a threshold in each intersection: its result is the
-    `groups` of a fit.
-
-    Args:
-        *groups: Names or whole numbers `(n,)` of each grouping.
-
-    Returns:
-        A list of n names.
-
-    Raises:
-        ValueError: If lengths differ, a group is missing, or two
-            intersections get one name.
-        TypeError: If groups are neither names nor numbers.
-
-    Example:
-
-    >>> combined_groups(["f", "m"], [3, 4])
-    ['f & 3', 'm & 4']
-
-    Reference:
-        Kearns et al., Preventing Fairness Gerrymandering, ICML 2018,
-        https://arxiv.org/abs/1711.05144
-    """
-    arrays = [as_groups(one) for one in groups]
-    shapes = [one.shape for one in arrays]
-    if len({*shapes}) != 1 or len(shapes[0]) != 1:
-        raise value_error(
-            "`groups` must all have one value per sample", shapes=shapes
-        )
-    read = [read_groups(one, one.shape) for one in arrays]
-    lists = [[names[k] for k in places] for names, places in read]
-    rows = list(zip(*lists, strict=True))
-    different = list(dict.fromkeys(rows))
-    found = dict(zip(different, joined_names(different), strict=True))
-    return [found[row] for row in rows]
 
 
 def read_groups(

@@ -25,13 +25,13 @@ __all__ = [
     "drawn_parts",
     "outcomes_of",
     "tuned",
+    "undone_by_errors",
 ]
 
 # Numbers in a block, and the memory that a pass over the rows takes.
 _BLOCK = 2**21
 
 
-@contextlib.contextmanager
 def tuned(
     given: Predictions,
     places: np.ndarray | None,
@@ -40,14 +40,13 @@ def tuned(
     tune_fraction: float | None,
     seed: int,
     delta: float | None,
-) -> Iterator[tuple[Outcomes, int, int]]:
+) -> tuple[Outcomes, int, int]:
     """Fits unfitted parts on a share of the rows, and chooses among the scores.
 
     `places` are those of groups, of the shape of the class ids, or None.
-    Yields the outcomes that choose the threshold, by the rule of the least
-    AURC, the place of this rule and the number of classes. After an error, also
-    one of the caller, it undoes these fits, so that other rows may fit them
-    next time. `delta` is that of the threshold, or None.
+    Returns the outcomes that choose the threshold, by the rule of the least
+    AURC, the place of this rule and the number of classes. `delta` is that of
+    the threshold, or None.
     """
     tune = rest = given
     scores = [rule.function for rule in rules]
@@ -57,30 +56,38 @@ def tuned(
         parts = drawn_parts(_count(given), tune_fraction, seed)
         tune, rest = (given[rows] for rows in parts)
         places = None if places is None else places[parts[1]]
-    fitted = []
+    for part in _unfitted([calibrator]):
+        part.fit(tune)
+    place = 0
+    if len(rules) > 1 or _unfitted(scores):
+        for part in _unfitted(scores):
+            rows = Batch(*_columns([*_calibrated(tune, calibrator)]))
+            part.fit(rows.labels, rows.outputs, rows.weight)
+        judged, _ = outcomes_of(tune, calibrator, rules)
+        place = int(np.argmin([area(x) for x in judged]))
+    (found,), classes = outcomes_of(rest, calibrator, rules[place:][:1])
+    if places is not None:
+        places = places.reshape(-1)
+        if rest.ignore_class is not None:
+            # Class ids were read, as they must where one is ignored.
+            ids = rest.labels.reshape(-1)
+            places = places[~is_ignored(ids, rest.ignore_class)]
+        found = found._replace(group=places)
+    return found, place, classes
+
+
+@contextlib.contextmanager
+def undone_by_errors(selector: Any, parts: Sequence[Any]) -> Iterator[None]:
+    """Undoes the first fits of parts if the selector is not fitted after them.
+
+    Else other rows could not fit them next time, and those that did could
+    choose the threshold.
+    """
+    waiting, before = _unfitted(parts), selector.num_fits
     try:
-        for part in _unfitted([calibrator]):
-            part.fit(tune)
-            fitted.append(part)
-        place = 0
-        if len(rules) > 1 or _unfitted(scores):
-            for part in _unfitted(scores):
-                rows = Batch(*_columns([*_calibrated(tune, calibrator)]))
-                part.fit(rows.labels, rows.outputs, rows.weight)
-                fitted.append(part)
-            judged, _ = outcomes_of(tune, calibrator, rules)
-            place = int(np.argmin([area(x) for x in judged]))
-        (found,), classes = outcomes_of(rest, calibrator, rules[place:][:1])
-        if places is not None:
-            places = places.reshape(-1)
-            if rest.ignore_class is not None:
-                # Class ids were read, as they must where one is ignored.
-                ids = rest.labels.reshape(-1)
-                places = places[~is_ignored(ids, rest.ignore_class)]
-            found = found._replace(group=places)
-        yield found, place, classes
+        yield
     except BaseException:
-        for part in fitted:
+        for part in waiting if selector.num_fits == before else ():
             part._fitted = False
         raise
 

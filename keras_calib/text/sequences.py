@@ -1,9 +1,8 @@
-"""Confidence of sequences of tokens, and logits of multiple-choice answers.
+"""Log-probabilities of tokens, and confidence of sequences of them.
 
 All are functions of `keras.ops`, so that they run in exported models.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from keras_calib.inputs.checks import check_flag, check_in, check_rank
 from keras_calib.inputs.labels import narrowed_ids
 from keras_calib.inputs.values import read_mask
 from keras_calib.numerics.arrays import (
-    as_array,
     as_numbers,
     at_least,
     at_least_float32,
@@ -24,8 +22,9 @@ from keras_calib.numerics.arrays import (
     value_if_eager,
 )
 from keras_calib.numerics.softmax import is_ruled_out, logsumexp
+from keras_calib.text.answers import padded
 
-__all__ = ["choice_logits", "sequence_confidence", "token_log_probs"]
+__all__ = ["sequence_confidence", "token_log_probs"]
 
 _REDUCTIONS = "geometric_mean", "mean", "minimum", "product"
 # The least float32: 1 - confidence is at least this, so log-odds are finite.
@@ -126,7 +125,9 @@ def sequence_confidence(
     "product"          p_1 ... p_n, the probability of the sequence
 
     Args:
-        log_probs: Log-probabilities of the tokens `(..., length)`, <= 0.
+        log_probs: Log-probabilities of the tokens `(..., length)`, <= 0. Or
+            what a service returns: a list for each answer, of any length, of
+            numbers or of `{"token", "logprob"}`.
         mask: True or 1 for tokens of the answer `(..., length)`; False or 0
             for those of the prompt and for padding. None takes all.
         reduction: One of the names above. The product falls with the length,
@@ -157,6 +158,7 @@ def sequence_confidence(
     """
     check_in("reduction", reduction, _REDUCTIONS)
     check_flag("log_odds", log_odds)
+    log_probs, mask = padded(log_probs, mask)
     log_p = at_least_float32(log_probs, "log_probs")
     check_rank("log_probs", log_p, 1, "(..., length)")
     counts = _mask(mask, log_p)
@@ -174,48 +176,6 @@ def sequence_confidence(
         # Not by way of log c, which loses digits of c near 0 or 1.
         rest = ops.sum(_complement(kept), axis=-1) / number
     return log_c - ops.log(at_least(rest, _TINY))
-
-
-def choice_logits(logits: Any, choices: Sequence) -> Any:
-    """Logits of multiple-choice answers from logits over the vocabulary.
-
-    Use it where a language model answers with a letter: the answers are then
-    the classes of an ordinary classifier, for all losses, metrics, calibrators
-    and selectors. The softmax is over the choices alone.
-
-    Args:
-        logits: Logits of the token that answers `(..., vocabulary)`, such as
-            those of a `CausalLM` at the last token of the prompt.
-        choices: Id of the token of each choice, or for each choice a list of
-            ids that mean it, such as those of "A" and " A". Their
-            probabilities are added.
-
-    Returns:
-        Logits `(..., num_choices)`.
-
-    Raises:
-        ValueError: If there are fewer than two choices, or an id is outside
-            the vocabulary or given twice.
-
-    Example:
-
-    >>> import keras
-    >>> logits = np.log([[0.1, 0.4, 0.2, 0.3]])
-    >>> probs = keras.ops.softmax(choice_logits(logits, [[0, 2], 1, 3]))
-    >>> print(np.round(keras.ops.convert_to_numpy(probs), 4))
-    [[0.3 0.4 0.3]]
-
-    Reference:
-        Hendrycks et al., Measuring Massive Multitask Language Understanding,
-        ICLR 2021, https://arxiv.org/abs/2009.03300
-    """
-    logits = at_least_float32(logits)
-    check_rank("logits", logits, 1, "(..., vocabulary)")
-    groups = _choices(choices, shape_of(logits)[-1])
-    if all(len(group) == 1 for group in groups):
-        return ops.take(logits, np.concatenate(groups), axis=-1)
-    parts = (ops.take(logits, group, axis=-1) for group in groups)
-    return ops.stack([logsumexp(part) for part in parts], axis=-1)
 
 
 def _log_confidence(
@@ -282,31 +242,3 @@ def _check(usable: Any, log_p: Any, number: Any) -> None:
         sequences=places,
         values=wrong,
     )
-
-
-def _choices(choices: Any, vocabulary: int | None) -> list[np.ndarray]:
-    """Ids of each choice, each an int32 array."""
-    if hasattr(choices, "shape") and len(choices.shape):
-        choices = as_array(choices, "choices").tolist()
-    if not isinstance(choices, Sequence):
-        raise type_error(
-            "`choices` must be a list of ids, or of lists of ids",
-            type=type(choices).__name__,
-        )
-    groups = [np.atleast_1d(as_array(x, "choices")) for x in choices]
-    if len(groups) < 2 or any(x.ndim > 1 or not x.size for x in groups):
-        raise value_error(
-            "`choices` must be at least two ids, or lists of ids",
-            choices=choices,
-        )
-    ids = np.concatenate(groups)
-    if ids.dtype.kind not in "iu":
-        raise type_error("`choices` must be whole numbers", dtype=ids.dtype)
-    most = np.inf if vocabulary is None else vocabulary
-    if len({*ids.tolist()}) < len(ids) or ids.min() < 0 or ids.max() >= most:
-        raise value_error(
-            "`choices` must be ids in [0, vocabulary), each once",
-            choices=choices,
-            vocabulary=vocabulary,
-        )
-    return [x.astype("int32") for x in groups]

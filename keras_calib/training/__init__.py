@@ -1,11 +1,18 @@
 """Models with training steps of their own, and backups that resume a run.
 
+- Models: `AdaptiveFocalModel`, `ScheduledFocalModel`, `CaPEModel`,
+  `CorrectnessRankingModel`, `ConfidencePruningModel`, `SharpnessAwareModel`.
+- Backups: `ResumableBackup`, `finished_epochs`, `save_training_state`,
+  `load_training_state`.
+- Bases: `EpochModel`, `RecordingModel`.
+
 Lives here: custom training steps, records of samples, backups that resume a
 run. Not here: losses (`losses`) and models that
 only predict (`ensembles`).
 Floor: above `losses`, `metrics` and `data`, beside `selection`.
 """
 
+from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.training.backup import (
     ResumableBackup,
     finished_epochs,
@@ -34,3 +41,5 @@ __all__ = [
     "load_training_state",
     "save_training_state",
 ]
+
+answer_wrong_keywords(__name__)

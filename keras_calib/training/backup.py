@@ -71,11 +71,10 @@ class ResumableBackup(keras.callbacks.Callback):
     or of the one before.
 
     To train in the order of an uninterrupted run, use `EpochBatches`, which
-    this callback tells the epoch, or give `array_pipeline`,
-    `training_pipeline` and `shuffled_epochs`
-    `first_epoch=finished_epochs(path)`. Arrays that `fit` itself shuffles
-    come in a new order. Layers that draw random numbers without a
-    `keras.random.SeedGenerator` of their own draw new ones.
+    this callback tells the epoch, or give `array_pipeline` and
+    `training_pipeline` `first_epoch=finished_epochs(path)`. Arrays that `fit`
+    itself shuffles come in a new order. Layers that draw random numbers
+    without a `keras.random.SeedGenerator` of their own draw new ones.
 
     A lock file beside the backup keeps other processes out during training.
     Put the backup last in the list of callbacks. If a callback stops training

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.progress import with_progress
 from keras_calib.formulas.targets import cape_targets
 from keras_calib.inputs.checks import check_above, check_in, check_integer
 from keras_calib.losses import PerSampleLoss, cape_loss
@@ -16,6 +17,7 @@ from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import shape_of, to_numpy
 from keras_calib.predictions.batches import (
     check_reread,
+    count_batches,
     has_end,
     predict_batches,
 )
@@ -139,7 +141,11 @@ class CaPEModel(RecordingModel):
         return [*super().records(), self.targets, *of_classes]
 
     def update_targets(
-        self, data: Any, batch_size: int = 32, steps: int | None = None
+        self,
+        data: Any,
+        batch_size: int = 32,
+        steps: int | None = None,
+        verbose: str | int = "auto",
     ) -> None:
         """Sets the targets of samples from predictions in inference mode.
 
@@ -148,13 +154,17 @@ class CaPEModel(RecordingModel):
                 set of such batches.
             batch_size: Batch size for arrays.
             steps: Number of batches to use of a data set; None uses all.
+            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end,
+                0 for silence.
 
         Raises:
             ValueError: If there is no index, a number is out of range, or there
                 are fewer samples than bins.
         """
         labels, outputs, index = [], [], []
-        for batch in predict_batches(self, data, batch_size, steps=steps):
+        total = count_batches(data, batch_size, steps)
+        batches = predict_batches(self, data, batch_size, steps=steps)
+        for batch in with_progress(batches, total, verbose):
             if batch.index is None:
                 raise value_error(
                     'the labels of the data must be {"label": labels, '
@@ -227,7 +237,7 @@ class CaPEModel(RecordingModel):
                 steps = arguments.get("steps_per_epoch")
         check_reread("calibration_data", data)
         size = arguments.get("batch_size") or 32
-        self._update = partial(self.update_targets, data, size, steps)
+        self._update = partial(self.update_targets, data, size, steps, 0)
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)

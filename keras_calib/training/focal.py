@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.backend.progress import with_progress
 from keras_calib.formulas.bins import BinSums, interpolated_bins
 from keras_calib.inputs.checks import (
     check_above,
@@ -21,7 +22,11 @@ from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.top_label import top_label
 from keras_calib.losses import PerSampleLoss, adaptive_focal
 from keras_calib.numerics.arrays import to_numpy
-from keras_calib.predictions.batches import check_reread, predict_batches
+from keras_calib.predictions.batches import (
+    check_reread,
+    count_batches,
+    predict_batches,
+)
 from keras_calib.predictions.collect import rows_that_count
 from keras_calib.training.epoch_model import (
     EpochModel,
@@ -288,7 +293,11 @@ class AdaptiveFocalModel(_FocalBinsModel):
         )
 
     def update_gammas(
-        self, data: Any, batch_size: int = 32, steps: int | None = None
+        self,
+        data: Any,
+        batch_size: int = 32,
+        steps: int | None = None,
+        verbose: str | int = "auto",
     ) -> BinSums:
         """Sets edges and gammas from data, in inference mode.
 
@@ -296,6 +305,8 @@ class AdaptiveFocalModel(_FocalBinsModel):
             data: Arrays `(x, y)` or a data set of batches.
             batch_size: Batch size for arrays.
             steps: Number of batches to use of a data set; None uses all.
+            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end,
+                0 for silence.
 
         Returns:
             Sums of the new bins, arrays `(num_bins,)`.
@@ -305,8 +316,9 @@ class AdaptiveFocalModel(_FocalBinsModel):
         """
         confidence, correct = [], []
         reading = ReadOptions(axis=self.axis, ignore_class=self.ignore_class)
+        total = count_batches(data, batch_size, steps)
         batches = predict_batches(self, data, batch_size, steps=steps)
-        for batch in batches:
+        for batch in with_progress(batches, total, verbose):
             weight = batch.sample_weight
             # The weights of a mask are 0 and 1.
             if weight is not None and not np.isin(weight, (0.0, 1.0)).all():
@@ -332,7 +344,7 @@ class AdaptiveFocalModel(_FocalBinsModel):
         )
         gammas = next_gammas(
             to_numpy(self.gammas, "float64"),
-            sums.gap,
+            sums.confidence_gap,
             rate=self.rate,
             switch=self.switch,
             limits=self.limits,
@@ -358,7 +370,7 @@ class AdaptiveFocalModel(_FocalBinsModel):
         size = arguments.get("validation_batch_size")
         size = size or arguments.get("batch_size") or 32
         steps = arguments.get("validation_steps")
-        self._update = partial(self.update_gammas, data, size, steps)
+        self._update = partial(self.update_gammas, data, size, steps, 0)
 
     def end_epoch(self, epoch: int) -> None:
         super().end_epoch(epoch)

@@ -43,7 +43,7 @@ def test_functions_of_tensorflow_trace_metrics_and_losses_as_they_are():
         return logits[..., 0]
 
     metric = kc.AURC(score=score, from_logits=True)
-    loss = kc.PerSampleLoss(lambda _, z: score(z), from_logits=True)
+    loss = kc.losses.PerSampleLoss(lambda _, z: score(z), from_logits=True)
 
     @tf.function
     def step(labels, logits):

@@ -144,10 +144,10 @@ def test_a_path_is_a_text_and_home_is_home(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "read"),
     [
-        ("tokens.npz", kc.CompactLogits.load),
+        ("tokens.npz", kc.calibrators.CompactLogits.load),
         ("monitor.npz", kc.Monitor.load),
-        ("backup.npz", kc.finished_epochs),
-        ("threshold.json", kc.load_threshold),
+        ("backup.npz", kc.training.finished_epochs),
+        ("threshold.json", kc.exporting.load_threshold),
         ("records.csv", lambda path: Table(path).names),
     ],
 )

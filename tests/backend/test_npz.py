@@ -19,9 +19,11 @@ def columns(path):
 
 
 READERS = {
-    "tokens.npz": kc.CompactLogits.load,
+    "tokens.npz": kc.calibrators.CompactLogits.load,
     "monitor.npz": kc.Monitor.load,
-    "backup.npz": lambda path: kc.load_training_state(path, writers()["model"]),
+    "backup.npz": lambda path: kc.training.load_training_state(
+        path, writers()["model"]
+    ),
     "records.npz": columns,
 }
 

@@ -25,7 +25,7 @@ from keras_calib import beam as calib_beam  # noqa: E402
 pytestmark = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="one backend shows it"
 )
-CalibrationMetrics = calib_beam.CalibrationMetrics
+CalibrationCombineFn = calib_beam.CalibrationCombineFn
 NAMES = keras_calib.metrics.table._NAMES
 
 
@@ -43,7 +43,7 @@ def test_any_split_and_order_of_merges_gives_one_state(weighted):
         (y, z, w) if weighted else (y, z)
         for y, z, w in zip(labels, logits, weight, strict=True)
     ]
-    fn = CalibrationMetrics(from_logits=True, output="state")
+    fn = CalibrationCombineFn(from_logits=True, output="state")
     whole = fn.extract_output(accumulate(fn, rows))
     cells = fn._summary.parts["histogram"].shape[-1]
     rng = np.random.default_rng(0)
@@ -77,7 +77,7 @@ def test_any_split_and_order_of_merges_gives_one_state(weighted):
 
 def test_merging_changes_no_accumulator_but_its_own():
     labels, logits, _ = predictions(300)
-    fn = CalibrationMetrics(from_logits=True, include=["ece"])
+    fn = CalibrationCombineFn(from_logits=True, include=["ece"])
     parts = [accumulate(fn, [(labels, logits)]) for _ in range(2)]
     before = [pickle.dumps(part) for part in parts]
     fn.merge_accumulators(parts)
@@ -92,7 +92,7 @@ def test_an_accumulator_stays_below_half_a_megabyte(num_classes):
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(max(2, num_classes)), size=400)
     probs = probs.astype("float32")[:, :num_classes]
-    fn = CalibrationMetrics()
+    fn = CalibrationCombineFn()
     # Sums are there from the start.
     full = accumulate(fn, [(np.zeros(4000), np.tile(probs, (10, 1)))])
     assert full.sums is not None
@@ -111,7 +111,7 @@ def test_an_accumulator_stays_below_half_a_megabyte(num_classes):
 
 def test_rows_batches_lists_and_dicts_are_the_same():
     labels, logits, weight = predictions(300)
-    fn = CalibrationMetrics(from_logits=True, output="state")
+    fn = CalibrationCombineFn(from_logits=True, output="state")
     forms = {
         "batch": [(labels, logits, weight)],
         "batches": [(labels[::2], logits[::2], weight[::2])]
@@ -142,7 +142,7 @@ def test_rows_batches_lists_and_dicts_are_the_same():
 
 def test_one_weight_for_a_batch_is_that_of_each_row():
     labels, logits, _ = predictions(50)
-    fn = CalibrationMetrics(from_logits=True, include=["ece"])
+    fn = CalibrationCombineFn(from_logits=True, include=["ece"])
     values = fn.extract_output(accumulate(fn, [(labels, logits, 2.0)]))
     assert values["weight"] == 100.0
 
@@ -155,7 +155,7 @@ def test_one_output_is_the_second_of_two_classes(from_logits):
     if not from_logits:
         outputs = 1 / (1 + np.exp(-outputs))
         outputs[1] = 1e-9
-    fn = CalibrationMetrics(from_logits=from_logits, include=NAMES)
+    fn = CalibrationCombineFn(from_logits=from_logits, include=NAMES)
     values = fn.extract_output(accumulate(fn, [(labels, outputs)]))
     metric = keras_metric(
         labels, outputs, from_logits=from_logits, include=NAMES
@@ -164,7 +164,7 @@ def test_one_output_is_the_second_of_two_classes(from_logits):
 
 
 def test_one_logit_may_rule_out_the_second_class():
-    fn = CalibrationMetrics(from_logits=True, include=["nll", "accuracy"])
+    fn = CalibrationCombineFn(from_logits=True, include=["nll", "accuracy"])
     values = fn.extract_output(accumulate(fn, [(0, [-np.inf])]))
     assert values.pop("num_invalid") == 0.0
     assert values == {"nll": 0.0, "accuracy": 1.0, "weight": 1.0}
@@ -180,7 +180,7 @@ def test_sure_and_impossible_classes(clip):
     )
     labels = np.array([2, 1, 0])
     kwargs = {"from_logits": True, "clip": clip}
-    fn = CalibrationMetrics(**kwargs)
+    fn = CalibrationCombineFn(**kwargs)
     values = fn.extract_output(accumulate(fn, [(labels, logits)]))
     assert_same(values, keras_metric(labels, logits, **kwargs))
     # A label whose class is ruled out counts as invalid.
@@ -197,7 +197,7 @@ def test_top_one_records_have_the_sums_of_update_scores():
     metric = keras_calib.CalibrationMetrics()
     metric.update_scores(confidence, correct)
     for output in ("state", "values"):
-        fn = CalibrationMetrics(top1=True, output=output)
+        fn = CalibrationCombineFn(top1=True, output=output)
         rows = [
             (c, ok) for c, ok in zip(confidence[:1000], correct, strict=False)
         ]
@@ -209,7 +209,9 @@ def test_top_one_records_have_the_sums_of_update_scores():
             np.testing.assert_array_equal(found["sums"], expected["sums"])
             metric.load_state_dict(found)
         else:
-            assert np.isnan(found.pop("nll")) and np.isnan(found.pop("brier"))
+            assert np.isnan(found.pop("nll")) and np.isnan(
+                found.pop("brier_score")
+            )
             for name, value in found.items():
                 if name in metric.include:
                     assert value == float(metric.result()[name])
@@ -234,7 +236,7 @@ def test_what_cannot_count_is_left_out_and_counted():
         (0, [0.0, 1.0], np.inf),
     ]
     ignored = [(9, [0.0, 1.0]), (9, [np.nan, 1.0]), (5, [np.nan, 0.0], 0.0)]
-    fn = CalibrationMetrics(from_logits=True, ignore_class=9)
+    fn = CalibrationCombineFn(from_logits=True, ignore_class=9)
     rows = [*bad, (labels, logits, weight), *ignored]
     values = fn.extract_output(accumulate(fn, rows))
     assert values["num_invalid"] == len(bad)
@@ -242,7 +244,7 @@ def test_what_cannot_count_is_left_out_and_counted():
         labels, logits, weight, from_logits=True, ignore_class=9
     )
     assert_same(values, metric)
-    fn = CalibrationMetrics(from_logits=True, ignore_class=9, output="state")
+    fn = CalibrationCombineFn(from_logits=True, ignore_class=9, output="state")
     state = fn.extract_output(accumulate(fn, rows))
     metric.load_state_dict(state)
     assert metric.num_invalid == len(bad)
@@ -250,21 +252,21 @@ def test_what_cannot_count_is_left_out_and_counted():
 
 def test_an_empty_batch_adds_nothing():
     labels, logits, _ = predictions(5)
-    fn = CalibrationMetrics(from_logits=True, include=["accuracy"])
+    fn = CalibrationCombineFn(from_logits=True, include=["accuracy"])
     empty = [(labels[:0], logits[:0]), ([], [])]
     values = fn.extract_output(accumulate(fn, empty))
     assert values == {"accuracy": 0.0, "num_invalid": 0.0, "weight": 0.0}
 
 
 def test_records_of_several_numbers_of_classes():
-    fn = CalibrationMetrics(include=["mean_confidence"])
+    fn = CalibrationCombineFn(include=["mean_confidence"])
     rows = [(0, [0.5, 0.25, 0.25]), (0, [1.0, 0.0]), (1, [[0.75]])]
     values = fn.extract_output(accumulate(fn, rows))
     assert values["mean_confidence"] == pytest.approx(0.75, abs=1e-5)
 
 
 def test_a_top_one_record_that_cannot_count():
-    fn = CalibrationMetrics(top1=True, include=["ece", "accuracy"])
+    fn = CalibrationCombineFn(top1=True, include=["ece", "accuracy"])
     for row in ((1.1, 1), (-0.1, 1), (np.nan, 1), (0.5, 0.5), (0.5, None)):
         values = fn.extract_output(accumulate(fn, [row, (0.75, True)]))
         assert values.pop("ece") == pytest.approx(0.25, rel=1e-6)
@@ -275,7 +277,7 @@ def test_a_top_one_record_that_cannot_count():
 
 
 def test_probabilities_out_of_range_cannot_count():
-    fn = CalibrationMetrics(include=["accuracy"], prefix="val/")
+    fn = CalibrationCombineFn(include=["accuracy"], prefix="val/")
     rows = [(0, [1.5, -0.5]), (0, [0.75, 0.25])]
     assert fn.extract_output(accumulate(fn, rows)) == {
         "val/accuracy": 1.0,
@@ -287,7 +289,7 @@ def test_probabilities_out_of_range_cannot_count():
 def test_states_of_logs_and_of_fit_merge(monkeypatch):
     few_replicates(monkeypatch)
     labels, logits, _ = predictions(400)
-    fn = CalibrationMetrics(from_logits=True, output="state")
+    fn = CalibrationCombineFn(from_logits=True, output="state")
     state = fn.extract_output(accumulate(fn, [(labels[:150], logits[:150])]))
     metric = keras_metric(labels[150:], logits[150:], from_logits=True)
     metric.merge_state([state])
@@ -301,7 +303,7 @@ def test_states_of_logs_and_of_fit_merge(monkeypatch):
 
 
 def test_the_combine_fn_pickles_with_what_it_has_built():
-    fn = CalibrationMetrics(from_logits=True, include=["ece"], clip=1e-6)
+    fn = CalibrationCombineFn(from_logits=True, include=["ece"], clip=1e-6)
     row = (0, [1.0, 0.0])
     values = fn.extract_output(accumulate(fn, [row]))
     other = pickle.loads(pickle.dumps(fn))
@@ -309,7 +311,7 @@ def test_the_combine_fn_pickles_with_what_it_has_built():
 
 
 def test_shapes_that_do_not_fit_raise():
-    fn = CalibrationMetrics()
+    fn = CalibrationCombineFn()
     for element in (
         (0, 0.5),
         ([0, 1], [0.5, 0.5]),
@@ -335,7 +337,7 @@ def test_shapes_that_do_not_fit_raise():
 )
 def test_wrong_arguments_raise_where_the_pipeline_is_made(kwargs, error, match):
     with pytest.raises(error, match=match):
-        CalibrationMetrics(**kwargs)
+        CalibrationCombineFn(**kwargs)
 
 
 def test_without_apache_beam_the_error_names_the_extra(monkeypatch):

@@ -15,7 +15,7 @@ from keras_calib import beam as calib_beam  # noqa: E402
 pytestmark = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="one backend shows it"
 )
-CalibrationMetrics = calib_beam.CalibrationMetrics
+CalibrationCombineFn = calib_beam.CalibrationCombineFn
 NAMES = keras_calib.metrics.table._NAMES
 
 
@@ -65,7 +65,7 @@ def test_models_of_a_parquet_log_in_one_pass(tmp_path, weighted, output):
             | beam.io.ReadFromParquet(str(tmp_path / "*.parquet"))
             | beam.Map(keyed)
             | beam.Reshuffle()
-            | beam.CombinePerKey(CalibrationMetrics(output=output, **kwargs))
+            | beam.CombinePerKey(CalibrationCombineFn(output=output, **kwargs))
             | beam.Map(keep, str(tmp_path))
         )
     found = kept(tmp_path)
@@ -86,7 +86,7 @@ def test_models_of_a_parquet_log_in_one_pass(tmp_path, weighted, output):
 @pytest.mark.slow
 def test_bundles_in_several_threads(tmp_path):
     labels, logits, _ = predictions(4000)
-    fn = CalibrationMetrics(include=["ece", "aurc"], from_logits=True)
+    fn = CalibrationCombineFn(include=["ece", "aurc"], from_logits=True)
     batches = [
         (labels[i : i + 40], logits[i : i + 40]) for i in range(0, 4000, 40)
     ]
@@ -111,7 +111,7 @@ def test_bundles_in_several_threads(tmp_path):
 def test_a_pipeline_gives_the_values_of_the_metric(tmp_path):
     labels, logits, weight = predictions(90)
     rows = zip(labels, logits, weight, strict=True)
-    fn = CalibrationMetrics(from_logits=True, include=["ece"])
+    fn = CalibrationCombineFn(from_logits=True, include=["ece"])
     with beam.Pipeline() as pipeline:
         _ = (
             pipeline
@@ -128,7 +128,7 @@ def test_a_pipeline_gives_the_values_of_the_metric(tmp_path):
 
 @pytest.mark.slow
 def test_without_rows_the_values_are_those_of_a_new_metric(tmp_path):
-    fn = CalibrationMetrics(include=NAMES)
+    fn = CalibrationCombineFn(include=NAMES)
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         _ = (
             pipeline

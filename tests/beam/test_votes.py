@@ -19,7 +19,7 @@ from keras_calib import beam as calib_beam  # noqa: E402
 pytestmark = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="one backend shows it"
 )
-CalibrationMetrics = calib_beam.CalibrationMetrics
+CalibrationCombineFn = calib_beam.CalibrationCombineFn
 _VOTES = {"labels": "votes", "from_logits": True}
 
 
@@ -37,9 +37,9 @@ def test_votes_have_the_sums_of_the_keras_metric():
     metric = keras_metric(counts, logits, weight, **_VOTES)
     rows = [*zip(counts[:700], logits, weight, strict=False)]
     rows += [(counts[700:], logits[700:], weight[700:])]
-    values = CalibrationMetrics(**_VOTES)
+    values = CalibrationCombineFn(**_VOTES)
     assert_same(values.extract_output(accumulate(values, rows)), metric)
-    parts = CalibrationMetrics(output="state", **_VOTES)
+    parts = CalibrationCombineFn(output="state", **_VOTES)
     merged = parts.merge_accumulators(
         accumulate(parts, part) for part in (rows[:300], rows[300:])
     )
@@ -53,7 +53,7 @@ def test_votes_of_one_output_are_of_both_classes_or_a_share(width):
     votes = counts
     if width == 1:
         votes = (counts / counts.sum(axis=-1, keepdims=True))[:, 1:]
-    fn = CalibrationMetrics(["ece", "nll", "aurc"], **_VOTES)
+    fn = CalibrationCombineFn(["ece", "nll", "aurc"], **_VOTES)
     metric = keras_metric(
         votes, outputs, include=["ece", "nll", "aurc"], **_VOTES
     )
@@ -67,7 +67,7 @@ def test_shares_take_the_place_of_correct():
     share = rng.binomial(4, 0.8, 500) / 4
     metric = keras_calib.CalibrationMetrics(["ece", "aurc"], labels="votes")
     metric.update_scores(confidence, share)
-    fn = CalibrationMetrics(["ece", "aurc"], top1=True, labels="votes")
+    fn = CalibrationCombineFn(["ece", "aurc"], top1=True, labels="votes")
     rows = [(confidence, share), (0.5, 1.5), (0.5, -0.1)]
     found = fn.extract_output(accumulate(fn, rows))
     assert found["num_invalid"] == 2.0
@@ -76,7 +76,7 @@ def test_shares_take_the_place_of_correct():
 
 
 def test_rows_that_are_no_votes_are_left_out_and_counted():
-    fn = CalibrationMetrics(["accuracy"], **_VOTES)
+    fn = CalibrationCombineFn(["accuracy"], **_VOTES)
     bad = [
         ([0, 0], [0.0, 1.0]),
         ([-1, 2], [0.0, 1.0]),
@@ -97,4 +97,4 @@ def test_rows_that_are_no_votes_are_left_out_and_counted():
         with pytest.raises(ValueError, match="one number for each class"):
             fn.add_input(fn.create_accumulator(), element)
     with pytest.raises(ValueError, match="without `ignore_class`"):
-        CalibrationMetrics(ignore_class=0, **_VOTES)
+        CalibrationCombineFn(ignore_class=0, **_VOTES)

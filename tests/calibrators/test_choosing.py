@@ -49,8 +49,10 @@ def test_the_planted_distortion_is_found():
             continue
         # It is fitted on all samples, and its interval is below 0.
         assert choice.calibrator.fitted
-        assert scores[name].interval[1] < 0.0
-        assert f"**{name}**" in str(choice) and choice.reason in str(choice)
+        assert scores[name].high < 0.0
+        lines = str(choice).splitlines()
+        assert [x.split()[0] for x in lines if x.endswith("chosen")] == [name]
+        assert lines[-1] == choice.reason
 
 
 def test_two_classes_have_candidates_of_their_own():
@@ -88,7 +90,7 @@ def test_its_nll_and_interval_are_those_of_samples_left_out():
         none.nll, kc.nll(labels, logits, from_logits=True), rtol=1e-6
     )
     np.testing.assert_allclose(score.nll - none.nll, score.difference)
-    low, high = score.interval
+    low, high = score.low, score.high
     assert low < score.difference < high
     # A loss of one sample is what a fit without it gives.
     np.testing.assert_allclose(np.mean(losses), score.nll, rtol=1e-5)
@@ -156,7 +158,7 @@ def test_bad_candidates_and_folds_are_refused():
             ValueError,
             "must hold a calibrator",
         ),
-        ({"candidates": [3]}, TypeError, "must be calibrators"),
+        ({"candidates": [3]}, TypeError, "must be a calibrator"),
         ({"candidates": "temperature"}, TypeError, "must be a list or dict"),
         ({"candidates": kc.VectorScaling}, TypeError, "must be a list or dict"),
         ({"seed": -1}, ValueError, "`seed` must be >= 0"),
@@ -164,7 +166,7 @@ def test_bad_candidates_and_folds_are_refused():
         (
             {"candidates": [kc.PriorCorrection([0.25] * 4, [0.25] * 4)]},
             TypeError,
-            "choose first, then wrap",
+            "then wrap the result",
         ),
         (
             {"candidates": {"M": kc.MatrixScaling(penalty=None)}},
@@ -207,13 +209,14 @@ def test_whole_weights_are_repeats_of_the_standard_error():
     logits = logits_of(400)
     labels = drawn(logits / 2)
     options = {"candidates": [kc.TemperatureScaling()], "num_folds": 2}
-    errors = [
-        np.diff(kc.choose_calibrator(*data, **options).candidates[1].interval)
+    scores = [
+        kc.choose_calibrator(*data, **options).candidates[1]
         for data in (
             (labels, logits),
             (labels, logits, np.full(400, 9.0)),
             (labels, logits, np.full(400, 0.1)),
         )
     ]
+    errors = [x.high - x.low for x in scores]
     assert abs(errors[0] / errors[1] - 3.0) < 0.05
     assert abs(errors[0] / errors[2] - 1.0) < 0.05

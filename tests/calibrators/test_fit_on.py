@@ -129,7 +129,9 @@ def test_fit_on_runs_a_model_over_a_data_set(capsys):
         data = tf.data.Dataset.from_tensor_slices((x, labels))
         datasets["tf.data"] = data.batch(13)
     for name, dataset in datasets.items():
-        found = kc.VectorScaling().fit_on(model, dataset, num_folds=0)
+        found = kc.VectorScaling().fit_on(
+            model, dataset, num_folds=0, verbose=1
+        )
         np.testing.assert_allclose(
             found.scale, expected.scale, atol=1e-4, err_msg=name
         )

@@ -387,7 +387,7 @@ def test_no_fitted_value_is_taken_that_no_fit_has():
         if not isinstance(fitted(case), kc.TemperatureScaling | OneVsRest):
             continue
         # Those of several labels are read at the same door.
-        labels = kc.MultiLabelCalibrator(case.make())
+        labels = kc.labels.MultiLabelCalibrator(case.make())
         labels = labels.fit(yes, logits, num_folds=0).get_config()
         for name, value in labels["values"].items():
             value = np.array(value)
@@ -395,7 +395,7 @@ def test_no_fitted_value_is_taken_that_no_fit_has():
             values = {**labels["values"], name: value.tolist()}
             other = {**labels, "values": values}
             with pytest.raises(WRONG, match=f"`{name}` must be "):
-                kc.MultiLabelCalibrator.from_config(other)
+                kc.labels.MultiLabelCalibrator.from_config(other)
 
 
 @pytest.mark.portable

@@ -32,15 +32,17 @@ def test_refinement_is_the_least_nll_of_all_temperatures():
             options={"xatol": 1e-10},
         ).fun
         for scale in (1.0, 0.01, 100.0):
-            found = kc.refinement_nll(
+            found = kc.calibrators.refinement_nll(
                 labels, scale * logits, sample_weight=some
             )
             assert found == pytest.approx(least, rel=1e-9)
     ignored = np.r_[labels, np.full(9, 255)]
-    found = kc.refinement_nll(
+    found = kc.calibrators.refinement_nll(
         ignored, np.r_[logits, logits[:9]], ignore_class=255
     )
-    assert found == pytest.approx(kc.refinement_nll(labels, logits), rel=1e-9)
+    assert found == pytest.approx(
+        kc.calibrators.refinement_nll(labels, logits), rel=1e-9
+    )
     assert found < kc.nll(labels, logits, from_logits=True)
 
 
@@ -48,7 +50,9 @@ def test_refinement_without_an_optimum_is_the_limit_and_does_not_warn():
     _, logits, _ = overconfident()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert kc.refinement_nll(logits.argmax(-1), logits) < 1e-9
-        worst = kc.refinement_nll(logits.argmin(-1), logits)
+        assert kc.calibrators.refinement_nll(logits.argmax(-1), logits) < 1e-9
+        worst = kc.calibrators.refinement_nll(logits.argmin(-1), logits)
         assert worst == pytest.approx(np.log(5), rel=1e-12)
-        assert kc.refinement_nll([0, 1], np.zeros((2, 4))) == np.log(4)
+        assert kc.calibrators.refinement_nll(
+            [0, 1], np.zeros((2, 4))
+        ) == np.log(4)

@@ -175,7 +175,7 @@ def test_what_was_fitted_is_shown():
             "calibrator=TemperatureScaling(temperature=1.523))"
         ),
         kc.SelectiveClassifier(): "SelectiveClassifier(not fitted)",
-        kc.LogitNormalization(p=2): "LogitNormalization(p=2.0)",
+        kc.LogitNormalization(p=2): "LogitNormalization(p=2)",
         kc.LogitNormalization(): "LogitNormalization(not fitted)",
     }.items():
         assert repr(thing) == str(thing) == expected

@@ -19,7 +19,9 @@ def same_as_unconverted(make):
 
 def test_converted_functions_find_the_same_examples():
     rows = numbered_squares(8)
-    same_as_unconverted(lambda: kc.valid_examples(rows, num_classes=CLASSES))
+    same_as_unconverted(
+        lambda: kc.data.valid_examples(rows, num_classes=CLASSES)
+    )
 
 
 @pytest.mark.slow

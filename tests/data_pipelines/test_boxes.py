@@ -26,7 +26,7 @@ def painted(boxes, height, width):
 
 def share(window, boxes):
     window, boxes = (np.asarray(x, "float32") for x in (window, boxes))
-    return kc.objectness(window, boxes).numpy()
+    return kc.data.objectness(window, boxes).numpy()
 
 
 # Area of the union.
@@ -35,7 +35,7 @@ def share(window, boxes):
 @pytest.fixture(scope="module")
 def measure():
     return tf.function(
-        kc.objectness,
+        kc.data.objectness,
         autograph=False,
         input_signature=[tf.TensorSpec([4]), tf.TensorSpec([None, 4])],
     )
@@ -75,9 +75,11 @@ def test_share_in_a_window_is_that_of_the_mask_in_it():
         part = painted(boxes, height, width)[top:bottom, left:right]
         window = [top, left, bottom, right]
         assert abs(share(window, boxes) - part.mean()) <= 1e-6
-        mask = kc.boxes_to_mask(kc.crop_boxes(boxes, window), part.shape)
+        mask = kc.data.boxes_to_mask(
+            kc.data.crop_boxes(boxes, window), part.shape
+        )
         np.testing.assert_array_equal(mask[..., 0].numpy(), part)
-        from_mask = kc.objectness_from_mask(mask).numpy()
+        from_mask = kc.data.objectness_from_mask(mask).numpy()
         assert abs(from_mask - part.mean()) <= 1e-6
 
 
@@ -87,9 +89,9 @@ def test_cropping_first_gives_the_same_area():
     size = window[2:] - window[:2]
     for _ in range(20):
         boxes = random_boxes(rng, rng.integers(1, 30), 80, 90)
-        area = kc.union_area(boxes, window).numpy()
-        cropped = kc.crop_boxes(boxes, window)
-        after = kc.union_area(cropped, [0, 0, *size]).numpy()
+        area = kc.data.union_area(boxes, window).numpy()
+        cropped = kc.data.crop_boxes(boxes, window)
+        after = kc.data.union_area(cropped, [0, 0, *size]).numpy()
         np.testing.assert_allclose(after, area, rtol=1e-6)
 
 
@@ -97,13 +99,13 @@ def test_flips_and_resizes_change_no_share():
     rng = np.random.default_rng(3)
     boxes = random_boxes(rng, 12, 80, 90).astype("float64")
     expected = share([0, 0, 80, 90], boxes)
-    mask = kc.boxes_to_mask(boxes, (80, 90)).numpy()
+    mask = kc.data.boxes_to_mask(boxes, (80, 90)).numpy()
     for axis, direction in enumerate(("vertical", "horizontal")):
-        flipped = kc.flip_boxes(boxes, (80, 90), direction)
+        flipped = kc.data.flip_boxes(boxes, (80, 90), direction)
         assert abs(share([0, 0, 80, 90], flipped) - expected) <= 1e-6
-        again = kc.boxes_to_mask(flipped, (80, 90)).numpy()
+        again = kc.data.boxes_to_mask(flipped, (80, 90)).numpy()
         np.testing.assert_array_equal(again, np.flip(mask, axis))
-    resized = kc.resize_boxes(boxes, (80, 90), (37, 411))
+    resized = kc.data.resize_boxes(boxes, (80, 90), (37, 411))
     assert abs(share([0, 0, 37, 411], resized) - expected) <= 1e-6
 
 
@@ -127,7 +129,7 @@ def test_one_box_twice_covers_as_much_and_none_nothing():
 def test_only_boxes_of_the_classes_count():
     boxes = [[0, 0, 1, 1], [1, 1, 2, 2], [0, 1, 1, 2]]
     for classes, expected in (((0, 7), 0.5), ((), 0.0)):
-        got = kc.objectness(
+        got = kc.data.objectness(
             [0, 0, 2, 2], boxes, classes=classes, box_labels=[0, 3, 7]
         )
         assert got.numpy() == expected
@@ -135,7 +137,7 @@ def test_only_boxes_of_the_classes_count():
 
 def test_float64_boxes_keep_their_precision():
     boxes = np.array([[0.0, 0.0, 1 / 3, 1 / 7], [0.1, 0.1, 0.2, 0.3]])
-    got = kc.union_area(boxes, np.array([0.0, 0.0, 1.0, 1.0])).numpy()
+    got = kc.data.union_area(boxes, np.array([0.0, 0.0, 1.0, 1.0])).numpy()
     expected = 1 / 21 + 0.1 * (0.3 - 1 / 7)
     assert abs(got - expected) < 1e-15
 
@@ -150,29 +152,29 @@ def test_a_mask_is_within_a_pixels_perimeter_of_the_boxes():
         corners = np.sort(rng.uniform(0, 1, (1, 2, 2)), axis=1)
         box = corners.reshape(1, 4) * [height, width, height, width]
         exact = share([0, 0, height, width], box)
-        mask = kc.boxes_to_mask(box, (height, width))
+        mask = kc.data.boxes_to_mask(box, (height, width))
         perimeter = 2 * (box[0, 2] - box[0, 0] + box[0, 3] - box[0, 1] + 2)
-        distance = abs(kc.objectness_from_mask(mask).numpy() - exact)
+        distance = abs(kc.data.objectness_from_mask(mask).numpy() - exact)
         assert distance <= perimeter / (height * width)
 
 
 def test_touched_pixels_hold_every_box():
     box = [[1.2, 2.9, 3.1, 4.0]]
-    centres = kc.boxes_to_mask(box, (5, 6))[..., 0].numpy()
-    touched = kc.boxes_to_mask(box, (5, 6), touched=True)[..., 0].numpy()
+    centres = kc.data.boxes_to_mask(box, (5, 6))[..., 0].numpy()
+    touched = kc.data.boxes_to_mask(box, (5, 6), touched=True)[..., 0].numpy()
     assert centres.sum() == 2 * 1
     np.testing.assert_array_equal(np.argwhere(touched).min(0), [1, 2])
     np.testing.assert_array_equal(np.argwhere(touched).max(0), [3, 3])
-    empty = kc.boxes_to_mask([[2.5, 2.5, 2.5, 4.0]], (5, 6), touched=True)
+    empty = kc.data.boxes_to_mask([[2.5, 2.5, 2.5, 4.0]], (5, 6), touched=True)
     assert empty.numpy().sum() == 0
 
 
 def test_values_of_a_mask_can_be_chosen():
     mask = np.array([[0, 1], [2, 2]])[..., None]
     for classes, area in ((None, 3), ((2,), 2), ((0, 2), 3)):
-        assert kc.mask_area(mask, classes).numpy() == area
-    assert kc.objectness_from_mask(mask, classes=(1,)).numpy() == 0.25
-    assert kc.objectness_from_mask(mask == 1).numpy() == 0.25
+        assert kc.data.mask_area(mask, classes).numpy() == area
+    assert kc.data.objectness_from_mask(mask, classes=(1,)).numpy() == 0.25
+    assert kc.data.objectness_from_mask(mask == 1).numpy() == 0.25
 
 
 # Bad input.
@@ -201,24 +203,24 @@ def test_a_graph_refuses_the_same_when_it_runs(measure):
 
 def test_arguments_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="given together"):
-        kc.objectness([0, 0, 1, 1], [[0, 0, 1, 1]], classes=(1,))
+        kc.data.objectness([0, 0, 1, 1], [[0, 0, 1, 1]], classes=(1,))
     with pytest.raises(ValueError, match="`direction` must be one of"):
-        kc.flip_boxes([0, 0, 1, 1], direction="diagonal")
+        kc.data.flip_boxes([0, 0, 1, 1], direction="diagonal")
     boxes = np.array([[0.0, 0.0, 2.0, 2.0], [0.0, np.nan, 1.0, 1.0]])
     with pytest.raises(
         ValueError, match=r"`boxes` must not contain NaN.*nan, 1"
     ):
-        kc.boxes_to_mask(boxes, (5, 6))
+        kc.data.boxes_to_mask(boxes, (5, 6))
     for shape in ((3, 3), (3, 3, 2), (0, 3, 1)):
         with pytest.raises(ValueError, match="`mask` must have"):
-            kc.objectness_from_mask(np.zeros(shape))
+            kc.data.objectness_from_mask(np.zeros(shape))
 
 
 def test_arrays_that_are_masked_are_refused():
     for refuse in (
-        lambda x: kc.objectness(x, np.ones((1, 4))),
-        lambda x: kc.objectness([0, 0, 4, 4], x),
-        kc.objectness_from_mask,
+        lambda x: kc.data.objectness(x, np.ones((1, 4))),
+        lambda x: kc.data.objectness([0, 0, 4, 4], x),
+        kc.data.objectness_from_mask,
     ):
         with pytest.raises(TypeError, match="must not be a masked array"):
             refuse(np.ma.ones((1, 4, 1)))

@@ -13,14 +13,14 @@ NAMES = ["animal", "cat", "kitten", "dog", "puppy", "car"]
 
 
 def test_classes_are_merged_and_dropped():
-    classes = kc.class_map(
+    classes = kc.data.class_map(
         NAMES,
         merge={"kitten": "cat", "puppy": "dog"},
         drop=["animal"],
     )
     assert classes.ids.tolist() == [-1, 0, 0, 1, 1, 2]
     assert classes.class_names == ["cat", "dog", "car"]
-    renamed = kc.class_map(NAMES, merge={"cat": "pet", "dog": "pet"})
+    renamed = kc.data.class_map(NAMES, merge={"cat": "pet", "dog": "pet"})
     assert renamed.class_names == ["animal", "pet", "kitten", "puppy", "car"]
 
 
@@ -33,14 +33,14 @@ def test_only_leaves_are_left_of_a_hierarchy():
         {"animal": ["cat", "dog"], "cat": ["kitten"], "dog": ["puppy"]},
         node("entity", node("animal", cats, dogs), {"LabelName": "car"}),
     ):
-        classes = kc.class_map(NAMES, hierarchy=hierarchy)
+        classes = kc.data.class_map(NAMES, hierarchy=hierarchy)
         assert classes.class_names == ["kitten", "puppy", "car"]
 
 
 def test_examples_and_boxes_of_dropped_classes_are_gone():
-    classes = kc.class_map(NAMES, merge={"kitten": "cat"}, drop=["animal"])
+    classes = kc.data.class_map(NAMES, merge={"kitten": "cat"}, drop=["animal"])
     data = make_examples(rows([[1, 0, 2], [0, 1], [5], [3, 0]]))
-    mapped = kc.map_classes(data, classes)
+    mapped = kc.data.map_classes(data, classes)
     assert mapped.class_names == ["cat", "dog", "puppy", "car"]
     found = list(mapped)
     assert [int(e["label"]) for e in found] == [0, 3, 1]
@@ -53,9 +53,9 @@ def test_examples_and_boxes_of_dropped_classes_are_gone():
 
 
 def test_an_unknown_class_stays_one():
-    classes = kc.class_map(NAMES, drop=["animal"])
+    classes = kc.data.class_map(NAMES, drop=["animal"])
     data = make_examples(rows([[99]]))
-    (row,) = kc.map_classes(data, classes)
+    (row,) = kc.data.map_classes(data, classes)
     assert row["label"] > len(NAMES)
 
 
@@ -64,12 +64,12 @@ def test_classes_are_capped_at_their_first_examples():
     data = tf.data.Dataset.from_tensor_slices(
         {"label": labels, "place": np.arange(60)}
     )
-    kept = [int(e["place"]) for e in kc.cap_classes(data, 5, 4)]
+    kept = [int(e["place"]) for e in kc.data.cap_classes(data, 5, 4)]
     expected = sorted(
         place for k in range(4) for place in np.flatnonzero(labels == k)[:5]
     )
     assert kept == expected
-    again = [int(e["place"]) for e in kc.cap_classes(data, 5, 4)]
+    again = [int(e["place"]) for e in kc.data.cap_classes(data, 5, 4)]
     assert again == kept
 
 
@@ -80,7 +80,7 @@ def test_the_largest_object_names_the_image():
             for row in rows([[3, 1], [], [2, 2, 5]])
         ]
     )
-    found = list(kc.label_by_largest(data))
+    found = list(kc.data.label_by_largest(data))
     assert [int(e["label"]) for e in found] == [3, 2]
 
 
@@ -90,14 +90,16 @@ def test_a_box_that_is_none_or_has_no_label_names_no_image():
     unlabelled["box_labels"] = unlabelled["box_labels"][:1]
     data = make_examples([several, upside_down])
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[0\]"):
-        list(kc.label_by_largest(data))
+        list(kc.data.label_by_largest(data))
     data = make_examples([several, unlabelled])
-    classes = kc.class_map(NAMES, drop=["car"])
+    classes = kc.data.class_map(NAMES, drop=["car"])
     for changed in (
-        kc.label_by_largest(data),
-        kc.object_examples(data),
-        kc.map_classes(data, classes),
-        kc.validation_pipeline(data, 8, 1, 6, labels="pairs", classes=(1, 2)),
+        kc.data.label_by_largest(data),
+        kc.data.object_examples(data),
+        kc.data.map_classes(data, classes),
+        kc.data.validation_pipeline(
+            data, 8, 1, 6, labels="pairs", classes=(1, 2)
+        ),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match="one label"):
             list(changed)
@@ -107,12 +109,12 @@ def test_names_of_classes_stay_with_the_data_set():
     data = make_examples(rows([[1, 0], [2]]))
     data.class_names = NAMES
     for changed in (
-        kc.object_examples(data),
-        kc.context_examples(data),
-        kc.with_index(data),
-        kc.valid_examples(data),
-        kc.cap_classes(data, 1, 6),
-        kc.label_by_largest(data),
+        kc.data.object_examples(data),
+        kc.data.context_examples(data),
+        kc.data.with_index(data),
+        kc.data.valid_examples(data),
+        kc.data.cap_classes(data, 1, 6),
+        kc.data.label_by_largest(data),
     ):
         assert changed.class_names == NAMES
 
@@ -120,30 +122,30 @@ def test_names_of_classes_stay_with_the_data_set():
 def test_what_of_a_box_is_outside_does_not_make_it_larger():
     row = rows([[4, 5]])[0]
     row["boxes"] = [[0.0, 0.0, 0.5, 0.5], [-0.6, -0.6, 0.4, 0.4]]
-    (found,) = kc.label_by_largest(make_examples([row]))
+    (found,) = kc.data.label_by_largest(make_examples([row]))
     assert found["label"] == 4
 
 
 def test_rows_kept_without_boxes_are_not_named_by_them():
     data = make_examples(rows([[1], [], [2]]))
     kept = clean(data, without_boxes="keep", tally=None)
-    assert [int(e["label"]) for e in kc.label_by_largest(kept)] == [1, 2]
-    classes = kc.class_map(NAMES, drop=["animal"])
-    mapped = list(kc.map_classes(make_examples(rows([[1], [2]])), classes))
+    assert [int(e["label"]) for e in kc.data.label_by_largest(kept)] == [1, 2]
+    classes = kc.data.class_map(NAMES, drop=["animal"])
+    mapped = list(kc.data.map_classes(make_examples(rows([[1], [2]])), classes))
     assert [int(e["label"]) for e in mapped] == [0, 1]
 
 
 def test_examples_whose_boxes_are_all_of_dropped_classes_are_counted():
-    classes = kc.class_map(NAMES, drop=["animal", "car"])
+    classes = kc.data.class_map(NAMES, drop=["animal", "car"])
     row = rows([[1, 0]])[0]
     row["box_labels"] = np.array([0, 5])
     data = make_examples([row, rows([[3]])[0]])
-    tally = kc.Tally()
-    (left,) = kc.map_classes(data, classes, tally=tally)
+    tally = kc.data.Tally()
+    (left,) = kc.data.map_classes(data, classes, tally=tally)
     assert left["label"] == 2 and tally.counts()["without boxes"] == 1
-    kept = list(kc.map_classes(data, classes, without_boxes="keep"))
+    kept = list(kc.data.map_classes(data, classes, without_boxes="keep"))
     assert [bool(e["boxed"]) for e in kept] == [False, True]
-    assert kc.center_crop(kept[0], 8)["objectness"] == 1
+    assert kc.data.center_crop(kept[0], 8)["objectness"] == 1
 
 
 def test_kinds_of_parts_are_leaves_and_their_kind_is_not():
@@ -161,14 +163,14 @@ def test_kinds_of_parts_are_leaves_and_their_kind_is_not():
             },
         ],
     }
-    classes = kc.class_map(["car", "animal", "cat"], hierarchy=hierarchy)
+    classes = kc.data.class_map(["car", "animal", "cat"], hierarchy=hierarchy)
     assert classes.class_names == ["car", "cat"]
 
 
 def test_a_label_that_cannot_be_capped_is_named():
     data = make_examples(rows([[1], [9]]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="example=.*1"):
-        list(kc.cap_classes(data, 5, 6))
+        list(kc.data.cap_classes(data, 5, 6))
 
 
 def test_maps_that_lose_a_class_or_name_none_are_refused():
@@ -186,13 +188,13 @@ def test_maps_that_lose_a_class_or_name_none_are_refused():
         ),
     ):
         with pytest.raises(ValueError, match=rule):
-            kc.class_map(NAMES, **options)
+            kc.data.class_map(NAMES, **options)
     with pytest.raises(TypeError, match="`drop` must be several names"):
-        kc.class_map(NAMES, drop="car")
+        kc.data.class_map(NAMES, drop="car")
     unlabelled = tf.data.Dataset.from_tensors({"boxes": [[0.0]]})
     with pytest.raises(ValueError, match="must have labels"):
-        kc.map_classes(unlabelled, kc.class_map(NAMES))
+        kc.data.map_classes(unlabelled, kc.data.class_map(NAMES))
     with pytest.raises(ValueError, match="must have 'label'"):
-        kc.cap_classes(unlabelled, 5, 6)
+        kc.data.cap_classes(unlabelled, 5, 6)
     with pytest.raises(ValueError, match="must have 'box_labels'"):
-        kc.label_by_largest(unlabelled)
+        kc.data.label_by_largest(unlabelled)

@@ -19,7 +19,7 @@ def image():
 
 
 def example(image, **more):
-    mask = kc.boxes_to_mask(BOXES * [*SIZE, *SIZE], SIZE)
+    mask = kc.data.boxes_to_mask(BOXES * [*SIZE, *SIZE], SIZE)
     boxes = BOXES.astype("float32")
     return {"image": image, "boxes": boxes, "mask": mask, "name": "a", **more}
 
@@ -38,7 +38,7 @@ def pixels(crop):
 def crops(image):
     """Crops of 32 x 32 by seed, made in a graph."""
     run = tf.function(
-        lambda seed: kc.random_resized_crop(example(image), 32, seed=seed),
+        lambda seed: kc.data.random_resized_crop(example(image), 32, seed=seed),
         autograph=False,
     )
     return [
@@ -48,16 +48,16 @@ def crops(image):
 
 def test_boxes_and_mask_agree_in_every_crop(image, crops):
     for seed, crop in zip(SEEDS[:8], crops, strict=False):
-        by_mask = kc.random_resized_crop(
+        by_mask = kc.data.random_resized_crop(
             example(image), 32, seed=seed, objects="mask"
         )
         share = crop["objectness"]
         assert abs(by_mask["objectness"].numpy() - share) <= 1e-6
         # The moved boxes cover as much of the result.
-        moved = kc.objectness([0.0, 0.0, 1.0, 1.0], crop["boxes"]).numpy()
+        moved = kc.data.objectness([0.0, 0.0, 1.0, 1.0], crop["boxes"]).numpy()
         assert abs(moved - share) <= 1e-6
         # The resized mask and the moved boxes lie in the same place.
-        drawn = kc.boxes_to_mask(crop["boxes"] * 32, (32, 32)).numpy()
+        drawn = kc.data.boxes_to_mask(crop["boxes"] * 32, (32, 32)).numpy()
         differing = np.mean(drawn != crop["mask"])
         assert differing <= 4 * 2 * 32 / 32**2 * 0.5
     assert len({bool(crop["flipped"]) for crop in crops[:8]}) == 2
@@ -65,7 +65,7 @@ def test_boxes_and_mask_agree_in_every_crop(image, crops):
 
 def test_the_picture_shows_the_window(image):
     for seed in SEEDS[:8]:
-        crop = kc.random_resized_crop(example(image), (24, 40), seed=seed)
+        crop = kc.data.random_resized_crop(example(image), (24, 40), seed=seed)
         top, left, bottom, right = pixels(crop)
         part = image[top:bottom, left:right].astype("float32")
         if crop["flipped"]:
@@ -90,18 +90,20 @@ def test_crops_differ_in_place_shape_and_side(crops):
 
 
 def test_the_same_seed_makes_the_same_crop_eagerly_and_in_a_graph(image, crops):
-    crop = kc.random_resized_crop(example(image), 32, seed=SEEDS[3])
+    crop = kc.data.random_resized_crop(example(image), 32, seed=SEEDS[3])
     for part in ("image", "boxes", "mask", "objectness", "window"):
         np.testing.assert_allclose(crop[part], crops[3][part], atol=1e-4)
     again = tf.constant(SEEDS[3], "int64")
-    again = kc.random_resized_crop(example(image), 32, seed=again)
+    again = kc.data.random_resized_crop(example(image), 32, seed=again)
     np.testing.assert_array_equal(crop["window"], again["window"])
 
 
 def test_without_flip_nothing_is_mirrored(image, crops):
     mirrored = [s for s, c in zip(SEEDS, crops, strict=True) if c["flipped"]]
     for seed in mirrored[:3]:
-        crop = kc.random_resized_crop(example(image), 8, seed=seed, flip=False)
+        crop = kc.data.random_resized_crop(
+            example(image), 8, seed=seed, flip=False
+        )
         assert not crop["flipped"]
         top, left, bottom, right = pixels(crop)
         part = image[top:bottom, left:right].astype("float32")
@@ -112,7 +114,7 @@ def test_without_flip_nothing_is_mirrored(image, crops):
 def test_scale_and_ratio_of_one_show_the_whole_of_a_square():
     square = np.zeros((40, 40, 3), "uint8")
     boxes = np.array([[0.0, 0.0, 0.5, 0.5]], "float32")
-    crop = kc.random_resized_crop(
+    crop = kc.data.random_resized_crop(
         {"image": square, "boxes": boxes}, 8, (1, 1), (1, 1), (0, 1)
     )
     np.testing.assert_allclose(crop["window"], [0, 0, 1, 1])
@@ -120,7 +122,7 @@ def test_scale_and_ratio_of_one_show_the_whole_of_a_square():
 
 
 def test_crops_are_wide_where_the_ratio_says_so(image):
-    crop = kc.random_resized_crop(
+    crop = kc.data.random_resized_crop(
         {"image": image}, 8, (0.2, 0.2), (2.0, 2.0), (0, 1)
     )
     top, left, bottom, right = pixels(crop)
@@ -128,16 +130,16 @@ def test_crops_are_wide_where_the_ratio_says_so(image):
 
 
 def test_center_crop_shows_the_middle(image):
-    crop = kc.center_crop(example(image, label=3, weight=0.5), 30, 0.5)
+    crop = kc.data.center_crop(example(image, label=3, weight=0.5), 30, 0.5)
     np.testing.assert_array_equal(pixels(crop), [15, 25, 45, 55])
     np.testing.assert_allclose(crop["image"], image[15:45, 25:55], atol=1e-3)
     # What else an example has is kept.
     assert crop["label"] == 3 and crop["weight"] == 0.5
     assert crop["name"] == b"a"
-    wide = kc.center_crop(example(image), (30, 40), 1.0)
+    wide = kc.data.center_crop(example(image), (30, 40), 1.0)
     np.testing.assert_array_equal(pixels(wide), [0, 0, 60, 80])
     high = {"image": np.zeros((80, 60, 3), "uint8")}
-    window = kc.center_crop(high, (30, 60), 1.0)["window"]
+    window = kc.data.center_crop(high, (30, 60), 1.0)["window"]
     window = window.numpy() * [80, 60, 80, 60]
     np.testing.assert_allclose(window, [25, 0, 55, 60], atol=1e-3)
 
@@ -154,7 +156,7 @@ def test_areas_of_crops_are_drawn_evenly_until_they_fit():
 def areas_are_drawn_evenly(size, scale, ratio):
     image = tf.zeros([*size, 1])
     windows = tf.data.Dataset.range(400).map(
-        lambda k: kc.random_resized_crop(
+        lambda k: kc.data.random_resized_crop(
             {"image": image}, 2, scale, ratio, tf.stack([k, 7])
         )["window"]
     )
@@ -190,8 +192,8 @@ def test_only_the_window_of_a_jpeg_is_decoded_and_it_is_the_same(image):
     data = jpeg(image)
     whole = tf.io.decode_jpeg(data)
     for seed in SEEDS[:4]:
-        by_file = kc.random_resized_crop(example(data), 32, seed=seed)
-        by_pixels = kc.random_resized_crop(example(whole), 32, seed=seed)
+        by_file = kc.data.random_resized_crop(example(data), 32, seed=seed)
+        by_pixels = kc.data.random_resized_crop(example(whole), 32, seed=seed)
         np.testing.assert_array_equal(by_file["window"], by_pixels["window"])
         # Chroma is interpolated from neighbours that a crop may not have.
         distance = np.abs(by_file["image"] - by_pixels["image"])
@@ -199,10 +201,10 @@ def test_only_the_window_of_a_jpeg_is_decoded_and_it_is_the_same(image):
 
 
 def test_other_image_files_are_read_too(image):
-    expected = kc.center_crop(example(image), 16)["image"]
+    expected = kc.data.center_crop(example(image), 16)["image"]
     png = tf.io.encode_png(image)
     for data in (png, png + b"more at the end"):
-        got = kc.center_crop(example(data), 16)["image"]
+        got = kc.data.center_crop(example(data), 16)["image"]
         np.testing.assert_allclose(got, expected, atol=1e-3)
 
 
@@ -210,28 +212,32 @@ def test_a_file_that_is_no_image_is_named(image):
     for end in (0, 1, 10, -40):
         bad = {"image": jpeg(image)[:end], "name": "bad.jpg"}
         with pytest.raises(Exception, match=r"readable.*bad\.jpg") as raised:
-            kc.center_crop(bad, 8)
+            kc.data.center_crop(bad, 8)
         assert isinstance(raised.value, ValueError | tf.errors.OpError)
-    data = tf.data.Dataset.from_tensors(bad).map(lambda e: kc.center_crop(e, 8))
+    data = tf.data.Dataset.from_tensors(bad).map(
+        lambda e: kc.data.center_crop(e, 8)
+    )
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"bad\.jpg"):
         list(data)
 
 
 def test_boxes_and_masks_may_be_of_any_type(image):
     for boxes in ([[0, 0, 1, 1]], np.array([[0.0, 0.0, 1.0, 1.0]])):
-        crop = kc.center_crop({"image": image, "boxes": boxes}, np.int64(8))
+        crop = kc.data.center_crop(
+            {"image": image, "boxes": boxes}, np.int64(8)
+        )
         assert crop["objectness"] == 1
         assert crop["objectness"].dtype == "float32"
-    expected = kc.center_crop(example(image), 16)["objectness"]
+    expected = kc.data.center_crop(example(image), 16)["objectness"]
     for kind in ("bool", "int32"):
         parts = example(image)
         parts["mask"] = tf.cast(parts["mask"], kind)
-        crop = kc.center_crop(parts, 16, objects="mask")
+        crop = kc.data.center_crop(parts, 16, objects="mask")
         assert abs(crop["objectness"] - expected) < 1e-6
 
 
 def test_an_example_without_objects_is_only_cropped(image):
-    crop = kc.random_resized_crop({"image": image}, 8, seed=(0, 1))
+    crop = kc.data.random_resized_crop({"image": image}, 8, seed=(0, 1))
     assert "objectness" not in crop
     assert crop["image"].shape == (8, 8, 3)
 
@@ -253,7 +259,7 @@ def test_bad_arguments_are_refused(image):
     ):
         options = {"size": 8, "seed": (0, 1), **options}
         with pytest.raises(ValueError, match=rule):
-            kc.random_resized_crop(example(image), **options)
+            kc.data.random_resized_crop(example(image), **options)
 
 
 def test_examples_that_do_not_fit_are_refused_by_name(image):
@@ -281,6 +287,6 @@ def test_examples_that_do_not_fit_are_refused_by_name(image):
         ({"boxes": inverted}, {}, r"Boxes must be.*example='b\.jpg'"),
     ):
         with pytest.raises(ValueError, match=rule):
-            kc.center_crop(one | bad, 8, **options)
+            kc.data.center_crop(one | bad, 8, **options)
     half = example(image, image_size=np.array([30, 40]))
-    assert kc.center_crop(half, 8)["objectness"] > 0
+    assert kc.data.center_crop(half, 8)["objectness"] > 0

@@ -29,11 +29,11 @@ def test_arrays_come_in_the_order_of_epoch_batches_for_each_seed_and_epoch():
             "drop_remainder": drop,
         }
         expected = []
-        batches = kc.EpochBatches(*arrays, **options)
+        batches = kc.data.EpochBatches(*arrays, **options)
         for epoch in range(3):
             batches.set_epoch(epoch)
             expected.append(parts_of(batches[i] for i in range(len(batches))))
-        made = partial(kc.array_pipeline, *arrays, **options)
+        made = partial(kc.data.array_pipeline, *arrays, **options)
         whole = parts_of(made(epochs=3))
         endless = parts_of(made().take(3 * len(batches)))
         assert int(made(epochs=3).cardinality()) == len(whole)
@@ -61,7 +61,7 @@ def test_augmented_arrays_depend_on_seed_epoch_and_place_alone():
     x = {"a": np.zeros((6, 1), "float32"), "b": np.arange(6)}
 
     def shown(**options):
-        batches = kc.array_pipeline(
+        batches = kc.data.array_pipeline(
             x, np.arange(6), batch_size=3, augment=noisy, **options
         )
         parts = parts_of(batches.take(2))
@@ -89,4 +89,4 @@ def test_arrays_without_batches_are_refused():
         ({"sample_weight": np.ones(3)}, "the same length"),
     ):
         with pytest.raises(ValueError, match=message):
-            kc.array_pipeline(np.zeros((4, 2)), np.zeros(4), **arguments)
+            kc.data.array_pipeline(np.zeros((4, 2)), np.zeros(4), **arguments)

@@ -37,7 +37,7 @@ def folder(tmp_path, picture):
 
 
 def read(folder, **options):
-    return kc.from_folder(folder.images, folder.annotations, **options)
+    return kc.data.from_folder(folder.images, folder.annotations, **options)
 
 
 def labels_of(data):
@@ -45,15 +45,15 @@ def labels_of(data):
 
 
 def test_a_folder_is_read_with_its_boxes(folder):
-    tally = kc.Tally()
+    tally = kc.data.Tally()
     data = read(folder, tally=tally)
     assert data.class_names == ["cat", "dog"]
     rows = list(data)
     assert len(rows) == 3 and tally.counts()["without boxes"] == 2
     np.testing.assert_allclose(rows[0]["boxes"], [SHARES], rtol=1e-6)
     assert rows[1]["box_labels"].numpy().tolist() == [0, 1]
-    assert labels_of(kc.object_examples(data)) == [0, 0, 1, 1]
-    assert labels_of(kc.label_by_largest(data)) == [0, 0, 1]
+    assert labels_of(kc.data.object_examples(data)) == [0, 0, 1, 1]
+    assert labels_of(kc.data.label_by_largest(data)) == [0, 0, 1]
 
 
 def test_folders_can_be_classes(folder):
@@ -67,7 +67,7 @@ def test_folders_can_be_classes(folder):
 
 
 def test_objects_of_other_classes_do_not_count(folder):
-    tally = kc.Tally()
+    tally = kc.data.Tally()
     data = read(folder, class_names=["dog"], tally=tally)
     assert [len(e["boxes"]) for e in data] == [1, 1]
     assert tally.counts()["unknown class"] == 2
@@ -141,7 +141,7 @@ def test_files_of_another_form_are_named(folder):
 def test_files_that_are_wrong_are_skipped_and_counted(folder):
     bad = folder.annotations / "cats" / "2.xml"
     bad.write_text("no xml")
-    tally = kc.Tally()
+    tally = kc.data.Tally()
     data = read(folder, on_error="skip", tally=tally)
     assert len(list(data)) == 2 and tally.counts()["bad boxes"] == 1
     assert tally.names()["bad boxes"] == [str(bad)]
@@ -156,10 +156,10 @@ def test_files_that_are_wrong_are_skipped_and_counted(folder):
 def test_boxes_of_an_image_on_its_side_are_named_or_skipped(folder):
     on_its_side = folder.annotations / "cats" / "2.xml"
     write_voc(on_its_side, [("cat", BOX)], size=SIZE[::-1])
-    data = kc.label_by_largest(read(folder))
+    data = kc.data.label_by_largest(read(folder))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"2\.jpg"):
-        list(kc.validation_pipeline(data, 8, 1, 2))
-    tally = kc.Tally()
+        list(kc.data.validation_pipeline(data, 8, 1, 2))
+    tally = kc.data.Tally()
     data = read(folder, on_error="skip", tally=tally)
     assert len(list(data)) == 2 and tally.counts()["bad boxes"] == 1
 
@@ -169,9 +169,9 @@ def test_folders_and_names_that_are_none_are_refused(folder, tmp_path):
     with pytest.raises(
         ValueError, match="`images` must be a folder with images"
     ):
-        kc.from_folder(tmp_path / "empty", folder.annotations)
+        kc.data.from_folder(tmp_path / "empty", folder.annotations)
     with pytest.raises(ValueError, match="`annotations` must hold"):
-        kc.from_folder(folder.images, tmp_path / "empty")
+        kc.data.from_folder(folder.images, tmp_path / "empty")
     with pytest.raises(ValueError, match="`class_names` must not repeat"):
         read(folder, class_names=["dog", "dog"])
     with pytest.raises(TypeError, match="`class_names` must be several"):

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import keras_calib as kc
 
-MIXES = [kc.cutmix, kc.mixup, kc.ricap]
+MIXES = [kc.data.cutmix, kc.data.mixup, kc.data.ricap]
 COUNT = 6
 
 
@@ -48,7 +48,7 @@ def test_targets_weigh_images_as_the_pixels_do(mixes):
         mixed, soft = run(seed, 1)
         assert mixed.shape == images.shape
         np.testing.assert_allclose(soft.sum(-1), 1, rtol=1e-6)
-        if mix is kc.mixup:
+        if mix is kc.data.mixup:
             # One blend over the whole image.
             assert np.ptp(mixed, axis=(1, 2, 3)).max() < 1e-5
             value = soft @ np.arange(COUNT)
@@ -61,7 +61,7 @@ def test_targets_weigh_images_as_the_pixels_do(mixes):
 def test_soft_targets_are_mixed_as_hard_ones_and_eagerly_as_in_graphs(mixes):
     mix, run = mixes
     images, _ = batch()
-    soft = kc.objectness_targets(
+    soft = kc.losses.objectness_targets(
         np.arange(COUNT), np.linspace(0, 1, COUNT), COUNT
     ).astype("float32")
     _, weights = run(3, 4)
@@ -79,7 +79,7 @@ def test_a_seed_repeats_and_another_differs(mixes):
 
 def test_what_cutmix_replaces_is_one_rectangle_of_all_images():
     images, targets = batch()
-    run = traced(kc.cutmix, images, targets)
+    run = traced(kc.data.cutmix, images, targets)
     for seed in range(10):
         changed = (run(seed, 3)[0] != images).any((0, 3))
         if not changed.any():
@@ -93,7 +93,7 @@ def test_what_cutmix_replaces_is_one_rectangle_of_all_images():
 def test_areas_of_cutmix_are_those_of_the_paper():
     # alpha = 1: lam is uniform, and what is clipped at the border is the
     # whole deviation.
-    mixed = targets_of(kc.cutmix, batch(32, 32), 300)
+    mixed = targets_of(kc.data.cutmix, batch(32, 32), 300)
     kept = [np.diag(soft).min() for soft in mixed]
     rng = np.random.default_rng(0)
     expected = []
@@ -111,17 +111,17 @@ def test_areas_of_cutmix_are_those_of_the_paper():
 
 def test_cutmix_happens_as_often_as_asked():
     images, targets = batch()
-    never = kc.cutmix(images, targets, (0, 1), probability=0.0)
+    never = kc.data.cutmix(images, targets, (0, 1), probability=0.0)
     np.testing.assert_array_equal(never[0], images)
     np.testing.assert_array_equal(never[1], targets)
-    mixed = targets_of(kc.cutmix, batch(), 100, probability=0.5)
+    mixed = targets_of(kc.data.cutmix, batch(), 100, probability=0.5)
     changed = [(soft != targets).any() for soft in mixed]
     assert 0.3 < np.mean(changed) < 0.6
 
 
 def test_ricap_patches_four_images():
     images, targets = batch(40, 40)
-    mixed, _ = kc.ricap(images, targets, (2, 1), beta=5.0)
+    mixed, _ = kc.data.ricap(images, targets, (2, 1), beta=5.0)
     quarters = [
         np.unique(part)
         for rows in np.split(mixed.numpy()[0, ..., 0], [4, 36])[::2]
@@ -131,7 +131,7 @@ def test_ricap_patches_four_images():
 
 
 def test_mixup_of_a_small_alpha_mostly_leaves_images_alone():
-    mixed = targets_of(kc.mixup, batch(), 200, alpha=0.1)
+    mixed = targets_of(kc.data.mixup, batch(), 200, alpha=0.1)
     lams = [soft[np.argmin(np.diag(soft))].max() for soft in mixed]
     assert np.mean(np.array(lams) > 0.95) > 0.5
 
@@ -148,10 +148,10 @@ def test_what_cannot_be_mixed_is_refused():
             with pytest.raises(ValueError, match=rule):
                 mix(x, y, seed)
     for mix, options, rule in (
-        (kc.cutmix, {"alpha": 0.0}, "`alpha` must be > 0"),
-        (kc.cutmix, {"probability": 1.5}, "`probability` must be <= 1"),
-        (kc.mixup, {"alpha": -1.0}, "`alpha` must be > 0"),
-        (kc.ricap, {"beta": 0.0}, "`beta` must be > 0"),
+        (kc.data.cutmix, {"alpha": 0.0}, "`alpha` must be > 0"),
+        (kc.data.cutmix, {"probability": 1.5}, "`probability` must be <= 1"),
+        (kc.data.mixup, {"alpha": -1.0}, "`alpha` must be > 0"),
+        (kc.data.ricap, {"beta": 0.0}, "`beta` must be > 0"),
     ):
         with pytest.raises(ValueError, match=rule):
             mix(images, targets, (0, 1), **options)

@@ -71,7 +71,7 @@ def test_epochs_differ_and_resumed_training_sees_what_it_would_have_seen(
     images, ids, index = through
     np.testing.assert_array_equal(ids, squares(40, CLASSES)["label"][index])
     epochs, shown = index.reshape(3, 40), images.reshape(3, 40, -1)
-    plain = kc.shuffled_epochs(
+    plain = kc.data.epochs.shuffled_epochs(
         tf.data.Dataset.range(40), seed=5, buffer_size=4096, epochs=3
     )
     # The order is that of the seed, of which crops are independent.
@@ -90,7 +90,7 @@ def test_epochs_differ_and_resumed_training_sees_what_it_would_have_seen(
 
 def test_the_order_of_an_epoch_is_a_function_of_seed_and_epoch():
     def shown(**options):
-        pairs = kc.shuffled_epochs(
+        pairs = kc.data.epochs.shuffled_epochs(
             tf.data.Dataset.range(30), buffer_size=30, **options
         )
         return [(int(e), int(x)) for e, x in pairs]
@@ -108,7 +108,7 @@ def test_the_order_of_an_epoch_is_a_function_of_seed_and_epoch():
 def test_what_has_no_end_says_so():
     some = tf.data.Dataset.range(3)
     for dataset in (some, some.filter(lambda x: x > 0)):
-        endless = kc.shuffled_epochs(dataset, seed=0, buffer_size=3)
+        endless = kc.data.epochs.shuffled_epochs(dataset, seed=0, buffer_size=3)
         assert int(endless.cardinality()) == tf.data.INFINITE_CARDINALITY
         assert len(list(endless.take(7))) == 7
 
@@ -124,7 +124,10 @@ def test_epochs_without_a_batch_do_not_go_on_for_ever():
         first_epoch=0,
         **options,
     )
-    for endless in (batches, kc.shuffled_epochs(nothing, **options)):
+    for endless in (
+        batches,
+        kc.data.epochs.shuffled_epochs(nothing, **options),
+    ):
         with pytest.raises(tf.errors.InvalidArgumentError, match="for a batch"):
             next(iter(endless))
     with pytest.raises(ValueError, match="examples for a batch"):
@@ -147,8 +150,8 @@ def test_the_index_stays_with_its_example():
     values = np.random.default_rng(0).normal(size=20)
     pairs = tf.data.Dataset.from_tensor_slices((values, np.arange(20) % 3))
     for shuffled in (
-        kc.with_index(pairs).shuffle(20).repeat(2),
-        kc.with_index(pairs).repeat(2).shuffle(40),
+        kc.data.with_index(pairs).shuffle(20).repeat(2),
+        kc.data.with_index(pairs).repeat(2).shuffle(40),
     ):
         rows = list(shuffled.as_numpy_iterator())
         assert len(rows) == 40
@@ -158,9 +161,9 @@ def test_the_index_stays_with_its_example():
 
 def test_an_index_is_given_once_to_examples():
     with pytest.raises(ValueError, match="must not have an index"):
-        kc.with_index(numbered_squares())
+        kc.data.with_index(numbered_squares())
     with pytest.raises(ValueError, match="dicts, or pairs"):
-        kc.with_index(tf.data.Dataset.range(3))
+        kc.data.with_index(tf.data.Dataset.range(3))
 
 
 # Workers.
@@ -180,7 +183,7 @@ def test_workers_see_different_examples_with_different_numbers():
     rows = tf.data.Dataset.from_tensor_slices({"x": np.arange(6)})
     numbers = []
     for k, context in enumerate(contexts):
-        own = kc.with_index(rows.shard(2, k), input_context=context)
+        own = kc.data.with_index(rows.shard(2, k), input_context=context)
         numbers += [int(e["index"]) for e in own]
     assert sorted(numbers) == list(range(6))
 
@@ -205,13 +208,13 @@ import keras_calib as kc
 from examples_with_boxes import squares
 rows = squares(40, 5)
 rows["boxes"][3] = np.nan
-tally = kc.Tally()
+tally = kc.data.Tally()
 data = tf.data.Dataset.from_tensor_slices(rows)
-data = kc.with_index(kc.valid_examples(data, num_classes=5, tally=tally))
-batches = kc.training_pipeline(data, 16, 8, 5, epochs=1, drop_remainder=False)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-seen, sizes = [], []
-for x, y in strategy.experimental_distribute_dataset(batches):
+data = kc.data.with_index(kc.data.valid_examples(data, num_classes=5,
+tally=tally)) batches = kc.data.training_pipeline(data, 16, 8, 5, epochs=1,
+drop_remainder=False) strategy = tf.distribute.MirroredStrategy(["CPU:0",
+"CPU:1"]) seen, sizes = [], [] for x, y in
+strategy.experimental_distribute_dataset(batches):
     parts = strategy.experimental_local_results(y["index"])
     sizes.append([len(part) for part in parts])
     seen += [int(i) for part in parts for i in part]
@@ -241,9 +244,9 @@ import keras_calib as kc
 from examples_with_boxes import squares
 
 def make(context=None):
-    data = kc.with_index(tf.data.Dataset.from_tensor_slices(squares(32, 5)))
-    size = context.get_per_replica_batch_size(8) if context else 8
-    return kc.training_pipeline(
+    data = kc.data.with_index(tf.data.Dataset.from_tensor_slices(squares(32,
+    5))) size = context.get_per_replica_batch_size(8) if context else 8 return
+    kc.data.training_pipeline(
         data, 16, size, 5, epochs=1, input_context=context
     )
 

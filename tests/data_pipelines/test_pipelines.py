@@ -51,7 +51,7 @@ def test_targets_are_those_of_the_lit_share_of_each_crop():
         square_batches(seed=3, beta=0.75, floor="uniform")
     )
     np.testing.assert_array_equal(again, index)
-    expected = kc.objectness_targets(
+    expected = kc.losses.objectness_targets(
         labels[index], pairs[:, 1].astype("float64"), CLASSES, 0.75, "uniform"
     )
     np.testing.assert_allclose(soft, expected, atol=1e-6)
@@ -90,9 +90,9 @@ def test_masks_give_the_shares_of_their_boxes(pairs_of_squares):
     rows = squares(40, CLASSES)
     size = rows["image"].shape[1:3]
     rows["mask"] = np.stack(
-        [kc.boxes_to_mask(b * [*size, *size], size) for b in rows["boxes"]]
+        [kc.data.boxes_to_mask(b * [*size, *size], size) for b in rows["boxes"]]
     )
-    both = kc.with_index(tf.data.Dataset.from_tensor_slices(rows))
+    both = kc.data.with_index(tf.data.Dataset.from_tensor_slices(rows))
     by_mask = arrays_of(square_batches(both, labels="pairs", objects="mask"))
     for a, b in zip(pairs_of_squares, by_mask[1:], strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
@@ -162,8 +162,10 @@ def test_targets_are_the_same_where_keras_computes_with_something_else(
 
 
 def test_a_data_set_of_context_keeps_labels_for_evaluation():
-    bare = kc.context_examples(numbered_squares(8))
-    for x, y in kc.validation_pipeline(bare, 16, 8, CLASSES, labels="pairs"):
+    bare = kc.data.context_examples(numbered_squares(8))
+    for x, y in kc.data.validation_pipeline(
+        bare, 16, 8, CLASSES, labels="pairs"
+    ):
         labels = squares(8, CLASSES)["label"][y["index"]]
         np.testing.assert_array_equal(y["label"][:, 0], labels)
         np.testing.assert_array_equal(y["label"][:, 1], 0)
@@ -178,11 +180,13 @@ def test_training_on_a_data_set_of_context_has_uniform_targets():
 
 def test_validation_shows_every_example_in_order():
     dataset = numbered_squares(20)
-    _, ids, index = arrays_of(kc.validation_pipeline(dataset, 16, 8, CLASSES))
+    _, ids, index = arrays_of(
+        kc.data.validation_pipeline(dataset, 16, 8, CLASSES)
+    )
     np.testing.assert_array_equal(index, np.arange(20))
     np.testing.assert_array_equal(ids, squares(20, CLASSES)["label"])
     _, pairs, _ = arrays_of(
-        kc.validation_pipeline(
+        kc.data.validation_pipeline(
             dataset, 16, 8, CLASSES, labels="pairs", fraction=1.0
         )
     )
@@ -200,8 +204,10 @@ def test_batches_are_resized_as_one_crop_by_itself(antialias):
     dataset = tf.data.Dataset.from_tensors({"image": image, "label": 0})
     options = {"interpolation": "bicubic", "antialias": antialias}
     expected = tf.image.resize(image, (9, 9), "bicubic", antialias=antialias)
-    whole = kc.validation_pipeline(dataset, 9, 1, 2, fraction=1.0, **options)
-    drawn = kc.training_pipeline(
+    whole = kc.data.validation_pipeline(
+        dataset, 9, 1, 2, fraction=1.0, **options
+    )
+    drawn = kc.data.training_pipeline(
         dataset,
         9,
         1,
@@ -218,10 +224,12 @@ def test_batches_are_resized_as_one_crop_by_itself(antialias):
 
 
 def test_objectness_targets_are_mixed_with_their_images(pairs_of_squares):
-    _, mixed, index = arrays_of(square_batches(mix=partial(kc.mixup, alpha=5)))
+    _, mixed, index = arrays_of(
+        square_batches(mix=partial(kc.data.mixup, alpha=5))
+    )
     pairs, again = pairs_of_squares
     np.testing.assert_array_equal(index, again)
-    plain = kc.objectness_targets(
+    plain = kc.losses.objectness_targets(
         pairs[:, 0].astype(int), pairs[:, 1].astype("float64"), CLASSES
     )
     np.testing.assert_allclose(mixed.sum(-1), 1, rtol=1e-5)
@@ -240,7 +248,7 @@ def test_context_is_made_of_examples_with_objects_of_the_classes_alone():
     # In every second image, there is an object of class 1.
     row["mask"][::2, :10, :10] = 1
     del row["boxes"]
-    whole = kc.with_index(tf.data.Dataset.from_tensor_slices(row))
+    whole = kc.data.with_index(tf.data.Dataset.from_tensor_slices(row))
     options = {"labels": "pairs", "context_share": 1.0, "classes": (1,)}
     images, pairs, index = arrays_of(
         square_batches(whole, fill=(0, 0, 0), **options)
@@ -317,7 +325,7 @@ def test_bad_arguments_are_refused():
         ({"shuffle_buffer": 0}, "`buffer_size` must be >= 1"),
         ({"num_parallel_calls": 0}, "`num_parallel_calls` must be >= 1"),
         ({"labels": "ids", "context_share": 0.1}, "must not be 'ids'"),
-        ({"labels": "ids", "mix": kc.cutmix}, "to be mixed"),
+        ({"labels": "ids", "mix": kc.data.cutmix}, "to be mixed"),
         ({"objects": "mask"}, "must have 'mask': `objects`"),
         ({"batch_size": 50}, "examples for a batch"),
     ):
@@ -344,9 +352,9 @@ def test_labels_out_of_range_are_named():
         list(square_batches(dataset, labels="ids"))
     del rows["name"]
     rows["label"][3] = -1
-    dataset = kc.with_index(tf.data.Dataset.from_tensor_slices(rows))
+    dataset = kc.data.with_index(tf.data.Dataset.from_tensor_slices(rows))
     with pytest.raises(tf.errors.InvalidArgumentError, match="index 3"):
-        list(kc.validation_pipeline(dataset, 16, 8, CLASSES))
+        list(kc.data.validation_pipeline(dataset, 16, 8, CLASSES))
 
 
 def test_more_boxes_than_there_may_be_are_named():
@@ -358,7 +366,7 @@ def test_more_boxes_than_there_may_be_are_named():
     }
     dataset = tf.data.Dataset.from_tensors(row)
     options = {"labels": "pairs", "max_boxes": 6}
-    whole = kc.validation_pipeline(dataset, 16, 1, CLASSES, **options)
+    whole = kc.data.validation_pipeline(dataset, 16, 1, CLASSES, **options)
     assert len(list(whole)) == 1
     with pytest.raises(tf.errors.InvalidArgumentError, match="crowd"):
         list(square_batches(dataset, batch_size=1, max_boxes=5))
@@ -368,7 +376,7 @@ def test_masks_of_another_size_are_named_by_pipelines_too():
     rows = squares(8, CLASSES)
     rows["mask"] = np.ones((8, 20, 7, 1), "uint8")
     dataset = tf.data.Dataset.from_tensor_slices(rows)
-    wrong = kc.validation_pipeline(
+    wrong = kc.data.validation_pipeline(
         dataset, 16, 8, CLASSES, labels="pairs", objects="mask"
     )
     # The check speaks before the crop of the mask, every time.

@@ -21,7 +21,7 @@ OBJECTS = {
 
 def read(name, picture, **options):
     with mocked(coherent(picture)):
-        return kc.from_tfds(name, "train", **options)
+        return kc.data.from_tfds(name, "train", **options)
 
 
 def mocked(as_dataset):
@@ -58,9 +58,9 @@ def test_one_box_or_the_mask_is_taken(picture):
 
 
 def test_examples_of_tfds_can_be_trained_on(picture):
-    data = kc.object_examples(read("voc/2012", picture))
+    data = kc.data.object_examples(read("voc/2012", picture))
     classes = len(data.class_names)
-    batches = kc.training_pipeline(data, 16, 2, classes, epochs=1)
+    batches = kc.data.training_pipeline(data, 16, 2, classes, epochs=1)
     ((images, targets),) = batches.take(1)
     assert images.shape == (2, 16, 16, 3)
     np.testing.assert_allclose(targets.numpy().sum(-1), 1, rtol=1e-5)
@@ -88,7 +88,7 @@ def test_a_feature_of_another_name_or_type_is_refused(picture):
         with pytest.raises(ValueError, match=rule):
             read("voc/2012", picture, **options)
     with pytest.raises(TypeError, match="`split` must be one text"):
-        kc.from_tfds("voc/2012", ["train"])
+        kc.data.from_tfds("voc/2012", ["train"])
 
 
 def test_a_box_of_zeros_is_no_box(picture):
@@ -112,18 +112,18 @@ def test_a_box_of_zeros_is_no_box(picture):
         )
 
     with mocked(one):
-        tally = kc.Tally()
-        data = kc.from_tfds("oxford_iiit_pet", "test", tally=tally)
+        tally = kc.data.Tally()
+        data = kc.data.from_tfds("oxford_iiit_pet", "test", tally=tally)
         assert len(list(data)) == 1 and tally.counts()["without boxes"] == 1
         # 1 is the animal, 2 what is behind it, 3 its outline.
-        data = kc.from_tfds(
+        data = kc.data.from_tfds(
             "oxford_iiit_pet", "test", objects="mask", mask_classes=(1, 3)
         )
         (row,) = data
-    share = kc.center_crop(row, SIZE, 1.0)["objectness"]
+    share = kc.data.center_crop(row, SIZE, 1.0)["objectness"]
     assert abs(float(share) - 40 / 1200) < 1e-6
-    (bare,) = kc.context_examples(data, fill=(0.0, 0.0, 0.0))
-    got = kc.center_crop(bare, SIZE, 1.0)["image"].numpy()
+    (bare,) = kc.data.context_examples(data, fill=(0.0, 0.0, 0.0))
+    got = kc.data.center_crop(bare, SIZE, 1.0)["image"].numpy()
     expected = picture.astype("float32")
     expected[:5, :8] = 0
     np.testing.assert_allclose(got, expected, atol=1e-3)
@@ -149,7 +149,7 @@ def test_imagenet_gets_its_boxes_from_files(names, picture, tmp_path):
         tmp_path / "n2" / "imagenet2012_2.xml",
         [(names[3], BOX), ("none of them", BOX)],
     )
-    tally = kc.Tally()
+    tally = kc.data.Tally()
     rows = list(imagenet(picture, tmp_path, tally=tally))
     assert [int(row["label"]) for row in rows] == [0, 2]
     assert [row["box_labels"].numpy().tolist() for row in rows] == [[7], [3]]
@@ -164,7 +164,7 @@ def test_an_image_whose_file_is_wrong_is_skipped_and_counted_once(
     write_voc(tmp_path / "imagenet2012_0.xml", [("x", (36, 3, 4, 27))])
     write_voc(tmp_path / "imagenet2012_2.xml", [(names[3], BOX)])
     for policy, kept in (("keep", [1, 2]), ("drop", [2])):
-        tally = kc.Tally()
+        tally = kc.data.Tally()
         options = {"without_boxes": policy, "tally": tally}
         data = imagenet(picture, tmp_path, on_error="skip", **options)
         assert [int(e["label"]) for e in data] == kept
@@ -178,12 +178,12 @@ def test_rows_kept_without_boxes_have_objectness_1_for_every_class(
     write_voc(tmp_path / "imagenet2012_0.xml", [(names[0], BOX)])
     data = imagenet(picture, tmp_path, without_boxes="keep")
     options = {"labels": "pairs", "classes": (0, 5)}
-    ((_, y),) = kc.validation_pipeline(data, 8, 3, 1000, **options)
+    ((_, y),) = kc.data.validation_pipeline(data, 8, 3, 1000, **options)
     pairs = {int(label): float(share) for label, share in y}
     assert pairs[1] == pairs[2] == 1.0 and 0 < pairs[0] <= 1
     for row in data.skip(1):
         assert not row["boxed"] and not len(row["boxes"])
-        crop = kc.random_resized_crop(row, 8, seed=(0, 1), classes=(0, 5))
+        crop = kc.data.random_resized_crop(row, 8, seed=(0, 1), classes=(0, 5))
         assert crop["objectness"] == 1
 
 
@@ -206,12 +206,12 @@ def test_files_that_name_no_image_or_class_are_refused(
 @pytest.mark.slow
 def test_real_boxes_are_read_with_their_images(data_dir):
     folder = data_dir / "tfds"
-    tally = kc.Tally()
-    data = kc.from_tfds(
+    tally = kc.data.Tally()
+    data = kc.data.from_tfds(
         "tiny_imagenet_boxes", "train", data_dir=str(folder), tally=tally
     )
     assert data.element_spec["image"].dtype == "string"
-    summary = kc.describe(data)
+    summary = kc.data.describe(data)
     assert summary.num_examples == summary.num_boxes == 6400
     assert set(summary.counts.values()) == {400}
     assert tally.counts()["without boxes"] == 0
@@ -229,10 +229,10 @@ def test_real_boxes_are_read_with_their_images(data_dir):
 @pytest.mark.data
 @pytest.mark.slow
 def test_segmentation_masks_are_objects_by_class(data_dir):
-    data = kc.from_tfds(
+    data = kc.data.from_tfds(
         "camvid", "test", data_dir=str(data_dir / "tfds"), objects="mask"
     )
-    summary = kc.describe(data, classes=(8, 9, 10))
+    summary = kc.data.describe(data, classes=(8, 9, 10))
     import tensorflow_datasets as tfds
 
     raw = tfds.builder("camvid", data_dir=str(data_dir / "tfds"))

@@ -1,5 +1,6 @@
 """Thresholds by class keep the precision of all classes at once."""
 
+import dataclasses
 import re
 
 import numpy as np
@@ -32,7 +33,7 @@ def _drawn(rng, wrong, *, alike):
 
 def _chosen(found, num_classes, **options):
     try:
-        return kc.choose_detection_class_thresholds(
+        return kc.detection.choose_detection_class_thresholds(
             found, num_classes=num_classes, **options
         )
     except ValueError:
@@ -65,10 +66,10 @@ def test_good_classes_get_a_threshold_and_others_an_advice():
     found = _drawn(rng, np.array([0.02, 0.9, 0.05, 0.0, 0.0]), alike=False)
     rare = (found.label == 3) & (found.image >= 10)
     rare |= found.label == 4
-    found = found._replace(
-        outcomes=found.outcomes.part(~rare), overlap=found.overlap[~rare]
+    found = dataclasses.replace(
+        found, outcomes=found.outcomes.part(~rare), overlap=found.overlap[~rare]
     )
-    chosen = kc.choose_detection_class_thresholds(
+    chosen = kc.detection.choose_detection_class_thresholds(
         found,
         num_classes=5,
         precision=[0.7, 0.7, 0.8, 0.7, 0.7],
@@ -102,14 +103,14 @@ def test_good_classes_get_a_threshold_and_others_an_advice():
 def test_one_class_alone_has_the_threshold_of_all_boxes():
     found = changed(records(), group=np.zeros_like(records().label))
     options = {"precision": 0.15, "max_boxes": 3, "thresholds": [0.9, 0.5, 0.1]}
-    one = kc.choose_detection_threshold(found, **options)
-    by_class = kc.choose_detection_class_thresholds(
+    one = kc.detection.choose_detection_threshold(found, **options)
+    by_class = kc.detection.choose_detection_class_thresholds(
         found, num_classes=1, **options
     )
     # Images without a box say nothing, and are left out here.
     assert by_class.threshold[0] <= one.threshold
     assert by_class.facts["level"] == one.delta
-    kept = kc.DetectionSelector(threshold=by_class)
+    kept = kc.detection.DetectionSelector(threshold=by_class)
     assert kept.by_class and kept.max_boxes == 3
 
 
@@ -127,11 +128,11 @@ def test_what_cannot_be_certified_is_refused(name):
     changed, message = REFUSED[name]
     options = {"num_classes": 4, "precision": 0.1, "max_boxes": 9} | changed
     with pytest.raises(ValueError, match=re.escape(message)):
-        kc.choose_detection_class_thresholds(records(), **options)
+        kc.detection.choose_detection_class_thresholds(records(), **options)
 
 
 def test_only_records_have_thresholds():
     with pytest.raises(TypeError, match="match_detections"):
-        kc.choose_detection_class_thresholds(
+        kc.detection.choose_detection_class_thresholds(
             images("found"), num_classes=4, precision=0.5
         )

@@ -12,8 +12,8 @@ mpl.use("Agg")
 
 def test_bins_of_the_display_are_those_of_the_errors():
     found = records(0.1)
-    display = kc.DetectionReliabilityDisplay(found, num_bins=8)
-    exact = kc.detection_ece(found, num_bins=8)
+    display = kc.detection.DetectionReliabilityDisplay(found, num_bins=8)
+    exact = kc.detection.detection_ece(found, num_bins=8)
     assert display.detection_ece == exact.value
     bins = np.ceil(found.confidence * 8).astype(int) - 1
     count = np.bincount(bins, minlength=8)
@@ -27,7 +27,9 @@ def test_bins_of_the_display_are_those_of_the_errors():
 
 
 def test_the_display_draws_both_panels():
-    display = kc.DetectionReliabilityDisplay(records(), name="net").plot()
+    display = kc.detection.DetectionReliabilityDisplay(
+        records(), name="net"
+    ).plot()
     assert "net" in display.axes_[0].get_title()
     assert len(display.axes_[0].lines) == 3
     assert display.axes_[1].images[0].get_array().shape == (10, 10)

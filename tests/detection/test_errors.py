@@ -36,7 +36,7 @@ def test_matches_are_those_of_the_coco_evaluation(least):
 @pytest.mark.parametrize("min_count", [1, 3])
 def test_d_ece_is_that_of_netcal(name, min_count):
     features, num_bins = NETCAL[name]
-    found = kc.detection_ece(
+    found = kc.detection.detection_ece(
         records(),
         num_bins=num_bins,
         features=features,
@@ -54,9 +54,11 @@ def test_errors_are_those_of_detection_calibration(least):
         for name in ("dece", "laece", "laace")
     }
     found = {
-        "dece": kc.detection_ece(records(least), num_bins=25),
-        "laece": kc.localization_aware_ece(records(least)),
-        "laace": kc.adaptive_localization_error(records(least, crowds=False)),
+        "dece": kc.detection.detection_ece(records(least), num_bins=25),
+        "laece": kc.detection.localization_aware_ece(records(least)),
+        "laace": kc.detection.adaptive_localization_error(
+            records(least, crowds=False)
+        ),
     }
     for name, error in found.items():
         np.testing.assert_allclose(error.value, expected[name], rtol=1e-9)
@@ -64,7 +66,7 @@ def test_errors_are_those_of_detection_calibration(least):
 
 @pytest.mark.parametrize("least", [0.1, 0.5])
 def test_laece_is_that_of_saod(least):
-    found = kc.localization_aware_ece(records(least), closed="left")
+    found = kc.detection.localization_aware_ece(records(least), closed="left")
     expected = stored()[f"saod/laece/{least}"]
     np.testing.assert_allclose(found.value, expected, rtol=1e-9)
     by_class = stored()[f"saod/laece_by_class/{least}"]
@@ -97,7 +99,9 @@ def test_box_formats_and_padding_do_not_change_records(name):
     del true["num_detections"]
     true["crowd"] = true["crowd"] > 0
     size = None if name.startswith("rel_") else SIZE
-    one = kc.match_detections(true, found, box_format=name, image_shape=size)
+    one = kc.detection.match_detections(
+        true, found, box_format=name, image_shape=size
+    )
     assert one.max_detections == 40
     for name in ("confidence", "correct", "label", "image", "overlap"):
         own, other = (getattr(x, name) for x in (one, records()))
@@ -115,7 +119,7 @@ def test_detectors_that_are_calibrated_lie_within_the_interval():
         image = np.arange(80)
         boxes = (np.repeat(x, 12) for x in (confidence, right, image))
         one = made(*boxes, num_images=80, most=100)
-        inside.append(kc.detection_ece(one).low == 0.0)
+        inside.append(kc.detection.detection_ece(one).low == 0.0)
     assert np.mean(inside) > 0.9
 
 
@@ -177,19 +181,19 @@ REFUSED = {
 def test_boxes_that_cannot_be_are_refused(name):
     true, found, options, message = REFUSED[name]
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
-        kc.match_detections(true, found, **options)
+        kc.detection.match_detections(true, found, **options)
 
 
 def test_records_that_tell_nothing_are_refused():
-    empty = kc.match_detections([TRUE], [FOUND], min_confidence=0.9)
+    empty = kc.detection.match_detections([TRUE], [FOUND], min_confidence=0.9)
     with pytest.raises(ValueError, match="must have a detection"):
-        kc.detection_ece(empty)
+        kc.detection.detection_ece(empty)
     with pytest.raises(TypeError, match="match_detections"):
-        kc.localization_aware_ece([0.5])
-    plain = kc.match_detections([TRUE], [FOUND])
+        kc.detection.localization_aware_ece([0.5])
+    plain = kc.detection.match_detections([TRUE], [FOUND])
     with pytest.raises(TypeError, match="must be a list of names"):
-        kc.detection_ece(plain, features="width")
+        kc.detection.detection_ece(plain, features="width")
     with pytest.raises(TypeError, match="num_bins='10'"):
-        kc.detection_ece(plain, num_bins="10")
+        kc.detection.detection_ece(plain, num_bins="10")
     with pytest.raises(ValueError, match="image_shape"):
-        kc.detection_ece(plain, features=["width"])
+        kc.detection.detection_ece(plain, features=["width"])

@@ -11,12 +11,12 @@ import keras_calib as kc
 
 CASES = {
     "D-ECE": (
-        kc.DetectionECE,
+        kc.detection.DetectionECE,
         {},
-        lambda: kc.detection_ece(records()),
+        lambda: kc.detection.detection_ece(records()),
     ),
     "D-ECE of places": (
-        kc.DetectionECE,
+        kc.detection.DetectionECE,
         {
             "num_bins": (8, 5, 4),
             "features": ("center_x", "height"),
@@ -24,7 +24,7 @@ CASES = {
             "num_classes": 4,
             "average": "macro",
         },
-        lambda: kc.detection_ece(
+        lambda: kc.detection.detection_ece(
             records(),
             num_bins=(8, 5, 4),
             features=("center_x", "height"),
@@ -32,14 +32,16 @@ CASES = {
         ),
     ),
     "LaECE": (
-        kc.LocalizationAwareECE,
+        kc.detection.LocalizationAwareECE,
         {"num_classes": 5},
-        lambda: kc.localization_aware_ece(records(0.1)),
+        lambda: kc.detection.localization_aware_ece(records(0.1)),
     ),
     "LaECE of all": (
-        kc.LocalizationAwareECE,
+        kc.detection.LocalizationAwareECE,
         {"num_classes": None, "average": "pooled", "min_overlap": 0.0},
-        lambda: kc.localization_aware_ece(records(0.0), average="pooled"),
+        lambda: kc.detection.localization_aware_ece(
+            records(0.0), average="pooled"
+        ),
     ),
 }
 
@@ -107,19 +109,19 @@ def test_padded_tensors_are_read():
         {k: keras.ops.convert_to_tensor(x) for k, x in boxes.items()}
         for boxes in (true, found)
     ]
-    metric = kc.DetectionECE()
+    metric = kc.detection.DetectionECE()
     metric.update_state(*tensors)
     arrays = [
         {k: keras.ops.convert_to_numpy(x) for k, x in boxes.items()}
         for boxes in tensors
     ]
-    exact = kc.detection_ece(kc.match_detections(*arrays))
+    exact = kc.detection.detection_ece(kc.detection.match_detections(*arrays))
     np.testing.assert_allclose(float(metric.result()), exact.value, rtol=1e-6)
 
 
 REFUSED = {
     "weights": (
-        lambda: kc.DetectionECE().update_state([], [], [1.0]),
+        lambda: kc.detection.DetectionECE().update_state([], [], [1.0]),
         "`sample_weight` must be None",
     ),
     "classes": (
@@ -129,27 +131,29 @@ REFUSED = {
         "`labels` of detections must be < `num_classes`",
     ),
     "macro": (
-        lambda: kc.DetectionECE(average="macro"),
+        lambda: kc.detection.DetectionECE(average="macro"),
         "`num_classes` must be given",
     ),
     "bins": (
-        lambda: kc.DetectionECE((5, 5)),
+        lambda: kc.detection.DetectionECE((5, 5)),
         "`num_bins` must have a number",
     ),
     "feature": (
-        lambda: kc.DetectionECE(features=["area"]),
+        lambda: kc.detection.DetectionECE(features=["area"]),
         "`features` must be one of",
     ),
     "size": (
-        lambda: kc.DetectionECE(features=["width"]).update_state(*_parts()[0]),
+        lambda: kc.detection.DetectionECE(features=["width"]).update_state(
+            *_parts()[0]
+        ),
         "pass `image_shape`",
     ),
     "records": (
-        lambda: kc.DetectionECE().update_records([0.5]),
+        lambda: kc.detection.DetectionECE().update_records([0.5]),
         "`match_detections`",
     ),
     "by class": (
-        lambda: kc.DetectionECE().by_class(),
+        lambda: kc.detection.DetectionECE().by_class(),
         "errors by class",
     ),
 }

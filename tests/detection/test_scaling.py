@@ -38,7 +38,7 @@ def _optimum(method, target, own):
 @pytest.mark.parametrize("method", ["platt", "temperature"])
 @pytest.mark.parametrize("target", ["correct", "overlap"])
 def test_fits_are_the_optimum_of_each_class(method, target):
-    scaling = kc.DetectionScaling(6, method=method, target=target)
+    scaling = kc.detection.DetectionScaling(6, method=method, target=target)
     table = scaling.fit(records()).coefficients
     everything = _optimum(method, target, slice(None))
     for k in range(6):
@@ -56,7 +56,7 @@ def test_fits_are_the_optimum_of_each_class(method, target):
 
 def test_confidence_follows_the_formula_and_padding_stays():
     table = np.array([[0.5, 1.0], [1.0, 0.0], [2.0, -1.0], [0.1, 0.2]])
-    scaling = kc.DetectionScaling(4, coefficients=table)
+    scaling = kc.detection.DetectionScaling(4, coefficients=table)
     found = scaling(_boxes())
     expected = _boxes()["confidence"]
     for i, j in ((0, 0), (0, 1), (1, 0)):
@@ -67,7 +67,9 @@ def test_confidence_follows_the_formula_and_padding_stays():
     )
     assert set(found) == set(_boxes())
     assert repr(scaling) == "DetectionScaling(coefficients.shape=(4, 2))"
-    assert repr(kc.DetectionScaling(4)) == "DetectionScaling(not fitted)"
+    assert (
+        repr(kc.detection.DetectionScaling(4)) == "DetectionScaling(not fitted)"
+    )
 
 
 def test_layers_are_saved_and_loaded(tmp_path):
@@ -75,7 +77,7 @@ def test_layers_are_saved_and_loaded(tmp_path):
         "confidence": keras.Input((3,), name="confidence"),
         "labels": keras.Input((3,), dtype="int32", name="labels"),
     }
-    scaling = kc.DetectionScaling(4).fit(records())
+    scaling = kc.detection.DetectionScaling(4).fit(records())
     model = keras.Model(inputs, scaling(inputs))
     boxes = {name: _boxes()[name] for name in inputs}
     model.save(tmp_path / "model.keras")
@@ -90,66 +92,81 @@ def test_layers_are_saved_and_loaded(tmp_path):
 
 def test_scaling_lowers_the_d_ece_of_its_own_detections():
     found = records()
-    scaling = kc.DetectionScaling(4, by_class=False).fit(found)
+    scaling = kc.detection.DetectionScaling(4, by_class=False).fit(found)
     after = scaling({"confidence": found.confidence, "labels": found.label})
     after = keras.ops.convert_to_numpy(after["confidence"])
     after = changed(found, confidence=after.astype("float64"))
-    assert kc.detection_ece(after).value < kc.detection_ece(found).value / 2
+    assert (
+        kc.detection.detection_ece(after).value
+        < kc.detection.detection_ece(found).value / 2
+    )
 
 
 REFUSED = {
-    "unfitted": (lambda: kc.DetectionScaling(4)(_boxes()), "must be fitted"),
+    "unfitted": (
+        lambda: kc.detection.DetectionScaling(4)(_boxes()),
+        "must be fitted",
+    ),
     "classes": (
-        lambda: kc.DetectionScaling(2).fit(records()),
+        lambda: kc.detection.DetectionScaling(2).fit(records()),
         "must be < `num_classes`",
     ),
-    "records": (lambda: kc.DetectionScaling(2).fit([1]), "match_detections"),
+    "records": (
+        lambda: kc.detection.DetectionScaling(2).fit([1]),
+        "match_detections",
+    ),
     "all right": (
-        lambda: kc.DetectionScaling(4).fit(
+        lambda: kc.detection.DetectionScaling(4).fit(
             changed(records(), correct=np.ones(len(records().label)))
         ),
         "right detections and wrong ones",
     ),
     "unknown class": (
-        lambda: kc.DetectionScaling(3, coefficients=[[1, 0]] * 3)(_boxes()),
+        lambda: kc.detection.DetectionScaling(3, coefficients=[[1, 0]] * 3)(
+            _boxes()
+        ),
         "`labels` of detections must be whole numbers < `num_classes`",
     ),
     "array": (
-        lambda: kc.DetectionScaling(1, coefficients=[[1, 0]])(np.ones((1, 2))),
+        lambda: kc.detection.DetectionScaling(1, coefficients=[[1, 0]])(
+            np.ones((1, 2))
+        ),
         "must be a dict",
     ),
     "list": (
-        lambda: kc.DetectionScaling(1, coefficients=[[1, 0]])([_boxes()]),
+        lambda: kc.detection.DetectionScaling(1, coefficients=[[1, 0]])(
+            [_boxes()]
+        ),
         "must be a dict",
     ),
     "strings": (
-        lambda: kc.DetectionScaling(1, coefficients=[[1, 0]])(
+        lambda: kc.detection.DetectionScaling(1, coefficients=[[1, 0]])(
             _boxes() | {"labels": [["cat"]]}
         ),
         "map names to class ids",
     ),
     "shapes": (
-        lambda: kc.DetectionScaling(1, coefficients=[[1, 0]])(
+        lambda: kc.detection.DetectionScaling(1, coefficients=[[1, 0]])(
             _boxes() | {"labels": np.zeros((2, 2))}
         ),
         "one confidence and one class id",
     ),
     "nan": (
-        lambda: kc.DetectionScaling(1, coefficients=[[np.nan, 0]]),
+        lambda: kc.detection.DetectionScaling(1, coefficients=[[np.nan, 0]]),
         "must be finite",
     ),
     "labels": (
-        lambda: kc.DetectionScaling(1, coefficients=[[1, 0]])(
+        lambda: kc.detection.DetectionScaling(1, coefficients=[[1, 0]])(
             {"confidence": np.ones((1, 2))}
         ),
         'as "labels"',
     ),
     "table": (
-        lambda: kc.DetectionScaling(2, coefficients=[[1, 0]]),
+        lambda: kc.detection.DetectionScaling(2, coefficients=[[1, 0]]),
         "(num_classes, 2)",
     ),
     "method": (
-        lambda: kc.DetectionScaling(2, method="beta"),
+        lambda: kc.detection.DetectionScaling(2, method="beta"),
         "`method` must be one of",
     ),
 }
@@ -167,4 +184,4 @@ def test_confidence_that_falls_where_boxes_are_right_is_warned_of():
     found = records()
     found = changed(found, confidence=1.0 - found.confidence)
     with pytest.warns(RuntimeWarning, match="`box_format` and the class ids"):
-        kc.DetectionScaling(4).fit(found)
+        kc.detection.DetectionScaling(4).fit(found)

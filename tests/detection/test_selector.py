@@ -38,7 +38,7 @@ def test_a_box_without_finite_sides_is_not_kept():
     boxes = np.ones((1, 3, 4), "float32")
     boxes[0, 0, 1], boxes[0, 1, 3] = np.nan, np.inf
     found = {"boxes": boxes, "labels": [[0] * 3], "confidence": [[0.9] * 3]}
-    kept = _numbers(kc.DetectionSelector(threshold=0.5)(found))
+    kept = _numbers(kc.detection.DetectionSelector(threshold=0.5)(found))
     assert kept["num_detections"].tolist() == [1]
     assert np.isfinite(kept["boxes"]).all()
 
@@ -48,7 +48,7 @@ def test_a_box_without_finite_sides_is_not_kept():
 def test_kept_boxes_come_first_and_the_others_are_padding(threshold):
     found = padded(images("found"), 40)
     found["confidence"] = found["confidence"].astype("float32")
-    selector = kc.DetectionSelector(threshold=threshold, max_boxes=3)
+    selector = kc.detection.DetectionSelector(threshold=threshold, max_boxes=3)
     kept = _numbers(selector(found))
     assert kept["labels"].shape == (60, 40)
     inside = np.arange(40) < kept["num_detections"][:, None]
@@ -72,13 +72,13 @@ def test_kept_boxes_come_first_and_the_others_are_padding(threshold):
 
 def test_a_choice_keeps_the_boxes_that_its_guarantee_is_for():
     found, true = padded(images("found"), 40), images("true", crowds=False)
-    scaling = kc.DetectionScaling(4, by_class=False).fit(records())
-    scaled = kc.match_detections(true, _numbers(scaling(found)))
-    chosen = kc.choose_detection_threshold(
+    scaling = kc.detection.DetectionScaling(4, by_class=False).fit(records())
+    scaled = kc.detection.match_detections(true, _numbers(scaling(found)))
+    chosen = kc.detection.choose_detection_threshold(
         scaled, precision=0.15, max_boxes=3, thresholds=[0.5, 0.25, 0.1]
     )
-    selector = kc.DetectionSelector(scaling, chosen)
-    kept = kc.match_detections(true, _numbers(selector(found)))
+    selector = kc.detection.DetectionSelector(scaling, chosen)
+    kept = kc.detection.match_detections(true, _numbers(selector(found)))
     assert len(kept.label) == round(60 * chosen.facts["boxes_per_image"])
     assert kept.correct.mean() == pytest.approx(chosen.facts["precision"])
 
@@ -87,10 +87,10 @@ def test_a_choice_keeps_the_boxes_that_its_guarantee_is_for():
 def test_no_box_slips_below_a_threshold_by_rounding():
     # The float32 next to 0.7 is smaller.
     found = {"scores": np.float32([[0.7]]), "classes": np.array([[0]])}
-    assert not _numbers(kc.DetectionSelector(threshold=0.7)(found))[
+    assert not _numbers(kc.detection.DetectionSelector(threshold=0.7)(found))[
         "num_detections"
     ].any()
-    kept = kc.DetectionSelector(threshold=np.float32(0.7))(found)
+    kept = kc.detection.DetectionSelector(threshold=np.float32(0.7))(found)
     assert _numbers(kept)["classes"] == [[0]]
 
 
@@ -111,9 +111,11 @@ class Decoder(keras.layers.Layer):
 
 @pytest.mark.portable
 def test_decoders_are_saved_and_loaded_with_their_selection(tmp_path):
-    scaling = kc.DetectionScaling(2, coefficients=[[1, 0], [0.5, -1]])
-    selector = kc.DetectionSelector(scaling, [0.3, np.inf], max_boxes=2)
-    decoder = kc.CalibratedDecoder(Decoder(), selector)
+    scaling = kc.detection.DetectionScaling(2, coefficients=[[1, 0], [0.5, -1]])
+    selector = kc.detection.DetectionSelector(
+        scaling, [0.3, np.inf], max_boxes=2
+    )
+    decoder = kc.detection.CalibratedDecoder(Decoder(), selector)
     assert decoder.max_detections == 3
     inputs = keras.Input((3, 4)), keras.Input((3, 2))
     model = keras.Model(inputs, decoder(*inputs))
@@ -136,49 +138,65 @@ def test_decoders_are_saved_and_loaded_with_their_selection(tmp_path):
 
 REFUSED = {
     "calibrator": (
-        lambda: kc.DetectionSelector(kc.TemperatureScaling()),
+        lambda: kc.detection.DetectionSelector(kc.TemperatureScaling()),
         "must be a DetectionScaling",
     ),
     "unfitted": (
-        lambda: kc.DetectionSelector(kc.DetectionScaling(2)),
+        lambda: kc.detection.DetectionSelector(
+            kc.detection.DetectionScaling(2)
+        ),
         "must be fitted",
     ),
     "threshold": (
-        lambda: kc.DetectionSelector(threshold=1.5),
+        lambda: kc.detection.DetectionSelector(threshold=1.5),
         "`threshold` must be a number in [0, 1]",
     ),
     "nan": (
-        lambda: kc.DetectionSelector(threshold=[0.5, np.nan]),
+        lambda: kc.detection.DetectionSelector(threshold=[0.5, np.nan]),
         "`threshold` must be a number in [0, 1]",
     ),
-    "word": (lambda: kc.DetectionSelector(threshold="high"), "`threshold`"),
+    "word": (
+        lambda: kc.detection.DetectionSelector(threshold="high"),
+        "`threshold`",
+    ),
     "boxes": (
-        lambda: kc.DetectionSelector(max_boxes=0),
+        lambda: kc.detection.DetectionSelector(max_boxes=0),
         "`max_boxes` must be >= 1",
     ),
     "array": (
-        lambda: kc.DetectionSelector()(np.ones((2, 2))),
+        lambda: kc.detection.DetectionSelector()(np.ones((2, 2))),
         "must be a dict",
     ),
     "labels": (
-        lambda: kc.DetectionSelector()({"confidence": np.ones((1, 2))}),
+        lambda: kc.detection.DetectionSelector()(
+            {"confidence": np.ones((1, 2))}
+        ),
         'as "labels"',
     ),
     "list": (
-        lambda: kc.DetectionSelector()([{"confidence": 1, "labels": 0}]),
+        lambda: kc.detection.DetectionSelector()(
+            [{"confidence": 1, "labels": 0}]
+        ),
         "must be a dict",
     ),
     "percent": (
-        lambda: kc.DetectionSelector(threshold=50.0),
+        lambda: kc.detection.DetectionSelector(threshold=50.0),
         "`threshold` must be a number in [0, 1]",
     ),
-    "decoder": (lambda: kc.CalibratedDecoder("nms"), "`decoder` must be"),
+    "decoder": (
+        lambda: kc.detection.CalibratedDecoder("nms"),
+        "`decoder` must be",
+    ),
     "twice": (
-        lambda: kc.CalibratedDecoder(kc.CalibratedDecoder(Decoder())),
+        lambda: kc.detection.CalibratedDecoder(
+            kc.detection.CalibratedDecoder(Decoder())
+        ),
         "its attribute `decoder`",
     ),
     "selector": (
-        lambda: kc.CalibratedDecoder(Decoder(), kc.DetectionScaling(2)),
+        lambda: kc.detection.CalibratedDecoder(
+            Decoder(), kc.detection.DetectionScaling(2)
+        ),
         "DetectionSelector(scaling, threshold)",
     ),
 }
@@ -193,26 +211,26 @@ def test_what_selects_no_boxes_is_refused(name):
 
 
 def test_the_boxes_of_a_choice_are_its_own():
-    chosen = kc.choose_detection_threshold(
+    chosen = kc.detection.choose_detection_threshold(
         records(), precision=0.15, max_boxes=3, thresholds=[0.5]
     )
     with pytest.raises(ValueError, match="`max_boxes` must be left out"):
-        kc.DetectionSelector(threshold=chosen, max_boxes=5)
+        kc.detection.DetectionSelector(threshold=chosen, max_boxes=5)
 
 
 def test_facts_of_a_choice_hold_until_its_calibrator_is_fitted_again():
-    scaling = kc.DetectionScaling(4, by_class=False).fit(records())
+    scaling = kc.detection.DetectionScaling(4, by_class=False).fit(records())
     options = {"precision": 0.1, "max_boxes": 2, "thresholds": [0.5, 0.1]}
     for chosen, group in (
-        (kc.choose_detection_threshold(records(), **options), None),
+        (kc.detection.choose_detection_threshold(records(), **options), None),
         (
-            kc.choose_detection_class_thresholds(
+            kc.detection.choose_detection_class_thresholds(
                 records(), num_classes=4, **options, delta=0.9
             ),
             0,
         ),
     ):
-        selector = kc.DetectionSelector(scaling, chosen)
+        selector = kc.detection.DetectionSelector(scaling, chosen)
         np.testing.assert_allclose(selector.threshold, chosen.threshold)
         assert selector.table(group).threshold.tolist() == [0.5, 0.1]
         assert "max_boxes=2" in repr(selector)

@@ -26,7 +26,7 @@ def _drawn(rng, wrong, *, together=True):
 
 def _chosen(found, **options):
     try:
-        return kc.choose_detection_threshold(
+        return kc.detection.choose_detection_threshold(
             found, thresholds=TRIED, **options
         ).threshold
     except ValueError:
@@ -57,7 +57,7 @@ def test_a_precision_that_is_kept_is_certified(average):
 
 def test_losses_are_those_of_the_boxes_that_an_image_keeps():
     found = records()
-    one = kc.choose_detection_threshold(
+    one = kc.detection.choose_detection_threshold(
         found, precision=0.15, max_boxes=3, thresholds=[0.9, 0.5, 0.1]
     )
     for place, threshold in enumerate((0.9, 0.5, 0.1)):
@@ -95,9 +95,9 @@ def test_what_cannot_be_certified_is_refused(name):
     changed, message = REFUSED[name]
     options = {"precision": 0.15, "max_boxes": 40} | changed
     with pytest.raises(ValueError, match=re.escape(message)):
-        kc.choose_detection_threshold(records(), **options)
+        kc.detection.choose_detection_threshold(records(), **options)
 
 
 def test_only_records_have_thresholds():
     with pytest.raises(TypeError, match="match_detections"):
-        kc.choose_detection_threshold(images("found"), precision=0.9)
+        kc.detection.choose_detection_threshold(images("found"), precision=0.9)

@@ -101,7 +101,7 @@ def test_predictors_are_saved_and_loaded(tmp_path, kind):
     copied = copy.deepcopy(predictor)
     np.testing.assert_array_equal(predicted(copied), wanted)
     # Asked for its members before, the file is the same.
-    loaded.predict_each(X, None)
+    loaded.predict_each(X, None, 0)
     loaded.save_weights(tmp_path / "m.weights.h5")
     model.set_weights([w + 1 for w in model.get_weights()])
     assert np.abs(predicted(predictor) - wanted).max() > 1e-3

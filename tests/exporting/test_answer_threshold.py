@@ -33,7 +33,7 @@ def test_an_answer_at_the_threshold_is_accepted(tmp_path, grouped):
     facts = json.loads(out.read_text())
     told = facts["selection"]
     told = told["groups"] if grouped else [told]
-    rule = kc.load_threshold(out)
+    rule = kc.exporting.load_threshold(out)
     for one in told:
         least = np.array([one["threshold"]])
         where = ([one["group"]],) if grouped else ()
@@ -85,14 +85,14 @@ def test_numbered_groups_are_in_the_order_of_their_numbers(tmp_path):
     given = ["threshold", str(log), "--risk=0.2", "--groups=task", "--quiet"]
     assert main([*given, f"--out={out}"]) == 0
     assert main(["verify", str(out), f"--data={log}", "--quiet"]) == 0
-    groups = kc.load_threshold(out).facts["selection"]["groups"]
+    groups = kc.exporting.load_threshold(out).facts["selection"]["groups"]
     assert [one["group"] for one in groups] == ["2", "10"]
 
 
 def test_every_changed_fact_of_answers_is_found(answers):
     path, data = answers
     facts = json.loads(path.read_text())
-    found = kc.check_certificate(path, **data)
+    found = kc.exporting.check_certificate(path, **data)
     assert found.holds, found.differences
     assert (len(found.not_checked) == 1) == (facts["calibrator"] is not None)
     assert len(places(facts)) > 12
@@ -101,7 +101,7 @@ def test_every_changed_fact_of_answers_is_found(answers):
             path, lambda x, at=at: put(x, at, other(got(x, at)))
         )
         try:
-            assert not kc.check_certificate(path, **data).holds, at
+            assert not kc.exporting.check_certificate(path, **data).holds, at
         except ValueError as error:
             assert re.search("certificate|confidence", str(error)), at
         file.write_text(text)
@@ -117,9 +117,11 @@ def test_no_fact_of_answers_has_another_type(answers):
             continue
         file, text = changed(path, lambda x, at=at, v=value: put(x, at, v))
         try:
-            is_found = not kc.check_certificate(path).holds
+            is_found = not kc.exporting.check_certificate(path).holds
             if not is_found:
-                is_found = not kc.check_certificate(path, **data).holds
+                is_found = not kc.exporting.check_certificate(
+                    path, **data
+                ).holds
             assert is_found, (at, value)
         except ValueError as error:
             told = "certificate|confidence|`score`"
@@ -131,33 +133,35 @@ def test_changed_answers_are_found_and_their_order_is_not(answers):
     path, data = answers
     order = np.random.default_rng(0).permutation(600)
     turned = {k: x[order] for k, x in data.items()}
-    assert kc.check_certificate(path, **turned).holds
+    assert kc.exporting.check_certificate(path, **turned).holds
     for name, values in data.items():
         wrong = np.roll(values, 7)
         if name == "confidence":
             wrong = values.copy()
             wrong[3] = np.nextafter(wrong[3], 0.0)
-        assert not kc.check_certificate(path, **{**data, name: wrong}).holds
+        assert not kc.exporting.check_certificate(
+            path, **{**data, name: wrong}
+        ).holds
         short = {k: x[1:] for k, x in data.items()}
-        (told, *_) = kc.check_certificate(path, **short).differences
+        (told, *_) = kc.exporting.check_certificate(path, **short).differences
         assert "599 rows instead of 600" in told
 
 
 def test_a_changed_byte_is_refused_by_all_who_read(answers, tmp_path):
     path, _ = answers
     data = path.read_bytes()
-    rule = kc.load_threshold(path)
+    rule = kc.exporting.load_threshold(path)
     assert rule.facts == read_statement(path)
     for place in range(0, len(data), 37):
         made = bytearray(data)
         made[place] ^= 1
         (tmp_path / "t.json").write_bytes(made)
         with pytest.raises(ValueError, match="`path` must be a .json file as"):
-            kc.load_threshold(tmp_path / "t.json")
+            kc.exporting.load_threshold(tmp_path / "t.json")
     for text in ('{"certificate": 1', '{"certificate": 1, "certificate": 1}'):
         (tmp_path / "t.json").write_text(text)
         with pytest.raises(ValueError, match="complete JSON"):
-            kc.load_threshold(tmp_path / "t.json")
+            kc.exporting.load_threshold(tmp_path / "t.json")
 
 
 @pytest.mark.parametrize("answers", ["group_coverage"], indirect=True)
@@ -230,14 +234,19 @@ def test_what_the_command_did_not_write_is_refused(tmp_path, part, other):
         f'0.1, "delta": 0.01, "method": "ltt", "groups": null, {AFFINE}}}'
     )
     path.write_text(text)
-    assert kc.load_threshold(path)([0.5, 0.8])["accept"].tolist() == [0, 1]
+    assert kc.exporting.load_threshold(path)([0.5, 0.8])["accept"].tolist() == [
+        0,
+        1,
+    ]
     assert read_statement(path)["guarantee"]["certified_risk"] == 0.1
     facts = json.loads(text)
     for digest in (digest_of(facts), "another"):
         path.write_text(json.dumps({**facts, "digest": digest}))
-        assert kc.check_certificate(path).holds == (digest != "another")
+        assert kc.exporting.check_certificate(path).holds == (
+            digest != "another"
+        )
     assert text.count(part) == 1
     path.write_text(text.replace(part, other))
     with pytest.raises(ValueError, match="`path` must be") as raised:
-        kc.load_threshold(path)
+        kc.exporting.load_threshold(path)
     assert str(path) in str(raised.value)

@@ -45,7 +45,7 @@ def exports(tmp_path_factory):
         selector.fit(*noisy(), risk=0.1, delta=0.05)
         path = folder / NAMES[made]
         kc.export(model, path, selector=selector, certificate=True)
-        kc.save_records(selector, folder / "data.npz")
+        kc.exporting.save_records(selector, folder / "data.npz")
         return path, selector
 
     return export
@@ -88,7 +88,7 @@ def test_a_copy_is_confirmed_by_the_data_in_any_order(certified, tmp_path):
     score, correct = records(path)
     order = np.random.default_rng(0).permutation(len(score))
     copy = copied(path, tmp_path)
-    found = kc.check_certificate(copy, score[order], correct[order])
+    found = kc.exporting.check_certificate(copy, score[order], correct[order])
     assert found.holds, found.differences
     facts, chosen = found.certificate, selector.chosen
     assert facts["selection"]["coverage"] == chosen.coverage
@@ -96,7 +96,7 @@ def test_a_copy_is_confirmed_by_the_data_in_any_order(certified, tmp_path):
     assert facts["calibrator"]["name"] == "TemperatureScaling"
     assert not any("numbers" in x for x in found.not_checked)
     # Without data only the files are checked, and that is said.
-    files_only = kc.check_certificate(copy)
+    files_only = kc.exporting.check_certificate(copy)
     assert files_only.holds
     assert any("numbers" in x for x in files_only.not_checked)
 
@@ -104,7 +104,7 @@ def test_a_copy_is_confirmed_by_the_data_in_any_order(certified, tmp_path):
 def test_the_threshold_and_counts_are_those_of_the_served_answers(certified):
     path, selector = certified
     score, correct = records(path)
-    facts = kc.check_certificate(path).certificate["selection"]
+    facts = kc.exporting.check_certificate(path).certificate["selection"]
     accepted = score >= facts["threshold"]
     assert accepted.sum() == facts["num_accepted"]
     assert (correct[accepted] == 0).sum() == facts["num_wrong"]
@@ -131,12 +131,15 @@ def test_a_changed_byte_of_any_file_is_found(certified, tmp_path):
             changed[place] ^= 1
             file.write_bytes(changed)
             try:
-                assert not kc.check_certificate(path).holds, (file, place)
+                assert not kc.exporting.check_certificate(path).holds, (
+                    file,
+                    place,
+                )
             except ValueError as error:
                 assert file == statement_path(path)
                 assert "certificate" in str(error)
         file.write_bytes(data)
-    assert kc.check_certificate(path).holds
+    assert kc.exporting.check_certificate(path).holds
 
 
 def test_files_that_came_or_went_are_found(certified, tmp_path):
@@ -144,14 +147,14 @@ def test_files_that_came_or_went_are_found(certified, tmp_path):
     if not path.is_dir():
         path.unlink()
         with pytest.raises(ValueError, match="must be an exported"):
-            kc.check_certificate(path)
+            kc.exporting.check_certificate(path)
         return
     (path / "extra.txt").write_text("more")
-    (told,) = kc.check_certificate(path).differences
+    (told,) = kc.exporting.check_certificate(path).differences
     assert "extra.txt is not in the certificate" in told
     (path / "extra.txt").unlink()
     (path / "fingerprint.pb").unlink()
-    (told,) = kc.check_certificate(path).differences
+    (told,) = kc.exporting.check_certificate(path).differences
     assert "fingerprint.pb is missing" in told
 
 
@@ -195,7 +198,7 @@ def test_every_changed_number_is_found_even_with_a_new_digest(
             facts[part][name] = value
 
         rewritten(path, change)
-        found = kc.check_certificate(path, **given)
+        found = kc.exporting.check_certificate(path, **given)
         assert not found.holds, (part, name)
         file.write_text(text)
 
@@ -215,13 +218,13 @@ def test_a_forged_statement_is_found_without_data(
 ):
     path = copied(certified[0], tmp_path)
     rewritten(path, lambda facts: facts[part].update({name: value}))
-    assert not kc.check_certificate(path).holds
+    assert not kc.exporting.check_certificate(path).holds
     assert main(["verify", str(path)]) == 1
     told = "risk" if name == "risk" else "statement"
     assert f"differs: {told}: other facts" in capsys.readouterr().out
     card = {"name": "m", "intended_use": "A test."}
     with pytest.raises(ValueError, match="must be unchanged since"):
-        kc.model_card(path, **card)
+        kc.reporting.model_card(path, **card)
 
 
 def test_other_data_are_refused(certified):
@@ -233,11 +236,11 @@ def test_other_data_are_refused(certified):
         ((score * np.float32(1.5), correct), "the scores differ"),
         ((score, 0 * correct), "does not follow from the data"),
     ):
-        found = kc.check_certificate(path, *rows)
+        found = kc.exporting.check_certificate(path, *rows)
         assert told in " ".join(found.differences)
     moved = score.copy()
     moved[500] = np.nextafter(moved[500], np.float32(np.inf))
-    assert not kc.check_certificate(path, moved, correct).holds
+    assert not kc.exporting.check_certificate(path, moved, correct).holds
 
 
 def test_confidences_stand_for_log_odds_up_to_rounding(certified):
@@ -245,9 +248,9 @@ def test_confidences_stand_for_log_odds_up_to_rounding(certified):
     score, correct = records(path)
     confidence = as_confidence(score)
     given = {"correct": correct, "confidence": confidence}
-    assert kc.check_certificate(path, **given).holds
+    assert kc.exporting.check_certificate(path, **given).holds
     given["confidence"] = np.minimum(confidence, 0.9)
-    assert not kc.check_certificate(path, **given).holds
+    assert not kc.exporting.check_certificate(path, **given).holds
 
 
 @pytest.mark.parametrize(
@@ -263,7 +266,7 @@ def test_confidences_stand_for_log_odds_up_to_rounding(certified):
 )
 def test_data_of_a_wrong_form_are_refused(certified, rows, told):
     with pytest.raises(ValueError, match=told):
-        kc.check_certificate(certified[0], *rows)
+        kc.exporting.check_certificate(certified[0], *rows)
 
 
 @pytest.mark.parametrize(
@@ -282,10 +285,10 @@ def test_a_broken_certificate_is_refused(certified, tmp_path, text, told):
     whole = file.read_text()
     file.unlink() if text is None else file.write_text(text)
     with pytest.raises(ValueError, match=told):
-        kc.check_certificate(path)
+        kc.exporting.check_certificate(path)
     file.write_text(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="complete JSON"):
-        kc.check_certificate(path)
+        kc.exporting.check_certificate(path)
 
 
 @pytest.mark.parametrize("name", ["delta", "certified_risk"])
@@ -296,14 +299,14 @@ def test_a_guarantee_of_no_probability_is_refused(
     path = copied(certified[0], tmp_path)
     rewritten(path, lambda facts: facts["guarantee"].update({name: value}))
     with pytest.raises(ValueError, match=f"`{name}` of the certificate must"):
-        kc.check_certificate(path)
+        kc.exporting.check_certificate(path)
 
 
 def test_the_command_needs_neither_keras_nor_tensorflow(exports):
     files = []
     for path, selector in map(exports, ("savedmodel", "onnx")):
         data = path.with_name("data.csv")
-        kc.save_records(selector, data)
+        kc.exporting.save_records(selector, data)
         files.append([str(path), f"--data={data}"])
     code = (
         "import sys\n"
@@ -325,7 +328,7 @@ def test_the_command_needs_neither_keras_nor_tensorflow(exports):
 
 def test_the_command_says_what_differs(certified, tmp_path, capsys):
     path, selector = certified
-    good = kc.save_records(selector, tmp_path / "data.parquet")
+    good = kc.exporting.save_records(selector, tmp_path / "data.parquet")
     assert main(["verify", str(path), f"--data={good}"]) == 0
     assert main(["verify", str(path)]) == 0
     assert "The files are unchanged." in capsys.readouterr().out
@@ -365,9 +368,9 @@ def test_a_selector_of_a_file_has_its_certificate_still(tmp_path):
     again = kc.SelectiveClassifier.from_config(selector.get_config())
     assert again.chosen == selector.chosen
     assert again.chosen.data_sha256
-    kc.save_records(selector, tmp_path / "data.csv")
+    kc.exporting.save_records(selector, tmp_path / "data.csv")
     with pytest.raises(RuntimeError, match="must have its data"):
-        kc.save_records(again, tmp_path / "again.csv")
+        kc.exporting.save_records(again, tmp_path / "again.csv")
 
 
 @pytest.mark.slow
@@ -379,6 +382,6 @@ def test_an_export_without_certificate_leaves_no_stale_one(tmp_path):
     path, given = tmp_path / "m.tflite", {"selector": selector}
     kc.export(model, path, **given, certificate=True)
     kc.export(model, path, **given, overwrite=True, certificate=True)
-    assert kc.check_certificate(path).holds
+    assert kc.exporting.check_certificate(path).holds
     kc.export(model, path, **given, overwrite=True)
     assert os.listdir(tmp_path) == ["m.tflite"]

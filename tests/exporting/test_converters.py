@@ -17,6 +17,7 @@ from exported import (
 )
 from keras import ops
 from paths import ROOT
+from public_names import PUBLIC
 
 import keras_calib as kc
 from keras_calib.formulas.scores import SCORE_NAMES
@@ -30,8 +31,9 @@ pytestmark = [
 ]
 CALIBRATORS = [
     thing
-    for thing in map(vars(kc).get, kc.__all__)
-    if isinstance(thing, type) and kc.Calibrator in thing.__mro__[1:]
+    for thing in PUBLIC.values()
+    if isinstance(thing, type)
+    and kc.calibrators.Calibrator in thing.__mro__[1:]
     # Those of images are exported in tests of their own.
     if thing is not kc.LocalTemperatureScaling
 ]

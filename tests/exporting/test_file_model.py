@@ -70,7 +70,7 @@ def made(kind, folder, **options):
 def opened(path):
     """The file as a model; that of a converter does not say what it gives."""
     options = {"from_logits": True} if path.suffix == ".tflite" else {}
-    return kc.FileModel(path, **options)
+    return kc.exporting.FileModel(path, **options)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -82,7 +82,7 @@ def shipped(request, tmp_path_factory):
     fitted = kc.SelectiveClassifier(calibrator=scaling)
     fitted.fit_on(file, (X[500:], Y[500:]), **TARGET, **QUIET)
     assert file.attach(fitted, X[:12]) == statement_path(path)
-    kc.save_records(fitted, path.parent / "records.npz")
+    kc.exporting.save_records(fitted, path.parent / "records.npz")
     return path, fitted
 
 
@@ -90,7 +90,7 @@ def test_what_ships_is_what_was_calibrated(shipped):
     path, fitted = shipped
     logits = opened(path).predict(X, batch_size=400, verbose=0)
     assert fitted.calibrator.temperature == pytest.approx(3.0, rel=0.2)
-    served = kc.FileModel(path)
+    served = kc.exporting.FileModel(path)
     given = served.answers(X)
     threshold, temperature = fitted.threshold, fitted.calibrator.temperature
     wanted = expected(logits, temperature, threshold)
@@ -101,7 +101,7 @@ def test_what_ships_is_what_was_calibrated(shipped):
     accept, right = given["accept"][500:], (given["label"] == Y)[500:]
     assert fitted.chosen.coverage == pytest.approx(accept.mean())
     assert fitted.chosen.risk == pytest.approx(1.0 - right[accept].mean())
-    facts = kc.check_certificate(path).certificate
+    facts = kc.exporting.check_certificate(path).certificate
     assert facts["guarantee"]["delta"] == 0.1
     # What is attached changes no output that is read.
     np.testing.assert_array_equal(served.predict(X[:9], verbose=0), logits[:9])
@@ -159,12 +159,12 @@ def test_a_change_of_what_was_attached_is_found(shipped, change):
     path, _ = shipped
     file, text = changed(path, change)
     try:
-        assert not kc.check_certificate(path).holds
+        assert not kc.exporting.check_certificate(path).holds
     except ValueError as error:
         assert "certificate" in str(error)
     finally:
         file.write_text(text)
-    assert kc.check_certificate(path).holds
+    assert kc.exporting.check_certificate(path).holds
 
 
 def test_another_file_has_no_such_answers(shipped, tmp_path):
@@ -174,16 +174,16 @@ def test_another_file_has_no_such_answers(shipped, tmp_path):
     other = tmp_path / path.name
     other.write_bytes(path.read_bytes() + b"\0")
     statement_path(other).write_bytes(statement_path(path).read_bytes())
-    found = kc.check_certificate(other)
+    found = kc.exporting.check_certificate(other)
     assert "files: model has other content" in found.differences[0]
     assert "something differs already" in found.not_checked[-1]
     with pytest.raises(ValueError, match="the file that the certificate besi"):
-        kc.FileModel(other)
+        kc.exporting.FileModel(other)
     facts = json.loads(statement_path(path).read_text())
     facts["replay"]["output"] = "probabilities"
     statement_path(other).write_text(json.dumps(facts, indent=2) + "\n")
     with pytest.raises(ValueError, match="must be unchanged since it was"):
-        kc.FileModel(other)
+        kc.exporting.FileModel(other)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def plain(tmp_path_factory):
 
 
 def test_a_file_is_taken_where_a_model_is(plain):
-    file, model = kc.FileModel(plain), network()
+    file, model = kc.exporting.FileModel(plain), network()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(loss=loss)
     data = X[:600], Y[:600]
@@ -214,7 +214,7 @@ def test_a_file_is_taken_where_a_model_is(plain):
 
 @pytest.mark.slow
 def test_a_report_of_a_file_is_that_of_its_model(plain):
-    file, model = kc.FileModel(plain), network()
+    file, model = kc.exporting.FileModel(plain), network()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(loss=loss)
     batches = [(X[i : i + 70], Y[i : i + 70]) for i in range(0, 600, 70)]
@@ -227,7 +227,7 @@ def test_a_report_of_a_file_is_that_of_its_model(plain):
 def test_every_kind_of_threshold_is_attached(plain, tmp_path, case):
     path = tmp_path / "m.onnx"
     path.write_bytes(plain.read_bytes())
-    file, groups = kc.FileModel(path), None
+    file, groups = kc.exporting.FileModel(path), None
     scaling = kc.TemperatureScaling(temperature=3.0)
     fitted, kind = kc.SelectiveClassifier(calibrator=scaling), "given"
     if case == "coverage":
@@ -244,10 +244,10 @@ def test_every_kind_of_threshold_is_attached(plain, tmp_path, case):
             calibrator=scaling, costs=costs, threshold=-0.3
         )
     file.attach(fitted, X[:8], groups=groups)
-    found = kc.check_certificate(path)
+    found = kc.exporting.check_certificate(path)
     assert found.holds, found.differences
     assert found.certificate["kind"] == kind
-    given = kc.FileModel(path).answers(X[:8], groups=groups)
+    given = kc.exporting.FileModel(path).answers(X[:8], groups=groups)
     if case == "calibrator":
         assert given["accept"].all() and "probability_low" in given
         return
@@ -258,15 +258,15 @@ def test_every_kind_of_threshold_is_attached(plain, tmp_path, case):
         np.testing.assert_allclose(given[name], value, rtol=1e-5, atol=1e-6)
     if kind == "given":
         with pytest.raises(ValueError, match="no data chose the threshold"):
-            kc.check_certificate(path, [1.0], [1])
+            kc.exporting.check_certificate(path, [1.0], [1])
         with pytest.raises(ValueError, match="guarantee"):
-            kc.model_card(path, name="m", intended_use="A test.")
+            kc.reporting.model_card(path, name="m", intended_use="A test.")
 
 
 def test_what_nobody_could_load_is_not_attached(plain, tmp_path):
     path = tmp_path / "m.onnx"
     path.write_bytes(plain.read_bytes())
-    file = kc.FileModel(path)
+    file = kc.exporting.FileModel(path)
 
     def unregistered(logits):
         return logits[..., 0]
@@ -275,7 +275,7 @@ def test_what_nobody_could_load_is_not_attached(plain, tmp_path):
     with pytest.raises(TypeError, match="`selector` must be one that Keras"):
         file.attach(made, X[:3])
     with pytest.raises(TypeError, match="`selector` must be a SelectiveClas"):
-        file.attach(kc.MultiLabelCalibrator(kc.AffineScaling()), X[:3])
+        file.attach(kc.labels.MultiLabelCalibrator(kc.AffineScaling()), X[:3])
     with pytest.raises(RuntimeError):
         file.attach(kc.SelectiveClassifier(), X[:3])
     assert file.selector is None and not statement_path(path).exists()
@@ -283,9 +283,9 @@ def test_what_nobody_could_load_is_not_attached(plain, tmp_path):
     with pytest.raises(ValueError, match="must have no certificate"):
         file.attach(selector(0.7), X[:3])
     file.attach(selector(0.7), X[:3], overwrite=True)
-    assert kc.FileModel(path).selector.threshold == pytest.approx(0.7)
+    assert kc.exporting.FileModel(path).selector.threshold == pytest.approx(0.7)
     with pytest.raises(ValueError, match="`output` must be that of the cert"):
-        kc.FileModel(path, output="probabilities")
+        kc.exporting.FileModel(path, output="probabilities")
 
 
 @pytest.mark.parametrize(
@@ -298,23 +298,23 @@ def test_what_nobody_could_load_is_not_attached(plain, tmp_path):
 )
 def test_inputs_that_do_not_fit_are_refused(plain, inputs, message):
     with pytest.raises(ValueError, match=message):
-        kc.FileModel(plain).predict_on_batch(inputs)
+        kc.exporting.FileModel(plain).predict_on_batch(inputs)
 
 
 def test_a_file_says_what_it_returns_or_is_asked(plain, tmp_path):
-    assert kc.FileModel(plain).returns_logits is True
-    probs = kc.FileModel(plain, output="probabilities")
+    assert kc.exporting.FileModel(plain).returns_logits is True
+    probs = kc.exporting.FileModel(plain, output="probabilities")
     assert probs.returns_logits is False
     found = probs.predict_on_batch(X[:5])
     np.testing.assert_allclose(found.sum(-1), 1.0, rtol=1e-5)
     fits = [
         kc.TemperatureScaling().fit_on(file, (X, Y), **QUIET).temperature
-        for file in (probs, kc.FileModel(plain))
+        for file in (probs, kc.exporting.FileModel(plain))
     ]
     assert fits[0] == pytest.approx(fits[1], rel=1e-3)
     with pytest.raises(ValueError, match="`from_logits` must be None or True"):
-        kc.FileModel(plain, from_logits=False)
-    score = kc.FileModel(plain, output="score")
+        kc.exporting.FileModel(plain, from_logits=False)
+    score = kc.exporting.FileModel(plain, output="score")
     with pytest.raises(ValueError, match="`from_logits` must be True or Fals"):
         kc.TemperatureScaling().fit_on(score, (X, Y))
     with pytest.raises(ValueError, match="does not say whether it returns"):
@@ -326,15 +326,15 @@ def test_a_file_says_what_it_returns_or_is_asked(plain, tmp_path):
     ):
         name = next(iter(options))
         with pytest.raises(error, match=f"`{name}` must be"):
-            kc.FileModel(plain, **options)
+            kc.exporting.FileModel(plain, **options)
     for name in ("absent.onnx", "m.txt"):
         (tmp_path / "m.txt").touch()
         with pytest.raises(ValueError, match="`path` must be the folder of"):
-            kc.FileModel(tmp_path / name)
+            kc.exporting.FileModel(tmp_path / name)
     broken = tmp_path / "m.onnx"
     broken.write_bytes(b"no model at all")
     with pytest.raises(ValueError, match="runtime of onnx can load"):
-        kc.FileModel(broken)
+        kc.exporting.FileModel(broken)
 
 
 @pytest.mark.slow
@@ -363,7 +363,7 @@ def test_whole_numbers_outside_the_files_type_are_refused(tmp_path, ending):
     if ending == "tflite":
         pytest.importorskip("ai_edge_litert")
     path = tmp_path / f"model.{ending}"
-    file = kc.FileModel(kc.export(model, path, from_logits=True))
+    file = kc.exporting.FileModel(kc.export(model, path, from_logits=True))
     whole = np.round(4.0 * X).astype("int64")
     # Each of these would wrap around to another number of int32.
     for wrong in (whole + 2**32, whole - 2**32, np.uint32(2**31) + 0 * whole):
@@ -388,12 +388,19 @@ def test_pixels_are_not_certified_as_samples(tmp_path):
     given = {"ignore_class": 255, "verbose": 0}
     made = kc.SelectiveClassifier(calibrator=selector(0.0).calibrator)
     with pytest.raises(ValueError, match="`delta` needs independent samples"):
-        made.fit_on(kc.FileModel(path), (images, labels), **TARGET, **given)
+        made.fit_on(
+            kc.exporting.FileModel(path), (images, labels), **TARGET, **given
+        )
     # Without a guarantee the pixels that count choose the threshold.
-    made.fit_on(kc.FileModel(path), (images, labels), risk=0.2, **given)
+    made.fit_on(
+        kc.exporting.FileModel(path), (images, labels), risk=0.2, **given
+    )
     assert made.chosen.num_samples == 1125
-    kc.FileModel(path).attach(made, images[:4])
-    assert kc.FileModel(path).answers(images)["accept"].shape == labels.shape
+    kc.exporting.FileModel(path).attach(made, images[:4])
+    assert (
+        kc.exporting.FileModel(path).answers(images)["accept"].shape
+        == labels.shape
+    )
 
 
 @pytest.mark.slow
@@ -417,21 +424,21 @@ def test_a_file_that_onnxruntime_quantised_is_certified(tmp_path, kind):
             quantization.quantize_static(
                 str(path), str(out), Reader(), quant_format=style
             )
-    file = kc.FileModel(out)
+    file = kc.exporting.FileModel(out)
     if kind == "dynamic":
         # Scales of a batch: a row is answered otherwise in another batch.
         with pytest.raises(ValueError, match="quantised dynamically, by the"):
             file.predict(X, verbose=0)
-        file = kc.FileModel(out, batch_size=1)
+        file = kc.exporting.FileModel(out, batch_size=1)
     made_of = kc.SelectiveClassifier(calibrator=kc.TemperatureScaling())
     made_of.fit_on(file, (X, Y), **TARGET, tune_fraction=0.3, **QUIET)
     file.attach(made_of, X[:8])
-    served = kc.FileModel(out)
+    served = kc.exporting.FileModel(out)
     assert served.batch_size == (1 if kind == "dynamic" else None)
     given = served.answers(X)
     accept = given["score"] >= np.float32(made_of.threshold)
     np.testing.assert_array_equal(given["accept"], accept)
-    assert kc.check_certificate(out).holds
+    assert kc.exporting.check_certificate(out).holds
     assert given["accept"].mean() > 0.3
 
 
@@ -454,7 +461,7 @@ def test_a_file_of_several_inputs_and_a_fixed_batch_is_filled_up(tmp_path):
     path = tmp_path / "fixed"
     signatures = {"serving_default": serve}
     tf.saved_model.save(module, str(path), signatures=signatures)
-    file = kc.FileModel(path, from_logits=True)
+    file = kc.exporting.FileModel(path, from_logits=True)
     assert file.batch_size == 4
     inputs = {"left": X[:11, :2], "right": X[:11, 2:]}
     np.testing.assert_array_equal(file.predict(inputs, verbose=0), X[:11])
@@ -469,7 +476,7 @@ def test_files_of_export_answer_by_themselves(tmp_path):
     path = kc.export(
         network(), tmp_path / "m.onnx", selector=chosen, from_logits=True
     )
-    file = kc.FileModel(path)
+    file = kc.exporting.FileModel(path)
     assert_same(file.answers(X[:9]), expected(X[:9] @ W, 2.0, 0.5), atol=1e-4)
     assert list(itertools.islice(tmp_path.iterdir(), 2)) == [path]
     assert trained(3)[0].name != file.name == "m"

@@ -21,8 +21,12 @@ def detector():
 
 @pytest.fixture(scope="module")
 def selector():
-    scaling = kc.DetectionScaling(3, coefficients=[[1, 0.5], [0.5, 0], [2, 1]])
-    return kc.DetectionSelector(scaling, [0.6, 0.5, np.inf], max_boxes=4)
+    scaling = kc.detection.DetectionScaling(
+        3, coefficients=[[1, 0.5], [0.5, 0], [2, 1]]
+    )
+    return kc.detection.DetectionSelector(
+        scaling, [0.6, 0.5, np.inf], max_boxes=4
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,7 @@ def folder(detector, selector, tmp_path_factory):
 def test_served_boxes_are_those_of_predict(detector, selector, folder):
     images = hub_tasks.images(5).astype("float32")
     bare = detector.prediction_decoder
-    detector.prediction_decoder = kc.CalibratedDecoder(bare, selector)
+    detector.prediction_decoder = kc.detection.CalibratedDecoder(bare, selector)
     expected = detector.predict(images, batch_size=5, verbose=0)
     detector.prediction_decoder = bare
     served = tf.saved_model.load(str(folder))

@@ -59,12 +59,14 @@ def test_odd_texts_are_read_in_one_way_everywhere(made):
 
 def test_a_certificate_of_a_task_holds_until_a_file_changes(made):
     *_, selector, path = made
-    records = kc.save_records(selector, path.with_suffix(".npz"))
+    records = kc.exporting.save_records(selector, path.with_suffix(".npz"))
     with np.load(records) as data:
         columns = data["score"], data["correct"]
-        found = kc.check_certificate(path, *columns, groups=data["group"])
+        found = kc.exporting.check_certificate(
+            path, *columns, groups=data["group"]
+        )
     assert found.holds, found.differences
     # Vocabularies are files of the model too.
     with (path / "fingerprint.pb").open("ab") as file:
         file.write(b"0")
-    assert not kc.check_certificate(path).holds
+    assert not kc.exporting.check_certificate(path).holds

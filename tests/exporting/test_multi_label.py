@@ -46,9 +46,9 @@ def several(activation="sigmoid"):
 )
 def test_files_answer_as_the_selector_does(made, part, by, tmp_path):
     model, x, y = several(None if by == "label" else "sigmoid")
-    calibrator = kc.MultiLabelCalibrator(part)
+    calibrator = kc.labels.MultiLabelCalibrator(part)
     calibrator.fit_on(model, (x, y), num_folds=0, verbose=0)
-    selector = kc.MultiLabelSelector(calibrator=calibrator, by=by)
+    selector = kc.labels.MultiLabelSelector(calibrator=calibrator, by=by)
     selector.fit_on(model, (x, y), coverage=0.5, verbose=0)
     suffix = {"savedmodel": "", "onnx": ".onnx", "litert": ".tflite"}[made]
     path = kc.export(model, tmp_path / f"m{suffix}", selector=selector)
@@ -81,7 +81,7 @@ def test_files_answer_as_the_selector_does(made, part, by, tmp_path):
 
 def test_a_calibrator_alone_accepts_everything(tmp_path):
     model, x, y = several()
-    calibrator = kc.MultiLabelCalibrator(kc.AffineScaling())
+    calibrator = kc.labels.MultiLabelCalibrator(kc.AffineScaling())
     calibrator.fit_on(model, (x, y), num_folds=0, verbose=0)
     path = kc.export(model, tmp_path / "m", calibrator)
     given = answers(path, inputs=x)
@@ -94,6 +94,6 @@ def test_a_calibrator_alone_accepts_everything(tmp_path):
         kc.export(
             model,
             tmp_path / "c",
-            selector=kc.MultiLabelSelector(threshold=np.zeros(3)),
+            selector=kc.labels.MultiLabelSelector(threshold=np.zeros(3)),
             certificate=True,
         )

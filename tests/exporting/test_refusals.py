@@ -125,7 +125,7 @@ def test_logits_or_probabilities_is_never_guessed(tmp_path):
 def test_a_model_of_several_labels_is_refused(tmp_path):
     model, _ = trained(5, activation="sigmoid", loss="binary_crossentropy")
     refused(ValueError, "several channels under a binary", tmp_path, model)
-    match = "must sum to 1 over the classes; sigmoid outputs of a multi-label"
+    match = "must sum to 1 over the classes.*several labels at once need"
     refused(ValueError, match, tmp_path, model, from_logits=False)
 
 
@@ -146,14 +146,17 @@ def test_a_model_without_fixed_inputs_is_refused(tmp_path):
     np.testing.assert_array_equal(given["label"], [0, 1, 2])
 
 
-def test_a_model_of_several_outputs_is_refused(tmp_path):
+def test_a_model_of_several_outputs_needs_the_one_to_serve(tmp_path):
     inputs = keras.Input((4,))
     heads = [keras.layers.Dense(n)(inputs) for n in (2, 3)]
     model = keras.Model(inputs, heads)
-    match = "`model` must have one output; choose the one .*model.outputs"
-    refused(ValueError, match, tmp_path, model, from_logits=True)
+    match = "`output` must name the output to read"
+    refused(TypeError, match, tmp_path, model, from_logits=True)
     # Not that it is not known what it returns.
-    refused(ValueError, match, tmp_path, model)
+    refused(TypeError, match, tmp_path, model)
+    refused(ValueError, "a name or a position", tmp_path, model, output=2)
+    match = "`outputs` must be an argument of `export`"
+    refused(TypeError, match, tmp_path, model, outputs=1)
 
 
 def test_samples_that_do_not_fit_are_refused(tmp_path):

@@ -97,7 +97,7 @@ def test_error_intervals_cover_the_error_of_the_population(
         confidence, _, correct = draw(kind, n, rng)
         sums = bin_sums(confidence, correct, index_of(confidence), NUM_BINS)
         # Only non-empty bins are spoken of.
-        seen = BinSums(*(v * (sums.weight > 0) for v in truth))
+        seen = BinSums(*(v * (sums.weight > 0) for v in truth.parts()))
         for name in NORMS:
             low, high = error_interval(sums, norm=name)
             # What sampling leaves of a true error of 0.

@@ -17,7 +17,7 @@ from keras_calib.formulas import risk_coverage as areas
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums, equal_mass_error
 from keras_calib.formulas.intervals import clopper_pearson
-from keras_calib.metrics.mean_gap import mean_gap
+from keras_calib.metrics.gap_estimates import gap_estimate
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.softmax import top1
 
@@ -164,7 +164,7 @@ def test_ends_are_where_the_binomial_test_rejects():
     low, high = clopper_pearson(7, 60)
     assert binom.sf(6, 60, low) == pytest.approx(0.025, rel=1e-9)
     assert binom.cdf(7, 60, high) == pytest.approx(0.025, rel=1e-9)
-    gap = mean_gap(np.array([60.0]), np.array([7.0]), np.array([0.05]))
+    gap = gap_estimate(np.array([60.0]), np.array([7.0]), np.array([0.05]))
     ends = [gap.low + 0.05, gap.high + 0.05]
     np.testing.assert_allclose(ends, [low, high], atol=1e-6)
     assert (gap.low > 0) == (binom.sf(6, 60, 0.05) < 0.025)

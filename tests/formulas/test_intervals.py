@@ -18,7 +18,7 @@ from keras_calib.formulas.risk_coverage import (
     augrc_of_groups,
     aurc_of_groups,
 )
-from keras_calib.metrics.mean_gap import mean_gap
+from keras_calib.metrics.gap_estimates import GapEstimate, gap_estimate
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.reporting.verdict import direction
 
@@ -197,7 +197,7 @@ def test_calibrated_networks_are_rarely_called_over_or_underconfident(doubt, n):
     # Every number of errors that may come, with its probability.
     share = {"over": 0.0, "under": 0.0, "few": 0.0, "even": 0.0}
     for errors in range(int(binom.ppf(1 - 1e-4, n, doubt)) + 1):
-        gap = mean_gap(
+        gap = gap_estimate(
             np.array([n - 0.0]), np.array([errors]), np.array([doubt])
         )
         share[direction(gap)[0]] += binom.pmf(errors, n, doubt)
@@ -211,7 +211,7 @@ def test_an_overconfident_network_is_still_called_so():
     rng = np.random.default_rng(0)
     log_odds = np.sort(rng.gamma(2.0, 2.0, 400))
     wrong = (rng.random(400) > expit(log_odds / 2)).astype("float64")
-    gap = mean_gap(np.ones(400), wrong, expit(-log_odds))
+    gap = gap_estimate(np.ones(400), wrong, expit(-log_odds))
     assert direction(gap) == ("over", "Overconfident")
     truth = np.mean(expit(-log_odds / 2) - expit(-log_odds))
     assert gap.low < truth < gap.high < gap.value + 0.06
@@ -220,15 +220,17 @@ def test_an_overconfident_network_is_still_called_so():
         ratio = np.sum(np.square(weight * np.ones(400))) / np.sum(
             weight * np.ones(400)
         )
-        other = mean_gap(
+        other = gap_estimate(
             weight * np.ones(400),
             weight * wrong,
             expit(-log_odds),
             weight_ratio=ratio,
         )
-        np.testing.assert_allclose(other[:3], gap[:3], atol=bound)
-    nothing = mean_gap(np.zeros(3), np.zeros(3), np.full(3, 0.5))
-    assert nothing == (0.0, -1.0, 1.0, "errors")
+        for end in ("value", "low", "high"):
+            found, wanted = getattr(other, end), getattr(gap, end)
+            np.testing.assert_allclose(found, wanted, atol=bound)
+    nothing = gap_estimate(np.zeros(3), np.zeros(3), np.full(3, 0.5))
+    assert nothing == GapEstimate(0.0, -1.0, 1.0, "errors")
 
 
 def test_accuracy_has_the_interval_of_clopper_and_pearson():

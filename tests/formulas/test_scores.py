@@ -16,11 +16,11 @@ DTYPE, RTOL = ("float64", 1e-9) if HAS_FLOAT64 else ("float32", 1e-5)
 
 
 GOLDENS = {
-    "msp": kc.msp,
-    "max_logit": kc.max_logit,
-    "margin_logits": kc.logit_margin,
-    "margin_softmax": kc.prob_margin,
-    "neg_entropy": kc.neg_entropy,
+    "msp": kc.functional.msp,
+    "max_logit": kc.functional.max_logit,
+    "margin_logits": kc.functional.logit_margin,
+    "margin_softmax": kc.functional.prob_margin,
+    "neg_entropy": kc.functional.neg_entropy,
 }
 
 
@@ -43,14 +43,14 @@ def test_scores_match_the_goldens(goldens):
 
 
 def test_neg_energy_is_the_golden_energy_with_its_sign_turned(goldens):
-    score = array(kc.neg_energy(inputs(goldens)))
+    score = array(kc.functional.neg_energy(inputs(goldens)))
     expected = -goldens["posthoc/score/energy"]
     np.testing.assert_allclose(score, expected, rtol=RTOL)
 
 
 def test_gini_ranks_as_the_golden(goldens):
     # The authors' score is the same up to a constant.
-    score = array(kc.gini(inputs(goldens)))
+    score = array(kc.functional.gini(inputs(goldens)))
     golden = goldens["posthoc/score/neg_gini"]
     np.testing.assert_allclose(np.ptp(score - golden), 0.0, atol=1e-6)
 
@@ -59,7 +59,7 @@ def test_the_energy_of_log_probabilities_ranks_nothing():
     labels, logits = sample(n=400)
     probs = np.exp(logits - logits.max(-1, keepdims=True))
     logits = np.log(probs / probs.sum(-1, keepdims=True))
-    score = array(kc.neg_energy(logits))
+    score = array(kc.functional.neg_energy(logits))
     np.testing.assert_array_equal(score, 0.0)
     metric = kc.AURC(score="neg_energy", from_logits=True)
     metric.update_state(labels, logits)
@@ -67,16 +67,19 @@ def test_the_energy_of_log_probabilities_ranks_nothing():
     assert float(metric.result()) == pytest.approx(expected, rel=1e-6)
     # Another row keeps its energy; a class may be ruled out of such a row.
     moved = np.stack([logits[0] + 1e-4, [-1e-9, -1e9, -1e9, -20.0, -30.0]])
-    assert (array(kc.neg_energy(moved)) != 0.0).tolist() == [True, False]
+    assert (array(kc.functional.neg_energy(moved)) != 0.0).tolist() == [
+        True,
+        False,
+    ]
     ruled_out = np.array([[-np.inf, 3.0], [-np.inf, -np.inf]], "float32")
-    assert array(kc.neg_energy(ruled_out)).tolist() == [3.0, -np.inf]
+    assert array(kc.functional.neg_energy(ruled_out)).tolist() == [3.0, -np.inf]
 
 
 def test_p_norm_matches_the_goldens(goldens):
     for p, center in itertools.product((1, 2, 3, 4, 5, 8), (True, False)):
         kind = "centered" if center else "uncentered"
         expected = goldens[f"posthoc/pnorm/maxlogit_{kind}_p{p}"]
-        score = array(kc.p_norm(inputs(goldens), p=p, center=center))
+        score = array(kc.functional.p_norm(inputs(goldens), p=p, center=center))
         np.testing.assert_allclose(score, expected, rtol=1e-5)
 
 
@@ -88,40 +91,46 @@ def test_a_constant_on_positive_logits_lowers_the_normalised_maximum():
         spread = 10 ** rng.uniform(-2, 0, size=(200, 1))
         positive = scale * (1.0 - spread * rng.uniform(size=(200, k)))
         shift = scale * 10 ** rng.uniform(-2, 2, size=(200, 1))
-        probs = array(kc.msp(positive))
+        probs = array(kc.functional.msp(positive))
         # JAX has 24 bits of a logit up to a thousand.
-        np.testing.assert_allclose(array(kc.msp(positive + shift)), probs, 1e-4)
+        np.testing.assert_allclose(
+            array(kc.functional.msp(positive + shift)), probs, 1e-4
+        )
         for p in (1, 1.5, 2, 4, 9):
-            before = kc.p_norm(positive, p=p, center=False)
-            after = kc.p_norm(positive + shift, p=p, center=False)
+            before = kc.functional.p_norm(positive, p=p, center=False)
+            after = kc.functional.p_norm(positive + shift, p=p, center=False)
             assert (array(before) > array(after)).all(), (k, scale, p)
             # Centred, it sees no constant either.
             before, after = (
-                kc.p_norm(positive, p=p),
-                kc.p_norm(positive + shift, p=p),
+                kc.functional.p_norm(positive, p=p),
+                kc.functional.p_norm(positive + shift, p=p),
             )
             np.testing.assert_allclose(array(after), array(before), rtol=1e-6)
     # Where all are equal, or one is not positive, it may stay or rise.
-    same = array(kc.p_norm(np.array([[1.0, 1.0], [3.0, 3.0]]), center=False))
+    same = array(
+        kc.functional.p_norm(np.array([[1.0, 1.0], [3.0, 3.0]]), center=False)
+    )
     np.testing.assert_allclose(same, 2**-0.25, rtol=1e-6)
-    rises = array(kc.p_norm(np.array([[1.0, -3.0], [3.0, -1.0]]), center=False))
+    rises = array(
+        kc.functional.p_norm(np.array([[1.0, -3.0], [3.0, -1.0]]), center=False)
+    )
     assert rises[1] > rises[0]
 
 
 def test_p_norm_does_not_overflow_and_survives_equal_logits():
     logits = np.array([[3e4, -3e4, 0.0], [2.0, 2.0, 2.0]], "float32")
-    score = array(kc.p_norm(logits, p=9.0))
+    score = array(kc.functional.p_norm(logits, p=9.0))
     np.testing.assert_allclose(score, [2 ** (-1 / 9), 0.0], rtol=1e-5)
 
 
 def test_scores_do_not_see_a_constant_on_the_logits():
     _, logits = sample()
     for score in (
-        kc.msp,
-        kc.logit_margin,
-        kc.prob_margin,
-        kc.neg_entropy,
-        kc.gini,
+        kc.functional.msp,
+        kc.functional.logit_margin,
+        kc.functional.prob_margin,
+        kc.functional.neg_entropy,
+        kc.functional.gini,
     ):
         moved, still = array(score(logits + 7.0)), array(score(logits))
         np.testing.assert_allclose(moved, still, atol=1e-5)
@@ -137,6 +146,11 @@ def test_every_score_function_has_a_name_in_files():
 @pytest.mark.portable
 def test_every_score_is_higher_for_the_surer_sample():
     logits = ops.convert_to_tensor([[5.0, 0.0, 0.0], [1.0, 0.0, 0.5]])
-    for score in (*GOLDENS.values(), kc.neg_energy, kc.gini, kc.p_norm):
+    for score in (
+        *GOLDENS.values(),
+        kc.functional.neg_energy,
+        kc.functional.gini,
+        kc.functional.p_norm,
+    ):
         surer, less_sure = array(score(logits))
         assert surer > less_sure

@@ -24,12 +24,12 @@ def close(got, expected, tolerance=1e-12):
 
 def test_smoothing_moves_a_share_of_each_label():
     for alpha in (0.0, 0.1, 1.0, -0.4):
-        got = kc.smooth_labels(np.eye(4), alpha=alpha)
+        got = kc.losses.smooth_labels(np.eye(4), alpha=alpha)
         expected = np.full((4, 4), alpha / 4)
         np.fill_diagonal(expected, 1 - alpha + alpha / 4)
         close(got, expected)
         assert got.dtype == "float64"
-        got = kc.smooth_labels(np.eye(4), alpha=alpha, spread="others")
+        got = kc.losses.smooth_labels(np.eye(4), alpha=alpha, spread="others")
         expected = np.full((4, 4), alpha / 3)
         np.fill_diagonal(expected, 1 - alpha)
         close(got, expected)
@@ -37,10 +37,10 @@ def test_smoothing_moves_a_share_of_each_label():
 
 def test_soft_labels_are_smoothed_class_by_class():
     soft = np.array([[0.5, 0.3, 0.2, 0.0]])
-    got = kc.smooth_labels(soft, alpha=0.4)
+    got = kc.losses.smooth_labels(soft, alpha=0.4)
     close(got, [[0.4, 0.28, 0.22, 0.1]])
     # Each class keeps 0.7 of what it has and gives 0.1 to each other.
-    got = kc.smooth_labels(soft, alpha=0.3, spread="others")
+    got = kc.losses.smooth_labels(soft, alpha=0.3, spread="others")
     close(got, 0.7 * soft + 0.1 * (1 - soft))
 
 
@@ -48,25 +48,25 @@ def test_each_label_can_have_an_alpha_of_its_own():
     labels, alpha = one_hot([2, 0, 1], 3), np.array([[0.0], [0.3], [0.6]])
     for spread in ("all", "others"):
         rows = [
-            kc.smooth_labels(row, alpha=float(a), spread=spread)
+            kc.losses.smooth_labels(row, alpha=float(a), spread=spread)
             for row, (a,) in zip(labels, alpha, strict=True)
         ]
-        close(kc.smooth_labels(labels, alpha=alpha, spread=spread), rows)
+        close(kc.losses.smooth_labels(labels, alpha=alpha, spread=spread), rows)
 
 
 def test_one_class_is_not_smoothed():
     with pytest.raises(ValueError, match="shape"):
-        kc.smooth_labels(np.ones((3, 1)), alpha=0.1)
+        kc.losses.smooth_labels(np.ones((3, 1)), alpha=0.1)
 
 
 @pytest.mark.portable
 def test_smoothing_takes_lists_integers_and_tensors():
     expected = [[0.9, 0.05, 0.05]]
     for labels in ([[1, 0, 0]], np.array([[1, 0, 0]])):
-        got = kc.smooth_labels(labels, alpha=0.1, spread="others")
+        got = kc.losses.smooth_labels(labels, alpha=0.1, spread="others")
         close(got, expected)
         labels = ops.convert_to_tensor(labels)
-        got = kc.smooth_labels(labels, alpha=0.1, spread="others")
+        got = kc.losses.smooth_labels(labels, alpha=0.1, spread="others")
         assert not isinstance(got, np.ndarray)
         close(got, expected, 1e-7)
 
@@ -83,7 +83,9 @@ def test_objectness_targets_are_the_stored_ones(goldens):
             expected = goldens[f"state/als/beta{beta}/{data}/targets"]
             k = expected.shape[1]
             for form in (labels, one_hot(labels, k)):
-                got = kc.objectness_targets(form, objectness, k, float(beta))
+                got = kc.losses.objectness_targets(
+                    form, objectness, k, float(beta)
+                )
                 assert got.dtype == "float64"
                 close(got, expected)
 
@@ -91,7 +93,7 @@ def test_objectness_targets_are_the_stored_ones(goldens):
 def test_the_true_class_gets_from_1_less_beta_to_1():
     objectness = np.linspace(0, 1, 11)
     for beta in (0.0, 0.4, 1.0):
-        got = kc.objectness_targets(np.full(11, 2), objectness, 4, beta)
+        got = kc.losses.objectness_targets(np.full(11, 2), objectness, 4, beta)
         true = 1 - beta + beta * objectness
         expected = np.stack([(1 - true) / 3] * 4, axis=-1)
         expected[:, 2] = true
@@ -100,13 +102,15 @@ def test_the_true_class_gets_from_1_less_beta_to_1():
 
 def test_a_floor_stops_at_the_uniform_target():
     labels, objectness = [1] * 5, [0.0, 0.1, 0.25, 0.3, 1.0]
-    free = kc.objectness_targets(labels, objectness, 4)
+    free = kc.losses.objectness_targets(labels, objectness, 4)
     close(free[:, 1], objectness)
-    floored = kc.objectness_targets(labels, objectness, 4, floor="uniform")
+    floored = kc.losses.objectness_targets(
+        labels, objectness, 4, floor="uniform"
+    )
     close(floored[:3], np.full((3, 4), 0.25))
     close(floored[3:], free[3:])
     # Half the smoothing: half way from the label to uniform.
-    halved = kc.objectness_targets(labels, objectness, 4, 0.5, "uniform")
+    halved = kc.losses.objectness_targets(labels, objectness, 4, 0.5, "uniform")
     close(halved[0], [0.125, 0.625, 0.125, 0.125])
 
 
@@ -115,7 +119,9 @@ def test_a_floored_target_keeps_the_true_class_likeliest():
     for k, beta in ((2, 1.0), (5, 0.7), (12, 0.2)):
         labels, objectness = rng.integers(k, size=200), rng.uniform(size=200)
         objectness[:20] = 0.0
-        got = kc.objectness_targets(labels, objectness, k, beta, "uniform")
+        got = kc.losses.objectness_targets(
+            labels, objectness, k, beta, "uniform"
+        )
         close(got.sum(axis=-1), 1.0)
         assert (got >= 0).all()
         true = got[np.arange(200), labels]
@@ -134,9 +140,11 @@ def test_context_has_exactly_the_uniform_target(wrap):
         (0.0, None),
     ):
         options = {"beta": beta, "floor": floor}
-        plain = array(kc.objectness_targets(labels, objectness, 3, **options))
+        plain = array(
+            kc.losses.objectness_targets(labels, objectness, 3, **options)
+        )
         got = array(
-            kc.objectness_targets(
+            kc.losses.objectness_targets(
                 labels, objectness, 3, context=wrap(context), **options
             )
         )
@@ -165,7 +173,7 @@ def test_pairs_flag_context_by_an_objectness_of_minus_1():
     metric = kc.ObjectnessDeviation()
     metric.update_state(pairs, probs)
     shares = np.maximum(pairs[:, 1], 0)
-    expected = kc.objectness_deviation(labels, probs, shares)
+    expected = kc.functional.objectness_deviation(labels, probs, shares)
     assert float(metric.result()) == pytest.approx(expected, abs=1e-6)
 
 
@@ -175,11 +183,13 @@ def test_objectness_targets_of_tensors_are_those_of_arrays():
     labels = rng.integers(5, size=(3, 4))
     objectness = rng.uniform(size=(3, 4)).astype("float32")
     for floor in (None, "uniform"):
-        expected = kc.objectness_targets(labels, objectness, 5, 0.9, floor)
+        expected = kc.losses.objectness_targets(
+            labels, objectness, 5, 0.9, floor
+        )
         assert isinstance(expected, np.ndarray)
         assert expected.shape == (3, 4, 5)
         for form in (labels, labels.astype("float32"), one_hot(labels, 5)):
-            got = kc.objectness_targets(
+            got = kc.losses.objectness_targets(
                 ops.convert_to_tensor(form), objectness, 5, 0.9, floor
             )
             assert not isinstance(got, np.ndarray)
@@ -197,9 +207,9 @@ def test_labels_that_do_not_fit_the_objectness_are_refused():
     ):
         for wrap in (np.asarray, ops.convert_to_tensor):
             with pytest.raises(ValueError, match=rule):
-                kc.objectness_targets(wrap(labels), objectness, 3)
+                kc.losses.objectness_targets(wrap(labels), objectness, 3)
     with pytest.raises(ValueError, match="`context` must have the shape"):
-        kc.objectness_targets([0, 1], [0.5, 0.5], 3, context=[True])
+        kc.losses.objectness_targets([0, 1], [0.5, 0.5], 3, context=[True])
 
 
 # CaPE.
@@ -211,12 +221,14 @@ def test_cape_targets_are_the_stored_ones(goldens):
     for name, options in CAPE.items():
         expected = goldens[f"state/cape/{name}/target_p1"]
         for truth in (labels, one_hot(labels, 2)):
-            close(kc.cape_targets(truth, probs, **options), expected)
-        got = kc.cape_targets(labels, probs[:, 1:], **options)
+            close(kc.losses.cape_targets(truth, probs, **options), expected)
+        got = kc.losses.cape_targets(labels, probs[:, 1:], **options)
         close(got, expected)
         assert got.dtype == "float64"
         for form in (logits, logits[:, 1:] - logits[:, :1]):
-            got = kc.cape_targets(labels, form, from_logits=True, **options)
+            got = kc.losses.cape_targets(
+                labels, form, from_logits=True, **options
+            )
             close(got, expected)
 
 
@@ -241,7 +253,7 @@ def test_kernel_targets_equal_the_double_loop():
         even, labels = rng.uniform(size=37), rng.integers(2, size=37)
         tied = np.round(even * 8) / 8
         for sigma, p in ((0.02, even), (0.3, even), (0.3, tied)):
-            got = kc.cape_targets(
+            got = kc.losses.cape_targets(
                 labels, p[:, None], method="kernel", sigma=sigma, window=window
             )
             close(got, plain_kernel_targets(labels, p, sigma, window))
@@ -251,20 +263,22 @@ def test_bins_have_equal_counts_in_the_order_of_predictions():
     p = np.array([[0.9], [0.1], [0.5], [0.3], [0.7]])
     labels = [1, 0, 1, 1, 0]
     # Sorted: 0.1 and 0.3, then 0.5, 0.7 and 0.9.
-    got = kc.cape_targets(labels, p, num_bins=2)
+    got = kc.losses.cape_targets(labels, p, num_bins=2)
     close(got, [2 / 3, 1 / 2, 2 / 3, 1 / 2, 2 / 3])
-    close(kc.cape_targets(labels, p, num_bins=3), [0.5, 0.0, 1.0, 1.0, 0.5])
-    close(kc.cape_targets(labels, p, num_bins=5), labels)
-    close(kc.cape_targets(labels, p, num_bins=1), np.full(5, 0.6))
+    close(
+        kc.losses.cape_targets(labels, p, num_bins=3), [0.5, 0.0, 1.0, 1.0, 0.5]
+    )
+    close(kc.losses.cape_targets(labels, p, num_bins=5), labels)
+    close(kc.losses.cape_targets(labels, p, num_bins=1), np.full(5, 0.6))
 
 
 def test_tied_predictions_keep_their_order():
     p = np.full((8, 1), 0.5)
     labels = [1, 1, 1, 0, 0, 0, 0, 0]
-    got = kc.cape_targets(labels, p, num_bins=2)
+    got = kc.losses.cape_targets(labels, p, num_bins=2)
     close(got, [0.75] * 4 + [0.0] * 4)
     # Neighbours [i - 1, i + 1).
-    got = kc.cape_targets(labels, p, method="kernel", window=1)
+    got = kc.losses.cape_targets(labels, p, method="kernel", window=1)
     close(got, [1, 1, 1, 0.5, 0, 0, 0, 0])
 
 
@@ -277,25 +291,29 @@ def test_targets_of_the_predicted_class_are_those_of_a_binary_forecast():
         top = probs.max(-1, keepdims=True)
         right = (probs.argmax(-1) == labels).astype(int)
         for options in CAPE.values():
-            expected = kc.cape_targets(right, top, **options)
+            expected = kc.losses.cape_targets(right, top, **options)
             options = {"event": "predicted", **options}
             for truth in (labels, one_hot(labels, k)):
-                close(kc.cape_targets(truth, probs, **options), expected)
-            got = kc.cape_targets(labels, logits, from_logits=True, **options)
+                close(kc.losses.cape_targets(truth, probs, **options), expected)
+            got = kc.losses.cape_targets(
+                labels, logits, from_logits=True, **options
+            )
             close(got, expected)
             if k == 2:
                 # All predict the second class: the paper's event.
                 second = np.sort(probs)
-                got = kc.cape_targets(labels, second, **options)
+                got = kc.losses.cape_targets(labels, second, **options)
                 del options["event"]
-                close(got, kc.cape_targets(labels, second, **options))
+                close(got, kc.losses.cape_targets(labels, second, **options))
     # By hand: confidences 0.9, 0.5, 0.6, 0.8; wrong, right, right, right.
     probs = [[0.9, 0.1, 0], [0.2, 0.5, 0.3], [0, 0.4, 0.6], [0.8, 0.1, 0.1]]
-    got = kc.cape_targets([1, 1, 2, 0], probs, event="predicted", num_bins=2)
+    got = kc.losses.cape_targets(
+        [1, 1, 2, 0], probs, event="predicted", num_bins=2
+    )
     close(got, [0.5, 1.0, 1.0, 0.5])
 
 
 def test_cape_targets_of_three_classes_are_refused():
     rule = r"`outputs` must have two classes .*: outputs\.shape=\(3, 3\)"
     with pytest.raises(ValueError, match=rule):
-        kc.cape_targets([0, 1, 2], np.eye(3))
+        kc.losses.cape_targets([0, 1, 2], np.eye(3))

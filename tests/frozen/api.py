@@ -1,5 +1,6 @@
 """The package as the frozen results see it, which notes what they use."""
 
+import types
 from typing import Any
 
 import keras_calib
@@ -11,11 +12,17 @@ USED: set[str] = set()
 
 
 class _Noted:
-    """`keras_calib`, whose public names are noted when they are used."""
+    """A module, whose public names are noted when they are used."""
+
+    def __init__(self, module: types.ModuleType):
+        self._module = module
 
     def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        if isinstance(found, types.ModuleType):
+            return _Noted(found)
         USED.add(name)
-        return getattr(keras_calib, name)
+        return found
 
 
-kc = _Noted()
+kc: Any = _Noted(keras_calib)

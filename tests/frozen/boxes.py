@@ -91,7 +91,7 @@ def images(seed: int = 70, n: int = 60):
 
 def _matched(overlap: float = 0.5, **given: Any) -> Any:
     true, found = images()
-    return kc.match_detections(
+    return kc.detection.match_detections(
         true, found, min_overlap=overlap, image_shape=SIZE, **given
     )
 
@@ -108,23 +108,35 @@ def _errors() -> Iterator[tuple[str, Any]]:
         records = _matched(overlap)
         yield f"matches at {overlap}/boxes", read(records, RECORDS)
         for quantity, function, given in (
-            ("by bin", kc.detection_ece, {}),
-            ("by bin and class", kc.detection_ece, {"average": "macro"}),
+            ("by bin", kc.detection.detection_ece, {}),
+            (
+                "by bin and class",
+                kc.detection.detection_ece,
+                {"average": "macro"},
+            ),
             (
                 "by bin and place",
-                kc.detection_ece,
+                kc.detection.detection_ece,
                 {"num_bins": (4, 3), "features": ("center_x",), "min_count": 3},
             ),
-            ("against overlap", kc.localization_aware_ece, {"num_bins": 10}),
+            (
+                "against overlap",
+                kc.detection.localization_aware_ece,
+                {"num_bins": 10},
+            ),
             (
                 "against overlap, pooled",
-                kc.localization_aware_ece,
+                kc.detection.localization_aware_ece,
                 {"average": "pooled", "closed": "left"},
             ),
-            ("by rank, against overlap", kc.adaptive_localization_error, {}),
+            (
+                "by rank, against overlap",
+                kc.detection.adaptive_localization_error,
+                {},
+            ),
             (
                 "by rank, against overlap, pooled",
-                kc.adaptive_localization_error,
+                kc.detection.adaptive_localization_error,
                 {"average": "pooled"},
             ),
         ):
@@ -137,13 +149,15 @@ def _errors() -> Iterator[tuple[str, Any]]:
 def _metrics() -> Iterator[tuple[str, Any]]:
     true, found = images()
     for quantity, metric in {
-        "by bin": kc.DetectionECE(),
-        "by bin and class": kc.DetectionECE(num_classes=3, average="macro"),
-        "by place": kc.DetectionECE(
+        "by bin": kc.detection.DetectionECE(),
+        "by bin and class": kc.detection.DetectionECE(
+            num_classes=3, average="macro"
+        ),
+        "by place": kc.detection.DetectionECE(
             (4, 3), features=("center_x",), image_shape=SIZE
         ),
-        "against overlap": kc.LocalizationAwareECE(3, num_bins=10),
-        "against overlap, pooled": kc.LocalizationAwareECE(
+        "against overlap": kc.detection.LocalizationAwareECE(3, num_bins=10),
+        "against overlap, pooled": kc.detection.LocalizationAwareECE(
             None, average="pooled"
         ),
     }.items():
@@ -163,7 +177,7 @@ def _scalings() -> Iterator[tuple[str, Any]]:
     for method in ("platt", "temperature"):
         for target in ("correct", "overlap"):
             for by_class in (True, False):
-                made = kc.DetectionScaling(
+                made = kc.detection.DetectionScaling(
                     3,
                     method=method,
                     target=target,
@@ -172,9 +186,9 @@ def _scalings() -> Iterator[tuple[str, Any]]:
                 ).fit(records)
                 key = f"scaled, {method}, {target}, {by_class}/boxes"
                 yield key, made(found)["confidence"][:8]
-    made = kc.DetectionScaling(3, min_count=40).fit(records)
+    made = kc.detection.DetectionScaling(3, min_count=40).fit(records)
     for threshold in (0.4, [0.2, np.inf, 0.5]):
-        selector = kc.DetectionSelector(made, threshold, max_boxes=2)
+        selector = kc.detection.DetectionSelector(made, threshold, max_boxes=2)
         kept = selector(found)
         told = {
             "boxes": kept["boxes"][:10],
@@ -190,7 +204,7 @@ def _thresholds() -> Iterator[tuple[str, Any]]:
     for average in ("boxes", "images"):
         for precision in (0.5, 0.6, 0.99):
             found = tried(
-                kc.choose_detection_threshold,
+                kc.detection.choose_detection_threshold,
                 records,
                 precision=precision,
                 delta=0.1,
@@ -203,7 +217,7 @@ def _thresholds() -> Iterator[tuple[str, Any]]:
                 found = read(found, THRESHOLD) | {"kept": kept}
             yield f"threshold, {average}, {precision}/boxes", found
             found = tried(
-                kc.choose_detection_class_thresholds,
+                kc.detection.choose_detection_class_thresholds,
                 records,
                 num_classes=4,
                 precision=min(precision, 0.7) - 0.1,

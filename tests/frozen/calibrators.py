@@ -144,7 +144,9 @@ def _intervals() -> Iterator[tuple[str, Any]]:
             for k, v in data.options.items()
             if k in ("sample_weight", "ignore_class")
         }
-        found = kc.refinement_nll(data.labels, data.logits, **options)
+        found = kc.calibrators.refinement_nll(
+            data.labels, data.logits, **options
+        )
         yield f"likelihood at the best temperature/{name}", found
 
 
@@ -154,7 +156,7 @@ def _compact() -> Iterator[tuple[str, Any]]:
         "hundred classes": np.ones(200),
         "hundred classes, weights": np.arange(200) % 5 / 4,
     }.items():
-        rows = kc.CompactLogits()
+        rows = kc.calibrators.CompactLogits()
         for part in (slice(70), slice(70, None)):
             rows.update(data.labels[part], data.logits[part], weight[part])
         for temperature in (1.0, 1.7):
@@ -236,7 +238,7 @@ def _told_of_choice(found: Any) -> Any:
             {
                 "likelihood": one.nll,
                 "difference": one.difference,
-                "interval": one.interval,
+                "interval": (one.low, one.high),
                 "behind": one.behind,
                 "error": one.error,
                 "by bin": one.ece,

@@ -26,7 +26,11 @@ __all__ = ["TOLERANCE", "quantities"]
 
 TOLERANCE = Tolerance(relative=0.0, absolute=0.0)
 # Keys go on under the first name: public names of today that had another.
-RENAMED: dict[str, str] = {}
+RENAMED = {
+    "NAURC": "NormalizedAURC",
+    "aece": "adaptive_ece",
+    "naurc": "normalized_aurc",
+}
 # Who is given all odd inputs: a loss, a metric, a function, a fit.
 ALL = {"MbLS", "ECE", "ece", "TemperatureScaling"}
 EVERY = 17

@@ -47,37 +47,38 @@ FUNCTIONS = {
     "by bin, squared": (kc.ece, {"norm": "l2", "num_bins": 10}),
     "by bin, closed left": (kc.ece, {"closed": "left", "num_bins": 10}),
     "by bin, as another library": (kc.ece, {"bin_confidence": "pycalib"}),
-    "largest of a bin": (kc.mce, {}),
-    "root mean square of bins": (kc.rmsce, {}),
-    "debiased of bins": (kc.debiased_calibration_error, {}),
-    "mean of bins": (kc.average_calibration_error, {}),
-    "overconfidence of bins": (kc.overconfidence_error, {}),
-    "bins of equal mass": (kc.adaptive_ece, {}),
+    "largest of a bin": (kc.functional.mce, {}),
+    "root mean square of bins": (kc.functional.rmsce, {}),
+    "debiased of bins": (kc.functional.debiased_calibration_error, {}),
+    "mean of bins": (kc.functional.average_calibration_error, {}),
+    "overconfidence of bins": (kc.functional.overconfidence_error, {}),
+    "bins of equal mass": (kc.functional.aece, {}),
     "bins of equal mass, tied by order": (
-        kc.adaptive_ece,
+        kc.functional.aece,
         {"ties": "order", "num_bins": 7},
     ),
     "bins of equal mass, interpolated": (
-        kc.adaptive_ece,
+        kc.functional.aece,
         {"edges": "interp"},
     ),
-    "range of cumulative differences": (kc.ecce, {}),
-    "largest cumulative difference": (kc.ecce, {"kind": "maximum"}),
-    "mean error by class": (kc.classwise_ece, {}),
+    "range of cumulative differences": (kc.functional.ecce, {}),
+    "largest cumulative difference": (kc.functional.ecce, {"kind": "maximum"}),
+    "mean error by class": (kc.functional.classwise_ece, {}),
     "mean error by class, of equal mass": (
-        kc.classwise_ece,
+        kc.functional.classwise_ece,
         {"edges": "mass", "num_bins": 8},
     ),
     "mean error by class, above a threshold": (
-        kc.classwise_ece,
+        kc.functional.classwise_ece,
         {"threshold": 0.05, "classes": "to_largest_label"},
     ),
     "negative log-likelihood": (kc.nll, {}),
     "negative log-likelihood, clipped": (kc.nll, {"clip": 1e-3}),
     "squared error": (kc.brier_score, {}),
-    "mean confidence": (kc.mean_confidence, {}),
-    "confidence of the wrong": (kc.overconfidence, {}),
-    "doubt of the right": (kc.underconfidence, {}),
+    "mean confidence": (kc.functional.mean_confidence, {}),
+    "confidence less accuracy": (kc.functional.confidence_gap, {}),
+    "confidence of the wrong": (kc.functional.overconfidence, {}),
+    "doubt of the right": (kc.functional.underconfidence, {}),
     "area under risk and coverage": (kc.aurc, {}),
     "area under risk and coverage, tied by order": (
         kc.aurc,
@@ -87,60 +88,76 @@ FUNCTIONS = {
         kc.aurc,
         {"score": "neg_entropy"},
     ),
-    "excess area": (kc.eaurc, {}),
-    "excess area, of the limit": (kc.eaurc, {"optimum": "analytic"}),
-    "normalized area": (kc.normalized_aurc, {}),
-    "area of the generalised risk": (kc.augrc, {}),
-    "excess area of the generalised risk": (kc.eaugrc, {}),
-    "ranking of errors": (kc.failure_auroc, {}),
-    "ranking of errors, false positives": (kc.failure_fpr95, {}),
-    "ranking of errors, precision": (kc.failure_average_precision, {}),
+    "excess area": (kc.functional.eaurc, {}),
+    "excess area, of the limit": (kc.functional.eaurc, {"optimum": "analytic"}),
+    "normalized area": (kc.functional.naurc, {}),
+    "area of the generalised risk": (kc.functional.augrc, {}),
+    "excess area of the generalised risk": (kc.functional.eaugrc, {}),
+    "ranking of errors": (kc.functional.failure_auroc, {}),
+    "ranking of errors, false positives": (kc.functional.failure_fpr95, {}),
+    "ranking of errors, precision": (
+        kc.functional.failure_average_precision,
+        {},
+    ),
     "ranking of right ones, precision": (
-        kc.failure_average_precision,
+        kc.functional.failure_average_precision,
         {"positive": "success"},
     ),
-    "coverage at a risk": (kc.coverage_at_risk, {"risk": 0.1}),
-    "coverage at an accuracy": (kc.coverage_at_accuracy, {"accuracy": 0.8}),
-    "risk at a coverage": (kc.risk_at_coverage, {"coverage": 0.6}),
+    "coverage at a risk": (kc.functional.coverage_at_risk, {"risk": 0.1}),
+    "coverage at an accuracy": (
+        kc.functional.coverage_at_accuracy,
+        {"accuracy": 0.8},
+    ),
+    "risk at a coverage": (kc.functional.risk_at_coverage, {"coverage": 0.6}),
 }
 # Each call smooths at a row of widths, of which one is the result.
 SMOOTH = "ten classes", "weights", "votes", "pixels"
 # Those that have a form for the probability of the second class.
 OF_SECOND = {
     "by bin": (kc.ece, {}),
-    "squared by bin": (kc.rmsce, {}),
-    "largest of a bin": (kc.mce, {}),
-    "mean of bins": (kc.average_calibration_error, {}),
-    "debiased of bins": (kc.debiased_calibration_error, {}),
-    "bins of equal mass": (kc.adaptive_ece, {}),
-    "smooth error": (kc.smooth_ece, {}),
-    "range of cumulative differences": (kc.ecce, {}),
+    "squared by bin": (kc.functional.rmsce, {}),
+    "largest of a bin": (kc.functional.mce, {}),
+    "mean of bins": (kc.functional.average_calibration_error, {}),
+    "debiased of bins": (kc.functional.debiased_calibration_error, {}),
+    "bins of equal mass": (kc.functional.aece, {}),
+    "smooth error": (kc.functional.smooth_ece, {}),
+    "range of cumulative differences": (kc.functional.ecce, {}),
 }
 
 
 def _structured(data: Classes) -> Iterator[tuple[str, Any]]:
     """Results of several numbers."""
     args, options = (data.labels, data.probs), data.options
-    for score in ("brier", "nll"):
+    for score in ("brier_score", "nll"):
+        # Its word among the frozen results.
+        word = score.removesuffix("_score")
         yield (
-            f"parts of a proper score of bins, {score}",
-            _read(PARTS, kc.calibration_decomposition, args, options, score),
+            f"parts of a proper score of bins, {word}",
+            _read(
+                PARTS,
+                kc.functional.calibration_decomposition,
+                args,
+                options,
+                score,
+            ),
         )
     yield (
         "parts of the squared error",
-        _read(MURPHY, kc.brier_decomposition, args, options),
+        _read(MURPHY, kc.functional.brier_decomposition, args, options),
     )
     yield (
         "cumulative differences",
-        _read(DIFFERENCES, kc.cumulative_differences, args, options),
+        _read(DIFFERENCES, kc.functional.cumulative_differences, args, options),
     )
     yield (
         "curve of risk and coverage",
-        _read(CURVE, kc.risk_coverage_curve, args, options),
+        _read(CURVE, kc.functional.risk_coverage_curve, args, options),
     )
     costs = _costs(data.num_classes)
     for price in (None, 0.3):
-        call = functools.partial(kc.mean_cost, costs=costs, reject_cost=price)
+        call = functools.partial(
+            kc.functional.mean_cost, costs=costs, reject_cost=price
+        )
         yield (
             f"mean cost, rejected at {price}",
             _read(COST, call, args, options),
@@ -171,7 +188,7 @@ def _tests() -> Iterator[tuple[str, Any]]:
             "ecce_maximum",
         ):
             found = tried(
-                kc.calibration_test,
+                kc.functional.calibration_test,
                 data.labels,
                 data.probs,
                 statistic=kind,
@@ -194,7 +211,7 @@ def _images() -> Iterator[tuple[str, Any]]:
                 yield (
                     f"mean of images, {quantity}/{name}/{background}",
                     tried(
-                        kc.per_image,
+                        kc.functional.per_image,
                         function,
                         data.labels,
                         data.probs,
@@ -221,7 +238,9 @@ def quantities() -> Iterator[tuple[str, Any]]:
                 )
     for name in SMOOTH:
         data = CLASSES[name]
-        found = tried(kc.smooth_ece, data.labels, data.probs, **data.options)
+        found = tried(
+            kc.functional.smooth_ece, data.labels, data.probs, **data.options
+        )
         yield f"smooth error/{name}", found
     # Logits, whose confidences do not saturate.
     for name in ("ten classes", "overconfident", "binary column", "pixels"):
@@ -251,5 +270,7 @@ def quantities() -> Iterator[tuple[str, Any]]:
     share = np.random.default_rng(1).integers(0, 17, len(data.labels)) / 16
     yield (
         "confidence against objectness/weights",
-        kc.objectness_deviation(data.labels, data.probs, share, **data.options),
+        kc.functional.objectness_deviation(
+            data.labels, data.probs, share, **data.options
+        ),
     )

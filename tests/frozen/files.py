@@ -124,19 +124,19 @@ def _exports(folder: Path) -> Iterator[tuple[str, Any]]:
         if isinstance(found, dict):
             yield f"certificate, {name}/three classes", found
             continue
-        check = kc.check_certificate(path)
+        check = kc.exporting.check_certificate(path)
         yield f"certificate, {name}/three classes", _facts(check.certificate)
         if name == "price":
             continue
-        kc.save_records(made, folder / "records.npz")
+        kc.exporting.save_records(made, folder / "records.npz")
         with np.load(folder / "records.npz") as file:
             kept = {k: file[k] for k in file.files}
         called = {"score": "scores", "group": "groups"}
         given = {called.get(k, k): x for k, x in kept.items()}
-        holds = kc.check_certificate(path, **given).holds
+        holds = kc.exporting.check_certificate(path, **given).holds
         yield f"certificate holds, {name}/three classes", holds
         given["correct"] = 1 - given["correct"]
-        holds = kc.check_certificate(path, **given).holds
+        holds = kc.exporting.check_certificate(path, **given).holds
         yield f"certificate holds of other data, {name}/three classes", holds
         numbers = [x for x in kept.values() if x.dtype.kind in "biuf"]
         sums = [float(np.sum(x, dtype="float64")) for x in numbers]
@@ -159,12 +159,14 @@ def _answers(path: Path, logits: Any) -> Any:
 def _of_labels(folder: Path) -> Iterator[tuple[str, Any]]:
     labels, logits, _ = LABELS["labels"]
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    made = kc.MultiLabelSelector().fit(labels, logits, risk=0.3, delta=0.1)
+    made = kc.labels.MultiLabelSelector().fit(
+        labels, logits, risk=0.3, delta=0.1
+    )
     path = folder / "labels"
     given = {"selector": made, "certificate": True}
     found = tried(kc.export, _model(4, loss), path, **given)
     if not isinstance(found, dict):
-        found = _facts(kc.check_certificate(path).certificate)
+        found = _facts(kc.exporting.check_certificate(path).certificate)
     yield "certificate, of labels/labels", found
 
 
@@ -235,7 +237,7 @@ def _thresholds(folder: Path) -> Iterator[tuple[str, Any]]:
         yield f"file of a threshold, {name}/log", _facts(_of_answers(facts))
         code = _run("verify", out, f"--data={log}")["code"]
         yield f"file of a threshold, {name}, checked/log", code
-        rule = kc.load_threshold(out)
+        rule = kc.exporting.load_threshold(out)
         confidence = np.linspace(0.05, 0.95, 10)
         args = (["task 1"] * 10,) if name == "groups" else ()
         found = rule(confidence, *args)

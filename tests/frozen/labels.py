@@ -60,7 +60,7 @@ def _metrics() -> Iterator[tuple[str, Any]]:
         options = {"from_logits": True, "ignore_class": mark}
         for quantity, part in PARTS.items():
             for average in ("macro", "micro", "weighted", [1.0, 2.0, 0.0, 1.0]):
-                metric = kc.MultiLabelMetric(
+                metric = kc.labels.MultiLabelMetric(
                     part(**options), 4, average=average
                 )
                 for rows in (slice(100), slice(100, 260)):
@@ -71,7 +71,7 @@ def _metrics() -> Iterator[tuple[str, Any]]:
                     yield f"{key}, each", metric.per_label()
         for example in ("worst", "mean"):
             for quantity in ("by bin", "area under risk and coverage"):
-                metric = kc.MultiLabelMetric(
+                metric = kc.labels.MultiLabelMetric(
                     PARTS[quantity](**options),
                     4,
                     by="example",
@@ -91,7 +91,7 @@ def _calibrators() -> Iterator[tuple[str, Any]]:
             ("isotonic", kc.IsotonicCalibration(min_prob=1e-3), False),
             ("isotonic, with intervals", kc.VennAbers(), False),
         ):
-            made = kc.MultiLabelCalibrator(part, shared=shared)
+            made = kc.labels.MultiLabelCalibrator(part, shared=shared)
             made.fit(labels, logits, ignore_class=mark, num_folds=0)
             yield f"{quantity}/{name}", made(logits[:6] * BESIDE)
             if isinstance(part, kc.VennAbers):
@@ -137,9 +137,9 @@ def _selectors() -> Iterator[tuple[str, Any]]:
             ("example", "mean"),
         ):
             for quantity, target in targets.items():
-                part = kc.MultiLabelCalibrator(known, shared=True)
+                part = kc.labels.MultiLabelCalibrator(known, shared=True)
                 part.fit(labels, logits, ignore_class=mark, num_folds=0)
-                made = kc.MultiLabelSelector(
+                made = kc.labels.MultiLabelSelector(
                     calibrator=part, by=by, example=example
                 )
                 made = tried(

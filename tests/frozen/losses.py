@@ -19,89 +19,97 @@ TOLERANCE = Tolerance(relative=1e-5, absolute=2e-6)
 
 # Quantity: the class, its function, and hyperparameters that both take.
 LOSSES = {
-    "smoothing": (kc.LabelSmoothing, kc.label_smoothing, {"alpha": 0.1}),
+    "smoothing": (kc.LabelSmoothing, kc.losses.label_smoothing, {"alpha": 0.1}),
     "smoothing to the others": (
         kc.LabelSmoothing,
-        kc.label_smoothing,
+        kc.losses.label_smoothing,
         {"alpha": 0.2, "spread": "others"},
     ),
-    "margin": (kc.MbLS, kc.mbls, {"margin": 2.0, "strength": 0.3}),
+    "margin": (kc.MbLS, kc.losses.mbls, {"margin": 2.0, "strength": 0.3}),
     "margin, summed": (
         kc.MbLS,
-        kc.mbls,
+        kc.losses.mbls,
         {"margin": 2.0, "class_reduction": "sum"},
     ),
-    "adaptive margin": (kc.ACLS, kc.acls, {"margin": 2.0}),
+    "adaptive margin": (kc.ACLS, kc.losses.acls, {"margin": 2.0}),
     "adaptive margin to zero": (
         kc.ACLS,
-        kc.acls,
+        kc.losses.acls,
         {"margin": 2.0, "reference": "zero", "lambda1": 0.4},
     ),
     "adaptive margin everywhere": (
         kc.ACLS,
-        kc.acls,
+        kc.losses.acls,
         {"margin": 2.0, "condition": "none"},
     ),
     "constant margin": (
         kc.ACLS,
-        kc.acls,
+        kc.losses.acls,
         {"margin": 2.0, "smoothing": "constant"},
     ),
     "ranking under a margin": (
         kc.CRLMargin,
-        kc.crl_margin,
+        kc.losses.crl_margin,
         {"margin": 3.0, "strength": 0.7},
     ),
     "ranking under a margin, of each": (
         kc.CRLMargin,
-        kc.crl_margin,
+        kc.losses.crl_margin,
         {"margin": 3.0, "strength": 0.7, "condition": "each"},
     ),
-    "focal": (kc.FocalLoss, kc.focal_loss, {"gamma": 3.0}),
-    "focal, half": (kc.FocalLoss, kc.focal_loss, {"gamma": 0.5}),
+    "focal": (kc.FocalLoss, kc.losses.focal_loss, {"gamma": 3.0}),
+    "focal, half": (kc.FocalLoss, kc.losses.focal_loss, {"gamma": 0.5}),
     "inverse focal": (
         kc.InverseFocalLoss,
-        kc.inverse_focal_loss,
+        kc.losses.inverse_focal_loss,
         {"gamma": 1.5},
     ),
-    "focal by probability": (kc.FLSD, kc.flsd, {}),
+    "focal by probability": (kc.FLSD, kc.losses.flsd, {}),
     "relaxed labels": (
         kc.LabelRelaxation,
-        kc.label_relaxation,
+        kc.losses.label_relaxation,
         {"alpha": 0.1},
     ),
-    "entropy": (kc.ConfidencePenalty, kc.confidence_penalty, {"beta": 0.3}),
+    "entropy": (
+        kc.ConfidencePenalty,
+        kc.losses.confidence_penalty,
+        {"beta": 0.3},
+    ),
     "entropy, mean": (
         kc.ConfidencePenalty,
-        kc.confidence_penalty,
+        kc.losses.confidence_penalty,
         {"beta": 0.3, "class_reduction": "mean"},
     ),
     "entropy below a threshold": (
         kc.ConfidencePenalty,
-        kc.confidence_penalty,
+        kc.losses.confidence_penalty,
         {"beta": 0.3, "threshold": 1.0},
     ),
     "distance to uniform": (
         kc.UniformityPenalty,
-        kc.uniformity_penalty,
+        kc.losses.uniformity_penalty,
         {"strength": 0.3},
     ),
-    "squared error": (kc.BrierLoss, kc.brier_loss, {}),
-    "pairs of classes": (kc.CPC, kc.cpc, {"lambda1": 0.3, "lambda2": 0.5}),
-    "kernel": (kc.MMCE, kc.mmce, {"variant": "unweighted"}),
-    "kernel, root": (kc.MMCE, kc.mmce, {"variant": "unweighted_sqrt"}),
-    "kernel, weighted": (kc.MMCE, kc.mmce, {"variant": "weighted"}),
+    "squared error": (kc.BrierLoss, kc.losses.brier_loss, {}),
+    "pairs of classes": (
+        kc.CPC,
+        kc.losses.cpc,
+        {"lambda1": 0.3, "lambda2": 0.5},
+    ),
+    "kernel": (kc.MMCE, kc.losses.mmce, {"variant": "unweighted"}),
+    "kernel, root": (kc.MMCE, kc.losses.mmce, {"variant": "unweighted_sqrt"}),
+    "kernel, weighted": (kc.MMCE, kc.losses.mmce, {"variant": "weighted"}),
     "kernel, weighted as released": (
         kc.MMCE,
-        kc.mmce,
+        kc.losses.mmce,
         {"variant": "weighted_released", "kernel_width": 0.2},
     ),
-    "gaps by class": (kc.MDCA, kc.mdca, {}),
-    "gap of the batch": (kc.DCA, kc.dca, {}),
-    "gap of the batch, smooth": (kc.DCA, kc.dca, {"huber_delta": 0.05}),
+    "gaps by class": (kc.MDCA, kc.losses.mdca, {}),
+    "gap of the batch": (kc.DCA, kc.losses.dca, {}),
+    "gap of the batch, smooth": (kc.DCA, kc.losses.dca, {"huber_delta": 0.05}),
     "bins of the batch": (
         kc.L1ACE,
-        kc.l1_ace,
+        kc.losses.l1_ace,
         {"num_bins": 4, "by": "batch"},
     ),
 }
@@ -200,11 +208,11 @@ def _with_fidelity() -> Iterator[tuple[str, Any]]:
         found = _with_gradient(loss, plain._replace(labels=pairs))
         yield f"smoothing by objectness, {floor}/plain", found
     hot = np.eye(6, dtype="float32")[plain.labels]
-    found = kc.adaptive_label_smoothing(
+    found = kc.losses.adaptive_label_smoothing(
         hot, plain.logits, objectness=share, beta=0.5
     )
     yield "smoothing by objectness, function/plain", found
-    found = kc.adaptive_focal(
+    found = kc.losses.adaptive_focal(
         hot,
         plain.logits,
         edges=np.array([0.0, 0.3, 1.0]),
@@ -215,13 +223,13 @@ def _with_fidelity() -> Iterator[tuple[str, Any]]:
         for condition in ("margin", "ranking"):
             yield (
                 f"ranking of records, {score}, {condition}/plain",
-                kc.correctness_ranking(
+                kc.losses.correctness_ranking(
                     plain.logits, share, score=score, condition=condition
                 ),
             )
-    found = kc.cape_loss(share, plain.logits, classes=plain.labels)
+    found = kc.losses.cape_loss(share, plain.logits, classes=plain.labels)
     yield "cross entropy of target probabilities/plain", found
-    found = kc.cape_loss(share, plain.logits[:, :1])
+    found = kc.losses.cape_loss(share, plain.logits[:, :1])
     yield "cross entropy of target probabilities/one column", found
 
 
@@ -245,8 +253,8 @@ def _of_images() -> Iterator[tuple[str, Any]]:
             yield f"{quantity}/{name}", found
     hot = np.eye(3, dtype="float32")[ALL_PIXELS.labels[:2]]
     for quantity, function in {
-        "smoothed": kc.svls,
-        "neighbours": kc.nacl,
+        "smoothed": kc.losses.svls,
+        "neighbours": kc.losses.nacl,
     }.items():
         found = function(hot, ALL_PIXELS.logits[:2])
         yield f"{quantity}, function/all pixels", found
@@ -265,7 +273,7 @@ def _of_labels() -> Iterator[tuple[str, Any]]:
     }.items():
         given = {"label_weights": [1.0, 2.0, 0.5, 1.0]}
         given = given if quantity == "focal" else {}
-        part = kc.MultiLabelLoss(loss, **given)
+        part = kc.labels.MultiLabelLoss(loss, **given)
         batch = Batch(missing if quantity == "focal" else labels, logits)
         found = _with_gradient(part, batch)
         yield f"several labels, {quantity}/labels", found
@@ -279,14 +287,16 @@ def _told_of_losses() -> Iterator[tuple[str, Any]]:
     for quantity in ("smoothing", "adaptive margin", "margin", "entropy"):
         cls, _, given = LOSSES[quantity]
         args = cls(from_logits=True, **given), batch.labels, batch.logits
-        found = read(kc.effective_labels(*args), EFFECTIVE)
+        found = read(kc.losses.effective_labels(*args), EFFECTIVE)
         yield f"labels that the loss has, {quantity}/plain", found
-        found = kc.inactive_share(*args)
+        found = kc.losses.inactive_share(*args)
         yield f"share without a penalty, {quantity}/plain", found
-        found = kc.regularizer_histogram(*args, num_bins=6, limits=(0, 1.5))
+        found = kc.losses.regularizer_histogram(
+            *args, num_bins=6, limits=(0, 1.5)
+        )
         yield f"penalties, {quantity}/plain", read(found, HISTOGRAM)
     other = CLASSES["ten classes"].logits[20:36, :6]
-    found = kc.prediction_flips(batch.logits, other)
+    found = kc.functional.prediction_flips(batch.logits, other)
     yield "share of changed predictions/plain", found
 
 

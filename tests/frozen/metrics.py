@@ -20,6 +20,7 @@ TOLERANCE = Tolerance(relative=2e-6, absolute=2e-6)
 METRICS = {
     "accuracy": (kc.Accuracy, {}),
     "mean confidence": (kc.MeanConfidence, {}),
+    "confidence less accuracy": (kc.ConfidenceGap, {}),
     "confidence of the wrong": (kc.Overconfidence, {}),
     "doubt of the right": (kc.Underconfidence, {}),
     "negative log-likelihood": (kc.NLL, {}),
@@ -45,7 +46,7 @@ METRICS = {
         {"score": "neg_entropy", "resolution": 256},
     ),
     "excess area": (kc.EAURC, {}),
-    "normalized area": (kc.NormalizedAURC, {}),
+    "normalized area": (kc.NAURC, {}),
     "area of the generalised risk": (kc.AUGRC, {}),
     "ranking of errors": (kc.FailureAUROC, {}),
     "ranking of errors, false positives": (kc.FailureFPR95, {}),
@@ -58,6 +59,7 @@ ALONE = "weights", "votes"
 NO_BOUNDS = {
     *("accuracy", "mean confidence", "smooth error", "squared error"),
     *("confidence of the wrong", "doubt of the right"),
+    "confidence less accuracy",
     *(name for name in METRICS if "of bins" in name or "by bin" in name),
     *(name for name in METRICS if "log-likelihood" in name),
     "largest of a bin",
@@ -76,10 +78,11 @@ OF_SECOND = {
 TABLE = {
     "accuracy": "accuracy",
     "mean_confidence": "mean confidence",
+    "confidence_gap": "confidence less accuracy",
     "overconfidence": "confidence of the wrong",
     "underconfidence": "doubt of the right",
     "nll": "negative log-likelihood",
-    "brier": "squared error",
+    "brier_score": "squared error",
     "ece": "by bin",
     "mce": "largest of a bin",
     "rmsce": "root mean square of bins",
@@ -150,11 +153,16 @@ def _table(name: str) -> Iterator[tuple[str, Any]]:
     yield "table", _named(table.result())
     yield "table, bounds", _named(table.bounds())
     if name in WITH_GAP:
-        yield "difference, with an interval", read(table.mean_gap(0.9), GAP)
+        yield (
+            "difference, with an interval",
+            read(table.confidence_gap(0.9), GAP),
+        )
     yield "bins", read(table.bins(), BINS)
-    for score in ("brier", "nll"):
+    for score in ("brier_score", "nll"):
+        # Its word among the frozen results.
+        word = score.removesuffix("_score")
         parts = read(table.decomposition(score), PARTS)
-        yield f"parts of a proper score of bins, {score}", parts
+        yield f"parts of a proper score of bins, {word}", parts
 
 
 def _logits(name: str) -> Iterator[tuple[str, Any]]:

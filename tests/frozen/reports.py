@@ -65,11 +65,11 @@ def _with_parts() -> Iterator[tuple[str, Any]]:
         ),
     )
     labels, logits, mark = LABELS["missing labels"]
-    part = kc.MultiLabelCalibrator(
+    part = kc.labels.MultiLabelCalibrator(
         kc.TemperatureScaling(temperature=1.5), shared=True
     )
     part.fit(labels, logits, ignore_class=mark, num_folds=0)
-    selector = kc.MultiLabelSelector(calibrator=part)
+    selector = kc.labels.MultiLabelSelector(calibrator=part)
     selector.fit(labels, logits, ignore_class=mark, risk=0.2, delta=0.2)
     yield (
         "of labels, with calibrator and selector/missing labels",

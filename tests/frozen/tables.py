@@ -20,14 +20,13 @@ TOLERANCE = Tolerance(relative=1e-6, absolute=1e-7)
 COMPARISON = {
     "of one": "a",
     "of the other": "b",
-    "difference": "difference",
+    "difference": "value",
     "low": "low",
     "high": "high",
     "p value": "p_value",
 }
 PRIOR = {
     "prior": "prior",
-    "interval": "interval",
     "steps": "iterations",
     "converged": "converged",
 }
@@ -89,7 +88,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
         "accepted": {
             "groups": GROUPS,
             "accept": data.probs.max(axis=-1) > 0.6,
-            "metrics": ("accuracy", "brier"),
+            "metrics": ("accuracy", "brier_score"),
         },
         "ranked": {
             "groups": np.arange(len(GROUPS)) // 340,
@@ -127,7 +126,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
         place = np.arange(len(right)) % 3
         for weight in (None, np.arange(len(right)) % 4):
             found = tried(
-                kc.by_group_from_top1,
+                kc.functional.by_group_from_top1,
                 confidence,
                 right,
                 place,
@@ -169,14 +168,15 @@ def _priors() -> Iterator[tuple[str, Any]]:
     for name in ("ten classes", "calibrated", "frequency weights"):
         data = CLASSES[name]
         source = np.arange(1.0, data.num_classes + 1.0)
-        found = kc.estimate_prior(
+        found = kc.functional.estimate_prior(
             data.probs,
             source / source.sum(),
             sample_weight=data.weight,
             num_draws=20,
             seed=2,
         )
-        yield f"prior of the data/{name}", read(found, PRIOR)
+        told = {"interval": np.stack([found.low, found.high], axis=-1)}
+        yield f"prior of the data/{name}", read(found, PRIOR) | told
 
 
 def _monitors() -> Iterator[tuple[str, Any]]:

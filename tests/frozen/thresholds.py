@@ -188,7 +188,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
         names = np.array(["b", "a", "c"])[place]
         for quantity, target in TARGETS.items():
             found = tried(
-                kc.choose_group_thresholds,
+                kc.selection.choose_group_thresholds,
                 scores,
                 right,
                 names if quantity != "risk" else 5 * place - 3,
@@ -199,11 +199,15 @@ def _groups() -> Iterator[tuple[str, Any]]:
     uneven = np.where(np.arange(600) < 12, "few", "many")
     for quantity, target in TARGETS.items():
         found = tried(
-            kc.choose_group_thresholds, scores, right, uneven, **target
+            kc.selection.choose_group_thresholds,
+            scores,
+            right,
+            uneven,
+            **target,
         )
         yield f"thresholds of groups, {quantity}/uneven", of_groups(found)
         found = tried(
-            kc.choose_group_thresholds,
+            kc.selection.choose_group_thresholds,
             scores,
             right,
             uneven,
@@ -211,8 +215,6 @@ def _groups() -> Iterator[tuple[str, Any]]:
             **target,
         )
         yield f"thresholds of groups, {quantity}/weights", of_groups(found)
-    found = kc.combined_groups(["a", "b", "a"], [1, 2, 2])
-    yield "names of combined groups", list(found)
 
 
 def _costs() -> Iterator[tuple[str, Any]]:
@@ -242,7 +244,7 @@ def _costs() -> Iterator[tuple[str, Any]]:
         }.items():
             for quantity, target in targets.items():
                 found = tried(
-                    kc.choose_threshold_by_cost,
+                    kc.selection.choose_threshold_by_cost,
                     scores,
                     cost,
                     largest_cost=4.0 if kind == "several costs" else 2.0,
@@ -251,7 +253,7 @@ def _costs() -> Iterator[tuple[str, Any]]:
                 key = f"threshold by {kind}, {quantity}/{name}"
                 yield key, chosen(found)
         for price in (None, 0.25):
-            found = kc.mean_cost_of_records(
+            found = kc.functional.mean_cost_of_records(
                 scores,
                 right,
                 error_cost=2.0,
@@ -271,7 +273,7 @@ def _shifted() -> Iterator[tuple[str, Any]]:
         for risk in (0.15, 0.3):
             for method in ("subsampling", "betting", None):
                 found = tried(
-                    kc.choose_threshold_for_prior,
+                    kc.selection.choose_threshold_for_prior,
                     scores,
                     right,
                     kinds,
@@ -285,7 +287,7 @@ def _shifted() -> Iterator[tuple[str, Any]]:
                     found = read(found, AT_PRIOR)
                 yield f"at a prior, {risk}, {method}/{name}", found
             found = tried(
-                kc.choose_threshold_for_mixtures,
+                kc.selection.choose_threshold_for_mixtures,
                 scores,
                 right,
                 kinds,
@@ -311,7 +313,7 @@ def _several() -> Iterator[tuple[str, Any]]:
         for quantity, target in targets.items():
             for prefer in ("coverage", "precision"):
                 found = tried(
-                    kc.control_risks,
+                    kc.selection.control_risks,
                     scores,
                     right,
                     target,
@@ -321,7 +323,7 @@ def _several() -> Iterator[tuple[str, Any]]:
                 key = f"several targets, {quantity}, {prefer}/{name}"
                 yield key, _of_several(found)
         found = tried(
-            kc.control_risks,
+            kc.selection.control_risks,
             scores,
             right,
             {"own": 0.4, "coverage": 0.2},

@@ -44,7 +44,7 @@ def test_classwise_error_is_the_mean_of_each_class_against_the_rest():
     for function, given in (
         (kc.ece, {}),
         (kc.ece, {"closed": "left", "num_bins": 7}),
-        (kc.adaptive_ece, {"edges": "mass", "num_bins": 6}),
+        (kc.functional.aece, {"edges": "mass", "num_bins": 6}),
     ):
         for truth, p, options in (
             (labels, probs, {}),
@@ -157,7 +157,7 @@ def test_default_adaptive_ece_differs_from_the_goldens_only_on_ties(goldens):
         labels = goldens[f"in/m_{data}/labels"]
         probs = goldens[f"in/m_{data}/probs"]
         difference = abs(
-            kc.adaptive_ece(labels, probs)
+            kc.functional.aece(labels, probs)
             - goldens[f"metric/aece_tu_15/{data}"]
         )
         assert (difference > 1e-9) == (data == "edges")

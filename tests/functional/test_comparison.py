@@ -76,10 +76,10 @@ def test_comparisons_cover_the_difference(metric, exact, draws):
         for i in range(draws)
     ]
     # ECE is biased at any n: the difference to expect at this one.
-    truth = np.mean([r.difference for r in results])
+    truth = np.mean([r.value for r in results])
     hits = sum(r.low <= truth <= r.high for r in results)
     assert enough(hits, draws, 0.94)
-    spread = 2 * 1.96 * np.std([r.difference for r in results])
+    spread = 2 * 1.96 * np.std([r.value for r in results])
     width = np.mean([r.high - r.low for r in results])
     assert 0.8 < width / spread < 1.3
 
@@ -87,7 +87,7 @@ def test_comparisons_cover_the_difference(metric, exact, draws):
 def test_comparison_of_a_network_with_itself_and_of_weights():
     labels, good, bad = networks(200, np.random.default_rng(11))
     same = compare(labels, good, good, kc.aurc, num_draws=10)
-    assert same.difference == same.low == same.high == 0.0
+    assert same.value == same.low == same.high == 0.0
     assert same.p_value == 1.0
     ab = compare(labels, good, bad, kc.nll, num_draws=50)
     ba = compare(labels, bad, good, kc.nll, num_draws=50)
@@ -126,11 +126,11 @@ def test_dense_predictions_are_resampled_by_image():
 def test_prediction_flips_by_hand():
     before = np.array([[[3, 1, 2], [0, 1, 1]], [[1, 1, 0], [0, 0, 4]]])
     after = np.array([[[3, 1, 4], [0, 1, 2]], [[1, 0, 0], [0, 0, 5]]])
-    assert kc.prediction_flips(before, after) == 2 / 4
+    assert kc.functional.prediction_flips(before, after) == 2 / 4
     tensor = ops.convert_to_tensor(before)
-    assert kc.prediction_flips(tensor, softmax(before / 3.0)) == 0
+    assert kc.functional.prediction_flips(tensor, softmax(before / 3.0)) == 0
     for other in (after[:1], after[..., :2]):
         with pytest.raises(ValueError, match="same shape"):
-            kc.prediction_flips(before, other)
+            kc.functional.prediction_flips(before, other)
     with pytest.raises(ValueError, match="two classes or more"):
-        kc.prediction_flips([[1.0]], [[-1.0]])
+        kc.functional.prediction_flips([[1.0]], [[-1.0]])

@@ -20,12 +20,16 @@ def test_error_is_that_of_every_threshold(kind):
         # Some of them tie, right ones with wrong ones.
         probs[20:40] = probs[:20]
         for some in (None, weight, np.floor(3 * weight)):
-            found = kc.ecce(labels, probs, kind=kind, sample_weight=some)
+            found = kc.functional.ecce(
+                labels, probs, kind=kind, sample_weight=some
+            )
             wanted = by_thresholds(labels, probs, kind=kind, sample_weight=some)
             assert found == pytest.approx(wanted, rel=1e-12)
     # The walk begins at 0, above or below all else.
     for label, size in ((1, 0.7), (0, 0.3)):
-        found = kc.ecce([label] * 2, [[0.8, 0.2], [0.6, 0.4]], kind=kind)
+        found = kc.functional.ecce(
+            [label] * 2, [[0.8, 0.2], [0.6, 0.4]], kind=kind
+        )
         assert found == pytest.approx(size)
 
 
@@ -37,7 +41,7 @@ def test_error_is_that_of_sorted_residuals_of_gupta_et_al():
     score = probs.max(-1)[order]
     integrated = np.cumsum(right / 300.0), np.cumsum(score / 300.0)
     ks_error = np.abs(np.subtract(*integrated)).max()
-    found = kc.ecce(labels, probs, kind="maximum")
+    found = kc.functional.ecce(labels, probs, kind="maximum")
     assert found == pytest.approx(ks_error, rel=1e-12)
 
 
@@ -88,7 +92,7 @@ def test_p_values_of_few_errors_are_those_of_draws():
     confidence = np.full(60, 0.97)
     probs = np.stack([confidence, 1 - confidence], axis=-1)
     labels = (np.arange(60) < 8).astype(int)
-    found = kc.calibration_test(
+    found = kc.functional.calibration_test(
         labels, probs, statistic="ecce_maximum", num_draws=2000
     )
     assert found.statistic == pytest.approx(8 / 60 - 0.03)
@@ -101,6 +105,6 @@ def test_p_values_of_few_errors_are_those_of_draws():
 
 def test_wrong_kinds_are_refused():
     with pytest.raises(ValueError, match="`kind` must be one of"):
-        kc.ecce([0], [[0.8, 0.2]], kind="kuiper")
+        kc.functional.ecce([0], [[0.8, 0.2]], kind="kuiper")
     with pytest.raises(ValueError, match="`kind` must be one of"):
         kc.ECCE("l1")

@@ -11,15 +11,15 @@ from keras_calib.formulas import bootstrap
 from keras_calib.formulas.intervals import Moments, mean_interval
 
 FUNCTIONS = {
-    "mean_confidence": kc.mean_confidence,
+    "mean_confidence": kc.functional.mean_confidence,
     "ece": kc.ece,
-    "mce": kc.mce,
-    "rmsce": kc.rmsce,
-    "brier": kc.brier_score,
+    "mce": kc.functional.mce,
+    "rmsce": kc.functional.rmsce,
+    "brier_score": kc.brier_score,
     "nll": kc.nll,
     "aurc": kc.aurc,
-    "augrc": kc.augrc,
-    "failure_auroc": kc.failure_auroc,
+    "augrc": kc.functional.augrc,
+    "failure_auroc": kc.functional.failure_auroc,
 }
 NAMES = ("accuracy", "confidence_gap", *FUNCTIONS)
 
@@ -69,18 +69,22 @@ def test_a_table_has_what_functions_say_of_each_group(data, monkeypatch):
             assert row[name] == pytest.approx(function(*own), rel=1e-9), name
         right = own[1].argmax(axis=-1) == own[0]
         assert row["accuracy"] == pytest.approx(right.mean())
-        low, high = kc.clopper_pearson(right.sum(), right.size)
+        low, high = kc.formulas.intervals.clopper_pearson(
+            right.sum(), right.size
+        )
         assert row["accuracy_low"] == pytest.approx(low)
         assert row["accuracy_high"] == pytest.approx(high)
         gap = confidence[part].mean() - right.mean()
         assert row["confidence_gap"] == pytest.approx(gap)
         assert row["confidence_gap_low"] <= gap - (high - right.mean()) + 1e-12
-        metric = kc.CalibrationMetrics(["ece", "brier", "nll"])
+        metric = kc.CalibrationMetrics(["ece", "brier_score", "nll"])
         metric.update_state(*own)
         for name, ends in metric.interval().items():
             got = row[f"{name}_low"], row[f"{name}_high"]
             np.testing.assert_allclose(got, ends, atol=2e-5)
-        test = kc.calibration_test(*own, statistic="chi2", num_bins=1)
+        test = kc.functional.calibration_test(
+            *own, statistic="chi2", num_bins=1
+        )
         assert row["p_value"] == pytest.approx(test.p_value, rel=0.02)
         values = confidence[part]
         powers = (values.sum(), part.sum(), values.sum())
@@ -97,7 +101,7 @@ def test_every_form_of_input_gives_the_same_table(data):
     plain = kc.by_group(
         labels, probs, sex, metrics=("ece", "confidence_gap")
     ).rows
-    top1 = kc.by_group_from_top1(
+    top1 = kc.functional.by_group_from_top1(
         probs.max(axis=-1),
         probs.argmax(axis=-1) == labels,
         sex.astype(object),
@@ -140,7 +144,7 @@ def test_votes_are_tested_as_the_test_of_votes_does(data):
     votes = np.eye(3, dtype=int)[labels] * 2 + np.eye(3, dtype=int)[0]
     found = kc.by_group(votes, probs, sex, metrics=("ece",), votes=True)
     part = sex == "f"
-    expected = kc.calibration_test(
+    expected = kc.functional.calibration_test(
         votes[part], probs[part], statistic="chi2", num_bins=1, votes=True
     )
     assert found.rows[0]["p_value"] == expected.p_value
@@ -152,7 +156,7 @@ def test_another_statistic_is_that_of_the_test(data):
     labels, probs, sex, _ = data
     found = kc.by_group(labels, probs, sex, statistic="spiegelhalter")
     part = sex == "m"
-    expected = kc.calibration_test(
+    expected = kc.functional.calibration_test(
         labels[part], probs[part], statistic="spiegelhalter"
     )
     assert found.rows[1]["p_value"] == pytest.approx(expected.p_value)
@@ -162,7 +166,7 @@ def test_risk_among_accepted_is_held_against_the_other_groups():
     right = np.r_[np.ones(180), np.zeros(20), np.ones(120), np.zeros(80)]
     confidence = np.tile(np.linspace(0.5, 1.0, 200), 2)
     accept = np.arange(400) % 2 == 0
-    found = kc.by_group_from_top1(
+    found = kc.functional.by_group_from_top1(
         confidence, right, ["a"] * 200 + ["b"] * 200, accept=accept
     )
     first, second = found.rows
@@ -181,7 +185,7 @@ def test_calibrated_groups_are_rarely_blamed_together():
     for _ in range(60):
         confidence = 0.5 + 0.5 * rng.beta(5.0, 0.5, len(group))
         right = rng.random(len(group)) < confidence
-        found = kc.by_group_from_top1(
+        found = kc.functional.by_group_from_top1(
             confidence,
             right,
             group,
@@ -249,12 +253,14 @@ def test_wrong_arguments_are_named(case):
 
 def test_wrong_records_and_too_many_groups_are_named():
     with pytest.raises(ValueError, match="`confidence` must lie in"):
-        kc.by_group_from_top1([1.2], [1], ["a"])
+        kc.functional.by_group_from_top1([1.2], [1], ["a"])
     with pytest.raises(ValueError, match="`correct` must be 0 or 1"):
-        kc.by_group_from_top1([0.9], [0.5], ["a"])
+        kc.functional.by_group_from_top1([0.9], [0.5], ["a"])
     with pytest.raises(ValueError, match="one shape"):
-        kc.by_group_from_top1([0.9], [1, 0], ["a"])
+        kc.functional.by_group_from_top1([0.9], [1, 0], ["a"])
     with pytest.raises(ValueError, match="must be of fewer values"):
-        kc.by_group_from_top1([0.9] * 10001, [1] * 10001, range(10001))
+        kc.functional.by_group_from_top1(
+            [0.9] * 10001, [1] * 10001, range(10001)
+        )
     with pytest.raises(TypeError, match="must be names or whole numbers"):
-        kc.by_group_from_top1([0.9], [1], [1j])
+        kc.functional.by_group_from_top1([0.9], [1], [1j])

@@ -38,37 +38,40 @@ def test_the_estimate_is_the_fixed_point_of_em():
     ):
         probs = softmax(unlabelled(prior, n) + np.log(source))
         weight = rng.integers(0, 3, n)
-        found = kc.estimate_prior(
+        found = kc.functional.estimate_prior(
             probs, source, sample_weight=weight, num_draws=0
         )
         expected = by_em(probs, np.array(source), weight)
         np.testing.assert_allclose(found.prior, expected, atol=1e-5)
         assert found.converged and found.iterations < 50
-        assert np.isnan(found.interval).all()
+        assert np.isnan([found.low, found.high]).all()
 
 
 def test_forms_of_the_same_predictions_agree():
     logits = unlabelled([0.2, 0.8], 400)
     given = {"source": [0.5, 0.5], "num_draws": 20}
-    expected = kc.estimate_prior(softmax(logits), **given)
+    expected = kc.functional.estimate_prior(softmax(logits), **given)
     z = logits[:, 1:] - logits[:, :1]
     for probs, options in (
         (logits, {"from_logits": True}),
         (z.reshape(20, 20, 1), {"from_logits": True}),
         (1 / (1 + np.exp(-z)), {}),
     ):
-        found = kc.estimate_prior(probs, **given, **options)
+        found = kc.functional.estimate_prior(probs, **given, **options)
         np.testing.assert_allclose(found.prior, expected.prior, atol=1e-9)
-        np.testing.assert_allclose(found.interval, expected.interval, atol=1e-6)
+        np.testing.assert_allclose(found.low, expected.low, atol=1e-6)
+        np.testing.assert_allclose(found.high, expected.high, atol=1e-6)
 
 
 def test_a_class_that_no_sample_shows_may_have_a_share():
-    found = kc.estimate_prior([[1.0, 0.0]] * 50, [0.5, 0.5], num_draws=20)
+    found = kc.functional.estimate_prior(
+        [[1.0, 0.0]] * 50, [0.5, 0.5], num_draws=20
+    )
     np.testing.assert_allclose(found.prior, [1.0, 0.0], atol=1e-9)
     # At its upper end 50 samples miss the class with probability 0.025.
     np.testing.assert_allclose(
-        found.interval,
-        [[0.025**0.02, 1.0], [0.0, 1.0 - 0.025**0.02]],
+        [found.low, found.high],
+        [[0.025**0.02, 0.0], [1.0, 1.0 - 0.025**0.02]],
         atol=1e-9,
     )
 
@@ -79,14 +82,14 @@ def test_intervals_hold_the_share_as_often_as_they_say():
         source = np.full(len(prior), 1 / len(prior))
         inside = []
         for seed in range(300):
-            found = kc.estimate_prior(
+            found = kc.functional.estimate_prior(
                 unlabelled(prior, 500, seed, distance),
                 source,
                 from_logits=True,
                 level=0.9,
                 num_draws=100,
             )
-            low, high = found.interval.T
+            low, high = found.low, found.high
             inside.append((low <= prior) & (prior <= high))
         # The standard error of a rate is 0.017.
         assert np.abs(np.mean(inside, axis=0) - 0.9).max() < 0.06
@@ -98,7 +101,7 @@ def test_draws_are_those_of_refits(size, tolerance, monkeypatch):
     logits, source = unlabelled(prior, 500), np.full(size, 1 / size)
     # Draws of many classes are minutes of work for elimination.
     monkeypatch.delattr(np.linalg, "solve")
-    found = kc.estimate_prior(
+    found = kc.functional.estimate_prior(
         logits, source, from_logits=True, num_draws=40, seed=4
     )
     rng = np.random.default_rng(4)
@@ -109,32 +112,33 @@ def test_draws_are_those_of_refits(size, tolerance, monkeypatch):
     low, high = np.quantile(priors, [0.025, 0.975], axis=0)
     least, most = clopper_pearson(500 * found.prior, 500)
     ends = np.minimum(low, least), np.maximum(high, most)
-    np.testing.assert_allclose(found.interval.T, ends, atol=tolerance)
+    np.testing.assert_allclose([found.low, found.high], ends, atol=tolerance)
     assert found.converged
 
 
 def test_elimination_takes_over_from_conjugate_gradients(monkeypatch):
     logits, source = unlabelled([0.5, 0.3, 0.2], 300), np.full(3, 1 / 3)
     how = {"from_logits": True, "num_draws": 20}
-    expected = kc.estimate_prior(logits, source, **how)
+    expected = kc.functional.estimate_prior(logits, source, **how)
     monkeypatch.setattr("keras_calib.formulas.prior._CONJUGATE", 1)
-    found = kc.estimate_prior(logits, source, **how)
+    found = kc.functional.estimate_prior(logits, source, **how)
     np.testing.assert_allclose(found.prior, expected.prior, atol=1e-6)
-    np.testing.assert_allclose(found.interval, expected.interval, atol=1e-3)
+    np.testing.assert_allclose(found.low, expected.low, atol=1e-3)
+    np.testing.assert_allclose(found.high, expected.high, atol=1e-3)
 
 
 def test_predictions_that_say_nothing_are_told():
     source = [0.5, 0.3, 0.2]
     probs = np.tile(source, (50, 1))
     with pytest.warns(RuntimeWarning, match="must differ between all classes"):
-        kc.estimate_prior(probs, source, num_draws=0)
+        kc.functional.estimate_prior(probs, source, num_draws=0)
 
 
 def test_a_fit_that_does_not_converge_is_told(monkeypatch):
     monkeypatch.setattr("keras_calib.functional.prior._MAX_ITERATIONS", 1)
     logits = unlabelled([0.9, 0.1], 200)
     with pytest.warns(RuntimeWarning, match="did not converge"):
-        found = kc.estimate_prior(
+        found = kc.functional.estimate_prior(
             logits, [0.5, 0.5], from_logits=True, num_draws=0
         )
     assert not found.converged
@@ -157,10 +161,10 @@ def test_what_is_no_prediction_is_refused():
         (good[:1], [0.5, 0.5], {}, "must have >= 2 rows"),
     ):
         with pytest.raises(ValueError, match=rule):
-            kc.estimate_prior(probs, source, **options)
+            kc.functional.estimate_prior(probs, source, **options)
 
 
 def test_an_interval_holds_its_estimate_where_a_class_is_absent():
-    found = kc.estimate_prior([[1.0, 0.0]] * 50, [0.5, 0.5])
-    low, high = found.interval.T
-    assert (low <= found.prior).all() and (found.prior <= high).all()
+    found = kc.functional.estimate_prior([[1.0, 0.0]] * 50, [0.5, 0.5])
+    assert (found.low <= found.prior).all()
+    assert (found.prior <= found.high).all()

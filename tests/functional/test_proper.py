@@ -8,6 +8,7 @@ from keras_calib import BrierScore
 from keras_calib.functional.calibration_errors import ece, mce, rmsce
 from keras_calib.functional.classwise import classwise_ece
 from keras_calib.functional.confidence import (
+    accuracy,
     mean_confidence,
     objectness_deviation,
     overconfidence,
@@ -25,13 +26,14 @@ from keras_calib.functional.segmentation import per_image
 
 def test_confidences_equal_a_loop():
     labels, probs, weight = made_up()
-    total, wrong, right = [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]
+    total, wrong, right, hits = np.zeros((4, 2)).tolist()
     for label, p, w in zip(labels, probs, weight, strict=True):
         c = p.max()
         for sums, here, value in (
             (total, True, c),
             (wrong, p.argmax() != label, c),
             (right, p.argmax() == label, 1 - c),
+            (hits, True, p.argmax() == label),
         ):
             sums[0] += w * here * value
             sums[1] += w * here
@@ -39,6 +41,7 @@ def test_confidences_equal_a_loop():
         (mean_confidence, total),
         (overconfidence, wrong),
         (underconfidence, right),
+        (accuracy, hits),
     ):
         same(function(labels, probs, sample_weight=weight), sums[0] / sums[1])
 
@@ -88,9 +91,9 @@ def test_decomposition_of_one_bin_per_confidence_is_the_score():
     probs = np.stack([confidence, 1 - confidence], axis=-1)
     labels = (rng.uniform(size=400) > confidence**2).astype(int)
     parts = calibration_decomposition(labels, probs, num_bins=10)
-    same(sum(parts), brier_score(labels, probs) / 2)
+    same(parts.calibration + parts.refinement, brier_score(labels, probs) / 2)
     parts = calibration_decomposition(labels, probs, score="nll", num_bins=10)
-    same(sum(parts), nll(labels, probs))
+    same(parts.calibration + parts.refinement, nll(labels, probs))
 
 
 def loop_parts(truth, probs, weight, num_bins):
@@ -122,14 +125,15 @@ def test_parts_of_the_brier_score_are_those_of_a_loop(kind):
     given = labels if kind == "ids" else truth
     for some in (None, weight):
         each = np.ones(len(labels)) if some is None else some
-        parts = brier_decomposition(
+        found = brier_decomposition(
             given, probs, num_bins=5, sample_weight=some
         )
+        parts = [*vars(found).values()]
         wanted = loop_parts(truth, probs, each, 5)
         np.testing.assert_allclose(parts, wanted, atol=1e-12)
         score = brier_score(given, probs, sample_weight=some)
         same([1, -1, 1, 1, -1] @ np.array(parts), score)
-        same(parts.within_bins, parts[3] - parts[4])
+        same(found.within_bins, parts[3] - parts[4])
 
 
 def test_streamed_parts_of_the_brier_score_are_the_exact_ones():
@@ -143,8 +147,9 @@ def test_streamed_parts_of_the_brier_score_are_the_exact_ones():
         exact = brier_decomposition(
             labels, probs, num_bins=5, sample_weight=some
         )
-        found = metric.murphy()
-        np.testing.assert_allclose(found, exact, atol=1e-6)
+        found = [*vars(metric.murphy()).values()]
+        wanted = [*vars(exact).values()]
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
         total = [1, -1, 1, 1, -1] @ np.array(found)
         # The result is rounded to float32.
         assert total == pytest.approx(float(metric.result()), rel=6e-8)
@@ -161,7 +166,7 @@ def test_sure_and_wrong_is_finite():
     parts = calibration_decomposition(labels, probs, score="nll")
     # The forecast of what happened is clipped relative to its share.
     same(parts.calibration + parts.refinement, -2 / 3 * np.log(2 / 3 * 1e-37))
-    assert np.isfinite(parts).all()
+    assert np.isfinite([parts.calibration, parts.refinement]).all()
     same(mce(labels, probs), 2 / 3)
     same(mce([0, 0], [[1.0, 0.0]] * 2), 0)
 

@@ -17,7 +17,7 @@ from keras_calib.functional.risk_coverage import (
     aurc,
     coverage_at_accuracy,
     eaurc,
-    normalized_aurc,
+    naurc,
     risk_coverage_curve,
 )
 
@@ -150,7 +150,7 @@ def test_bad_options_are_refused():
     for function, options in (
         (aurc, {"area": "median"}),
         (augrc, {"area": "mean"}),
-        (normalized_aurc, {"area": "median"}),
+        (naurc, {"area": "median"}),
         (eaurc, {"optimum": "best"}),
         (aurc, {"ties": "random"}),
         (augrc, {"ties": "random"}),

@@ -19,7 +19,7 @@ from keras_calib.functional.risk_coverage import (
     coverage_at_risk,
     eaugrc,
     eaurc,
-    normalized_aurc,
+    naurc,
     risk_at_coverage,
 )
 
@@ -61,7 +61,7 @@ GOLDENS = {
     "augrc_fdshifts": (augrc, {}),
     "augrc_tu": (augrc, {**ORDER, "area": "trapezoid"}),
     "eaugrc_fdshifts": (eaugrc, {}),
-    "naurc_lfpc": (normalized_aurc, {**ORDER, "area": "origin"}),
+    "naurc_lfpc": (naurc, {**ORDER, "area": "origin"}),
     "auroc_lfpc": (failure_auroc, {}),
     "failauc_fdshifts": (failure_auroc, {}),
     "fpr95_fdshifts": (failure_fpr95, {}),
@@ -135,7 +135,7 @@ def test_areas_equal_a_loop_over_samples():
     perfect = loop_areas(correct, np.where(correct, 2.0, 1.0) + score)[0]
     error = 1 - correct.mean()
     expected = (expected_aurc - perfect) / (error - perfect)
-    assert abs(normalized_aurc(*data) - expected) < 1e-12
+    assert abs(naurc(*data) - expected) < 1e-12
     assert abs(eaurc(*data) - (expected_aurc - perfect)) < 1e-12
 
 
@@ -236,7 +236,7 @@ FUNCTIONS = {
     "eaurc": (eaurc, {}),
     "eaurc merged": (eaurc, {"area": "merged"}),
     "eaurc analytic": (eaurc, {"optimum": "analytic"}),
-    "normalized_aurc": (normalized_aurc, {}),
+    "naurc": (naurc, {}),
     "augrc": (augrc, {}),
     "augrc trapezoid": (augrc, {"area": "trapezoid"}),
     "eaugrc": (eaugrc, {}),
@@ -308,8 +308,8 @@ def test_all_right_and_all_wrong_give_the_documented_values(right):
     data = binary(np.full(4, right), score)
     assert failure_auroc(*data) == 0.5
     assert failure_fpr95(*data) == 0.0
-    assert normalized_aurc(*data) == 0.0
-    assert normalized_aurc(*data, area="merged") == 0.0
+    assert naurc(*data) == 0.0
+    assert naurc(*data, area="merged") == 0.0
     assert eaugrc(*data) == 0.0
     for name in ("mean", "trapezoid", "merged", "achievable"):
         assert abs(aurc(*data, area=name) - (not right)) < 1e-12
@@ -330,7 +330,7 @@ def test_one_sample_has_every_area():
 
 def test_the_curve_ends_at_the_error_rate(goldens):
     labels, probs = goldens["in/m_over/labels"], goldens["in/m_over/probs"]
-    curve = kc.risk_coverage_curve(labels, probs)
+    curve = kc.functional.risk_coverage_curve(labels, probs)
     error = np.mean(probs.argmax(-1) != labels)
     assert curve.coverage[-1] == 1.0
     assert abs(curve.risk[-1] - error) < 1e-12

@@ -46,7 +46,7 @@ def test_p_values_of_votes_are_uniform_and_find_gaps(statistic, draws):
     def p_values(*model, n=400):
         return np.array(
             [
-                kc.calibration_test(
+                kc.functional.calibration_test(
                     *_voted(rng, n, *model),
                     statistic=statistic,
                     num_draws=99,
@@ -76,20 +76,24 @@ def test_p_values_of_votes_are_uniform_and_find_gaps(statistic, draws):
 @pytest.mark.parametrize("n", [40, 600])
 def test_one_vote_each_is_a_class_id(statistic, n):
     counts, probs = _voted(np.random.default_rng(4), n, 0.0, most=1)
-    of_votes = kc.calibration_test(
+    of_votes = kc.functional.calibration_test(
         counts, probs, statistic=statistic, votes=True
     )
     ids = counts.argmax(axis=-1)
-    assert of_votes == kc.calibration_test(ids, probs, statistic=statistic)
+    assert of_votes == kc.functional.calibration_test(
+        ids, probs, statistic=statistic
+    )
 
 
 @pytest.mark.parametrize("statistic", _STATISTICS)
 def test_certain_predictions_allow_no_dissent(statistic):
     sure = np.tile([1.0, 0.0], (50, 1))
     right = np.tile([3, 0], (50, 1))
-    found = kc.calibration_test(right, sure, statistic=statistic, votes=True)
+    found = kc.functional.calibration_test(
+        right, sure, statistic=statistic, votes=True
+    )
     assert found.p_value == 1.0
-    found = kc.calibration_test(
+    found = kc.functional.calibration_test(
         right - [[1, -1]], sure, statistic=statistic, votes=True
     )
     assert found.p_value < 0.011

@@ -319,7 +319,7 @@ def test_logits_that_float32_cannot_hold_are_refused():
             lambda: kc.nll(labels, logits, from_logits=True),
             lambda: kc.SelectiveClassifier().fit(labels, logits, risk=0.5),
             lambda: kc.ECE(from_logits=True).update_state(labels, logits),
-            lambda: kc.MultiLabelSelector().fit(
+            lambda: kc.labels.MultiLabelSelector().fit(
                 labels[:, None] == np.arange(3), logits, risk=0.5
             ),
         ):

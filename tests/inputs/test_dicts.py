@@ -14,7 +14,7 @@ _FOUND = {**_TRUE, "confidence": np.array([[0.5]])}
 
 
 def _match(true=_TRUE, found=_FOUND):
-    return kc.match_detections(true, found, box_format="xyxy")
+    return kc.detection.match_detections(true, found, box_format="xyxy")
 
 
 def _per_image(boxes):
@@ -22,14 +22,14 @@ def _per_image(boxes):
 
 
 def _update(true=_TRUE, found=_FOUND):
-    metric = kc.DetectionECE(box_format="xyxy")
+    metric = kc.detection.DetectionECE(box_format="xyxy")
     metric.update_state(true, found)
 
 
 _METRIC = kc.ECE()
 _STATE = _METRIC.state_dict()
-_COMBINE = beam.CalibrationMetrics(include=["ece"])
-_TOP1 = beam.CalibrationMetrics(include=["ece"], top1=True)
+_COMBINE = beam.CalibrationCombineFn(include=["ece"])
+_TOP1 = beam.CalibrationCombineFn(include=["ece"], top1=True)
 # The reader, what it takes, what that may leave out.
 READERS = {
     "truth": (lambda x: _match(true=x), _TRUE, ()),

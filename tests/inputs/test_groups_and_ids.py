@@ -20,7 +20,9 @@ def _table(groups):
 
 
 def _thresholds(groups):
-    found = kc.choose_group_thresholds(P.max(-1), CORRECT, groups, risk=0.9)
+    found = kc.selection.choose_group_thresholds(
+        P.max(-1), CORRECT, groups, risk=0.9
+    )
     return [*map(str, found.group)]
 
 
@@ -32,12 +34,7 @@ def _selector(groups):
     return [*map(str, selector.groups)]
 
 
-def _combined(groups):
-    names = kc.combined_groups(groups, ["x"] * 4)
-    return sorted({x.removesuffix(" & x") for x in names})
-
-
-READERS = [_table, _thresholds, _selector, _combined]
+READERS = [_table, _thresholds, _selector]
 ONE_NAME = [
     [1, 1.0, 2, 2],
     [1.0, 1.0, 2.0, 2.0],
@@ -102,18 +99,6 @@ def test_fractions_and_infinity_are_no_names(read):
         assert "row=1" in str(e.value), values
 
 
-def test_groups_to_combine_have_one_axis():
-    for groups in (
-        [[[1, 2], [3, 4]]],
-        [np.ones((2, 1))],
-        ["ab"],
-        [7],
-        [["a", "b"], [["c"], ["d"]]],
-    ):
-        with pytest.raises(ValueError, match="one value per sample"):
-            kc.combined_groups(*groups)
-
-
 def test_names_of_attributes_differ():
     with pytest.raises(ValueError, match="attributes differently"):
         kc.by_group(Y, P, groups={1: Y, "1": Y})
@@ -153,7 +138,7 @@ def test_ids_that_are_missing_are_refused():
 def test_large_numbers_are_not_rounded_together():
     large = [2**63, -(2**63)], [2**53, 2**53 + 1], [float(2**53), 2**53 + 1]
     for one, other in (*large, (2**63, 0), (1e19, 0)):
-        table = kc.by_group_from_top1(
+        table = kc.functional.by_group_from_top1(
             np.full(40, 0.7), np.arange(40) % 3 > 0, {"s": [one, other] * 20}
         ).table
         assert set(table["group"]) == {str(int(one)), str(int(other))}

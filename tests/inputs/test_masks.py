@@ -14,9 +14,11 @@ _rng = np.random.default_rng(0)
 LOGITS = _rng.normal(size=(2, 3, 4)).astype("float32")
 LABELS = one_hot(_rng.integers(4, size=(2, 3)), 4).astype("float32")
 READERS = {
-    "sequence_confidence": lambda mask: kc.sequence_confidence(LOG_P, mask),
-    "svls": lambda mask: kc.svls(LABELS, LOGITS, mask=mask),
-    "nacl": lambda mask: kc.nacl(LABELS, LOGITS, mask=mask),
+    "sequence_confidence": lambda mask: kc.text.sequence_confidence(
+        LOG_P, mask
+    ),
+    "svls": lambda mask: kc.losses.svls(LABELS, LOGITS, mask=mask),
+    "nacl": lambda mask: kc.losses.nacl(LABELS, LOGITS, mask=mask),
 }
 
 
@@ -48,9 +50,9 @@ def test_masks_of_0_and_1_are_those_of_bool_and_others_are_refused(name):
 
 @pytest.mark.skipif(BACKEND == "torch", reason="torch runs eagerly")
 def test_compiled_code_keeps_what_is_1_alone():
-    read = compiled(lambda mask: kc.sequence_confidence(LOG_P, mask))
+    read = compiled(lambda mask: kc.text.sequence_confidence(LOG_P, mask))
     odd = np.where(KEPT, 1.0, -1e9).astype("float32")
-    expected = array(kc.sequence_confidence(LOG_P, KEPT))
+    expected = array(kc.text.sequence_confidence(LOG_P, KEPT))
     np.testing.assert_allclose(array(read(odd)), expected, rtol=1e-6)
     # An additive mask keeps nothing, which has no confidence.
     additive = np.where(KEPT, 0.0, -1e9).astype("float32")

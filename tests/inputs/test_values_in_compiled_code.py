@@ -25,14 +25,13 @@ from keras_calib import (
     FLSD,
     MMCE,
     NLL,
-    BatchCoupledLoss,
     MbLS,
     RiskCoverageDisplay,
     aurc,
     ece,
-    effective_labels,
     nll,
 )
+from keras_calib.losses import BatchCoupledLoss, effective_labels
 
 IMPOSSIBLE = {
     "class id too large": np.array([0, 3]),
@@ -236,5 +235,5 @@ def test_bad_rows_are_located():
         for reader in (ece, partial(read_by_metric, ECE)):
             with pytest.raises(ValueError, match=r"rows=3, first=\[2, 5, 6\]"):
                 reader(labels, probs)
-    with pytest.raises(ValueError, match=r"`probs\[:, None\]`"):
+    with pytest.raises(ValueError, match=r"`outputs\[:, None\]`"):
         ece(IDS, PROBS[:, 0])

@@ -47,7 +47,7 @@ def fresh(part):
 @pytest.mark.parametrize("part", PARTS, ids=lambda x: type(x).__name__)
 def test_each_label_is_calibrated_as_its_column_alone(part):
     y, z = several()
-    each = kc.MultiLabelCalibrator(part).fit(y, z, num_folds=0)
+    each = kc.labels.MultiLabelCalibrator(part).fit(y, z, num_folds=0)
     found = array(each(z))
     exact = 0.0 if keras.backend.backend() == "tensorflow" else 1e-6
     for k in range(3):
@@ -55,7 +55,9 @@ def test_each_label_is_calibrated_as_its_column_alone(part):
         for alone in (one, each.of_label(k)):
             difference = array(alone(z[:, k, None]))[:, 0] - found[:, k]
             assert abs(difference).max() <= exact
-    shared = kc.MultiLabelCalibrator(part, shared=True).fit(y, z, num_folds=0)
+    shared = kc.labels.MultiLabelCalibrator(part, shared=True).fit(
+        y, z, num_folds=0
+    )
     pooled = fresh(part).fit(y.reshape(-1), z.reshape(-1, 1), num_folds=0)
     expected = array(pooled(z.reshape(-1, 1))).reshape(z.shape)
     assert abs(array(shared(z)) - expected).max() <= exact
@@ -84,7 +86,7 @@ SAVED = (kc.AffineScaling, kc.VennAbers)
 @pytest.mark.parametrize("shared", [False, True])
 def test_it_is_saved_and_loaded_with_its_parts(part, shared, tmp_path):
     y, z = several()
-    layer = kc.MultiLabelCalibrator(fresh(part), shared=shared)
+    layer = kc.labels.MultiLabelCalibrator(fresh(part), shared=shared)
     layer.fit(y, z, num_folds=0)
     model = keras.Sequential([keras.Input((3,)), layer])
     model.save(tmp_path / "m.keras")
@@ -108,7 +110,7 @@ def test_missing_labels_are_left_out_and_batches_are_read():
         ((kc.Predictions.of_batches(cut, **marks),), {}),
     ]
     for data, options in fits:
-        layer = kc.MultiLabelCalibrator(PARTS[1])
+        layer = kc.labels.MultiLabelCalibrator(PARTS[1])
         layer.fit(*data, **options, num_folds=0)
         for k in range(3):
             found = layer.of_label(k).coefficients
@@ -119,7 +121,7 @@ def test_a_label_without_both_outcomes_is_named_or_kept():
     y, z = several()
     y[:, 1] = 0
     names = ["cat", "dog", "owl"]
-    layer = kc.MultiLabelCalibrator(PARTS[4], class_names=names)
+    layer = kc.labels.MultiLabelCalibrator(PARTS[4], class_names=names)
     with pytest.raises(ValueError, match=r"both outcomes .*\['dog'\]"):
         layer.fit(y, z)
     assert not layer.fitted
@@ -136,14 +138,14 @@ def test_a_label_without_both_outcomes_is_named_or_kept():
 def test_folds_warn_once_and_name_the_labels():
     y, z = several(n=60)
     with pytest.warns(RuntimeWarning, match="must help samples") as told:
-        kc.MultiLabelCalibrator(kc.HistogramBinning()).fit(y, z)
+        kc.labels.MultiLabelCalibrator(kc.HistogramBinning()).fit(y, z)
     assert sum("must help" in str(x.message) for x in told) == 1
     assert "It holds for the labels [" in str(told[0].message)
 
 
 def test_models_of_several_labels_are_read_by_their_loss():
     y, z = several()
-    direct = kc.MultiLabelCalibrator(PARTS[1]).fit(y, z, num_folds=0)
+    direct = kc.labels.MultiLabelCalibrator(PARTS[1]).fit(y, z, num_folds=0)
     for activation, loss in (
         (None, keras.losses.BinaryCrossentropy(from_logits=True)),
         ("sigmoid", "binary_crossentropy"),
@@ -151,7 +153,7 @@ def test_models_of_several_labels_are_read_by_their_loss():
         model = keras.Sequential([keras.Input((3,))])
         model.add(keras.layers.Activation(activation or "linear"))
         model.compile(loss=loss)
-        layer = kc.MultiLabelCalibrator(PARTS[1])
+        layer = kc.labels.MultiLabelCalibrator(PARTS[1])
         layer.fit_on(model, (z, y), num_folds=0, verbose=0)
         for k in range(3):
             found = layer.of_label(k).coefficients
@@ -165,7 +167,9 @@ def test_models_of_several_labels_are_read_by_their_loss():
 
 def test_venn_abers_has_the_interval_of_each_label():
     y, z = several()
-    layer = kc.MultiLabelCalibrator(kc.VennAbers()).fit(y, z, num_folds=0)
+    layer = kc.labels.MultiLabelCalibrator(kc.VennAbers()).fit(
+        y, z, num_folds=0
+    )
     low, high = map(array, layer.interval(z))
     one = layer.of_label(2).interval(z[:, 2:])
     assert np.array_equal(low[:, 2:], array(one[0]))
@@ -176,9 +180,9 @@ def test_venn_abers_has_the_interval_of_each_label():
 
 def test_what_does_not_fit_is_refused():
     y, z = several()
-    layer = kc.MultiLabelCalibrator(kc.TemperatureScaling()).fit(y, z)
+    layer = kc.labels.MultiLabelCalibrator(kc.TemperatureScaling()).fit(y, z)
     with pytest.raises(TypeError, match="must be one of a single output"):
-        kc.MultiLabelCalibrator(kc.VectorScaling())
+        kc.labels.MultiLabelCalibrator(kc.VectorScaling())
     with pytest.raises(ValueError, match="must have 3 labels"):
         layer(z[:, :2])
     with pytest.raises(TypeError, match="must be `VennAbers`"):
@@ -186,6 +190,6 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="number or name"):
         layer.of_label(3)
     with pytest.raises(RuntimeError, match="must be fitted before use"):
-        kc.MultiLabelCalibrator(kc.TemperatureScaling())(z)
+        kc.labels.MultiLabelCalibrator(kc.TemperatureScaling())(z)
     with pytest.raises(ValueError, match="must have the shape of"):
         layer.fit(y[:, 0], z)

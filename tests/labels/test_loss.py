@@ -118,7 +118,7 @@ def test_what_is_no_loss_of_two_classes_is_refused():
         kc.AdaptiveLabelSmoothing(),
     ):
         with pytest.raises(TypeError, match="per-sample loss|has a wrapper"):
-            kc.MultiLabelLoss(loss)
+            kc.labels.MultiLabelLoss(loss)
     with pytest.raises(ValueError, match="`axis=-1`"):
         kc.MultiLabel(kc.FocalLoss(axis=1))
     with pytest.raises(ValueError, match="for each of `label_weights`"):

@@ -16,7 +16,7 @@ METRICS = {
     "ece_binary": (lambda: kc.ECE(mode="binary", **OPTIONS), True),
     "aece": (lambda: kc.AECE(resolution=1024, **OPTIONS), False),
     "classwise": (lambda: kc.ClasswiseECE(2, **OPTIONS), True),
-    "brier": (lambda: kc.BrierScore(**OPTIONS), False),
+    "brier_score": (lambda: kc.BrierScore(**OPTIONS), False),
     "nll": (lambda: kc.NLL(**OPTIONS), False),
     "aurc": (lambda: kc.AURC(resolution=1024, **OPTIONS), False),
     "table": (

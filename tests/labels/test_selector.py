@@ -25,14 +25,18 @@ def test_a_label_alone_has_the_threshold_of_its_two_classes():
         {"coverage": 0.6},
         {"risk": 0.05, "delta": 0.1},
     ):
-        alone = kc.MultiLabelSelector().fit(y, z, at_once=False, **target)
+        alone = kc.labels.MultiLabelSelector().fit(
+            y, z, at_once=False, **target
+        )
         for k in range(4):
             one = kc.SelectiveClassifier().fit(y[:, k], z[:, k, None], **target)
             facts = alone.chosen
             assert abs(one.threshold - facts.threshold[k]) < 1e-6
             assert one.chosen.coverage == facts.group_coverage[k]
             assert one.chosen.risk == facts.group_risk[k]
-    one = kc.MultiLabelSelector().fit(y[:, :1], z[:, :1], risk=0.05, delta=0.1)
+    one = kc.labels.MultiLabelSelector().fit(
+        y[:, :1], z[:, :1], risk=0.05, delta=0.1
+    )
     assert (
         one.threshold[0]
         == alone.fit(y, z, risk=0.05, delta=0.1, at_once=False).threshold[0]
@@ -41,8 +45,10 @@ def test_a_label_alone_has_the_threshold_of_its_two_classes():
 
 def test_labels_share_delta_equally():
     y, z = several()
-    facts = kc.MultiLabelSelector().fit(y, z, risk=0.08, delta=0.1).chosen
-    alone = kc.MultiLabelSelector().fit(
+    facts = (
+        kc.labels.MultiLabelSelector().fit(y, z, risk=0.08, delta=0.1).chosen
+    )
+    alone = kc.labels.MultiLabelSelector().fit(
         y, z, risk=0.08, delta=0.025, at_once=False
     )
     assert list(facts.threshold) == list(alone.chosen.threshold)
@@ -52,14 +58,14 @@ def test_an_example_is_right_where_all_of_its_labels_are():
     y, z = several()
     right = (z > 0) == y
     target = {"risk": 0.1, "delta": 0.1}
-    worst = kc.MultiLabelSelector(by="example").fit(y, z, **target)
+    worst = kc.labels.MultiLabelSelector(by="example").fit(y, z, **target)
     score = abs(z).min(axis=-1)
     expected = kc.choose_threshold(score, right.all(axis=-1), **target)
     assert worst.chosen == expected
     answers = worst(z)
     assert np.array_equal(array(answers["accept"]), score >= worst.threshold)
     assert array(answers["labels"]).shape == (1500, 4)
-    mean = kc.MultiLabelSelector(by="example", example="mean")
+    mean = kc.labels.MultiLabelSelector(by="example", example="mean")
     mean.fit(y, z, **target)
     kept = array(mean(z)["accept"])
     assert (~right)[kept].mean() == pytest.approx(mean.chosen.risk)
@@ -71,10 +77,10 @@ def test_an_example_is_right_where_all_of_its_labels_are():
 
 def test_it_calibrates_first_and_is_saved(tmp_path):
     y, z = several()
-    calibrator = kc.MultiLabelCalibrator(
+    calibrator = kc.labels.MultiLabelCalibrator(
         kc.AffineScaling(), class_names=["a", "b", "c", "d"]
     )
-    selector = kc.MultiLabelSelector(calibrator=calibrator)
+    selector = kc.labels.MultiLabelSelector(calibrator=calibrator)
     with pytest.raises(RuntimeError, match="must be fitted on other data"):
         selector.fit(y, z, risk=0.05)
     selector.fit(y, z, risk=0.05, delta=0.1, tune_fraction=0.3)
@@ -103,8 +109,8 @@ def test_a_selective_classifier_becomes_a_selector_of_several_labels():
     target = {"risk": 0.2, "delta": 0.1, "tune_fraction": 0.3}
     part = kc.SelectiveClassifier(calibrator=kc.AffineScaling())
     selector = kc.MultiLabel(part, by="example").fit(y, z, **target)
-    calibrator = kc.MultiLabelCalibrator(kc.AffineScaling())
-    expected = kc.MultiLabelSelector(calibrator=calibrator, by="example")
+    calibrator = kc.labels.MultiLabelCalibrator(kc.AffineScaling())
+    expected = kc.labels.MultiLabelSelector(calibrator=calibrator, by="example")
     assert selector.chosen == expected.fit(y, z, **target).chosen
     assert kc.MultiLabel(kc.SelectiveClassifier()).calibrator is None
     refused = [
@@ -122,7 +128,7 @@ def test_missing_labels_do_not_choose_the_threshold():
     missing = np.random.default_rng(2).random(y.shape) < 0.4
     marked = np.where(missing, -1, y)
     target = {"risk": 0.05, "delta": 0.1}
-    selector = kc.MultiLabelSelector().fit(
+    selector = kc.labels.MultiLabelSelector().fit(
         marked, z, ignore_class=-1, at_once=False, **target
     )
     for k in range(4):
@@ -131,13 +137,13 @@ def test_missing_labels_do_not_choose_the_threshold():
             y[seen, k], z[seen, k, None], **target
         )
         assert abs(one.threshold - selector.threshold[k]) < 1e-6
-    by_example = kc.MultiLabelSelector(by="example")
+    by_example = kc.labels.MultiLabelSelector(by="example")
     with pytest.raises(ValueError, match="all labels of an example, or none"):
         by_example.fit(marked, z, ignore_class=-1, **target)
     rows = (np.arange(1500) % 3 > 0).astype("float32")
     target["risk"] = 0.15
     found = by_example.fit(y, z, sample_weight=rows, **target).chosen
-    expected = kc.MultiLabelSelector(by="example").fit(
+    expected = kc.labels.MultiLabelSelector(by="example").fit(
         y[rows > 0], z[rows > 0], **target
     )
     assert found == expected.chosen
@@ -145,7 +151,7 @@ def test_missing_labels_do_not_choose_the_threshold():
 
 def test_what_does_not_fit_is_refused():
     y, z = several()
-    selector = kc.MultiLabelSelector()
+    selector = kc.labels.MultiLabelSelector()
     with pytest.raises(ValueError, match="must be 0 or 1, as an answer"):
         selector.fit(y * 0.5, z, risk=0.1)
     with pytest.raises(ValueError, match="No label has a threshold"):
@@ -154,9 +160,9 @@ def test_what_does_not_fit_is_refused():
         weight = 1.0 + np.arange(1500)
         selector.fit(y, z, risk=0.1, delta=0.1, sample_weight=weight)
     with pytest.raises(TypeError, match="must be a `MultiLabelCalibrator`"):
-        kc.MultiLabelSelector(calibrator=kc.TemperatureScaling())
+        kc.labels.MultiLabelSelector(calibrator=kc.TemperatureScaling())
     with pytest.raises(ValueError, match="one for each label by label"):
-        kc.MultiLabelSelector(threshold=0.0)
+        kc.labels.MultiLabelSelector(threshold=0.0)
 
 
 @pytest.mark.slow

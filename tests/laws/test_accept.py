@@ -72,7 +72,7 @@ def test_probabilities_that_are_no_numbers_are_not_accepted():
     answers = run(ops.convert_to_tensor(probs))
     check(answers, np.arange(len(probs)) < 1)
     for by in ("label", "example"):
-        labels = kc.MultiLabelSelector(by=by)
+        labels = kc.labels.MultiLabelSelector(by=by)
         labels.fit(LOGITS > 0, LOGITS, coverage=1.0)
         run = compiled(lambda x, part=labels: part.call(x, from_logits=False))
         rows = ops.convert_to_tensor([[0.9, 0.1, 0.2], [1.5, -0.2, 2.0]])
@@ -104,11 +104,11 @@ def test_no_group_takes_a_row_without_confidence():
 @pytest.mark.portable
 def test_no_label_without_confidence_is_accepted():
     labels = (LOGITS > 0).astype(int)
-    calibrator = kc.MultiLabelCalibrator(kc.IsotonicCalibration())
+    calibrator = kc.labels.MultiLabelCalibrator(kc.IsotonicCalibration())
     calibrator.fit(labels, LOGITS, num_folds=0, force=True)
     for by in ("label", "example"):
         for part in (None, calibrator):
-            selector = kc.MultiLabelSelector(calibrator=part, by=by)
+            selector = kc.labels.MultiLabelSelector(calibrator=part, by=by)
             selector.fit(labels, LOGITS, coverage=1.0)
             answers = selector(ROWS)
             accept = array(answers["accept"])
@@ -125,12 +125,12 @@ def test_no_box_without_confidence_is_kept():
         "labels": np.zeros((1, 6), "int32"),
         "confidence": confidence,
     }
-    found = kc.DetectionSelector(threshold=0.5, max_boxes=2)(boxes)
+    found = kc.detection.DetectionSelector(threshold=0.5, max_boxes=2)(boxes)
     kept = array(found["confidence"])[0, :2]
     np.testing.assert_allclose(kept, [0.9, 0.8])
     boxes["confidence"] = np.array([[0.9, 1.5, 0.1, 0.2, 0.3, 0.8]], "float32")
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\]"):
-        kc.DetectionSelector(threshold=0.5)(boxes)
+        kc.detection.DetectionSelector(threshold=0.5)(boxes)
 
 
 @pytest.mark.portable
@@ -139,14 +139,14 @@ def test_no_compiled_box_without_confidence_is_kept():
     confidence = np.array([[0.9, *wrong, 0.8, 0.7]], "float32")
     labels = np.array([[0] * 7 + [1, -1]], "int32")
     boxes = {"confidence": confidence, "labels": labels}
-    scaling = kc.DetectionScaling(2, coefficients=[[0.5, 0.0]] * 2)
+    scaling = kc.detection.DetectionScaling(2, coefficients=[[0.5, 0.0]] * 2)
     tensors = {k: ops.convert_to_tensor(v) for k, v in boxes.items()}
     run = compiled(lambda c, k: scaling({"confidence": c, "labels": k}))
     found = array(run(*tensors.values())["confidence"])[0]
     np.testing.assert_allclose(found[[0, 7, 8]], [0.75, 2 / 3, 0.7], atol=1e-6)
     assert np.isnan(found[1:7]).all()
     for calibrator in (None, scaling):
-        selector = kc.DetectionSelector(calibrator)
+        selector = kc.detection.DetectionSelector(calibrator)
         run = compiled(
             lambda c, k, of=selector: of({"confidence": c, "labels": k})
         )
@@ -160,12 +160,12 @@ def test_no_compiled_box_without_confidence_is_kept():
 def test_no_box_without_confidence_is_kept_by_a_saved_model(tmp_path):
     import tensorflow as tf
 
-    scaling = kc.DetectionScaling(2, coefficients=[[0.5, 0.0]] * 2)
+    scaling = kc.detection.DetectionScaling(2, coefficients=[[0.5, 0.0]] * 2)
     inputs = {
         "confidence": keras.Input((3,), name="confidence"),
         "labels": keras.Input((3,), dtype="int32", name="labels"),
     }
-    model = keras.Model(inputs, kc.DetectionSelector(scaling)(inputs))
+    model = keras.Model(inputs, kc.detection.DetectionSelector(scaling)(inputs))
     model.export(tmp_path / "boxes", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "boxes")
     boxes = tf.constant([[INF, 0.6, 1.5]]), tf.constant([[0, 1, 0]])
@@ -185,7 +185,9 @@ def test_an_answer_without_confidence_is_refused():
         (None, (NAN, INF, -INF)),
     ):
         log = Outcomes(score=score, correct=correct, confidence=confidence)
-        answer = kc.AnswerThreshold(answer_statement(chosen, log, **facts))
+        answer = kc.exporting.AnswerThreshold(
+            answer_statement(chosen, log, **facts)
+        )
         for value in values:
             with pytest.raises(ValueError, match="must be"):
                 answer([0.9, value])
@@ -209,7 +211,7 @@ def _choices():
         ("a guarantee", safe),
     ):
         found[name] = kc.choose_threshold(*records, **how)
-        found[f"{name} by group"] = kc.choose_group_thresholds(
+        found[f"{name} by group"] = kc.selection.choose_group_thresholds(
             *records, groups, **how
         )
         layer = kc.SelectiveClassifier().fit_scores(*records, **how)
@@ -220,19 +222,19 @@ def _choices():
         ("a sure mean", {"max_cost": 0.3, "delta": 0.2}),
         ("a share", {"coverage": 0.6}),
     ):
-        found[name] = kc.choose_threshold_by_cost(
+        found[name] = kc.selection.choose_threshold_by_cost(
             scores, 1 - correct, **costs, **how
         )
-    found["a mixture"] = kc.choose_threshold_for_mixtures(
+    found["a mixture"] = kc.selection.choose_threshold_for_mixtures(
         *records, groups, **safe
     )
     for method in ("subsampling", "betting"):
-        found[method] = kc.choose_threshold_for_prior(
+        found[method] = kc.selection.choose_threshold_for_prior(
             *records, groups, target_prior=[0.5, 0.5], method=method, **safe
         )
     for name in ("coverage", "recall", "risk"):
         targets = {name: 0.3}
-        found[name] = kc.control_risks(*records, targets, delta=0.2)
+        found[name] = kc.selection.control_risks(*records, targets, delta=0.2)
     return found, (scores, correct, groups)
 
 
@@ -257,7 +259,7 @@ def test_a_coverage_is_the_share_that_its_threshold_accepts():
 
 
 def test_a_threshold_of_infinity_rejects_everything():
-    found = kc.choose_group_thresholds(
+    found = kc.selection.choose_group_thresholds(
         [INF, 1, 2, 3], [1, 0, 1, 1], [0, 0, 1, 1], risk=0.0
     )
     assert found.threshold == (INF, -INF) and found.accepts == (False, True)

@@ -158,7 +158,9 @@ def test_images_are_refused_alike():
     for background, some in ((None, odd), (1, {x: odd[x] for x in forms})):
 
         def exact(*given, left_out=background, **options):
-            return kc.per_image(kc.ece, *given, background=left_out, **options)
+            return kc.functional.per_image(
+                kc.ece, *given, background=left_out, **options
+            )
 
         def make(left_out=background, **options):
             return kc.PerImage(kc.ECE(**options), background=left_out)
@@ -170,7 +172,7 @@ def test_objectness_is_refused_alike():
     share = np.linspace(0, 1, NUM)
 
     def exact(labels, outputs, **options):
-        return kc.objectness_deviation(
+        return kc.functional.objectness_deviation(
             labels[:, 0], outputs, labels[:, 1], **options
         )
 

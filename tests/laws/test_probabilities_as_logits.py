@@ -43,11 +43,11 @@ def _metrics(**options):
 def _fits():
     for case in CALIBRATORS:
         try:
-            calibrator = kc.MultiLabelCalibrator(case.make())
+            calibrator = kc.labels.MultiLabelCalibrator(case.make())
         except TypeError:
             continue
         yield str(case), functools.partial(calibrator.fit, num_folds=0)
-    selector = kc.MultiLabelSelector()
+    selector = kc.labels.MultiLabelSelector()
     yield "selector", functools.partial(selector.fit, coverage=0.5)
 
 

@@ -71,7 +71,12 @@ def test_exact_functions_refuse_what_metrics_refuse():
     ):
         rows = np.eye(4, dtype="float32")[y]
         for given in (y, rows):
-            for function in (kc.ece, kc.nll, kc.classwise_ece, kc.aurc):
+            for function in (
+                kc.ece,
+                kc.nll,
+                kc.functional.classwise_ece,
+                kc.aurc,
+            ):
                 with pytest.raises(ValueError, match=told):
                     function(given, z, from_logits=True)
             with pytest.raises(ValueError, match=rule):
@@ -158,7 +163,7 @@ def test_the_cheapest_answer_is_none_that_is_ruled_out():
     narrow = kc.SelectiveClassifier(costs=of_left, threshold=-0.8)
     expected = narrow(logits)
     assert 0 < array(expected["accept"]).sum() < len(labels)
-    price = kc.mean_cost(
+    price = kc.functional.mean_cost(
         labels, logits, of_left, reject_cost=0.8, from_logits=True
     )
     for value in CONVENTIONS:
@@ -171,7 +176,7 @@ def test_the_cheapest_answer_is_none_that_is_ruled_out():
             np.testing.assert_allclose(
                 array(found[name]), array(expected[name]), 1e-5, err_msg=name
             )
-        wanted = kc.mean_cost(
+        wanted = kc.functional.mean_cost(
             of_wide, rows, costs, reject_cost=0.8, from_logits=True
         )
         assert wanted.value == pytest.approx(price.value, rel=1e-6)
@@ -258,13 +263,15 @@ def test_parts_that_mix_all_classes_say_so():
 
 def test_a_part_of_the_nll_is_that_of_the_classes_that_are_left():
     labels, logits, of_wide, wide = sample(300)
-    expected = kc.refinement_nll(labels, logits)
-    assert kc.refinement_nll(of_wide, wide) == pytest.approx(expected, 1e-9)
+    expected = kc.calibrators.refinement_nll(labels, logits)
+    assert kc.calibrators.refinement_nll(of_wide, wide) == pytest.approx(
+        expected, 1e-9
+    )
     # Never above what equal chances of the classes left would cost.
     right, wrong = np.zeros(4, int), np.array([0, 0, 1, 1])
     pair = np.tile(np.array([[3.0, 0.0, -np.inf]], "float32"), (4, 1))
-    assert kc.refinement_nll(wrong, pair) <= np.log(2) + 1e-9
-    assert kc.refinement_nll(right, pair) < np.log(2)
+    assert kc.calibrators.refinement_nll(wrong, pair) <= np.log(2) + 1e-9
+    assert kc.calibrators.refinement_nll(right, pair) < np.log(2)
 
 
 def test_a_label_that_is_ruled_out_is_a_sure_no():
@@ -288,11 +295,11 @@ def test_a_label_that_is_ruled_out_is_a_sure_no():
 
 def test_a_token_that_is_ruled_out_has_the_probability_0():
     logits = np.array([[[2.0, -np.inf, 0.0], [0.0, 1.0, -np.inf]]], "float32")
-    found = array(kc.token_log_probs(logits, [[0, 1]]))
+    found = array(kc.text.token_log_probs(logits, [[0, 1]]))
     left = [[2.0, 0.0], [1.0, 0.0]]
     expected = [z[0] - np.log(np.exp(z).sum()) for z in left]
     np.testing.assert_allclose(found, [expected], rtol=1e-6)
-    assert array(kc.token_log_probs(logits, [[1, 2]])).tolist() == [
+    assert array(kc.text.token_log_probs(logits, [[1, 2]])).tolist() == [
         [-np.inf] * 2
     ]
     for reduction, wanted in (
@@ -313,8 +320,8 @@ def test_a_row_without_any_class_is_refused_beside_labels_too():
     for value in CONVENTIONS:
         none = np.r_[logits[:-1], [[value] * 3]]
         for call in (
-            lambda x: kc.estimate_prior(x, prior, from_logits=True),
-            lambda x: kc.prediction_flips(x, logits),
+            lambda x: kc.functional.estimate_prior(x, prior, from_logits=True),
+            lambda x: kc.functional.prediction_flips(x, logits),
         ):
             with pytest.raises(ValueError, match="not rule out all classes"):
                 call(none)

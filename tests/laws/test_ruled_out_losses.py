@@ -91,7 +91,10 @@ def test_means_over_all_classes_shrink_by_their_share():
     ids, logits, *_ = batch(0)
     ids, logits = ids % 4, logits[:, :4]
     wide = np.concatenate([logits, np.full((12, 2), -np.inf, "f")], axis=1)
-    for one in (kc.mdca, lambda y, z: kc.l1_ace(y, z, by="batch")):
+    for one in (
+        kc.losses.mdca,
+        lambda y, z: kc.losses.l1_ace(y, z, by="batch"),
+    ):
         value, gradient = value_and_grad(
             lambda z, one=one: one(one_hot(ids, z.shape[-1]), z),
             ops.convert_to_tensor(wide),
@@ -141,8 +144,8 @@ def test_a_label_that_is_ruled_out_is_refused_and_nan_in_compiled_code():
             losses, _ = run(*given, None)
             assert np.isnan(array(losses)).all(), name
     # A function of a loss of your own cannot tell otherwise.
-    assert np.isnan(array(kc.mbls(one_hot(ids, K), logits))).all()
-    for term in (kc.mmce, kc.mdca, kc.dca):
+    assert np.isnan(array(kc.losses.mbls(one_hot(ids, K), logits))).all()
+    for term in (kc.losses.mmce, kc.losses.mdca, kc.losses.dca):
         assert np.isnan(float(term(one_hot(ids, K), logits))), term
 
 

@@ -80,25 +80,27 @@ def _told(part, fitted=False):
     labels, logits = shaped.TRUTH, shaped.PROBS
     if fitted:
         part(logits)
-    elif isinstance(part, kc.MultiLabelSelector):
+    elif isinstance(part, kc.labels.MultiLabelSelector):
         part.fit(labels, logits, coverage=0.5)
     else:
         part.fit(labels, logits, num_folds=0)
 
 
 def _shared():
-    return kc.MultiLabelCalibrator(kc.AffineScaling(), shared=True)
+    return kc.labels.MultiLabelCalibrator(kc.AffineScaling(), shared=True)
 
 
 TELLS = {
     "fit": lambda: _told(_shared()),
-    "selector": lambda: _told(kc.MultiLabelSelector()),
+    "selector": lambda: _told(kc.labels.MultiLabelSelector()),
     "fitted": lambda: _told(
         _shared().fit(shaped.TRUTH, shaped.LOGITS, num_folds=0),
         fitted=True,
     ),
     "fitted selector": lambda: _told(
-        kc.MultiLabelSelector().fit(shaped.TRUTH, shaped.LOGITS, coverage=0.5),
+        kc.labels.MultiLabelSelector().fit(
+            shaped.TRUTH, shaped.LOGITS, coverage=0.5
+        ),
         fitted=True,
     ),
 }

@@ -222,7 +222,7 @@ CONSUMERS = {
         *kc.RiskCoverageDisplay(kc.Predictions.of_model(*a)).values.values()
     ],
     "ClasswiseReliabilityDisplay": lambda *a: (
-        kc.ClasswiseReliabilityDisplay(
+        kc.plots.ClasswiseReliabilityDisplay(
             kc.Predictions.of_model(*a)
         ).classwise_ece
     ),
@@ -274,11 +274,15 @@ ARRAYS = {
         kc.SelectiveClassifier().fit(*a, coverage=0.5)
     ),
     "compare": lambda y, z: kc.compare(y, z, z, kc.nll, num_draws=2, **READS).a,
-    "calibration_test": lambda *a: kc.calibration_test(*a, **READS)[0],
+    "calibration_test": lambda *a: (
+        kc.functional.calibration_test(*a, **READS).statistic
+    ),
     "by_group": lambda *a: table_of(*a),
-    "adaptive_ece": lambda *a: kc.adaptive_ece(*a, edges="interp", **READS),
+    "aece": lambda *a: kc.functional.aece(*a, edges="interp", **READS),
     "estimate_prior": lambda y, z: (
-        kc.estimate_prior(z, np.full(K, 1 / K), num_draws=2, **READS).prior
+        kc.functional.estimate_prior(
+            z, np.full(K, 1 / K), num_draws=2, **READS
+        ).prior
     ),
     "report": page,
 }

@@ -182,7 +182,9 @@ def test_targets_of_cape_that_do_not_fit_are_refused():
         ((3,), (3, 3), "`logits` must have two classes"),
     ):
         with pytest.raises(ValueError, match=rule):
-            kc.cape_loss(np.full(targets, 0.5), np.zeros(outputs, "float32"))
+            kc.losses.cape_loss(
+                np.full(targets, 0.5), np.zeros(outputs, "float32")
+            )
 
 
 @pytest.mark.portable
@@ -191,14 +193,14 @@ def test_classes_and_targets_of_cape_are_judged_before_they_are_cast():
     odd = [with_wide_id(np.array([0, 1]), kind) for kind in WIDE_IDS]
     for classes in (*odd, [0, -1], [0, 3], [0.0, NAN]):
         with pytest.raises((ValueError, TypeError), match="`classes` must"):
-            kc.cape_loss(halves, LOGITS, classes=classes)
+            kc.losses.cape_loss(halves, LOGITS, classes=classes)
     for wrong in (1.5, -0.2, NAN):
         with pytest.raises(ValueError, match="`labels` must lie in"):
-            kc.cape_loss([0.5, wrong], LOGITS[:, :2])
+            kc.losses.cape_loss([0.5, wrong], LOGITS[:, :2])
     if BACKEND == "torch":
         return
-    run = compiled(lambda c: kc.cape_loss(halves, LOGITS, classes=c))
-    kept = array(kc.cape_loss(halves, LOGITS, classes=[0, 1]))
+    run = compiled(lambda c: kc.losses.cape_loss(halves, LOGITS, classes=c))
+    kept = array(kc.losses.cape_loss(halves, LOGITS, classes=[0, 1]))
     for wrong in (-1.0, 3.0, 0.5, 2.0**31, NAN):
         found = array(run(np.array([0.0, wrong], "float32")))
         assert np.isnan(found[1]) and found[0] == pytest.approx(kept[0])
@@ -209,9 +211,9 @@ def test_what_is_not_one_number_per_sample_is_refused():
         ones = np.ones(shape)
         rule = "`correctness` must have the shape"
         with pytest.raises(ValueError, match=rule):
-            kc.correctness_ranking(LOGITS, ones)
+            kc.losses.correctness_ranking(LOGITS, ones)
         with pytest.raises(ValueError, match="`active` must have the shape"):
-            kc.acls(THREE, LOGITS, active=ones)
+            kc.losses.acls(THREE, LOGITS, active=ones)
 
 
 def test_labels_of_a_ranking_condition_bring_a_factor():

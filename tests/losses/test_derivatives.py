@@ -12,20 +12,22 @@ from keras_calib.backend.gradients import value_and_grad
 
 RECORD = np.array([0.1, 0.9, 0.5, 0.3])
 LOSSES = {
-    "smoothing": kc.label_smoothing,
-    "cape": lambda _, z: kc.cape_loss(RECORD, z, classes=np.full(4, 2)),
-    "acls": functools.partial(kc.acls, margin=1.0, lambda1=0.3, lambda2=0.5),
-    "focal": kc.focal_loss,
-    "flsd": kc.flsd,
-    "relaxation": kc.label_relaxation,
-    "penalty": kc.confidence_penalty,
-    "uniformity": kc.uniformity_penalty,
-    "brier": kc.brier_loss,
-    "crl": functools.partial(kc.crl_margin, margin=1.0),
-    "ranking": lambda _, z: kc.correctness_ranking(z, RECORD),
-    "cpc": kc.cpc,
-    "mmce": kc.mmce,
-    "mdca": kc.mdca,
+    "smoothing": kc.losses.label_smoothing,
+    "cape": lambda _, z: kc.losses.cape_loss(RECORD, z, classes=np.full(4, 2)),
+    "acls": functools.partial(
+        kc.losses.acls, margin=1.0, lambda1=0.3, lambda2=0.5
+    ),
+    "focal": kc.losses.focal_loss,
+    "flsd": kc.losses.flsd,
+    "relaxation": kc.losses.label_relaxation,
+    "penalty": kc.losses.confidence_penalty,
+    "uniformity": kc.losses.uniformity_penalty,
+    "brier": kc.losses.brier_loss,
+    "crl": functools.partial(kc.losses.crl_margin, margin=1.0),
+    "ranking": lambda _, z: kc.losses.correctness_ranking(z, RECORD),
+    "cpc": kc.losses.cpc,
+    "mmce": kc.losses.mmce,
+    "mdca": kc.losses.mdca,
 }
 
 

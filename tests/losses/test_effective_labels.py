@@ -167,7 +167,9 @@ def test_each_sample_of_crl_is_in_two_pairs():
     p = np.stack([top, 0.75 * (1 - top), 0.25 * (1 - top)], axis=-1)
 
     def loss(labels, logits):
-        pairs = kc.correctness_ranking(logits, record, condition="ranking")
+        pairs = kc.losses.correctness_ranking(
+            logits, record, condition="ranking"
+        )
         return cross_entropy(labels, logits) + 0.3 * pairs
 
     _, lowered, raised = effective(loss, [0, 0, 0], np.log(p))

@@ -13,33 +13,33 @@ from keras_calib.losses.focal import signed_focal
 
 K, MARGIN = 5, 2.0
 PARTIAL = functools.partial
-ACLS = PARTIAL(kc.acls, margin=MARGIN, lambda1=0.3, lambda2=0.7)
-CRL_MARGIN = PARTIAL(kc.crl_margin, margin=MARGIN, strength=0.8)
+ACLS = PARTIAL(kc.losses.acls, margin=MARGIN, lambda1=0.3, lambda2=0.7)
+CRL_MARGIN = PARTIAL(kc.losses.crl_margin, margin=MARGIN, strength=0.8)
 SHARES = np.linspace(0.0, 1.0, 8)
 # The functions, by the names of the formulas below.
 LOSSES = {
-    "cross entropy": PARTIAL(kc.label_smoothing, alpha=0.0),
-    "all": PARTIAL(kc.label_smoothing, alpha=0.2),
-    "others": PARTIAL(kc.label_smoothing, alpha=0.2, spread="others"),
+    "cross entropy": PARTIAL(kc.losses.label_smoothing, alpha=0.0),
+    "all": PARTIAL(kc.losses.label_smoothing, alpha=0.2),
+    "others": PARTIAL(kc.losses.label_smoothing, alpha=0.2, spread="others"),
     "adaptive": PARTIAL(
-        kc.adaptive_label_smoothing, objectness=SHARES, beta=0.6
+        kc.losses.adaptive_label_smoothing, objectness=SHARES, beta=0.6
     ),
-    "focal": PARTIAL(kc.focal_loss, gamma=2.5),
+    "focal": PARTIAL(kc.losses.focal_loss, gamma=2.5),
     "inverse focal": lambda t, z: signed_focal(
         t, z, lambda p: -1.5 * ops.ones_like(p)
     ),
-    "relaxation": PARTIAL(kc.label_relaxation, alpha=0.1),
-    "penalty": PARTIAL(kc.confidence_penalty, beta=0.4),
-    "threshold": PARTIAL(kc.confidence_penalty, beta=0.4, threshold=0.5),
-    "uniformity": PARTIAL(kc.uniformity_penalty, strength=0.4),
-    "brier": kc.brier_loss,
-    "mbls": PARTIAL(kc.mbls, margin=MARGIN, strength=0.4),
+    "relaxation": PARTIAL(kc.losses.label_relaxation, alpha=0.1),
+    "penalty": PARTIAL(kc.losses.confidence_penalty, beta=0.4),
+    "threshold": PARTIAL(kc.losses.confidence_penalty, beta=0.4, threshold=0.5),
+    "uniformity": PARTIAL(kc.losses.uniformity_penalty, strength=0.4),
+    "brier": kc.losses.brier_loss,
+    "mbls": PARTIAL(kc.losses.mbls, margin=MARGIN, strength=0.4),
     "acls": ACLS,
     "acls zero": PARTIAL(ACLS, reference="zero"),
-    "cape": lambda t, z: kc.cape_loss(SHARES, z, classes=np.full(8, 2)),
+    "cape": lambda t, z: kc.losses.cape_loss(SHARES, z, classes=np.full(8, 2)),
     "crl margin": CRL_MARGIN,
     "crl margin each": PARTIAL(CRL_MARGIN, condition="each"),
-    "cpc": PARTIAL(kc.cpc, lambda1=0.3, lambda2=0.7),
+    "cpc": PARTIAL(kc.losses.cpc, lambda1=0.3, lambda2=0.7),
 }
 
 
@@ -189,21 +189,21 @@ def test_a_term_of_the_confidence_has_the_gradient_of_the_page():
     lead, gap = record - np.roll(record, -1), r - np.roll(r, -1)
     pairs = np.maximum(np.abs(lead) - np.sign(lead) * gap, 0)
     pulled = -np.sign(lead) * (pairs > 0)
-    huber = PARTIAL(kc.dca, huber_delta=0.01)
+    huber = PARTIAL(kc.losses.dca, huber_delta=0.01)
     expected = {
-        kc.dca: (abs(d), np.sign(d) / n * to_logits),
+        kc.losses.dca: (abs(d), np.sign(d) / n * to_logits),
         huber: (0.01 * (abs(d) - 0.005), 0.01 * np.sign(d) / n * to_logits),
-        PARTIAL(kc.dca, huber_delta=0.9): (d**2 / 2, d / n * to_logits),
-        kc.mdca: (
+        PARTIAL(kc.losses.dca, huber_delta=0.9): (d**2 / 2, d / n * to_logits),
+        kc.losses.mdca: (
             np.mean(abs(g)),
             np.array([rule2(x, np.sign(g)) for x in p]) / (n * K),
         ),
-        kc.mmce: (square, by_r[:, None] * to_logits),
-        PARTIAL(kc.mmce, variant="unweighted_sqrt"): (
+        kc.losses.mmce: (square, by_r[:, None] * to_logits),
+        PARTIAL(kc.losses.mmce, variant="unweighted_sqrt"): (
             np.sqrt(square + 1e-10),
             (by_r / 2 / np.sqrt(square + 1e-10))[:, None] * to_logits,
         ),
-        lambda _, z: ops.sum(kc.correctness_ranking(z, record)): (
+        lambda _, z: ops.sum(kc.losses.correctness_ranking(z, record)): (
             pairs.sum(),
             (pulled - np.roll(pulled, 1))[:, None] * to_logits,
         ),

@@ -15,12 +15,14 @@ L1ACE = partial(kc.L1ACE, by="batch")
 COUPLED = (kc.DCA, L1ACE, kc.MDCA, kc.MMCE)
 UNIT = {-0.1: ">= 0.0", 1.5: "<= 1.0"}
 
-RANKING = partial(kc.correctness_ranking, LOGITS, np.array([0.2, 0.9]))
-CAPE = partial(kc.cape_targets, np.array([0, 1]), np.array([[0.2], [0.7]]))
-TARGETS = partial(kc.objectness_targets, np.array([0]), np.array([0.5]))
+RANKING = partial(kc.losses.correctness_ranking, LOGITS, np.array([0.2, 0.9]))
+CAPE = partial(
+    kc.losses.cape_targets, np.array([0, 1]), np.array([[0.2], [0.7]])
+)
+TARGETS = partial(kc.losses.objectness_targets, np.array([0]), np.array([0.5]))
 THREE_TARGETS = partial(TARGETS, num_classes=3)
 LOGIT_NACL = partial(kc.NACL, from_logits=True)
-SMOOTH = partial(kc.smooth_labels, np.eye(3))
+SMOOTH = partial(kc.losses.smooth_labels, np.eye(3))
 # What takes the number, its name, and numbers with the rule that they break.
 NUMBERS = (
     (kc.ACLS, "lambda1", {-0.1: ">= 0"}),
@@ -184,7 +186,7 @@ def test_a_fidelity_that_reads_in_another_way_is_refused():
 def test_what_the_function_does_not_take_is_refused():
     told = "arguments of focal_loss: .*'gama'.*Received: hyperparameters"
     with pytest.raises(TypeError, match=told):
-        kc.FocalLoss(gama=2.0)
+        kc.losses.PerSampleLoss(kc.losses.focal_loss, gama=2.0)
 
 
 def test_what_is_no_fidelity_is_refused():

@@ -374,8 +374,8 @@ def test_cape_loss_trains_one_output_or_two():
     targets = np.linspace(0.1, 0.9, 24).astype("float32")
     for num_outputs in (1, 2):
         model = network(num_outputs)
-        eager = float(ops.mean(kc.cape_loss(targets, outputs(model, x))))
+        eager = float(ops.mean(kc.losses.cape_loss(targets, outputs(model, x))))
         jit = {"jit_compile": JIT[0]} if num_outputs == 1 else {}
-        losses, _ = train(model, kc.cape_loss, x, targets, **jit)
+        losses, _ = train(model, kc.losses.cape_loss, x, targets, **jit)
         np.testing.assert_allclose(losses[0], eager, rtol=1e-5)
         assert losses[0] > losses[2]

@@ -47,7 +47,7 @@ def test_mmce_equals_the_sum_over_all_pairs(variant):
         top = logits.argmax(axis=-1)
         labels = np.where(rng.integers(2, size=24), top, rng.integers(K))
         weight = rng.integers(0, 3, size=24) * rng.uniform(0.5, 2.0)
-        value = kc.mmce(
+        value = kc.losses.mmce(
             one_hot(labels, K).astype(dtype),
             logits,
             kernel_width=width,
@@ -66,8 +66,13 @@ def test_mmce_equals_the_sum_over_all_pairs(variant):
 def test_terms_of_the_batch_depend_on_ratios_of_weights(scale):
     ids, logits = sample(n=40, num_classes=3)
     rows, weight = one_hot(ids, 3), np.linspace(0.5, 1.0, 40)
-    terms = [partial(kc.mmce, variant=name) for name in VARIANTS[:3]]
-    for term in (*terms, kc.mdca, kc.dca, partial(kc.l1_ace, by="batch")):
+    terms = [partial(kc.losses.mmce, variant=name) for name in VARIANTS[:3]]
+    for term in (
+        *terms,
+        kc.losses.mdca,
+        kc.losses.dca,
+        partial(kc.losses.l1_ace, by="batch"),
+    ):
         scaled = (scale * weight).astype("float32")
         found = float(term(rows, logits, sample_weight=scaled))
         expected = float(term(rows, logits, sample_weight=weight))
@@ -78,7 +83,12 @@ def test_terms_of_the_batch_depend_on_ratios_of_weights(scale):
 def test_terms_of_the_batch_refuse_what_is_no_weight_or_are_nan():
     ids, logits = sample(n=40, num_classes=3)
     weight = np.ones(40, "float32")
-    for term in (kc.mmce, kc.mdca, kc.dca, partial(kc.l1_ace, by="batch")):
+    for term in (
+        kc.losses.mmce,
+        kc.losses.mdca,
+        kc.losses.dca,
+        partial(kc.losses.l1_ace, by="batch"),
+    ):
         given = partial(term, one_hot(ids, 3), logits)
         for wrong in (np.ma.masked_equal(weight, 1), ["a"] * 40):
             with pytest.raises(TypeError, match="`sample_weight` must"):
@@ -96,7 +106,7 @@ def test_narrow_kernels_of_mmce_are_exact_in_large_batches():
         error = (logits.argmax(axis=-1) == ids) - top
         kernel = np.exp(-np.abs(top[:, None] - top) / width)
         expected = error @ kernel @ error / n**2
-        value = kc.mmce(one_hot(ids, 3), logits, kernel_width=width)
+        value = kc.losses.mmce(one_hot(ids, 3), logits, kernel_width=width)
         np.testing.assert_allclose(float(value), expected, rtol=1e-5)
 
 

@@ -45,7 +45,7 @@ def test_pairs_have_all_digits():
     with wide():
         rows = np.eye(5)[labels]
         found = array(
-            kc.cpc(
+            kc.losses.cpc(
                 ops.convert_to_tensor(rows, dtype="float64"),
                 ops.convert_to_tensor(logits, dtype="float64"),
                 lambda1=0.0,

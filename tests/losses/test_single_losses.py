@@ -31,9 +31,9 @@ def test_a_formula_gets_rows_unless_it_is_marked_to_read_ids():
         given.append(labels)
         return logits[..., 0]
 
-    kc.PerSampleLoss(formula, from_logits=True)(ids, logits)
+    kc.losses.PerSampleLoss(formula, from_logits=True)(ids, logits)
     np.testing.assert_array_equal(array(given[-1]), one_hot(ids, 5))
-    kc.PerSampleLoss(reads_ids(formula), from_logits=True)(ids, logits)
+    kc.losses.PerSampleLoss(reads_ids(formula), from_logits=True)(ids, logits)
     np.testing.assert_array_equal(array(given[-1].ids), ids)
     unmarked = [c.cls for c in FIRST if not hasattr(c.make().fn, "reads_ids")]
     assert not unmarked
@@ -50,7 +50,9 @@ def test_label_smoothing_pulls_on_a_logit_by_its_label_alone():
     slopes = []
     for alpha in (0.0, 0.3):
         _, slope = value_and_grad(
-            lambda z, a=alpha: ops.sum(kc.label_smoothing(soft, z, alpha=a)),
+            lambda z, a=alpha: ops.sum(
+                kc.losses.label_smoothing(soft, z, alpha=a)
+            ),
             ops.convert_to_tensor(logits),
         )
         slopes.append(array(slope))
@@ -70,18 +72,18 @@ def test_a_target_of_the_second_class_is_one_of_both():
     for target, c in ((targets, 1), (1 - targets, 0)):
         value, gradient = value_and_grad(
             lambda z, q=target, c=c: ops.sum(
-                kc.cape_loss(q, z, classes=np.full(N, c))
+                kc.losses.cape_loss(q, z, classes=np.full(N, c))
             ),
             ops.convert_to_tensor(logits),
         )
         expected, slope = value_and_grad(
-            lambda z: ops.sum(kc.cape_loss(targets, z)),
+            lambda z: ops.sum(kc.losses.cape_loss(targets, z)),
             ops.convert_to_tensor(logits),
         )
         np.testing.assert_allclose(float(value), float(expected), rtol=1e-6)
         np.testing.assert_allclose(array(gradient), array(slope), atol=1e-6)
     with pytest.raises(ValueError, match="`classes` must have the shape"):
-        kc.cape_loss(targets, logits, classes=[0, 1])
+        kc.losses.cape_loss(targets, logits, classes=[0, 1])
 
 
 # Focal losses.
@@ -129,7 +131,9 @@ def test_focal_gradient_is_right_where_the_prediction_is_sure():
     q = p[:, 1:].sum(axis=-1)
     for gamma in (0.1, 0.25, 0.5, 0.75, 1.5, 3.0):
         _, gradient = value_and_grad(
-            lambda z, g=gamma: ops.sum(kc.focal_loss(labels, z, gamma=g)),
+            lambda z, g=gamma: ops.sum(
+                kc.losses.focal_loss(labels, z, gamma=g)
+            ),
             logits,
         )
         rate = gamma * q ** (gamma - 1) * p[:, 0] * np.log1p(-q) - q**gamma
@@ -179,7 +183,9 @@ def test_label_relaxation_is_convex_in_the_prediction():
     for alpha in (0.01, 0.1, 0.5):
 
         def loss(probs, alpha=alpha):
-            losses = kc.label_relaxation(labels, np.log(probs), alpha=alpha)
+            losses = kc.losses.label_relaxation(
+                labels, np.log(probs), alpha=alpha
+            )
             return array(losses).astype("float64")
 
         between = loss(share * one + (1 - share) * other)
@@ -196,7 +202,9 @@ def test_label_relaxation_sees_only_the_true_probability():
         wrong = rng.dirichlet(np.ones(K - 1), size=N) * (1 - true)
         probs = np.concatenate([true, wrong], axis=-1)
         logits = np.log(np.maximum(probs, 1e-12))
-        losses.append(array(kc.label_relaxation(labels, logits, alpha=0.2)))
+        losses.append(
+            array(kc.losses.label_relaxation(labels, logits, alpha=0.2))
+        )
     np.testing.assert_allclose(*losses, rtol=1e-5, atol=1e-6)
 
 
@@ -208,7 +216,7 @@ def test_a_threshold_is_in_the_units_of_its_entropy():
     plain = -np.sum(labels * np.log(p), axis=-1)
     for reduction, of_classes in (("sum", entropy), ("mean", entropy / K)):
         threshold = np.median(of_classes)
-        losses = kc.confidence_penalty(
+        losses = kc.losses.confidence_penalty(
             labels,
             logits,
             beta=0.5,
@@ -225,8 +233,8 @@ def test_a_threshold_is_in_the_units_of_its_entropy():
 def test_mbls_lies_between_the_bounds_of_its_proposition_1():
     for scale in (0.1, 3.0, 30.0):
         labels, logits = random_rows(scale)
-        plain = array(kc.label_smoothing(labels, logits, alpha=0.0))
-        losses = array(kc.mbls(labels, logits, margin=0.0, strength=1.0))
+        plain = array(kc.losses.label_smoothing(labels, logits, alpha=0.0))
+        losses = array(kc.losses.mbls(labels, logits, margin=0.0, strength=1.0))
         # Divergence of uniform from the prediction, up to the constant log K.
         divergence = -np.log(softmax(logits)).mean(axis=-1)
         slack = 1e-4 * (1 + divergence)
@@ -254,8 +262,10 @@ def test_exclusion_of_cpc_is_least_where_wrong_classes_are_equal():
         even[:, 1:] = logits[:, 1:].mean(axis=-1, keepdims=True)
 
         def exclusion(z, labels=labels):
-            both = kc.cpc(labels, z, lambda1=0.0, lambda2=1.0)
-            return array(both) - array(kc.label_smoothing(labels, z, alpha=0.0))
+            both = kc.losses.cpc(labels, z, lambda1=0.0, lambda2=1.0)
+            return array(both) - array(
+                kc.losses.label_smoothing(labels, z, alpha=0.0)
+            )
 
         np.testing.assert_allclose(exclusion(even), np.log(2) / 2, rtol=1e-4)
         assert (exclusion(logits) >= np.log(2) / 2 - 1e-5).all()
@@ -268,7 +278,7 @@ def test_the_record_of_a_ranking_is_no_variable_of_the_loss():
     def value(scale):
         record = scale * ops.convert_to_tensor([0, 0.2, 0.9, 0.4, 0.6, 1.0])
         # `scale` itself, as a gradient of nothing is no number.
-        return ops.sum(kc.correctness_ranking(logits, record)) + scale
+        return ops.sum(kc.losses.correctness_ranking(logits, record)) + scale
 
     _, gradient = value_and_grad(value, ops.convert_to_tensor(1.0))
     assert float(gradient) == 1.0

@@ -164,7 +164,7 @@ def test_targets_are_means_over_the_labelled_neighbours(name):
 def test_errors_of_images_are_a_mean_in_which_weights_are_repeats():
     labels, logits = images(6, 7)
     each = [
-        float(kc.l1_ace(np.eye(3)[y], z, num_bins=6, by="batch"))
+        float(kc.losses.l1_ace(np.eye(3)[y], z, num_bins=6, by="batch"))
         for y, z in zip(labels, logits, strict=True)
     ]
     assert abs(each[0] - each[1]) > 1e-3
@@ -173,7 +173,7 @@ def test_errors_of_images_are_a_mean_in_which_weights_are_repeats():
         given = None
         if weight is not None:
             given = np.broadcast_to(weight[:, None, None], labels.shape)
-        found = kc.l1_ace(soft, logits, num_bins=6, sample_weight=given)
+        found = kc.losses.l1_ace(soft, logits, num_bins=6, sample_weight=given)
         expected = np.average(each, weights=weight)
         np.testing.assert_allclose(float(found), expected, rtol=1e-5)
     # An image without a label has no part.

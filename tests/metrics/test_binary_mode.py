@@ -1,5 +1,6 @@
 """Bins of the probability of the second class, and not of the top label."""
 
+import keras
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -62,13 +63,13 @@ def test_the_error_is_that_of_the_curve_of_scikit_learn():
 @pytest.mark.parametrize(
     ("make", "exact"),
     [
-        (kc.AECE, kc.adaptive_ece),
-        (kc.MCE, kc.mce),
-        (kc.RMSCE, kc.rmsce),
-        (kc.AverageCalibrationError, kc.average_calibration_error),
-        (kc.DebiasedCalibrationError, kc.debiased_calibration_error),
-        (kc.SmoothECE, kc.smooth_ece),
-        (kc.ECCE, kc.ecce),
+        (kc.AECE, kc.functional.aece),
+        (kc.MCE, kc.functional.mce),
+        (kc.RMSCE, kc.functional.rmsce),
+        (kc.AverageCalibrationError, kc.functional.average_calibration_error),
+        (kc.DebiasedCalibrationError, kc.functional.debiased_calibration_error),
+        (kc.SmoothECE, kc.functional.smooth_ece),
+        (kc.ECCE, kc.functional.ecce),
     ],
 )
 def test_metrics_follow_their_functions_from_logits_too(make, exact):
@@ -115,7 +116,7 @@ def test_errors_without_bins_are_those_of_their_definitions():
     labels, probs = binary()
     labels, probs = labels[:80], probs[:80]
     forecast = probs[:, 0].astype("float64")
-    found = kc.smooth_ece(labels, probs, mode="binary")
+    found = kc.functional.smooth_ece(labels, probs, mode="binary")
     np.testing.assert_allclose(found, smooth_error(forecast, labels), rtol=1e-4)
     order = np.argsort(forecast)
     steps = np.cumsum((forecast - labels)[order]) / len(labels)
@@ -124,9 +125,11 @@ def test_errors_without_bins_are_those_of_their_definitions():
         ("range", steps.max() - steps.min()),
         ("maximum", abs(steps).max()),
     ):
-        found = kc.ecce(labels, probs, kind=kind, mode="binary")
+        found = kc.functional.ecce(labels, probs, kind=kind, mode="binary")
         np.testing.assert_allclose(found, expected, rtol=1e-6)
-        assert abs(kc.ecce(labels, probs, kind=kind) - expected) > 0.01
+        assert (
+            abs(kc.functional.ecce(labels, probs, kind=kind) - expected) > 0.01
+        )
 
 
 def test_diagrams_are_of_the_second_class():
@@ -151,11 +154,13 @@ def test_diagrams_are_of_the_second_class():
         display.plot()
         assert display.counts_ax_.get_xlabel().endswith("second class")
     with pytest.raises(ValueError, match='must be of the mode "top_label"'):
-        kc.ConfidenceDisplay(metric)
+        kc.plots.ConfidenceDisplay(metric)
     sums = kc.ECCE(mode="binary")
     sums.update_state(labels, probs)
-    streamed = kc.CumulativeDisplay(sums)
-    exact = kc.CumulativeDisplay(kc.Predictions(labels, probs), mode="binary")
+    streamed = kc.plots.CumulativeDisplay(sums)
+    exact = kc.plots.CumulativeDisplay(
+        kc.Predictions(labels, probs), mode="binary"
+    )
     assert abs(streamed.ecce_range - exact.ecce_range) < 1e-4
     assert streamed.mode == exact.mode == "binary"
 
@@ -168,3 +173,63 @@ def test_three_classes_have_no_second_of_two():
         kc.ece([0, 1], probs, mode="binary")
     with pytest.raises(ValueError, match="`mode` must be one of"):
         kc.ECE(mode="multiclass")
+
+
+IN_BINARY_MODE = {
+    "ece": kc.ECE,
+    "mce": kc.MCE,
+    "rmsce": kc.RMSCE,
+    "smooth_ece": kc.SmoothECE,
+    "ecce": kc.ECCE,
+}
+CLEAR = {"nll": kc.NLL, "brier_score": kc.BrierScore, "accuracy": kc.Accuracy}
+
+
+@pytest.mark.portable
+def test_one_probability_a_sample_is_that_of_the_second_class():
+    rng = np.random.default_rng(3)
+    probs = rng.uniform(size=50)
+    labels = rng.integers(0, 2, 50)
+    cases = [(name, {"mode": "binary"}) for name in IN_BINARY_MODE]
+    for name, mode in [*cases, *((name, {}) for name in CLEAR)]:
+        make = (IN_BINARY_MODE | CLEAR)[name]
+        exact = getattr(kc.functional, name)
+        wanted = exact(labels, probs[:, None], **mode)
+        assert exact(labels, probs, **mode) == wanted
+        assert exact(labels.tolist(), probs.tolist(), **mode) == wanted
+        metric, same = make(**mode), make(**mode)
+        same.update_state(labels, probs[:, None])
+        for tensor in (False, True):
+            given = keras.ops.convert_to_tensor(probs) if tensor else probs
+            metric.reset_state()
+            metric.update_state(labels, given)
+            wanted = float(same.result())
+            assert float(metric.result()) == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.portable
+def test_outputs_of_one_axis_are_taken_by_a_compiled_model():
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(40, 3)).astype("float32")
+    y = rng.integers(0, 2, 40)
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((3,))
+    outputs = keras.layers.Dense(1, activation="sigmoid")(inputs)
+    model = keras.Model(inputs, keras.layers.Reshape(())(outputs))
+    metrics = [kc.ECE(mode="binary"), kc.NLL(), kc.Accuracy()]
+    model.compile("sgd", "binary_crossentropy", metrics=metrics)
+    found = model.evaluate(x, y, batch_size=20, return_dict=True, verbose=0)
+    probs = model.predict(x, verbose=0)
+    assert probs.shape == (40,)
+    wanted = kc.ece(y, probs, mode="binary")
+    assert found["ece"] == pytest.approx(wanted, rel=1e-4)
+    assert found["nll"] == pytest.approx(kc.nll(y, probs), rel=1e-4)
+    assert found["accuracy"] == pytest.approx(kc.functional.accuracy(y, probs))
+
+
+def test_one_output_without_a_mode_is_refused_with_what_to_do():
+    told = r"the second of two classes need an axis more: `{}\[:, None\]`"
+    with pytest.raises(ValueError, match=told.format("outputs")):
+        kc.ece([0, 1], [0.2, 0.7])
+    with pytest.raises(ValueError, match=told.format("y_pred")):
+        kc.ECE().update_state([0, 1], [0.2, 0.7])

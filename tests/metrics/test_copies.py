@@ -27,9 +27,9 @@ OTHERS = {
     "of labels": (lambda: kc.MultiLabel(kc.ECE()), LABELS),
     "of many labels": (lambda: kc.MultiLabel(TABLE), LABELS),
     "of examples": (lambda: kc.MultiLabel(kc.ECE(), by="example"), LABELS),
-    "DetectionECE": (kc.DetectionECE, (BOXES, FOUND)),
+    "DetectionECE": (kc.detection.DetectionECE, (BOXES, FOUND)),
     "LocalizationAwareECE": (
-        lambda: kc.LocalizationAwareECE(2),
+        lambda: kc.detection.LocalizationAwareECE(2),
         (BOXES, FOUND),
     ),
     "ObjectnessDeviation": (

@@ -19,7 +19,7 @@ def test_a_confidence_of_one_falls_in_the_last_bin():
     metric.update_state([0, 1], [[1.0, 0.0], [1.0, 0.0]])
     bins = metric.bins()
     assert bins.weight[9] == 2.0
-    assert bins.gap[9] == 0.5
+    assert bins.confidence_gap[9] == 0.5
 
 
 @pytest.mark.portable
@@ -43,7 +43,7 @@ def test_tied_confidences_do_not_depend_on_the_order():
     labels = (np.arange(1000) < 500).astype(int)
     for order in (slice(None), slice(None, None, -1)):
         assert abs(kc.aurc(labels[order], probs) - 0.5) < 1e-12
-        assert abs(kc.augrc(labels[order], probs) - 0.25) < 1e-12
+        assert abs(kc.functional.augrc(labels[order], probs) - 0.25) < 1e-12
         metric = stream(kc.AURC(), labels[order], probs)
         assert abs(float(metric.result()) - 0.5) < 1e-6
 

@@ -129,7 +129,9 @@ def _state(metric, batch, on_host, monkeypatch):
 
 def _both(name, options, batch, monkeypatch):
     return [
-        _state(getattr(kc, name)(**options), batch, on_host, monkeypatch)
+        _state(
+            getattr(kc.metrics, name)(**options), batch, on_host, monkeypatch
+        )
         for on_host in (True, False)
     ]
 
@@ -172,7 +174,7 @@ def test_logits_differ_in_rounding_only(name, monkeypatch):
             options["num_classes"] = max(2, batch[1].shape[-1])
         values = []
         for state in _both(name, options, batch, monkeypatch):
-            metric = getattr(kc, name)(**options)
+            metric = getattr(kc.metrics, name)(**options)
             metric.load_state_dict(state)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -27,39 +27,44 @@ def test_a_keras_hub_detector_is_trained_measured_and_calibrated(tmp_path):
         weight.assign(keras.ops.zeros_like(weight))
     suppression = detector.prediction_decoder
     # Seven images in batches of three, of which the last is not full.
-    detector.prediction_decoder = kc.CalibratedDecoder(suppression)
+    detector.prediction_decoder = kc.detection.CalibratedDecoder(suppression)
     found = detector.predict(images, batch_size=3, verbose=0)
     detector.prediction_decoder = suppression
     whole = detector.predict(images[:6], batch_size=6, verbose=0)
     for name, value in whole.items():
         np.testing.assert_allclose(found[name][:6], value, atol=1e-3)
     true = hub_detectors.true_of(found)
-    records = kc.match_detections(
+    records = kc.detection.match_detections(
         true, found, box_format="yxyx", image_shape=(32, 32)
     )
     assert len(records.label) == found["num_detections"].sum() > 0
     assert records.max_detections == 12
     assert records.correct.sum() == 7
-    metric = kc.DetectionECE(num_classes=3, box_format="yxyx")
+    metric = kc.detection.DetectionECE(num_classes=3, box_format="yxyx")
     metric.update_state(true, found)
-    value = kc.detection_ece(records).value
+    value = kc.detection.detection_ece(records).value
     np.testing.assert_allclose(float(metric.result()), value, rtol=1e-6)
-    scaling = kc.DetectionScaling(3, by_class=False).fit(records)
-    chosen = kc.choose_detection_threshold(
-        kc.match_detections(
+    scaling = kc.detection.DetectionScaling(3, by_class=False).fit(records)
+    chosen = kc.detection.choose_detection_threshold(
+        kc.detection.match_detections(
             *map(repeated, (true, scaling(found))), box_format="yxyx"
         ),
         precision=0.05,
         max_boxes=5,
     )
-    selector = kc.DetectionSelector(scaling, chosen)
-    detector.prediction_decoder = kc.CalibratedDecoder(suppression, selector)
+    selector = kc.detection.DetectionSelector(scaling, chosen)
+    detector.prediction_decoder = kc.detection.CalibratedDecoder(
+        suppression, selector
+    )
     answers = detector.predict(images, batch_size=3, verbose=0)
     assert 0 < answers["num_detections"].sum() <= 5 * 7
     for name, value in selector(found).items():
         np.testing.assert_allclose(answers[name], value, atol=1e-3)
-    after = kc.match_detections(true, answers, box_format="yxyx")
-    assert kc.detection_ece(after).value < kc.detection_ece(records).value
+    after = kc.detection.match_detections(true, answers, box_format="yxyx")
+    assert (
+        kc.detection.detection_ece(after).value
+        < kc.detection.detection_ece(records).value
+    )
     detector.save(tmp_path / "detector.keras")
     loaded = keras.models.load_model(tmp_path / "detector.keras", compile=False)
     for name, value in loaded.predict(images, batch_size=7, verbose=0).items():

@@ -101,7 +101,9 @@ def test_ignored_pixels_are_looked_at_last():
         assert metric.bins().weight.sum() == expected
     whole = kc.ECE(ignore_class=255)
     whole.update_state(labels, probs)
-    np.testing.assert_allclose(metric.bins().gap, whole.bins().gap, atol=1e-7)
+    np.testing.assert_allclose(
+        metric.bins().confidence_gap, whole.bins().confidence_gap, atol=1e-7
+    )
 
 
 def test_pixels_keep_their_weights_and_soft_labels():

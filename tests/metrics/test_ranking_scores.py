@@ -11,7 +11,7 @@ from keras_calib.formulas.scores import SCORE_NAMES
 RANK_METRICS = (
     "AURC",
     "EAURC",
-    "NormalizedAURC",
+    "NAURC",
     "AUGRC",
     "FailureAUROC",
     "FailureFPR95",

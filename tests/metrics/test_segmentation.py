@@ -45,8 +45,8 @@ def test_published_numbers_per_image_are_reproduced(goldens, name):
             # classes.
             z = np.moveaxis(logits, 1, -1)
             own, theirs = (
-                kc.per_image(
-                    kc.classwise_ece,
+                kc.functional.per_image(
+                    kc.functional.classwise_ece,
                     labels,
                     z,
                     background=0,
@@ -73,11 +73,11 @@ def images(seed=0, count=4, shape=(6, 5), num_classes=4):
 OF_IMAGES = [
     (kc.ECE, kc.ece, {}, 1e-6),
     (kc.NLL, kc.nll, {}, 1e-5),
-    (kc.MCE, kc.mce, {}, 1e-6),
+    (kc.MCE, kc.functional.mce, {}, 1e-6),
     (kc.Accuracy, None, {}, 1e-6),
-    (kc.AECE, kc.adaptive_ece, {}, 1e-4),
+    (kc.AECE, kc.functional.aece, {}, 1e-4),
     (kc.AURC, kc.aurc, {}, 1e-3),
-    (kc.ClasswiseECE, kc.classwise_ece, {"num_classes": 4}, 1e-6),
+    (kc.ClasswiseECE, kc.functional.classwise_ece, {"num_classes": 4}, 1e-6),
 ]
 
 
@@ -101,7 +101,7 @@ def test_images_follow_the_exact_function(cls, exact, options, tolerance):
     metric = kc.PerImage(
         cls(from_logits=True, ignore_class=255, **options), background=1
     )
-    expected = kc.per_image(
+    expected = kc.functional.per_image(
         exact or right,
         labels,
         logits,
@@ -134,7 +134,7 @@ def test_the_ece_of_images_is_no_smaller_than_that_of_their_pixels():
         labels[rng.random(labels.shape) < 0.3] = 255
         options = {"from_logits": True, "ignore_class": 255}
         pixels = kc.ece(labels, logits, **options)
-        images = kc.per_image(kc.ece, labels, logits, **options)
+        images = kc.functional.per_image(kc.ece, labels, logits, **options)
         assert pixels <= images + 1e-12
 
 
@@ -168,7 +168,7 @@ def test_intervals_of_images_end_at_the_largest_value():
     probs = np.array([[[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]]] * 9)
     labels = np.array([[1, 0, 0]] * 8 + [[1, 1, 1]])
     for metric, above in (
-        (kc.NormalizedAURC(), None),
+        (kc.NAURC(), None),
         (kc.NLL(), None),
         (kc.BrierScore(), 2.0),
         (kc.AURC(), 1.0),

@@ -34,7 +34,7 @@ def test_records_say_what_predictions_say():
             whole.update_state(labels, probs, weight)
             records.update_scores(*top_one(labels, probs), weight)
             kept = ~np.isnan(case.value(records))
-            lost = ["nll", "brier"] if len(kept) > 1 else []
+            lost = ["nll", "brier_score"] if len(kept) > 1 else []
             assert [list(TABLE)[i] for i in np.flatnonzero(~kept)] == lost
             np.testing.assert_allclose(
                 case.value(records)[kept], case.value(whole)[kept], rtol=1e-5
@@ -44,7 +44,7 @@ def test_records_say_what_predictions_say():
 def test_records_may_hold_another_score():
     labels, probs = predictions(n=200)
     for case in map(case_of, OTHER_SCORE):
-        score = getattr(kc, case.kwargs["score"])(np.log(probs))
+        score = getattr(kc.functional, case.kwargs["score"])(np.log(probs))
         whole, records = case.make(), case.make()
         whole.update_state(labels, probs)
         records.update_scores(score, probs.argmax(-1) == labels)
@@ -147,7 +147,9 @@ def test_many_states_add_without_a_carry():
     total = kc.ECE()
     total.load_state_dict(many)
     assert total.bins().weight.sum() == 3e8
-    np.testing.assert_allclose(total.bins().gap, metric.bins().gap, rtol=1e-12)
+    np.testing.assert_allclose(
+        total.bins().confidence_gap, metric.bins().confidence_gap, rtol=1e-12
+    )
 
 
 def test_a_state_that_does_not_fit_is_refused_whole():
@@ -182,8 +184,10 @@ def test_a_state_that_does_not_fit_is_refused_whole():
 
 def test_a_state_of_another_class_is_refused():
     """Sums of one shape may be of accuracies or of confidences."""
-    made = {kc.DetectionECE: kc.DetectionECE()}
-    made[kc.LocalizationAwareECE] = kc.LocalizationAwareECE(2)
+    made = {kc.detection.DetectionECE: kc.detection.DetectionECE()}
+    made[kc.detection.LocalizationAwareECE] = kc.detection.LocalizationAwareECE(
+        2
+    )
     for case in METRICS:
         if case.cls not in made:
             made[case.cls] = case.make()

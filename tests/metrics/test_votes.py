@@ -47,9 +47,11 @@ _EXACT = {
     for case in METRICS
     if case.name not in (*_OF_SAMPLES, "Accuracy")
 } | {
-    "average precision": kc.failure_average_precision,
-    "E-AUGRC": kc.eaugrc,
-    "geifman": functools.partial(kc.classwise_ece, classes="to_largest_label"),
+    "average precision": kc.functional.failure_average_precision,
+    "E-AUGRC": kc.functional.eaugrc,
+    "geifman": functools.partial(
+        kc.functional.classwise_ece, classes="to_largest_label"
+    ),
 }
 
 
@@ -70,7 +72,7 @@ def test_areas_of_whole_samples_are_means_over_prefixes_of_their_risks():
     risk = 1.0 - share[np.arange(60), probs.argmax(axis=-1)][order]
     through = np.cumsum(risk) / np.arange(1, 61)
     assert kc.aurc(counts, probs, votes=True) == pytest.approx(through.mean())
-    found = kc.risk_at_coverage(counts, probs, 0.5, votes=True)
+    found = kc.functional.risk_at_coverage(counts, probs, 0.5, votes=True)
     assert found == pytest.approx(through[29])
 
 
@@ -86,7 +88,7 @@ def test_debiasing_subtracts_the_variance_between_samples(num_bins):
         r = residual[index == b]
         if len(r) > 1:
             total += len(r) / 300 * (r.mean() ** 2 - r.var(ddof=1) / len(r))
-    found = kc.debiased_calibration_error(
+    found = kc.functional.debiased_calibration_error(
         counts, probs, num_bins=num_bins, votes=True
     )
     assert found == pytest.approx(np.sqrt(max(total, 0.0)), abs=1e-9)
@@ -281,11 +283,11 @@ _CALLS = {
     "objectness": (lambda: kc.ECE(labels="votes", objectness=True), "pairs"),
     "another form": (lambda: kc.ECE(labels="soft"), "must be one of"),
     "shares in tests": (
-        lambda: kc.calibration_test(_P, _P, votes=True),
+        lambda: kc.functional.calibration_test(_P, _P, votes=True),
         "must be counts of votes",
     ),
     "a share of one column in tests": (
-        lambda: kc.calibration_test([0.3], [[0.5]], votes=True),
+        lambda: kc.functional.calibration_test([0.3], [[0.5]], votes=True),
         "must be counts of votes",
     ),
     "counts as classes": (lambda: kc.ece(_ROWS, _P), "votes"),

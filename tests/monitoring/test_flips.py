@@ -86,7 +86,9 @@ def test_flips_are_counted_across_a_crash(tmp_path):
         found = []
         for epochs in (1, 3):
             log = logger(data, csv_path=tmp_path / "log.csv")
-            backup = kc.ResumableBackup(tmp_path / "b", callbacks=[log])
+            backup = kc.training.ResumableBackup(
+                tmp_path / "b", callbacks=[log]
+            )
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "No prediction flips")
                 fit(network(), Step(KERNELS), log, backup, epochs=epochs)

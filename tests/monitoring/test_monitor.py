@@ -175,7 +175,7 @@ def test_a_restart_forgets_alarms_and_keeps_counts():
 
 
 def test_a_selector_gives_its_risk_and_the_shares_its_data_allow():
-    chosen = kc.Choice(0.5, 0.7, 0.01, 2_000, 0.02, 0.05, "ltt")
+    chosen = kc.selection.Choice(0.5, 0.7, 0.01, 2_000, 0.02, 0.05, "ltt")
     watching = Monitor(chosen)
     assert watching.risk == 0.02
     low, high = watching.coverage

@@ -113,7 +113,7 @@ def test_arguments_of_a_file_are_checked(before, after, tmp_path):
 
 
 def test_a_monitor_of_a_selector_is_loaded_with_its_limits(tmp_path):
-    chosen = kc.Choice(0.5, 0.7, 0.01, 2_000, 0.02, 0.05, "ltt")
+    chosen = kc.selection.Choice(0.5, 0.7, 0.01, 2_000, 0.02, 0.05, "ltt")
     going = Monitor(chosen).update(*answers(333))
     going.save(tmp_path / "monitor.npz")
     loaded = Monitor.load(tmp_path / "monitor.npz")

@@ -25,7 +25,7 @@ def test_parts_of_the_nll_are_those_of_the_exact_functions():
     model, log = network(), logger(metrics=PARTS, batch_size=5)
     fit(model, log)
     logits, values = predicted(model), log.logged[-1].values
-    refined = kc.refinement_nll(Y, logits)
+    refined = kc.calibrators.refinement_nll(Y, logits)
     close(values["cal_refinement_nll"], refined)
     rest = kc.nll(Y, logits, from_logits=True) - refined
     close(values["cal_calibration_nll"], rest)
@@ -61,7 +61,7 @@ def test_parts_read_models_and_data_as_metrics_do(kind):
     values = log.logged[0].values
     logits = predicted(model)
     logits = np.log(logits) if kind == "probs" else logits.reshape(24, -1)
-    refined = kc.refinement_nll(labels, logits, **exact)
+    refined = kc.calibrators.refinement_nll(labels, logits, **exact)
     close(values["cal_refinement_nll"], refined)
     parts = sum(values[f"cal_{name}"] for name in PARTS)
     close(values["cal_nll"], parts)
@@ -83,7 +83,7 @@ def test_refinement_does_not_choose_an_underfit_epoch():
     assert chosen == {"ece": 0, "refinement_nll": 1}
     values = [entry.values["cal_refinement_nll"] for entry in log.logged]
     close(values[0], np.log(3))
-    close(values[1], kc.refinement_nll(y, x @ teacher), 1e-5)
+    close(values[1], kc.calibrators.refinement_nll(y, x @ teacher), 1e-5)
 
 
 def test_refinement_must_be_logged_before_it_is_monitored():

@@ -80,7 +80,7 @@ def test_early_stopping_stops_by_a_calibration_error():
 
 
 def test_a_callback_that_monitors_must_come_after():
-    stop = keras.callbacks.EarlyStopping("cal_ece", mode="min")
+    stop = keras.callbacks.EarlyStopping("cal_ece")
     keep = keras.callbacks.ModelCheckpoint("m.keras", monitor="cal_ece")
     other = keras.callbacks.EarlyStopping("val_loss")
     seen = []

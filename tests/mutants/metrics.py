@@ -31,7 +31,7 @@ MUTANTS = {
     ),
     "votes_with_the_noise_of_classes": Mutant(
         "formulas/binned_errors.py",
-        "if isinstance(sums, VoteBinSums):",
+        "if sums.squared_residual is not None:",
         "if False:",
         "metrics/test_votes.py::"
         "test_debiasing_subtracts_the_variance_between_samples",
@@ -58,7 +58,7 @@ MUTANTS = {
         "test_threads_that_share_a_metric_lose_no_sample",
     ),
     "verdict_at_twice_the_level": Mutant(
-        "metrics/mean_gap.py",
+        "metrics/gap_estimates.py",
         "poisson_binomial_tails(errors, shifted, groups)[side] - tail",
         "poisson_binomial_tails(errors, shifted, groups)[side] - 2 * tail",
         "formulas/test_intervals.py::"

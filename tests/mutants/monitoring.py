@@ -51,8 +51,8 @@ MUTANTS = {
     ),
     "threads_take_no_turns": Mutant(
         "backend/locks.py",
-        "        with STATES:\n",
-        "        if True:\n",
+        "        with STATES, unbroken():\n",
+        "        with unbroken():\n",
         "monitoring/test_monitor_states.py::"
         "test_threads_that_share_a_monitor_lose_no_answer",
     ),

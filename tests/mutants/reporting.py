@@ -75,15 +75,15 @@ MUTANTS = {
         "backend/test_npz.py::test_a_damaged_file_is_one_error_that_names_it",
     ),
     "copies_are_let_through": Mutant(
-        "reporting/prediction_files/repeated_samples.py",
+        "reporting/commands/repeated_samples.py",
         "share = _shared_share(first, second)",
         "share = 0.0",
         "reporting/commands/test_report.py::test_command_refuses_and_says_why",
     ),
     "files_named_beside_notes": Mutant(
         "reporting/commands/file_reports.py",
-        "notes=given.notes or _file_notes(paths, names, held_out) | told,",
-        "notes={**_file_notes(paths, names, held_out), **(given.notes or {})},",
+        "notes=given.notes or notes,",
+        "notes={**notes, **(given.notes or {})},",
         "reporting/commands/test_report.py::"
         "test_a_report_of_top1_records_leaves_out_what_they_do_not_tell",
     ),

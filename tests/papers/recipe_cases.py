@@ -110,14 +110,16 @@ def fake_runs(folder, shifts):
 @contextlib.contextmanager
 def killed_after_an_epoch(monkeypatch):
     """A training that is interrupted once its first backup is written."""
-    saved = keras_calib.ResumableBackup.on_epoch_end
+    saved = keras_calib.training.ResumableBackup.on_epoch_end
 
     def killed(self, epoch, logs=None):
         saved(self, epoch, logs)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(keras_calib.ResumableBackup, "on_epoch_end", killed)
+        patch.setattr(
+            keras_calib.training.ResumableBackup, "on_epoch_end", killed
+        )
         with pytest.raises(KeyboardInterrupt):
             yield
 

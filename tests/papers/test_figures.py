@@ -92,9 +92,9 @@ def test_regularizers_are_shares_of_the_samples():
     mbls = kc.MbLS(margin=6.0, strength=0.01, from_logits=True)
     figure = losses.draw_regularizers({"MbLS": mbls}, LABELS, LOGITS, 0.1)
     (stairs,) = figure.axes[0].patches
-    counts = kc.regularizer_histogram(mbls, LABELS, LOGITS).counts
+    counts = kc.losses.regularizer_histogram(mbls, LABELS, LOGITS).counts
     np.testing.assert_allclose(stairs.get_data().values, counts / 3000)
-    share = kc.inactive_share(mbls, LABELS, LOGITS)
+    share = kc.losses.inactive_share(mbls, LABELS, LOGITS)
     assert stairs.get_label() == f"MbLS (0 for {100 * share:.1f} %)"
 
 

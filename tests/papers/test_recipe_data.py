@@ -94,7 +94,7 @@ def test_images_are_moved_within_reach(augment, reach, monkeypatch):
                 part, count, augment=augment, seed=0
             )
         # `array_pipeline` makes batches in parallel.
-        in_one_thread = isinstance(batches, keras_calib.EpochBatches)
+        in_one_thread = isinstance(batches, keras_calib.data.EpochBatches)
         assert in_one_thread == (backend == "jax")
         images, y = next(iter(batches))
         images = np.asarray(images)

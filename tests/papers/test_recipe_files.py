@@ -155,11 +155,13 @@ def test_losses_are_made_of_public_classes():
         assert "margin" not in method.loss_option
         options = dict(method.loss_option)
         if method.fidelity is not None:
-            inner = getattr(keras_calib, method.fidelity)
+            inner = getattr(keras_calib.losses, method.fidelity)
             options["fidelity"] = inner(
                 **method.fidelity_option, from_logits=True
             )
-        loss = getattr(keras_calib, method.loss)(**options, from_logits=True)
+        loss = getattr(keras_calib.losses, method.loss)(
+            **options, from_logits=True
+        )
         assert isinstance(loss, keras.losses.Loss)
         config = loss.get_config()
         for name, value in method.loss_option.items():
@@ -191,9 +193,9 @@ def test_models_are_made_of_public_classes():
         if method.train_model is None:
             assert not method.model_option
             continue
-        kind = getattr(keras_calib, method.train_model)
+        kind = getattr(keras_calib.training, method.train_model)
         options = dict(method.model_option)
-        if issubclass(kind, keras_calib.RecordingModel):
+        if issubclass(kind, keras_calib.training.RecordingModel):
             options["num_samples"] = 4
         inputs = keras.Input((2,))
         model = kind(inputs, keras.layers.Dense(2)(inputs), **options)
@@ -228,5 +230,5 @@ def test_grids_are_of_arguments_that_a_loss_has():
             for method in (read(loss)[1] for loss in losses):
                 for value in values:
                     options = {**method.loss_option, option: value}
-                    made = getattr(keras_calib, method.loss)
+                    made = getattr(keras_calib.losses, method.loss)
                     made(**options, from_logits=True)

@@ -219,7 +219,7 @@ def test_a_killed_run_goes_on_to_the_same_end(
             with pytest.raises(RuntimeError, match="one writer at a time"):
                 train("killed", resume, "--learning_rate=9")
     assert (backup.parent / "flags.json").read_text() == recorded
-    assert keras_calib.finished_epochs(backup) == 1
+    assert keras_calib.training.finished_epochs(backup) == 1
     rows = [train("killed", "--resume") for _ in range(2)]
     assert rows[0]["nll"] == pytest.approx(whole["nll"], rel=1e-5)
     # Of both epochs, also where none is left to train.

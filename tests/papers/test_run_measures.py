@@ -71,7 +71,7 @@ def test_repairs_are_chosen_on_validation_data(tmp_path):
         p = row[f"p{suffix}"]
         score = logits.max(-1) - shift[:, 0] if center else logits.max(-1)
         if p == "msp":
-            score = keras_calib.msp(logits)
+            score = keras_calib.functional.msp(logits)
         elif p:
             score = score / (np.abs(logits - shift) ** p).sum(-1) ** (1 / p)
         score = np.asarray(score)
@@ -310,7 +310,7 @@ def test_all_pixels_are_measured_and_some_are_kept():
             counted = part[0][own], part[1][own]
             values = (
                 keras_calib.ece(*counted, **exact),
-                keras_calib.adaptive_ece(*counted, edges="interp", **exact),
+                keras_calib.functional.aece(*counted, edges="interp", **exact),
             )
             sums, count = sums + own.sum() * np.array(values), count + own.sum()
         found = meter.row()
@@ -343,7 +343,7 @@ def test_a_regularizer_that_does_nothing_is_told(condition):
     images = random.normal(size=(40, 3)).astype("float32")
     labels = random.integers(0, 3, 40)
     inputs = keras.Input((3,))
-    kind = {"margin": keras_calib.EpochModel}.get(
+    kind = {"margin": keras_calib.training.EpochModel}.get(
         condition,
         partial(
             keras_calib.CorrectnessRankingModel,
@@ -364,7 +364,9 @@ def test_a_regularizer_that_does_nothing_is_told(condition):
         record = counts[order]
         wrong_way = (record - np.roll(record, -1)) * (sure - np.roll(sure, -1))
         active = wrong_way < 0
-    batches = keras_calib.EpochBatches(images, labels, batch_size=16, seed=None)
+    batches = keras_calib.data.EpochBatches(
+        images, labels, batch_size=16, seed=None
+    )
     found = regularizers.training_inactive_share(model, batches, 1)
     assert 0.1 < found < 0.9
     assert found == pytest.approx(np.mean(~active))

@@ -15,7 +15,7 @@ mpl.use("Agg")
 
 def test_confidence_display_counts_correct_and_wrong_apart():
     labels, logits = noisy_predictions(400, num_classes=5)
-    display = kc.ConfidenceDisplay(
+    display = kc.plots.ConfidenceDisplay(
         kc.Predictions(labels, logits, from_logits=True), num_bins=8, name="net"
     )
     confidence = softmax(logits.astype("float64")).max(-1)
@@ -40,22 +40,22 @@ def test_confidence_display_counts_correct_and_wrong_apart():
 
 def test_confidence_display_is_the_same_from_metric_and_model():
     labels, logits = noisy_predictions(400, num_classes=5)
-    exact = kc.ConfidenceDisplay(
+    exact = kc.plots.ConfidenceDisplay(
         kc.Predictions(labels, logits, from_logits=True)
     )
     metric = kc.CalibrationMetrics(["ece"], from_logits=True)
     metric.update_state(labels, logits)
     model = keras.Sequential([keras.Input((5,)), keras.layers.Activation(None)])
     for display in (
-        kc.ConfidenceDisplay(metric, log=False),
-        kc.ConfidenceDisplay(
+        kc.plots.ConfidenceDisplay(metric, log=False),
+        kc.plots.ConfidenceDisplay(
             kc.Predictions.of_model(model, (logits, labels), from_logits=True)
         ),
     ):
         np.testing.assert_allclose(display.correct, exact.correct, atol=1e-6)
         np.testing.assert_allclose(display.wrong, exact.wrong, atol=1e-6)
     with pytest.raises(TypeError, match="or an updated `ECE`"):
-        kc.ConfidenceDisplay(kc.AURC())
+        kc.plots.ConfidenceDisplay(kc.AURC())
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,10 @@ def test_classwise_errors_average_to_classwise_ece(from_logits, weighted):
         "from_logits": from_logits,
         "sample_weight": weight,
     }
-    display = taking(kc.ClasswiseReliabilityDisplay)(labels, outputs, **options)
-    exact = kc.classwise_ece(labels, outputs, **options)
+    display = taking(kc.plots.ClasswiseReliabilityDisplay)(
+        labels, outputs, **options
+    )
+    exact = kc.functional.classwise_ece(labels, outputs, **options)
     assert abs(display.classwise_ece - exact) < 1e-12
     w = np.ones(len(labels)) if weight is None else weight
     p = softmax(logits.astype("float64")) if from_logits else outputs
@@ -93,7 +95,7 @@ def test_classwise_errors_average_to_classwise_ece(from_logits, weighted):
 
 def test_classwise_display_draws_the_worst_or_those_asked_for():
     labels, logits = noisy_predictions(400, num_classes=5)
-    make = taking(kc.ClasswiseReliabilityDisplay)
+    make = taking(kc.plots.ClasswiseReliabilityDisplay)
     display = make(labels, logits, from_logits=True, max_panels=2)
     assert display.classes == np.argsort(-display.errors)[:2].tolist()
     names = ["a", "b", "c", "d", "e"]
@@ -124,10 +126,10 @@ def test_a_class_that_never_comes_has_its_probability_as_error():
 def test_displays_draw_a_model_that_is_never_wrong():
     logits = 3.0 * np.eye(4, dtype="float32")
     for display in (
-        kc.ConfidenceDisplay(
+        kc.plots.ConfidenceDisplay(
             kc.Predictions(range(4), logits, from_logits=True)
         ),
-        kc.ClasswiseReliabilityDisplay(
+        kc.plots.ClasswiseReliabilityDisplay(
             kc.Predictions(range(4), logits, from_logits=True)
         ),
     ):

@@ -23,7 +23,9 @@ def test_reliability_display_agrees_with_ece_and_its_metric(goldens):
     metric = kc.ECE()
     metric.update_state(labels, probs)
     streamed = kc.ReliabilityDisplay(metric)
-    for one, other in zip(display.sums, streamed.sums, strict=True):
+    for one, other in zip(
+        display.sums.parts(), streamed.sums.parts(), strict=True
+    ):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-4)
 
 
@@ -78,12 +80,16 @@ def test_displays_draw_from_one_table_of_metrics(goldens):
 
 def test_cumulative_display_agrees_with_ecce_and_its_metrics(goldens):
     labels, probs = data(goldens)
-    display = kc.CumulativeDisplay(kc.Predictions(labels, probs), name="net")
-    assert display.ecce_range == kc.ecce(labels, probs)
-    assert display.ecce_maximum == kc.ecce(labels, probs, kind="maximum")
+    display = kc.plots.CumulativeDisplay(
+        kc.Predictions(labels, probs), name="net"
+    )
+    assert display.ecce_range == kc.functional.ecce(labels, probs)
+    assert display.ecce_maximum == kc.functional.ecce(
+        labels, probs, kind="maximum"
+    )
     for metric in (kc.ECCE(), kc.CalibrationMetrics(["ecce"])):
         metric.update_state(labels, probs)
-        streamed = kc.CumulativeDisplay(metric)
+        streamed = kc.plots.CumulativeDisplay(metric)
         assert streamed.ecce_range <= display.ecce_range + 1e-6
         assert streamed.ecce_range == pytest.approx(
             display.ecce_range, rel=1e-2
@@ -91,21 +97,23 @@ def test_cumulative_display_agrees_with_ecce_and_its_metrics(goldens):
         assert streamed.band == pytest.approx(display.band, rel=1e-5)
         assert streamed.differences.share[-1] == 1.0
     weight = np.random.default_rng(0).gamma(2.0, size=len(labels))
-    weighted = kc.CumulativeDisplay(
+    weighted = kc.plots.CumulativeDisplay(
         kc.Predictions(labels, probs, sample_weight=weight)
     )
     metric = kc.ECCE()
     metric.update_state(labels, probs, weight)
-    streamed = kc.CumulativeDisplay(metric)
+    streamed = kc.plots.CumulativeDisplay(metric)
     # The state has the mean of the squared weights alone.
     assert streamed.band == pytest.approx(weighted.band, rel=0.05)
     with pytest.raises(TypeError, match="or an updated `ECCE` or"):
-        kc.CumulativeDisplay(kc.ECE())
-    assert kc.CumulativeDisplay(kc.ECCE()).ecce_range == 0.0
+        kc.plots.CumulativeDisplay(kc.ECE())
+    assert kc.plots.CumulativeDisplay(kc.ECCE()).ecce_range == 0.0
 
 
 def test_cumulative_display_draws_the_curve_from_0_and_the_band(goldens):
-    display = kc.CumulativeDisplay(kc.Predictions(*data(goldens)), name="net")
+    display = kc.plots.CumulativeDisplay(
+        kc.Predictions(*data(goldens)), name="net"
+    )
     ax = display.plot().ax_
     curve = ax.lines[-1].get_xydata()
     np.testing.assert_array_equal(curve[0], [0.0, 0.0])
@@ -114,7 +122,7 @@ def test_cumulative_display_draws_the_curve_from_0_and_the_band(goldens):
     assert ends.max() == -ends.min() == display.band
     assert f"ECCE-R {display.ecce_range:.4f}" in ax.get_title()
     assert "net" in ax.get_title()
-    assert kc.CumulativeDisplay(kc.ECCE()).plot()
+    assert kc.plots.CumulativeDisplay(kc.ECCE()).plot()
 
 
 def softmax_model(num_classes):
@@ -130,7 +138,7 @@ def test_displays_of_a_model_are_those_of_its_predictions(goldens):
     options = {"from_logits": True, "batch_size": 100}
     p = kc.Predictions.of_model(model, (logits, labels), **options)
     exact = kc.Predictions(labels, logits, from_logits=True)
-    for cls in (kc.ReliabilityDisplay, kc.ConfidenceDisplay):
+    for cls in (kc.ReliabilityDisplay, kc.plots.ConfidenceDisplay):
         np.testing.assert_allclose(
             cls(p).sums.confidence, cls(exact).sums.confidence, rtol=1e-6
         )
@@ -142,9 +150,9 @@ def test_displays_of_a_model_are_those_of_its_predictions(goldens):
     "cls",
     [
         kc.ReliabilityDisplay,
-        kc.ClasswiseReliabilityDisplay,
-        kc.ConfidenceDisplay,
-        kc.CumulativeDisplay,
+        kc.plots.ClasswiseReliabilityDisplay,
+        kc.plots.ConfidenceDisplay,
+        kc.plots.CumulativeDisplay,
         kc.RiskCoverageDisplay,
     ],
 )
@@ -197,10 +205,12 @@ def test_displays_ask_the_model_what_it_returns(goldens):
             kc.Predictions.of_model(model, (logits, labels))
         )
         assert abs(found.ece - kc.ece(labels, probs)) < 1e-6
-        classes = kc.ClasswiseReliabilityDisplay(
+        classes = kc.plots.ClasswiseReliabilityDisplay(
             kc.Predictions.of_model(model, (logits, labels))
         )
-        exact = kc.ClasswiseReliabilityDisplay(kc.Predictions(labels, probs))
+        exact = kc.plots.ClasswiseReliabilityDisplay(
+            kc.Predictions(labels, probs)
+        )
         np.testing.assert_allclose(
             classes.bins.probability, exact.bins.probability, atol=1e-4
         )
@@ -218,9 +228,9 @@ def test_displays_ask_the_model_what_it_returns(goldens):
     "cls",
     [
         kc.ReliabilityDisplay,
-        kc.ClasswiseReliabilityDisplay,
-        kc.ConfidenceDisplay,
-        kc.CumulativeDisplay,
+        kc.plots.ClasswiseReliabilityDisplay,
+        kc.plots.ConfidenceDisplay,
+        kc.plots.CumulativeDisplay,
         kc.RiskCoverageDisplay,
     ],
 )
@@ -304,7 +314,7 @@ def test_names_are_drawn_letter_by_letter():
             dict.fromkeys(ODD, kc.Predictions(labels, probs)),
             points=dict.fromkeys(ODD, point),
         ),
-        kc.ClasswiseReliabilityDisplay(
+        kc.plots.ClasswiseReliabilityDisplay(
             kc.Predictions(
                 list(range(10)),
                 np.full((10, 10), 0.1).tolist(),

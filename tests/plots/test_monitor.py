@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_calib import Monitor, MonitorDisplay
+from keras_calib import Monitor
+from keras_calib.plots import MonitorDisplay
 
 
 def test_it_draws_the_evidence_over_its_limit_and_names_alarms():

@@ -27,7 +27,7 @@ def test_risk_coverage_display_draws_one_curve_per_model(goldens):
     assert abs(display.values["a"] - kc.aurc(labels, probs)) < 1e-12
     assert "coverage" in display.ax_.get_xlabel()
     x, y = display.ax_.lines[0].get_data()
-    curve = kc.risk_coverage_curve(labels, probs)
+    curve = kc.functional.risk_coverage_curve(labels, probs)
     np.testing.assert_array_equal(x, curve.coverage)
     np.testing.assert_array_equal(y, curve.risk)
 
@@ -89,12 +89,15 @@ def test_operating_points_are_marked_where_they_are(goldens):
 
 
 def test_clopper_pearson_ends_where_the_tail_is_two_and_a_half_percent():
-    low, high = kc.clopper_pearson([0, 3, 10], [10, 10, 10])
+    low, high = kc.formulas.intervals.clopper_pearson([0, 3, 10], [10, 10, 10])
     assert low[0] == 0.0
     assert high[2] == 1.0
     np.testing.assert_allclose(binom.sf(2, 10, low[1]), 0.025, rtol=1e-9)
     np.testing.assert_allclose(binom.cdf(3, 10, high[1]), 0.025, rtol=1e-9)
-    assert [v.item() for v in kc.clopper_pearson(0, 0)] == [0.0, 1.0]
+    assert [v.item() for v in kc.formulas.intervals.clopper_pearson(0, 0)] == [
+        0.0,
+        1.0,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -103,4 +106,4 @@ def test_clopper_pearson_ends_where_the_tail_is_two_and_a_half_percent():
 def test_an_interval_is_of_real_numbers(odd):
     for name, given in (("successes", (odd, [2])), ("trials", ([1], odd))):
         with pytest.raises(TypeError, match=f"`{name}` must"):
-            kc.clopper_pearson(*given)
+            kc.formulas.intervals.clopper_pearson(*given)

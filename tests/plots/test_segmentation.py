@@ -86,7 +86,9 @@ def test_ties_share_the_mean_rank():
 def test_the_mean_rank_of_errors_is_the_auroc_of_failures():
     labels, logits = scene()
     display = display_of(labels, softmax(logits))
-    auroc = kc.failure_auroc(labels, softmax(logits), ignore_class=IGNORED)
+    auroc = kc.functional.failure_auroc(
+        labels, softmax(logits), ignore_class=IGNORED
+    )
     errors, known = display.wrong.sum(), (~display.ignored).sum()
     # Of pairs with a right pixel, and with another wrong one.
     mean = (auroc * (known - errors) + 0.5 * errors) / known

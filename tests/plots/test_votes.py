@@ -32,11 +32,11 @@ def voted():
 
 def _numbers(display):
     """What a display draws, as one array."""
-    if isinstance(display, kc.CumulativeDisplay):
+    if isinstance(display, kc.plots.CumulativeDisplay):
         return np.array([display.ecce_range, display.ecce_maximum])
     if isinstance(display, kc.RiskCoverageDisplay):
         return np.array([*display.values.values()])
-    if isinstance(display, kc.ClasswiseReliabilityDisplay):
+    if isinstance(display, kc.plots.ClasswiseReliabilityDisplay):
         return display.errors
     return np.ravel([display.sums.correct, display.sums.confidence])
 
@@ -45,9 +45,9 @@ def _numbers(display):
     "cls",
     [
         pytest.param(kc.ReliabilityDisplay, marks=pytest.mark.portable),
-        kc.ConfidenceDisplay,
-        kc.ClasswiseReliabilityDisplay,
-        kc.CumulativeDisplay,
+        kc.plots.ConfidenceDisplay,
+        kc.plots.ClasswiseReliabilityDisplay,
+        kc.plots.CumulativeDisplay,
         kc.RiskCoverageDisplay,
     ],
 )
@@ -87,7 +87,9 @@ def test_votes_have_shorter_error_bars_and_the_band_of_one_vote_each(voted):
         )
     assert np.sum(bars[1]) < 0.9 * np.sum(bars[0])
     both = [
-        kc.CumulativeDisplay(kc.Predictions(labels, logits, **x, **options))
+        kc.plots.CumulativeDisplay(
+            kc.Predictions(labels, logits, **x, **options)
+        )
         for labels, x in ((ids, {}), (counts, {"votes": True}))
     ]
     assert both[0].band == both[1].band

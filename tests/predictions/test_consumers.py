@@ -67,7 +67,7 @@ CONSUMERS = {
         kc.RiskCoverageDisplay(kc.Predictions.of_model(*a, **o)).values.values()
     ),
     "ClasswiseReliabilityDisplay": lambda *a, **o: (
-        kc.ClasswiseReliabilityDisplay(
+        kc.plots.ClasswiseReliabilityDisplay(
             kc.Predictions.of_model(*a, **o)
         ).classwise_ece
     ),

@@ -41,8 +41,8 @@ PAIRS = {
         ),
     ),
     "score": (
-        lambda p: array(kc.LogitNormalization().fit(p)(LOGITS)),
-        lambda y, z: array(kc.LogitNormalization().fit(y, z)(LOGITS)),
+        lambda p: array(kc.selection.LogitNormalization().fit(p)(LOGITS)),
+        lambda y, z: array(kc.selection.LogitNormalization().fit(y, z)(LOGITS)),
     ),
     "choice": (
         lambda p: kc.choose_calibrator(p, num_folds=2).candidates[1].nll,
@@ -75,15 +75,15 @@ def test_predictions_are_taken_as_their_arrays(name):
 SCORED = {
     "choose_threshold": (kc.choose_threshold, {}),
     "choose_group_thresholds": (
-        kc.choose_group_thresholds,
+        kc.selection.choose_group_thresholds,
         {"groups": "site"},
     ),
     "choose_threshold_for_mixtures": (
-        kc.choose_threshold_for_mixtures,
+        kc.selection.choose_threshold_for_mixtures,
         {"groups": "site"},
     ),
     "choose_threshold_for_prior": (
-        kc.choose_threshold_for_prior,
+        kc.selection.choose_threshold_for_prior,
         {"target_prior": [0.3, 0.3, 0.4]},
     ),
 }
@@ -108,8 +108,11 @@ def test_a_log_is_enough_where_scores_and_correctness_are():
     found = kc.plan(pilot=LOG, **pilot)
     assert found.samples == kc.plan(pilot=scores, **pilot).samples
     targets = {"risk": 0.3, "coverage": 0.3}
-    found = kc.control_risks(LOG, limits=targets)
-    assert found.threshold == kc.control_risks(*scores, targets).threshold
+    found = kc.selection.control_risks(LOG, limits=targets)
+    assert (
+        found.threshold
+        == kc.selection.control_risks(*scores, targets).threshold
+    )
     scaling = kc.AffineScaling().fit(LOG)
     repaired = scaling.calibrate(LOG)
     assert repaired.kind == "records"

@@ -86,7 +86,7 @@ def test_groups_given_for_all_rows_need_one_order(consumer):
         .batch(10)
         .prefetch(1),
         "two passes differ": Redrawn(),
-        "epochs": kc.EpochBatches(X, LABELS, batch_size=10, seed=1),
+        "epochs": kc.data.EpochBatches(X, LABELS, batch_size=10, seed=1),
         "index": [(X, {"label": LABELS, "index": np.arange(COUNT)[::-1]})],
         "read once": iter(dataset().batch(10)),
     }

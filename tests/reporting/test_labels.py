@@ -60,7 +60,7 @@ def test_rows_are_those_of_the_columns_alone(alone):
             "confidence_gap": p.mean() - y.mean(),
             "ece": kc.ece(y, two_classes(p), mode="binary"),
             "nll": kc.nll(y, two_classes(p)),
-            "brier": 2.0 * np.mean((p - y) ** 2),
+            "brier_score": 2.0 * np.mean((p - y) ** 2),
         }
         for name, value in expected.items():
             assert row[name] == pytest.approx(value, abs=2e-5), (k, name)
@@ -70,7 +70,7 @@ def test_rows_are_those_of_the_columns_alone(alone):
         entropy = -np.log(rate) * rate - np.log(1 - rate) * (1 - rate)
         assert row["base_nll"] == pytest.approx(entropy)
     assert found["num_missing"] == found["num_partly_missing"] == 115
-    for name in ("ece", "nll", "brier", "auroc", "base_nll"):
+    for name in ("ece", "nll", "brier_score", "auroc", "base_nll"):
         mean = np.mean([row[name] for row in rows])
         assert found["summary"]["macro"][name] == pytest.approx(mean), name
     shown = labels >= 0
@@ -93,10 +93,10 @@ def test_missing_by_weight_is_missing_by_class(alone):
 
 def test_the_page_says_what_a_calibrator_repairs_and_a_selector_does():
     labels, logits = tagged(scale=4.0)
-    calibrator = kc.MultiLabelCalibrator(
+    calibrator = kc.labels.MultiLabelCalibrator(
         kc.TemperatureScaling(), class_names=NAMES
     ).fit(*tagged(seed=1, scale=4.0), num_folds=0)
-    selector = kc.MultiLabelSelector(calibrator=calibrator)
+    selector = kc.labels.MultiLabelSelector(calibrator=calibrator)
     selector.fit(*tagged(seed=2, scale=4.0), risk=0.15, delta=0.1)
     made = report(labels, logits, selector=selector)
     found = made.results["model"]
@@ -133,7 +133,7 @@ def test_the_page_says_what_a_calibrator_repairs_and_a_selector_does():
 def test_examples_are_selected_whole(alone, example):
     labels, logits = tagged()
     labels[::9, 0] = -1
-    selector = kc.MultiLabelSelector(by="example", example=example)
+    selector = kc.labels.MultiLabelSelector(by="example", example=example)
     selector.fit(*tagged(seed=1), coverage=0.4)
     made = report(labels, logits, selector=selector, ignore_class=-1)
     found, whole = made.results["model"], (labels >= 0).all(-1)
@@ -245,9 +245,17 @@ def test_the_loss_of_a_model_tells_its_labels(alone, loss):
         ({"class_names": NAMES[:2]}, ValueError, "`num_labels` labels"),
         ({"class_names": "abc"}, TypeError, "`class_names`"),
         ({"multi_label": 2}, TypeError, "`multi_label`"),
-        ({"calibrator": kc.MultiLabelSelector}, TypeError, "a fitted layer"),
         (
-            {"calibrator": kc.MultiLabelCalibrator(kc.TemperatureScaling())},
+            {"calibrator": kc.labels.MultiLabelSelector},
+            TypeError,
+            "a fitted layer",
+        ),
+        (
+            {
+                "calibrator": kc.labels.MultiLabelCalibrator(
+                    kc.TemperatureScaling()
+                )
+            },
             RuntimeError,
             "must be fitted",
         ),

@@ -56,7 +56,7 @@ def test_a_p_value_stands_below_its_interval(p_value, text):
 
 def test_the_page_says_which_values_should_be_small():
     found = results({})
-    for name in ("nll", "brier", "mean_confidence"):
+    for name in ("nll", "brier_score", "mean_confidence"):
         del found["metrics"][name]
     assert directions(found) == (
         "Lower is better for ECE, AECE, MCE, ECCE-R and AURC; higher is better "

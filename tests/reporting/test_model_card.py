@@ -25,8 +25,8 @@ def certified(tmp_path_factory):
 
 
 def test_the_card_has_the_numbers_of_the_certificate(certified):
-    card = kc.model_card(certified, **GIVEN)
-    facts = kc.check_certificate(certified).certificate
+    card = kc.reporting.model_card(certified, **GIVEN)
+    facts = kc.exporting.check_certificate(certified).certificate
     assert facts["guarantee"]["statement"] in card
     assert facts["digest"] in card
     for part in ("threshold", "coverage", "risk", "num_samples"):
@@ -39,7 +39,7 @@ def test_the_card_has_the_numbers_of_the_certificate(certified):
 
 def test_the_hub_reads_the_metadata(certified):
     hub = pytest.importorskip("huggingface_hub")
-    card = kc.model_card(
+    card = kc.reporting.model_card(
         certified,
         **GIVEN,
         dataset="pears: 2026",
@@ -57,7 +57,7 @@ def test_the_hub_reads_the_metadata(certified):
     found = {(x.dataset_name, x.metric_type): x for x in data.eval_results}
     assert all(isinstance(x, hub.EvalResult) for x in found.values())
     assert found["test", "ece"].metric_value == 0.012
-    facts = kc.check_certificate(certified).certificate["selection"]
+    facts = kc.exporting.check_certificate(certified).certificate["selection"]
     share = found["pears: 2026", "coverage"].metric_value
     assert share == facts["coverage"]
     assert "| my score | 3 |" in card
@@ -79,7 +79,7 @@ def test_the_hub_reads_the_metadata(certified):
 )
 def test_a_card_without_its_facts_is_refused(certified, changed, error, told):
     with pytest.raises(error, match=told):
-        kc.model_card(certified, **{**GIVEN, **changed})
+        kc.reporting.model_card(certified, **{**GIVEN, **changed})
 
 
 def test_no_card_is_made_of_a_changed_certificate(certified, tmp_path):
@@ -89,4 +89,4 @@ def test_no_card_is_made_of_a_changed_certificate(certified, tmp_path):
     facts["guarantee"]["risk"] = 0.01
     file.write_text(json.dumps(facts, indent=2) + "\n")
     with pytest.raises(ValueError, match="must be unchanged"):
-        kc.model_card(tmp_path / "m.onnx", **GIVEN)
+        kc.reporting.model_card(tmp_path / "m.onnx", **GIVEN)

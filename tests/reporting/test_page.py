@@ -18,7 +18,8 @@ from report_pages import (
 )
 
 import keras_calib as kc
-from keras_calib.reporting import entry_points
+from keras_calib.predictions import predictions
+from keras_calib.reporting import source
 from keras_calib.reporting.slider import operating_points
 
 
@@ -70,7 +71,7 @@ def test_slider_rows_are_points_of_the_curve(made):
         assert abs(row["accepted"] - row["coverage"] * len(labels)) < 1e-6
         odds = row["threshold"] / (1.0 - row["threshold"])
         assert abs(row["score"] - np.log(odds)) < 1e-6
-        low, high = kc.clopper_pearson(
+        low, high = kc.formulas.intervals.clopper_pearson(
             row["risk"] * row["accepted"], row["accepted"]
         )
         assert abs(row["low"] - low) < 1e-9 and abs(row["high"] - high) < 1e-9
@@ -192,7 +193,8 @@ def test_names_that_no_file_can_hold_are_written_with_escapes(
 @pytest.mark.usefixtures("words_alone")
 def test_surest_mistakes_are_the_surest(monkeypatch):
     # Numbers are those in all data, of which 100 samples come at a time.
-    monkeypatch.setattr(entry_points, "BLOCK", 400)
+    monkeypatch.setattr(predictions, "_BLOCK", 400)
+    monkeypatch.setattr(source, "_OUTPUTS", 400)
     labels, logits = noisy_predictions(300)
     images = np.zeros((300, 8, 8, 1), "uint8")
     images[:, 0, 0, 0] = np.arange(300) % 256
@@ -286,7 +288,7 @@ def test_save_leaves_a_whole_file_or_the_old_one(made, tmp_path):
     path = made.save(tmp_path / "new" / "report.html")
     assert path.read_text(encoding="utf-8") == made.html
     assert [p.name for p in path.parent.iterdir()] == ["report.html"]
-    broken = kc.Report(None, {})
+    broken = kc.reporting.ReportPage(None, {})
     with pytest.raises(TypeError):
         broken.save(path)
     assert path.read_text(encoding="utf-8") == made.html

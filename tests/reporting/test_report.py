@@ -61,7 +61,7 @@ def test_the_p_value_of_the_ecce_is_that_of_the_test(monkeypatch):
     labels, logits = noisy_predictions(2000, scale=1.0)
     made = report_of(labels, logits, from_logits=True, verbose=0)
     found = made.results["model"]["metrics"]["ecce"]
-    wanted = kc.calibration_test(
+    wanted = kc.functional.calibration_test(
         labels, logits, from_logits=True, statistic="ecce_range"
     )
     # Predictions of one cell are taken as tied.
@@ -130,7 +130,9 @@ def test_selector_is_judged_on_the_data():
     found = made.results["model"]["selection"]
     assert abs(found["coverage"] - accept.mean()) < 1e-12
     assert abs(found["risk"]["value"] - wrong[accept].mean()) < 1e-12
-    low, high = kc.clopper_pearson(wrong[accept].sum(), accept.sum())
+    low, high = kc.formulas.intervals.clopper_pearson(
+        wrong[accept].sum(), accept.sum()
+    )
     np.testing.assert_allclose(
         [found["risk"]["low"], found["risk"]["high"]], [low, high], rtol=1e-9
     )
@@ -172,7 +174,7 @@ def test_classes_and_sure_predictions_are_counted(monkeypatch):
         w = weight * inside
         error = (w * wrong).sum() / w.sum()
         count = w.sum() ** 2 / (w**2).sum()
-        low, high = kc.clopper_pearson(
+        low, high = kc.formulas.intervals.clopper_pearson(
             error * count, count, level=1.0 - 0.05 / together
         )
         expected = [

@@ -2,12 +2,12 @@
 
 import pytest
 
-from keras_calib.metrics.mean_gap import MeanGap
+from keras_calib.metrics.gap_estimates import GapEstimate
 from keras_calib.reporting.verdict import verdict
 
 
 def stage(value, error, ece, too_few=None, low=0.9):
-    gap = MeanGap(value, value - error, value + error, too_few)
+    gap = GapEstimate(value, value - error, value + error, too_few)
     return gap, {"value": ece, "low": low * ece, "high": 1.1 * ece}
 
 

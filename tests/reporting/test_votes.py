@@ -54,9 +54,9 @@ def test_figures_of_votes_are_those_of_the_exact_functions(made):
     for name, function in {
         "ece": kc.ece,
         "nll": kc.nll,
-        "brier": kc.brier_score,
+        "brier_score": kc.brier_score,
         "aurc": kc.aurc,
-        "failure_auroc": kc.failure_auroc,
+        "failure_auroc": kc.functional.failure_auroc,
     }.items():
         x, exact = found["metrics"][name], function(counts, logits, **options)
         assert x["value"] == pytest.approx(exact, rel=1e-3), name
@@ -69,7 +69,9 @@ def test_figures_of_votes_are_those_of_the_exact_functions(made):
         sure = confidence >= (0.8, 0.9, 0.95, 0.99)[row["group"]]
         assert row["error"] == pytest.approx(1.0 - right[sure].mean())
         # Shorter than with one class for each sample, and not too short.
-        low, high = kc.clopper_pearson(row["wrong"], row["weight"])
+        low, high = kc.formulas.intervals.clopper_pearson(
+            row["wrong"], row["weight"]
+        )
         width = (row["high"] - row["low"]) / (high - low)
         assert 0.6 < width < 1.0
     for row in found["classes"]:

@@ -7,6 +7,7 @@ import pkgutil
 
 import keras
 import pytest
+from public_names import PUBLIC
 from report_pages import few_replicates, pictures_left_out
 from repository_files import fields_of
 
@@ -47,8 +48,8 @@ def examples() -> list[doctest.DocTest]:
 EXAMPLES = examples()
 CONCRETE = [
     thing
-    for name in keras_calib.__all__
-    if isinstance(thing := getattr(keras_calib, name), type)
+    for thing in PUBLIC.values()
+    if isinstance(thing, type)
     and fields_of(thing) is None
     and thing.__module__ not in LEFT_OUT
     and not (thing.__doc__ or "").startswith("Abstract")

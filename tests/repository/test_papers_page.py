@@ -3,9 +3,8 @@
 import re
 
 import keras
+from public_names import PUBLIC
 from repository_files import ROOT
-
-import keras_calib
 
 PAPERS = ROOT / "examples" / "papers"
 # Columns of a run, which files of results of the repository have or not.
@@ -33,7 +32,7 @@ def exists(name):
     if name.endswith(".flags") and "/" in name:
         return bool(list(PAPERS.glob(f"recipes/{name}")))
     own = re.match(r"(?:keras\.losses\.)?(\w+)(?:\.\w+)?(?:\(.*\))?$", name)
-    if own and (hasattr(keras_calib, own[1]) or hasattr(keras.losses, own[1])):
+    if own and (own[1] in PUBLIC or hasattr(keras.losses, own[1])):
         return True
     stems = {path.stem for path in PAPERS.glob("recipes/*/*.flags")}
     pattern = name.replace("*", r"\w*")

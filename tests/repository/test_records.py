@@ -19,19 +19,22 @@ OF_RECORDS = {
     "exporting.statement_check",
     "exporting.statement_facts",
     "monitoring.monitor",
+    "predictions.correctness",
     "predictions.predictions",
+    "predictions.reader",
+    "predictions.roles",
     "predictions.tables",
+    "predictions.writer",
     "reporting.cards",
     "reporting.command_line",
+    "reporting.commands.answer_log",
     "reporting.commands.monitor",
     "reporting.commands.plan",
+    "reporting.commands.repeated_samples",
     "reporting.commands.report",
     "reporting.commands.threshold",
     "reporting.commands.verify",
     "reporting.commands.watched_logs",
-    "reporting.prediction_files.answer_log",
-    "reporting.prediction_files.repeated_samples",
-    "reporting.prediction_files.roles",
     "selection.choice",
     "selection.risks",
     "selection.thresholds",
@@ -113,7 +116,7 @@ def test_records_are_handled_where_no_backend_is_installed(tmp_path):
 from keras_calib.reporting.command_line import main
 print([main([*command, "--quiet"]) for command in {commands}])
 import keras_calib
-rule = keras_calib.load_threshold("a.json")
+rule = keras_calib.exporting.load_threshold("a.json")
 print(rule([0.1, 0.99])["accept"].tolist())
 monitor = keras_calib.Monitor(risk=0.3).update([0.9, 0.8], True, [1, 0])
 print(monitor.counts["accepted_wrong"])

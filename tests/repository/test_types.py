@@ -23,7 +23,7 @@ scaling: kc.TemperatureScaling = kc.TemperatureScaling().fit_on(model, (x, y))
 error: float = kc.ece(y, model.predict(x), from_logits=True)
 coverage: float = kc.choose_threshold([0.9], [1], risk=0.1).coverage
 picture: str = kc.ReliabilityDisplay(kc.Predictions(y, x)).plot().to_svg()
-page: kc.Report = kc.report(model, (x, y))
+page: kc.reporting.Report = kc.report(model, (x, y))
 """
 WRONG = """\
 import keras_calib as kc

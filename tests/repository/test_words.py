@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from public_names import PUBLIC
 from repository_files import options_of
 
 import keras_calib
@@ -21,7 +22,7 @@ WORDS = {
     "min_count": ("min_size", "min_samples"),
     "max_cost": ("mean_cost",),
     "class_names": ("label_names",),
-    "confidence_gap": ("gap", "mean_gap", "overconfidence"),
+    "confidence_gap": ("gap", "gap_estimate", "overconfidence"),
     "edges": ("convention",),
     "verbose": ("progress", "silent"),
 }
@@ -97,20 +98,10 @@ def names_of(thing) -> list[str]:
 
 
 def public() -> Iterator[tuple[str, list[str]]]:
-    """Those of the package and of its namespaces."""
-    found = {}
-    spaces = [keras_calib]
-    for name in dir(keras_calib):
-        if inspect.ismodule(space := getattr(keras_calib, name)):
-            spaces.append(space)
-    for space in spaces:
-        for name in getattr(space, "__all__", ()):
-            thing = getattr(space, name)
-            if callable(thing):
-                found[name] = thing
-    assert len(found) > 200
-    for name, thing in found.items():
-        yield from signatures(thing, name)
+    """Those of the namespaces."""
+    for name, thing in PUBLIC.items():
+        if callable(thing):
+            yield from signatures(thing, name)
 
 
 def test_public_parameters_have_the_words_of_the_vocabulary():
@@ -131,7 +122,7 @@ def test_public_parameters_have_the_words_of_the_vocabulary():
 
 def test_calibrators_call_a_ridge_a_penalty():
     for name in keras_calib.calibrators.__all__:
-        thing = getattr(keras_calib, name)
+        thing = PUBLIC[name]
         if inspect.isclass(thing) and issubclass(thing, Calibrator):
             known = inspect.signature(thing).parameters
             assert not [x for x in known if x.endswith("strength")], name
@@ -141,7 +132,7 @@ def test_calibrators_call_a_ridge_a_penalty():
     ("first", "default"), [("logits", True), ("outputs", False)]
 )
 def test_from_logits_is_by_default_what_the_arguments_name_says(first, default):
-    for thing in vars(keras_calib).values():
+    for thing in PUBLIC.values():
         if not inspect.isfunction(thing) and not inspect.isclass(thing):
             continue
         for name, _ in signatures(thing, getattr(thing, "__name__", "")):

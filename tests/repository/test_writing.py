@@ -44,11 +44,6 @@ EXCEPTIONS = {
         "os.rename(written, path)": "from there",
         "os.rename(earlier, path)": "back, after a failure",
     },
-    "exporting/certificates.py": {
-        "imported('pyarrow.parquet', *_PARQUET).write_table(table, file)": (
-            "gets the file of `replacing`"
-        ),
-    },
     "exporting/served_model.py": {
         "archive.write_out(str(path), verbose=False)": (
             "a scratch folder, renamed by `put`"
@@ -65,12 +60,15 @@ EXCEPTIONS = {
         "figure.savefig(file, format=kind, **options)": "into memory",
     },
     "reporting/commands/report.py": {
-        "report.save(given.out)": "`Report.save`, by `replacing`",
+        "report.save(given.out)": "`ReportPage.save`, by `replacing`",
     },
     "reporting/pictures.py": {
         "matplotlib_module('image').imsave(file, rgb, format='png')": (
             "into memory"
         ),
+    },
+    "predictions/writer.py": {
+        "writer.write_table(table)": "into a file of `replacing`",
     },
     "predictions/spool.py": {
         "tempfile.mkdtemp(prefix='keras_calib-')": "a temporary folder",

@@ -23,7 +23,7 @@ def test_the_coverage_is_that_of_the_metric(seed, risk, levels):
     labels, logits = noisy(seed, n=200, signal=1.0)
     logits = np.round(logits * levels / 10) * 10 / levels
     selector = kc.SelectiveClassifier()
-    expected = kc.coverage_at_risk(
+    expected = kc.functional.coverage_at_risk(
         labels,
         logits,
         risk,
@@ -179,7 +179,9 @@ def spread(logits):
 
 
 @pytest.mark.portable
-@pytest.mark.parametrize("score", [kc.p_norm, spread], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "score", [kc.functional.p_norm, spread], ids=lambda f: f.__name__
+)
 def test_score_functions_are_saved_and_copied(score, tmp_path):
     labels, logits = noisy(n=200)
     selector = kc.SelectiveClassifier(score=score)
@@ -270,7 +272,9 @@ def with_facts():
     ):
         yield kc.SelectiveClassifier().fit(labels, logits, **target)
     for by in ("label", "example"):
-        yield kc.MultiLabelSelector(by=by).fit(logits > 0.5, logits, **share)
+        yield kc.labels.MultiLabelSelector(by=by).fit(
+            logits > 0.5, logits, **share
+        )
 
 
 def test_a_threshold_beside_facts_is_that_of_the_facts():

@@ -40,16 +40,16 @@ POPULATIONS = {
 # Choosers by scores, correctness, groups and delta.
 INFINITE = {
     "ltt": lambda s, y, g, d: kc.choose_threshold(s, y, risk=0.05, delta=d),
-    "groups": lambda s, y, g, d: kc.choose_group_thresholds(
+    "groups": lambda s, y, g, d: kc.selection.choose_group_thresholds(
         s, y, g, risk=0.05, delta=d
     ),
-    "mixtures": lambda s, y, g, d: kc.choose_threshold_for_mixtures(
+    "mixtures": lambda s, y, g, d: kc.selection.choose_threshold_for_mixtures(
         s, y, g, risk=0.05, delta=d
     ),
-    "prior": lambda s, y, g, d: kc.choose_threshold_for_prior(
+    "prior": lambda s, y, g, d: kc.selection.choose_threshold_for_prior(
         s, y, g, target_prior=[0.4, 0.3, 0.2, 0.1], risk=0.05, delta=d
     ),
-    "cost": lambda s, y, g, d: kc.choose_threshold_by_cost(
+    "cost": lambda s, y, g, d: kc.selection.choose_threshold_by_cost(
         s, 1.0 - y, largest_cost=1.0, max_cost=0.05, delta=d
     ),
 }

@@ -45,7 +45,7 @@ def test_a_bad_group_is_accepted_as_often_as_its_part_of_delta_allows(
     def accepts(num_wrong):
         correct = np.ones(len(group))
         correct[:num_wrong] = 0.0
-        chosen = kc.choose_group_thresholds(
+        chosen = kc.selection.choose_group_thresholds(
             np.ones(len(group)), correct, group, risk=RISK, delta=delta
         )
         bad, *good = np.less(chosen.threshold, np.inf)
@@ -67,7 +67,7 @@ def test_a_recall_at_its_limit_is_certified_at_most_at_delta(
 
     def accepts(num_missed):
         scores = np.repeat([1.0, 0.0], [size - num_missed, num_missed + 1])
-        found = kc.control_risks(
+        found = kc.selection.control_risks(
             scores,
             np.repeat([1.0, 0.0], [size, 1]),
             {"recall": recall, **more},

@@ -30,7 +30,7 @@ def test_areas_by_p_are_those_of_the_released_code(goldens):
         value = kc.aurc(
             labels,
             logits,
-            score=lambda z, p=p: kc.p_norm(z, p=p),
+            score=lambda z, p=p: kc.functional.p_norm(z, p=p),
             from_logits=True,
             area="origin",
         )
@@ -44,7 +44,7 @@ def test_the_softmax_score_stays_where_the_released_code_keeps_it(goldens):
     score = kc.LogitNormalization().fit(labels, logits)
     assert score.p == "msp"
     np.testing.assert_allclose(
-        kc.msp(logits), keras.ops.sigmoid(score(logits)), rtol=1e-5
+        kc.functional.msp(logits), keras.ops.sigmoid(score(logits)), rtol=1e-5
     )
 
 
@@ -71,7 +71,11 @@ def test_no_other_p_of_the_grid_and_no_softmax_score_is_better(seed, center):
     logits = logits + 3.0 * offset * np.std(logits)
     score = kc.LogitNormalization(center=center).fit(labels, logits)
     areas = [
-        area(labels, logits, lambda z, p=p: kc.p_norm(z, p=p, center=center))
+        area(
+            labels,
+            logits,
+            lambda z, p=p: kc.functional.p_norm(z, p=p, center=center),
+        )
         for p in range(10)
     ]
     areas.append(area(labels, logits, "msp"))
@@ -112,14 +116,16 @@ def test_p_norm_of_arrays_is_computed_in_their_precision():
     _, logits = sample(n=50)
     wide = logits.astype("float64")
     for p in (0, 1, 3.5):
-        exact = kc.p_norm(wide, p=p)
+        exact = kc.functional.p_norm(wide, p=p)
         assert exact.dtype == np.float64
         v = wide - wide.mean(-1, keepdims=True)
         norm = np.sum(np.abs(v) ** p, -1) ** (1.0 / p) if p else 5.0
         np.testing.assert_allclose(exact, v.max(-1) / norm, rtol=1e-13)
-        tensor = kc.p_norm(keras.ops.convert_to_tensor(logits), p=p)
+        tensor = kc.functional.p_norm(keras.ops.convert_to_tensor(logits), p=p)
         np.testing.assert_allclose(array(tensor), exact, rtol=2e-6)
-    np.testing.assert_array_equal(kc.p_norm(np.ones((2, 3)), p=2), 0.0)
+    np.testing.assert_array_equal(
+        kc.functional.p_norm(np.ones((2, 3)), p=2), 0.0
+    )
 
 
 def test_near_ties_are_ranked_in_float64():
@@ -129,9 +135,11 @@ def test_near_ties_are_ranked_in_float64():
     logits = np.array([[3.0, 0.0, 0.0, -1.0]]) + shift * [[1.0, 0, 0, 0]]
     labels = np.where(shift[:, 0] > 0, 0, 1)
     logits = logits * rng.lognormal(sigma=1.0, size=(400, 1))
-    narrow = kc.p_norm(ops.convert_to_tensor(logits.astype("float32")), p=2)
+    narrow = kc.functional.p_norm(
+        ops.convert_to_tensor(logits.astype("float32")), p=2
+    )
     assert len(np.unique(ops.convert_to_numpy(narrow))) < 20
-    assert area(labels, logits, lambda z: kc.p_norm(z, p=2)) < 0.2
+    assert area(labels, logits, lambda z: kc.functional.p_norm(z, p=2)) < 0.2
     assert kc.LogitNormalization().fit(labels, logits).p != "msp"
 
 

@@ -71,7 +71,7 @@ def test_all_true_values_keep_their_targets(limits, step):
             if step:
                 scores = np.floor(scores / step) * step
             losses = {"cost": costs(rng, labels)} if "cost" in limits else None
-            found = kc.control_risks(
+            found = kc.selection.control_risks(
                 scores, labels, limits, delta=DELTA, losses=losses
             )
         except ValueError:
@@ -102,7 +102,7 @@ def test_more_data_sets_pass_than_by_bonferroni_over_a_grid():
         )
         theirs += np.any(p_value <= DELTA / len(grid))
         try:
-            kc.control_risks(scores, labels, limits, delta=DELTA)
+            kc.selection.control_risks(scores, labels, limits, delta=DELTA)
             ours += 1
         except ValueError:
             pass
@@ -117,7 +117,7 @@ def test_estimates_and_p_values_are_those_of_the_threshold():
         "coverage": 0.3,
         "false_positive_rate": 0.3,
     }
-    found = kc.control_risks(scores, labels, limits)
+    found = kc.selection.control_risks(scores, labels, limits)
     accepted = scores >= found.threshold
     hits = np.sum(accepted & (labels == 1))
     assert found.coverage == accepted.mean()
@@ -136,7 +136,9 @@ def test_estimates_and_p_values_are_those_of_the_threshold():
         rtol=1e-9,
     )
     assert place == np.flatnonzero(found.table().certified)[-1]
-    strict = kc.control_risks(scores, labels, limits, prefer="precision")
+    strict = kc.selection.control_risks(
+        scores, labels, limits, prefer="precision"
+    )
     before = found.facts["estimates"]["precision"]
     assert strict.facts["estimates"]["precision"] >= before
     assert strict.coverage <= found.coverage
@@ -154,7 +156,7 @@ def test_estimates_and_p_values_are_those_of_the_threshold():
 def test_recall_and_coverage_share_a_level(limits, parts):
     """Of two sets of bad thresholds one holds the other."""
     scores, labels = draw(np.random.default_rng(4), 800)
-    found = kc.control_risks(scores, labels, limits, delta=DELTA)
+    found = kc.selection.control_risks(scores, labels, limits, delta=DELTA)
     levels = [found.facts["p_values"][name] <= DELTA / parts for name in limits]
     np.testing.assert_array_equal(
         found.table().certified, np.all(levels, axis=0)
@@ -168,8 +170,10 @@ def test_recall_and_coverage_share_a_level(limits, parts):
 
 def test_precision_and_risk_share_a_level():
     scores, labels = draw(np.random.default_rng(5), 800)
-    one = kc.control_risks(scores, labels, {"precision": 0.8})
-    two = kc.control_risks(scores, labels, {"precision": 0.8, "risk": 0.3})
+    one = kc.selection.control_risks(scores, labels, {"precision": 0.8})
+    two = kc.selection.control_risks(
+        scores, labels, {"precision": 0.8, "risk": 0.3}
+    )
     np.testing.assert_array_equal(one.table().certified, two.table().certified)
 
 
@@ -181,7 +185,7 @@ def test_walks_begin_where_the_coverage_is_certified():
     # 200 of 400 certify 0.45 at 0.025; their 10 errors 0.1 at 0.014.
     scores = np.linspace(1.0, 0.0, n)
     limits = {"risk": 0.1, "coverage": 0.45}
-    found = kc.control_risks(scores, labels, limits, delta=2 * level)
+    found = kc.selection.control_risks(scores, labels, limits, delta=2 * level)
     kept_by_coverage = found.facts["p_values"]["coverage"] <= level
     first = np.flatnonzero(kept_by_coverage)[0]
     assert level / 4 < found.facts["p_values"]["risk"][first] <= level
@@ -193,7 +197,7 @@ def test_a_loss_is_tested_by_its_mean_over_the_accepted():
     scores, labels = draw(rng, 200)
     losses = {"cost": costs(rng, labels)}
     limits = {"recall": 0.6, "cost": 0.25}
-    found = kc.control_risks(scores, labels, limits, losses=losses)
+    found = kc.selection.control_risks(scores, labels, limits, losses=losses)
     accepted = scores >= found.threshold
     assert found.facts["estimates"]["cost"] == pytest.approx(
         losses["cost"][accepted].mean()
@@ -217,7 +221,7 @@ def test_a_loss_is_tested_by_its_mean_over_the_accepted():
     np.testing.assert_array_equal(found.table().certified, walked & recalled)
     # Whole numbers as scores, of which numpy would wrap the minus.
     whole = (10 * scores + 100).astype("uint8")
-    tied = kc.control_risks(whole, labels, limits, losses=losses)
+    tied = kc.selection.control_risks(whole, labels, limits, losses=losses)
     assert tied.facts["estimates"]["cost"] == pytest.approx(
         losses["cost"][whole >= tied.threshold].mean()
     )
@@ -236,20 +240,20 @@ def test_a_loss_is_tested_by_its_mean_over_the_accepted():
 def test_losses_that_say_nothing_are_refused(losses, error, message):
     limits = {"risk": 0.5, "cost": 0.5}
     with pytest.raises(error, match=message):
-        kc.control_risks([0.1, 0.2], [1, 0], limits, losses=losses)
+        kc.selection.control_risks([0.1, 0.2], [1, 0], limits, losses=losses)
 
 
 def test_what_is_out_of_reach_is_refused_with_what_is_in_reach():
     scores, labels = draw(np.random.default_rng(3), 500)
     limits = {"precision": 0.9, "recall": 0.9}
     with pytest.raises(ValueError, match=r"precision alone.*at coverage"):
-        kc.control_risks(scores, labels, limits)
+        kc.selection.control_risks(scores, labels, limits)
     for bad, message in (
         ({}, "at least one"),
         ({"f1": 0.5}, "`limits` must be"),
         ({"recall": 1.0}, "`recall` must be < 1"),
     ):
         with pytest.raises(ValueError, match=message):
-            kc.control_risks(scores, labels, bad)
+            kc.selection.control_risks(scores, labels, bad)
     with pytest.raises(TypeError, match="must be a dict"):
-        kc.control_risks(scores, labels, ["recall"])
+        kc.selection.control_risks(scores, labels, ["recall"])

@@ -163,7 +163,7 @@ def test_one_bad_group_is_rarely_certified():
 def test_facts_are_those_of_the_target():
     scores, correct, labels = made_up(2, size=3000, rate=0.01)
     prior = np.array([0.6, 0.4, 0.0])
-    found = kc.choose_threshold_for_prior(
+    found = kc.selection.choose_threshold_for_prior(
         scores, correct, labels, target_prior=prior, **OPTIONS
     )
     accept = scores >= found.threshold
@@ -175,7 +175,9 @@ def test_facts_are_those_of_the_target():
     )
     assert found.num_samples == (labels < 2).sum()
     assert "the true risk at the target prior is at most 0.05" in repr(found)
-    mixed = kc.choose_threshold_for_mixtures(scores, correct, labels, **OPTIONS)
+    mixed = kc.selection.choose_threshold_for_mixtures(
+        scores, correct, labels, **OPTIONS
+    )
     accept = scores >= mixed.threshold
     risks = [1 - correct[accept & (labels == k)].mean() for k in range(3)]
     np.testing.assert_allclose(mixed.group_risk, risks)
@@ -185,43 +187,43 @@ def test_facts_are_those_of_the_target():
 
 REFUSED = {
     "a class without samples": (
-        lambda: kc.choose_threshold_for_prior(
+        lambda: kc.selection.choose_threshold_for_prior(
             -N, N < 1990, N % 2, target_prior=[0.4, 0.4, 0.2], **OPTIONS
         ),
         "missing=[2]",
     ),
     "a class with too few samples": (
-        lambda: kc.choose_threshold_for_prior(
+        lambda: kc.selection.choose_threshold_for_prior(
             -N, N < 2000, N // 1990, target_prior=[0.2, 0.8], **OPTIONS
         ),
         "take about 54 of class 1",
     ),
     "a risk out of reach at the prior": (
-        lambda: kc.choose_threshold_for_prior(
+        lambda: kc.selection.choose_threshold_for_prior(
             -N, N % 9 > 0, N % 2, target_prior=[0.8, 0.2], **OPTIONS
         ),
         "ask for `risk=0.1",
     ),
     "a group with too few samples": (
-        lambda: kc.choose_threshold_for_mixtures(
+        lambda: kc.selection.choose_threshold_for_mixtures(
             -N, N < 2000, N // 1950, **OPTIONS
         ),
         "at least 65 samples",
     ),
     "a risk out of reach of a group": (
-        lambda: kc.choose_threshold_for_mixtures(
+        lambda: kc.selection.choose_threshold_for_mixtures(
             -N, (N % 9 > 0) | (N % 2 > 0), N % 2, **OPTIONS
         ),
         "hardest group=0",
     ),
     "no delta": (
-        lambda: kc.choose_threshold_for_prior(
+        lambda: kc.selection.choose_threshold_for_prior(
             -N, N > 0, N % 2, target_prior=[0.5, 0.5], risk=0.1, delta=None
         ),
         "`delta` must be given",
     ),
     "labels beyond the prior": (
-        lambda: kc.choose_threshold_for_prior(
+        lambda: kc.selection.choose_threshold_for_prior(
             -N, N > 0, N % 3, target_prior=[0.5, 0.5], **OPTIONS
         ),
         "classes of `target_prior`",
@@ -253,7 +255,7 @@ def test_a_selector_takes_the_threshold_of_its_records():
     answer = selector(logits)
     score, label = (np.asarray(answer[k]) for k in ("score", "label"))
     records = score, label == labels
-    found = kc.choose_threshold_for_prior(
+    found = kc.selection.choose_threshold_for_prior(
         *records, labels, target_prior=prior, seed=1, **OPTIONS
     )
     assert replace(selector.chosen, confidence=None) == found
@@ -264,7 +266,9 @@ def test_a_selector_takes_the_threshold_of_its_records():
     groups = np.where(labels > 0, "b", "a")
     mixed = kc.SelectiveClassifier(calibrator=correction)
     mixed.fit(labels, logits, groups=groups, one_threshold=True, **OPTIONS)
-    found = kc.choose_threshold_for_mixtures(*records, groups, **OPTIONS)
+    found = kc.selection.choose_threshold_for_mixtures(
+        *records, groups, **OPTIONS
+    )
     assert replace(mixed.chosen, confidence=None) == found
     assert mixed.groups == ()
     # Served without a group.
@@ -316,6 +320,6 @@ def test_what_is_for_the_data_of_the_fit_alone_refuses_shifted_guarantees():
     selector = kc.SelectiveClassifier()
     selector.fit(labels, logits, target_prior=[0.5, 0.3, 0.2], **OPTIONS)
     with pytest.raises(ValueError, match="not for `target_prior`"):
-        kc.save_records(selector, "x.npz")
+        kc.exporting.save_records(selector, "x.npz")
     with pytest.raises(ValueError, match="give `risk`"):
         kc.Monitor(selector)

@@ -208,7 +208,7 @@ def test_the_table_lists_every_threshold():
     labels, logits = noisy()
     selector = kc.SelectiveClassifier().fit(labels, logits, risk=0.05)
     table = selector.table()
-    curve = kc.risk_coverage_curve(labels, logits, from_logits=True)
+    curve = kc.functional.risk_coverage_curve(labels, logits, from_logits=True)
     np.testing.assert_allclose(table.coverage, curve.coverage, rtol=1e-12)
     np.testing.assert_allclose(table.risk, curve.risk, rtol=1e-12)
     scores = array(selector(logits)["score"])
@@ -216,7 +216,7 @@ def test_the_table_lists_every_threshold():
         share = np.mean(scores >= table.threshold[row])
         assert abs(share - table.coverage[row]) < 1e-12
     assert not table.certified.any()
-    _, upper = kc.clopper_pearson(
+    _, upper = kc.formulas.intervals.clopper_pearson(
         np.round(table.risk * table.coverage * 1000),
         np.round(table.coverage * 1000),
         level=0.9,

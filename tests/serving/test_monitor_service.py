@@ -19,7 +19,8 @@ from monitor_service import start
 from serving_cases import post, until
 from watched_log import WatchedLog
 
-from keras_calib import Monitor, MonitorDisplay
+from keras_calib import Monitor
+from keras_calib.plots import MonitorDisplay
 
 ROOT = Path(__file__).parents[2]
 

@@ -48,10 +48,10 @@ def test_log_probabilities_of_tokens_are_those_of_a_loop(scale):
     logits, ids, _ = tokens(scale)
     # As sure of each other token as float64 can tell.
     logits = logits.astype("float32" if not HAS_FLOAT64 else "float64")
-    found = array(kc.token_log_probs(logits, ids))
+    found = array(kc.text.token_log_probs(logits, ids))
     np.testing.assert_allclose(found, oracle(logits, ids), rtol=RTOL)
     # Each place of a causal model predicts the next token.
-    shifted = array(kc.token_log_probs(logits, ids, next_token=True))
+    shifted = array(kc.text.token_log_probs(logits, ids, next_token=True))
     expected = oracle(logits[:, :-1], ids[:, 1:])
     np.testing.assert_allclose(shifted, expected, rtol=RTOL)
 
@@ -65,9 +65,9 @@ def test_the_confidence_of_a_sequence_is_that_of_a_loop(reduction):
         of_tokens(np.exp(row[keep]), reduction)
         for row, keep in zip(log_p, mask, strict=True)
     ]
-    found = array(kc.sequence_confidence(log_p, mask, reduction=reduction))
+    found = array(kc.text.sequence_confidence(log_p, mask, reduction=reduction))
     np.testing.assert_allclose(found, np.float64(expected), rtol=RTOL)
-    odds = kc.sequence_confidence(
+    odds = kc.text.sequence_confidence(
         log_p, mask, reduction=reduction, log_odds=True
     )
     expected = [np.log(c) - np.log1p(-c) for c in expected]
@@ -81,11 +81,13 @@ def test_log_odds_do_not_saturate(reduction):
     unsure = np.full((1, 4), -138.0, "float32")
     of = {"reduction": reduction, "log_odds": True}
     count = 4.0 if reduction == "product" else 1.0
-    odds = array(kc.sequence_confidence(np.concatenate([sure, unsure]), **of))
+    odds = array(
+        kc.text.sequence_confidence(np.concatenate([sure, unsure]), **of)
+    )
     expected = [-np.log(1e-12 * count), -138.0 * count]
     np.testing.assert_allclose(odds, expected, rtol=1e-5)
     # What a service calls certain stays finite, for a calibrator.
-    odds = array(kc.sequence_confidence(np.zeros((1, 4)), **of))
+    odds = array(kc.text.sequence_confidence(np.zeros((1, 4)), **of))
     np.testing.assert_allclose(odds, 87.336544, rtol=1e-6)
 
 
@@ -95,8 +97,8 @@ def test_what_a_mask_leaves_out_does_not_matter():
     for reduction in REDUCTIONS:
         of = {"reduction": reduction, "log_odds": True}
         np.testing.assert_array_equal(
-            array(kc.sequence_confidence(log_p, mask, **of)),
-            array(kc.sequence_confidence(log_p[:, :2], **of)),
+            array(kc.text.sequence_confidence(log_p, mask, **of)),
+            array(kc.text.sequence_confidence(log_p[:, :2], **of)),
         )
 
 
@@ -105,11 +107,11 @@ def test_choices_add_the_probabilities_of_their_spellings():
     rng = np.random.default_rng(0)
     logits = 3.0 * rng.normal(size=(5, 3, 12))
     p = np.exp(logits)
-    found = array(ops.softmax(kc.choice_logits(logits, [[4, 7], 0, [2]])))
+    found = array(ops.softmax(kc.text.choice_logits(logits, [[4, 7], 0, [2]])))
     expected = np.stack([p[..., [4, 7]].sum(-1), p[..., 0], p[..., 2]], -1)
     expected /= expected.sum(-1, keepdims=True)
     np.testing.assert_allclose(found, expected, rtol=max(RTOL, 1e-6))
-    found = array(kc.choice_logits(logits, [4, 0, 2]))
+    found = array(kc.text.choice_logits(logits, [4, 0, 2]))
     np.testing.assert_allclose(found, logits[..., [4, 0, 2]], rtol=1e-6)
 
 
@@ -119,10 +121,10 @@ def test_a_choice_of_tokens_that_are_all_ruled_out_has_no_gradient():
     loss = kc.LabelSmoothing(from_logits=True)
 
     def of(logits):
-        return loss([0], kc.choice_logits(logits, [[0, 1], [2, 3], 4]))
+        return loss([0], kc.text.choice_logits(logits, [[0, 1], [2, 3], 4]))
 
     value, gradient = value_and_grad(of, ops.convert_to_tensor(logits))
-    left = loss([0], kc.choice_logits(logits[:, [0, 1, 4]], [[0, 1], 2]))
+    left = loss([0], kc.text.choice_logits(logits[:, [0, 1, 4]], [[0, 1], 2]))
     assert float(value) == pytest.approx(float(left), rel=1e-6)
     gradient = array(gradient)
     assert (gradient[0, 2:4] == 0.0).all()
@@ -130,9 +132,9 @@ def test_a_choice_of_tokens_that_are_all_ruled_out_has_no_gradient():
 
 
 def answers(logits, ids, mask):
-    log_p = kc.token_log_probs(logits, ids)
+    log_p = kc.text.token_log_probs(logits, ids)
     parts = [
-        kc.sequence_confidence(log_p, mask, reduction=x, log_odds=True)
+        kc.text.sequence_confidence(log_p, mask, reduction=x, log_odds=True)
         for x in REDUCTIONS
     ]
     return ops.stack(parts, axis=-1)
@@ -167,24 +169,34 @@ def test_a_model_can_hold_them_and_runs_compiled():
 
 LOG_P = np.array([[-1.0, -2.0]])
 WRONG = [
-    (kc.token_log_probs, (np.zeros((1, 2, 3)), [[0, 3]]), {}, "in .0, voc"),
-    (kc.token_log_probs, (np.zeros((1, 2, 3)), [[0, -100]]), {}, "padding"),
     (
-        kc.token_log_probs,
+        kc.text.token_log_probs,
+        (np.zeros((1, 2, 3)), [[0, 3]]),
+        {},
+        "in .0, voc",
+    ),
+    (
+        kc.text.token_log_probs,
+        (np.zeros((1, 2, 3)), [[0, -100]]),
+        {},
+        "padding",
+    ),
+    (
+        kc.text.token_log_probs,
         (np.zeros((1, 2, 3)), np.array([[0, 3]], "uint8")),
         {},
         "in .0, voc",
     ),
-    (kc.token_log_probs, (np.zeros((1, 2, 3)), [[0, 1, 2]]), {}, "shape"),
-    (kc.token_log_probs, (np.zeros((1, 2, 3)), [[0.0, 1]]), {}, "whole"),
-    (kc.sequence_confidence, (-LOG_P,), {}, "must be <= 0"),
-    (kc.sequence_confidence, (LOG_P, [[0, 0]]), {}, "keep a token"),
-    (kc.sequence_confidence, (LOG_P, [[1, 0, 1]]), {}, "mask.* the shape"),
-    (kc.sequence_confidence, (LOG_P,), {"reduction": "sum"}, "reduction"),
-    (kc.choice_logits, (LOG_P, [0]), {}, "at least two"),
-    (kc.choice_logits, (LOG_P, [[0, 1], [1]]), {}, "each once"),
-    (kc.choice_logits, (LOG_P, [0, 2]), {}, "in .0, vocabulary"),
-    (kc.choice_logits, (LOG_P, ["A", "B"]), {}, "real numbers"),
+    (kc.text.token_log_probs, (np.zeros((1, 2, 3)), [[0, 1, 2]]), {}, "shape"),
+    (kc.text.token_log_probs, (np.zeros((1, 2, 3)), [[0.0, 1]]), {}, "whole"),
+    (kc.text.sequence_confidence, (-LOG_P,), {}, "must be <= 0"),
+    (kc.text.sequence_confidence, (LOG_P, [[0, 0]]), {}, "keep a token"),
+    (kc.text.sequence_confidence, (LOG_P, [[1, 0, 1]]), {}, "mask.* the shape"),
+    (kc.text.sequence_confidence, (LOG_P,), {"reduction": "sum"}, "reduction"),
+    (kc.text.choice_logits, (LOG_P, [0]), {}, "at least two"),
+    (kc.text.choice_logits, (LOG_P, [[0, 1], [1]]), {}, "each once"),
+    (kc.text.choice_logits, (LOG_P, [0, 2]), {}, "in .0, vocabulary"),
+    (kc.text.choice_logits, (LOG_P, [None, "B"]), {}, "real numbers"),
 ]
 
 

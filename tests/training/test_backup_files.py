@@ -17,47 +17,47 @@ from keras_calib.training.backup import state_names
 def test_a_backup_of_another_optimizer_is_refused(tmp_path):
     # Each has one value per weight: a momentum, or a mean of squares.
     path = tmp_path / "backup.npz"
-    kc.save_training_state(path, eager("sam"), 1)
+    kc.training.save_training_state(path, eager("sam"), 1)
     model = eager("sam")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.RMSprop(0.5), loss=loss)
     with pytest.raises(ValueError, match="of this model and optimizer"):
-        kc.load_training_state(path, model)
+        kc.training.load_training_state(path, model)
 
 
 def test_a_part_of_a_backup_is_refused(tmp_path):
     path = tmp_path / "backup.npz"
-    kc.save_training_state(path, eager("crl"), 1)
+    kc.training.save_training_state(path, eager("crl"), 1)
     content = path.read_bytes()
     for part in (content[: len(content) // 2], content[:-30]):
         path.write_bytes(part)
         with pytest.raises(ValueError, match="must be a file of `Resumable"):
-            kc.finished_epochs(path)
+            kc.training.finished_epochs(path)
     # Whole, but for some bytes within.
     middle = len(content) // 2
     path.write_bytes(content[:middle] + b"?" * 64 + content[middle + 64 :])
     with pytest.raises(ValueError, match="must be a file of `Resumable"):
-        kc.load_training_state(path, eager("crl"))
+        kc.training.load_training_state(path, eager("crl"))
 
 
 def test_what_is_no_backup_of_this_model_is_refused(tmp_path):
     path = tmp_path / "backup.npz"
-    kc.save_training_state(path, eager("cape"), 1)
+    kc.training.save_training_state(path, eager("cape"), 1)
     model = eager("crl")
     before = [array(v).copy() for v in model.variables]
     with pytest.raises(ValueError, match="of this model and optimizer"):
-        kc.load_training_state(path, model)
+        kc.training.load_training_state(path, model)
     for v, w in zip(before, model.variables, strict=True):
         np.testing.assert_array_equal(v, array(w))
     for content in (b"", b"not a file of arrays"):
         path.write_bytes(content)
         with pytest.raises(ValueError, match="must be a file of `Resumable"):
-            kc.finished_epochs(path)
+            kc.training.finished_epochs(path)
     np.savez(path, x=np.ones(3))
     with pytest.raises(ValueError, match="must be a file of `Resumable"):
-        kc.finished_epochs(path)
+        kc.training.finished_epochs(path)
     with pytest.raises(ValueError, match="`every` must be >= 1"):
-        kc.ResumableBackup(path, every=0)
+        kc.training.ResumableBackup(path, every=0)
 
 
 @pytest.mark.portable
@@ -71,8 +71,10 @@ def test_half_precision_comes_back_exactly(tmp_path):
         return model
 
     model, other = make(), make()
-    kc.save_training_state(path, model, 1, logs=[{"loss": float("nan")}])
-    state = kc.load_training_state(path, other)
+    kc.training.save_training_state(
+        path, model, 1, logs=[{"loss": float("nan")}]
+    )
+    state = kc.training.load_training_state(path, other)
     assert np.isnan(state["logs"][0]["loss"])
     for v, w in zip(model.variables, other.variables, strict=True):
         assert v.dtype == w.dtype
@@ -84,7 +86,7 @@ def test_half_precision_comes_back_exactly(tmp_path):
 def test_random_numbers_go_on(tmp_path):
     path = tmp_path / "backup.npz"
     model = eager("sam")
-    kc.save_training_state(path, model, 1)
+    kc.training.save_training_state(path, model, 1)
 
     def drawn():
         numbers = [random.random(), np.random.rand()]
@@ -96,7 +98,7 @@ def test_random_numbers_go_on(tmp_path):
 
     first = drawn()
     assert drawn() != first
-    kc.load_training_state(path, model)
+    kc.training.load_training_state(path, model)
     assert drawn() == first
 
 
@@ -136,8 +138,8 @@ def test_a_backup_sets_what_callbacks_say_and_nothing_else(tmp_path):
     saved[0].means = [np.arange(3.0), np.ones((2, 2), "int32")]
     saved[1].wait, saved[1].patience, saved[2].best = 2, 7, 0.25
     model = eager("sam")
-    kc.save_training_state(path, model, 1, callbacks=saved)
-    kc.load_training_state(path, model, callbacks=callbacks)
+    kc.training.save_training_state(path, model, 1, callbacks=saved)
+    kc.training.load_training_state(path, model, callbacks=callbacks)
     own, stop, checkpoint = callbacks
     assert (own.count, own.other, own.path) == (0.5, 0, "")
     for mean, expected in zip(own.means, saved[0].means, strict=True):
@@ -157,11 +159,11 @@ def test_a_backup_sets_what_callbacks_say_and_nothing_else(tmp_path):
         (Mistaken(), "`Mistaken.state_attributes` must be a tuple"),
     ):
         with pytest.raises(TypeError, match=match):
-            kc.ResumableBackup(path, callbacks=[wrong])
+            kc.training.ResumableBackup(path, callbacks=[wrong])
     for value in ("text", [1.0, 2.0], {}):
         own.count = value
         with pytest.raises(TypeError, match="`Remembers.count` must be None"):
-            kc.save_training_state(path, model, 1, callbacks=callbacks)
+            kc.training.save_training_state(path, model, 1, callbacks=callbacks)
 
 
 def test_what_is_known_of_the_callbacks_of_keras_is_so(tmp_path):
@@ -231,7 +233,7 @@ def test_a_forged_backup_changes_nothing(tmp_path):
     whole, path = tmp_path / "whole.npz", tmp_path / "backup.npz"
     model, callbacks = eager("sam"), remembering()
     callbacks[0].count = 3
-    kc.save_training_state(whole, model, 1, callbacks=callbacks)
+    kc.training.save_training_state(whole, model, 1, callbacks=callbacks)
     for variable in model.variables:
         variable.assign(np.ones(variable.shape))
     callbacks[0].count = 5
@@ -251,24 +253,24 @@ def test_a_forged_backup_changes_nothing(tmp_path):
         forge(path, change)
         drawn = random.getstate(), np.random.get_state()[1].tolist()
         with pytest.raises(ValueError, match=match):
-            kc.load_training_state(path, model, callbacks=callbacks)
+            kc.training.load_training_state(path, model, callbacks=callbacks)
         assert drawn == (random.getstate(), np.random.get_state()[1].tolist())
         assert kept == [vars(callback) for callback in callbacks]
         for variable in model.variables:
             assert (array(variable) == 1).all()
-    kc.load_training_state(whole, model, callbacks=callbacks)
+    kc.training.load_training_state(whole, model, callbacks=callbacks)
     assert callbacks[0].count == 3
 
 
 def test_a_small_backup_fills_no_memory(tmp_path):
     path = tmp_path / "backup.npz"
     model = eager("sam")
-    kc.save_training_state(path, model, 1)
+    kc.training.save_training_state(path, model, 1)
     with np.load(path) as file:
         arrays = dict(file)
     np.savez_compressed(path, **arrays)
     with pytest.raises(ValueError, match=NOT_ONE):
-        kc.load_training_state(path, model)
+        kc.training.load_training_state(path, model)
     # A head that promises more.
     np.savez(path, **arrays)
     content = path.read_bytes()
@@ -282,14 +284,14 @@ def test_a_small_backup_fills_no_memory(tmp_path):
         + content[place + len(room) :]
     )
     with pytest.raises(ValueError, match=NOT_ONE):
-        kc.load_training_state(path, model)
+        kc.training.load_training_state(path, model)
 
 
 def test_a_damaged_backup_is_told_or_read_as_it_was(tmp_path):
     rng = np.random.default_rng(0)
     path = tmp_path / "backup.npz"
     model = eager("sam")
-    kc.save_training_state(path, model, 1)
+    kc.training.save_training_state(path, model, 1)
     whole = path.read_bytes()
     directory = whole.index(b"PK\1\2")
     expected = [array(v).copy() for v in model.variables]
@@ -301,7 +303,7 @@ def test_a_damaged_backup_is_told_or_read_as_it_was(tmp_path):
             content[place] = rng.integers(256)
         path.write_bytes(content[: None if i % 7 else rng.integers(len(whole))])
         try:
-            kc.load_training_state(path, model)
+            kc.training.load_training_state(path, model)
         except ValueError as error:
             assert NOT_ONE in str(error)
             outcomes.add("told")

@@ -228,7 +228,7 @@ def test_early_stopping_sees_the_metrics():
     metrics = [kc.ECE(from_logits=True)]
     loss = kc.FocalLoss(from_logits=True)
     model = compiled(loss, metrics, run_eagerly=True)
-    stop = keras.callbacks.EarlyStopping("val_ece", mode="min", patience=0)
+    stop = keras.callbacks.EarlyStopping("val_ece", patience=0)
     options = {"batch_size": len(x), "verbose": 0, "callbacks": [stop]}
     history = model.fit(
         x, y, validation_data=(x, y), epochs=30, **options

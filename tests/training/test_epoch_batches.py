@@ -15,7 +15,7 @@ def test_epoch_batches_show_all_once_in_an_order_of_seed_and_epoch():
     x, labels = np.arange(10.0)[:, None], np.arange(10) % 3
     orders = []
     for seed, epoch in ((0, 0), (0, 1), (1, 0), (0, 0)):
-        batches = kc.EpochBatches(x, labels, batch_size=4, seed=seed)
+        batches = kc.data.EpochBatches(x, labels, batch_size=4, seed=seed)
         batches.set_epoch(epoch)
         assert len(batches) == 3
         parts = [batches[i] for i in range(3)]
@@ -28,12 +28,15 @@ def test_epoch_batches_show_all_once_in_an_order_of_seed_and_epoch():
         orders.append(tuple(index))
     assert orders[0] == orders[3]
     assert len(set(orders)) == 3
-    plain = kc.EpochBatches(x, labels, batch_size=4, seed=None)
+    plain = kc.data.EpochBatches(x, labels, batch_size=4, seed=None)
     np.testing.assert_array_equal(plain[1][1]["index"], [4, 5, 6, 7])
     assert (
-        len(kc.EpochBatches(x, labels, batch_size=4, drop_remainder=True)) == 2
+        len(kc.data.EpochBatches(x, labels, batch_size=4, drop_remainder=True))
+        == 2
     )
-    weighted = kc.EpochBatches(x, labels, sample_weight=np.arange(10), seed=2)
+    weighted = kc.data.EpochBatches(
+        x, labels, sample_weight=np.arange(10), seed=2
+    )
     *_, y, weight = weighted[0]
     np.testing.assert_array_equal(weight, y["index"])
 
@@ -45,7 +48,7 @@ def test_augmented_batches_depend_on_seed_epoch_and_place_alone():
         return x + random.normal(size=x.shape), 10 * y
 
     def shown(seed, epoch):
-        batches = kc.EpochBatches(
+        batches = kc.data.EpochBatches(
             x, labels, batch_size=3, seed=seed, augment=noisy
         )
         batches.set_epoch(epoch)
@@ -70,7 +73,7 @@ class OwnLoss(keras.Model):
         return ops.mean(ops.square(y_pred))
 
 
-class Shown(kc.EpochBatches):
+class Shown(kc.data.EpochBatches):
     """Remembers the first numbers of each pass."""
 
     def __getitem__(self, place):
@@ -121,8 +124,8 @@ def test_a_plain_model_goes_on_from_the_epoch_that_was_set():
 
 def test_an_epoch_that_is_told_is_a_whole_pass(tmp_path):
     x, _, labels, _ = data_of("sam", 10)
-    batches = kc.EpochBatches(x, labels, batch_size=4, with_index=False)
-    backup = kc.ResumableBackup(tmp_path / "backup.npz")
+    batches = kc.data.EpochBatches(x, labels, batch_size=4, with_index=False)
+    backup = kc.training.ResumableBackup(tmp_path / "backup.npz")
     model = dense(keras.Model)
     model.compile("sgd", loss=CROSS_ENTROPY, **EAGER)
     with pytest.raises(ValueError, match="`steps_per_epoch` must be None"):
@@ -132,8 +135,8 @@ def test_an_epoch_that_is_told_is_a_whole_pass(tmp_path):
 def test_a_plain_model_trains_on_epoch_batches_without_the_index():
     x, _, labels, _ = data_of("sam", 10)
     options = {"batch_size": 5, "sample_weight": np.ones(10), "seed": 3}
-    plain = kc.EpochBatches(x, labels, with_index=False, **options)
-    numbered = kc.EpochBatches(x, labels, **options)
+    plain = kc.data.EpochBatches(x, labels, with_index=False, **options)
+    numbered = kc.data.EpochBatches(x, labels, **options)
     for (a, y, w), (b, z, v) in zip(
         (plain[0], plain[1]), (numbered[0], numbered[1]), strict=True
     ):
@@ -159,4 +162,6 @@ def test_epoch_batches_refuse():
         ({"y": {"label": np.zeros(4)}}, "the index is added here"),
     ):
         with pytest.raises(ValueError, match=message):
-            kc.EpochBatches(np.zeros((4, 2)), **{"y": np.zeros(4), **arguments})
+            kc.data.EpochBatches(
+                np.zeros((4, 2)), **{"y": np.zeros(4), **arguments}
+            )

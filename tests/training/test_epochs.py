@@ -182,13 +182,13 @@ def test_cape_of_ten_classes_trains_on_the_class_that_was_predicted():
     options = {"batch_size": COUNT, "shuffle": False, "verbose": 0}
     fitted = model.fit(x, y, epochs=3, callbacks=[look], **options)
     predicted, index = before.argmax(-1), y["index"]
-    targets = kc.cape_targets(
+    targets = kc.losses.cape_targets(
         labels, before, event="predicted", from_logits=True
     )
     (first, classes), second, third = seen
     np.testing.assert_array_equal(classes[index], predicted)
     np.testing.assert_allclose(first[index], targets, atol=1e-6)
-    loss = array(kc.cape_loss(targets, before, classes=predicted))
+    loss = array(kc.losses.cape_loss(targets, before, classes=predicted))
     expected = loss.mean()
     np.testing.assert_allclose(fitted.history["loss"][0], expected, rtol=1e-5)
     np.testing.assert_array_equal(second, seen[0])

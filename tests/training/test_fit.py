@@ -175,9 +175,9 @@ def test_several_inputs_and_named_ones_are_kept_by_a_file(tmp_path):
 
 def test_an_epoch_model_trains_plain_losses_on_an_index(tmp_path):
     x, y, labels, _ = data_of("crl", COUNT)
-    model = dense(kc.EpochModel)
+    model = dense(kc.training.EpochModel)
     model.compile("sgd", loss=CROSS_ENTROPY, metrics=["accuracy"], **EAGER)
-    model.fit(kc.EpochBatches(x, labels, batch_size=COUNT), verbose=0)
+    model.fit(kc.data.EpochBatches(x, labels, batch_size=COUNT), verbose=0)
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(

@@ -65,6 +65,62 @@ def test_callbacks_find_the_direction_of_every_metric(tmp_path):
         assert stop.monitor_op is better, name
 
 
+@pytest.mark.portable
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_callbacks_find_the_direction_of_values_of_a_table(
+    run_eagerly, tmp_path
+):
+    x, y = data()
+    table = kc.CalibrationMetrics(
+        ["ece", "accuracy", "mean_confidence"], from_logits=True, resolution=64
+    )
+    model = network()
+    logger = kc.CalibrationLogger(
+        (x, y), metrics=["ece", kc.Accuracy(name="a", from_logits=True)]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(True)
+    for _ in range(1 + run_eagerly):
+        model.compile("sgd", loss, metrics=[table], run_eagerly=run_eagerly)
+        path = tmp_path / "model.weights.h5"
+        callbacks = [
+            logger,
+            keras.callbacks.EarlyStopping("val_ece"),
+            keras.callbacks.ReduceLROnPlateau("accuracy"),
+            keras.callbacks.ModelCheckpoint(
+                path,
+                monitor="val_accuracy",
+                save_weights_only=True,
+                save_best_only=True,
+            ),
+            keras.callbacks.EarlyStopping("cal_ece"),
+            keras.callbacks.EarlyStopping("cal_a"),
+        ]
+        history = model.fit(
+            x, y, validation_data=(x, y), verbose=0, callbacks=callbacks
+        ).history
+        found = [x.monitor_op.__name__ for x in callbacks[1:]]
+        assert found == ["less", "greater", "greater", "less", "greater"]
+        assert {"val_ece", "val_accuracy", "cal_ece"} <= set(history)
+        assert len([k for k in history if "ece" in k]) == 3
+    neither = keras.callbacks.EarlyStopping("mean_confidence")
+    with pytest.raises(ValueError, match="mode='max'"):
+        model.fit(x, y, verbose=0, callbacks=[neither])
+
+
+def test_callbacks_find_the_direction_of_values_of_labels():
+    x, y = data()
+    labels = kc.labels.MultiLabelMetric(
+        kc.Accuracy(from_logits=True), average=None
+    )
+    loss = keras.losses.BinaryCrossentropy(True)
+    for _ in range(2):
+        model = network()
+        model.compile("sgd", loss, metrics=[labels], run_eagerly=True)
+        stop = keras.callbacks.EarlyStopping("accuracy_1")
+        model.fit(x, np.eye(3)[y], verbose=0, callbacks=[stop])
+        assert stop.monitor_op is keras.ops.greater
+
+
 def two_heads(metrics, weighted_metrics=None):
     inputs = keras.Input((8,))
     outputs = [keras.layers.Dense(3, name=n)(inputs) for n in "ab"]

@@ -174,7 +174,7 @@ def test_counts_go_on_beyond_256_under_half_precision():
 def test_weights_of_float64_train():
     x, y, labels, weight = data_of("crl", COUNT)
     for name in ("crl", "pruning", "sam crl"):
-        batches = kc.EpochBatches(
+        batches = kc.data.EpochBatches(
             x,
             labels,
             batch_size=COUNT,
@@ -201,6 +201,6 @@ def test_too_few_samples_for_a_record_are_refused_before_training():
     x, y, labels, _ = data_of("crl", COUNT)
     model = dense(kc.CorrectnessRankingModel, num_samples=COUNT - 1)
     model.compile("sgd", loss=CROSS_ENTROPY, **EAGER)
-    for data in ((x, y), (kc.EpochBatches(x, labels),)):
+    for data in ((x, y), (kc.data.EpochBatches(x, labels),)):
         with pytest.raises(ValueError, match="maximum=95, num_samples=95"):
             model.fit(*data, verbose=0)

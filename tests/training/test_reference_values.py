@@ -126,10 +126,10 @@ def gammas_follow(goldens, state, arguments, num_bins, gamma):
     np.testing.assert_allclose(edges[:-1], lower, **exact)
     np.testing.assert_allclose(edges[1:], upper, **exact)
     gaps = goldens[f"state/adafocal/{state}/gap"]
-    np.testing.assert_allclose(sums.gap, gaps, **exact)
+    np.testing.assert_allclose(sums.confidence_gap, gaps, **exact)
     gammas = np.full(num_bins, gamma)
     for update in range(1, 5):
-        gammas = next_gammas(gammas, sums.gap, **arguments)
+        gammas = next_gammas(gammas, sums.confidence_gap, **arguments)
         expected = goldens[f"state/adafocal/{state}/gamma_after{update}"]
         np.testing.assert_allclose(gammas, expected, **exact)
 

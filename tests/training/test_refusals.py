@@ -30,7 +30,7 @@ def test_labels_without_an_index_or_with_class_weights_do_not_train():
 def test_class_weights_with_an_index_are_refused_by_every_model():
     x, _, labels, _ = data_of("sam", 32)
     model = eager("sam")
-    batches = kc.EpochBatches(x, labels)
+    batches = kc.data.EpochBatches(x, labels)
     with pytest.raises(ValueError, match="as `sample_weight`"):
         model.fit(batches, class_weight={0: 2.0}, verbose=0)
     losses = [
@@ -182,7 +182,7 @@ def test_models_with_a_loss_of_one_output_take_no_two():
 
 def test_data_in_the_order_of_the_epoch_are_read_whole():
     x, _, labels, _ = data_of("crl", COUNT)
-    batches = kc.EpochBatches(x, labels)
+    batches = kc.data.EpochBatches(x, labels)
     with pytest.raises(ValueError, match="`steps_per_epoch` must be left out"):
         eager("crl").fit(batches, steps_per_epoch=2, verbose=0)
     with pytest.raises(ValueError, match="`shuffle` must be left out"):

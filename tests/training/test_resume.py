@@ -105,7 +105,7 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_backup(
 
 def killed_in(operation, target, path, monkeypatch):
     model = eager("crl")
-    kc.save_training_state(path, model, 1)
+    kc.training.save_training_state(path, model, 1)
     model.right_counts.assign(np.full(COUNT, 5.0))
 
     def fails(*args, **kwargs):
@@ -114,9 +114,9 @@ def killed_in(operation, target, path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(*target, fails)
         with pytest.raises(Killed):
-            kc.save_training_state(path, model, 2)
+            kc.training.save_training_state(path, model, 2)
     other = eager("crl")
-    epochs = kc.load_training_state(path, other)["epochs"]
+    epochs = kc.training.load_training_state(path, other)["epochs"]
     # Once the new file is in its place, it is the backup.
     assert epochs == (2 if operation == "sync_folder" else 1)
     expected = 5.0 if epochs == 2 else 0.0
@@ -127,14 +127,20 @@ def test_a_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
     x, y, _, _ = data_of("crl", COUNT)
     path = tmp_path / "deep" / "backup.npz"
     model = eager("crl")
-    model.fit(x, y, epochs=2, **ONE_STEP, callbacks=[kc.ResumableBackup(path)])
+    model.fit(
+        x,
+        y,
+        epochs=2,
+        **ONE_STEP,
+        callbacks=[kc.training.ResumableBackup(path)],
+    )
     again = eager("crl")
-    backup = kc.ResumableBackup(path)
+    backup = kc.training.ResumableBackup(path)
     again.fit(x, y, epochs=2, **ONE_STEP, callbacks=[backup])
     for v, w in zip(model.variables, again.variables, strict=True):
         np.testing.assert_array_equal(array(v), array(w))
     again.fit(x, y, epochs=3, **ONE_STEP, callbacks=[backup])
-    assert kc.finished_epochs(path) == 3
+    assert kc.training.finished_epochs(path) == 3
     assert len(backup.epoch_logs) == 3
     # Without the backup, `fit` begins where it is told to.
     assert len(again.fit(x, y, epochs=1, **ONE_STEP).epoch) == 1
@@ -161,14 +167,14 @@ def test_a_run_that_ended_ends_again_with_its_best_weights(
             patience=patience,
             restore_best_weights=True,
         )
-        backup = kc.ResumableBackup(path, callbacks=[stop])
+        backup = kc.training.ResumableBackup(path, callbacks=[stop])
         model = eager(name)
         options = {"batch_size": 48, "shuffle": False, "verbose": 0}
         shown = model.fit(
             x, y, epochs=3, callbacks=[judge, stop, backup], **options
         )
         ends.append([array(v).copy() for v in model.trainable_variables])
-        assert kc.finished_epochs(path) == epochs
+        assert kc.training.finished_epochs(path) == epochs
     assert shown.epoch == []
     alone = eager(name)
     alone.fit(x, y, epochs=1, **options)
@@ -224,7 +230,7 @@ def test_code_of_the_guide_resumes_in_the_order_of_the_epoch(
     whole = run(tmp_path / "whole", stop())
     with pytest.raises(Killed):
         run(tmp_path / "broken", killing(stop(), 4))
-    assert kc.finished_epochs("run/backup.npz") == 1
+    assert kc.training.finished_epochs("run/backup.npz") == 1
     again = run(tmp_path / "broken", stop())
     np.testing.assert_array_equal(again, whole)
 
@@ -236,10 +242,13 @@ def test_a_pipeline_resumes_at_the_first_epoch_that_is_not_finished(tmp_path):
 
     def run(path, *callbacks):
         model = eager("crl")
-        batches = kc.array_pipeline(
-            x, labels, batch_size=32, first_epoch=kc.finished_epochs(path)
+        batches = kc.data.array_pipeline(
+            x,
+            labels,
+            batch_size=32,
+            first_epoch=kc.training.finished_epochs(path),
         )
-        callbacks = [*callbacks, kc.ResumableBackup(path)]
+        callbacks = [*callbacks, kc.training.ResumableBackup(path)]
         options = {"epochs": 3, "steps_per_epoch": 3, "verbose": 0}
         model.fit(batches, callbacks=callbacks, **options)
         return weights(model)
@@ -274,15 +283,15 @@ def test_an_epoch_that_was_broken_off_is_trained_again(steps, tmp_path):
     for runs in ([StopsAt(steps), None], [None]):
         for stops in runs:
             model = eager("crl")
-            backup = kc.ResumableBackup(path)
+            backup = kc.training.ResumableBackup(path)
             model.fit(
-                kc.EpochBatches(x, labels, batch_size=32),
+                kc.data.EpochBatches(x, labels, batch_size=32),
                 epochs=5,
                 callbacks=[backup] if stops is None else [stops, backup],
                 verbose=0,
             )
             if stops:
-                assert kc.finished_epochs(path) == 2
+                assert kc.training.finished_epochs(path) == 2
                 assert len(backup.epoch_logs) == 2
         ends.append([array(v).copy() for v in model.variables])
         path.unlink()
@@ -294,11 +303,11 @@ def test_the_last_epoch_is_saved_whatever_the_interval(tmp_path):
     x, _, labels, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
     for epochs in (5, 5):
-        backup = kc.ResumableBackup(path, every=3)
+        backup = kc.training.ResumableBackup(path, every=3)
         shown = plain().fit(
             x, labels, epochs=epochs, **ONE_STEP, callbacks=[backup]
         )
-        assert kc.finished_epochs(path) == 5
+        assert kc.training.finished_epochs(path) == 5
     assert shown.epoch == []
 
 
@@ -306,7 +315,7 @@ def test_callbacks_stand_before_their_backup(tmp_path):
     x, _, labels, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
     stop = keras.callbacks.EarlyStopping("loss")
-    backup = kc.ResumableBackup(path, callbacks=[stop])
+    backup = kc.training.ResumableBackup(path, callbacks=[stop])
     for callbacks in ([backup, stop], [backup]):
         with pytest.raises(ValueError, match="must stand before the backup"):
             plain().fit(x, labels, **ONE_STEP, callbacks=callbacks)
@@ -317,7 +326,7 @@ def test_an_interrupted_fit_leaves_no_first_epoch_behind(tmp_path):
     x, _, labels, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
     model = plain()
-    backup = kc.ResumableBackup(path)
+    backup = kc.training.ResumableBackup(path)
     model.fit(x, labels, epochs=2, **ONE_STEP, callbacks=[backup])
 
     def stop(batch, logs):
@@ -333,20 +342,20 @@ def test_a_model_that_is_not_built_is_refused_before_it_trains(tmp_path):
     x, _, labels, _ = data_of("sam", COUNT)
     model = keras.Sequential([keras.layers.Dense(3)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy())
-    backup = kc.ResumableBackup(tmp_path / "backup.npz")
+    backup = kc.training.ResumableBackup(tmp_path / "backup.npz")
     if BACKEND == "tensorflow":
         # The others build it before.
         with pytest.raises(ValueError, match="`model` must be built"):
             model.fit(x, labels, callbacks=[backup], verbose=0)
     else:
         model.fit(x, labels, callbacks=[backup], verbose=0)
-        assert kc.finished_epochs(backup.path) == 1
+        assert kc.training.finished_epochs(backup.path) == 1
 
 
 def test_a_backup_deleted_at_the_end_is_gone(tmp_path):
     x, _, labels, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
-    backup = kc.ResumableBackup(path, delete_at_end=True)
+    backup = kc.training.ResumableBackup(path, delete_at_end=True)
     plain().fit(x, labels, epochs=1, **ONE_STEP, callbacks=backup)
     assert not path.exists()
 
@@ -356,7 +365,7 @@ def test_a_backup_has_one_writer_at_a_time(tmp_path):
     path = tmp_path / "backup.npz"
     model = eager("sam")
     before = [array(v).copy() for v in model.variables]
-    backup = kc.ResumableBackup(path)
+    backup = kc.training.ResumableBackup(path)
     match = "`path` must have one writer at a time"
     with writer("keep", path) as process:
         for _ in range(2):
@@ -364,7 +373,7 @@ def test_a_backup_has_one_writer_at_a_time(tmp_path):
                 model.fit(x, y["label"], **ONE_STEP, callbacks=[backup])
             assert f"process={process.pid}," in str(raised.value)
         with pytest.raises(RuntimeError, match=match):
-            kc.save_training_state(path, model, 1)
+            kc.training.save_training_state(path, model, 1)
     for v, w in zip(before, model.variables, strict=True):
         np.testing.assert_array_equal(v, array(w))
     assert os.listdir(tmp_path) == [".backup.npz.lock"]
@@ -376,14 +385,14 @@ def test_a_backup_has_one_writer_at_a_time(tmp_path):
 def test_a_full_disk_ends_training_and_leaves_the_backup(tmp_path, monkeypatch):
     x, y, _, _ = data_of("sam", COUNT)
     path = tmp_path / "backup.npz"
-    kc.save_training_state(path, eager("sam"), 1)
+    kc.training.save_training_state(path, eager("sam"), 1)
     saved, save = path.read_bytes(), np.savez
 
     def full(file, *arrays, **more):
         save(file, *arrays, **more)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    backup = kc.ResumableBackup(path)
+    backup = kc.training.ResumableBackup(path)
     monkeypatch.setattr(np, "savez", full)
     with pytest.raises(OSError, match="No space left"):
         eager("sam").fit(x, y["label"], epochs=2, **ONE_STEP, callbacks=backup)

@@ -64,7 +64,7 @@ def build_model(method, setup, num_samples, inputs, outputs):
         inputs: Inputs of the network.
         outputs: Logits of the network.
     """
-    kind, arguments = keras_calib.EpochModel, dict(method.model_option)
+    kind, arguments = keras_calib.training.EpochModel, dict(method.model_option)
     if method.train_model is not None:
         kind = _class(method.train_model, "train_model")
     if remembers(method):
@@ -75,7 +75,7 @@ def build_model(method, setup, num_samples, inputs, outputs):
     if setup.sam_rho:
         arguments["rho"] = setup.sam_rho
         sharp = keras_calib.SharpnessAwareModel
-        if kind is keras_calib.EpochModel:
+        if kind is keras_calib.training.EpochModel:
             kind = sharp
         elif kind is not sharp:
             kind = type(f"Sharp{kind.__name__}", (sharp, kind), {})
@@ -103,14 +103,15 @@ def remembers(method):
     if method.train_model is None:
         return False
     kind = _class(method.train_model, "train_model")
-    return issubclass(kind, keras_calib.RecordingModel)
+    return issubclass(kind, keras_calib.training.RecordingModel)
 
 
 def _class(name, flag):
-    found = getattr(keras_calib, name, None)
+    space = "training" if flag == "train_model" else "losses"
+    found = getattr(getattr(keras_calib, space), name, None)
     if not isinstance(found, type):
         raise ValueError(
-            f"`--{flag}` must be the name of a class of keras_calib. "
+            f"`--{flag}` must be the name of a class of keras_calib.{space}. "
             f"Received: --{flag}={name}"
         )
     return found

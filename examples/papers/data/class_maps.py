@@ -13,7 +13,7 @@ _KINDS = {"merge": dict, "drop": list, "hierarchy": str}
 
 
 def read_class_map(path, class_names):
-    """The `ClassMap` that the flag `--class_map` names.
+    """The `ClassMapping` that the flag `--class_map` names.
 
     Args:
         path: A JSON file. Either OpenImages' `bbox_labels_600_hierarchy.json`,
@@ -30,7 +30,7 @@ def read_class_map(path, class_names):
     """
     content = _read(path)
     if "LabelName" in content:
-        return keras_calib.class_map(class_names, hierarchy=content)
+        return keras_calib.data.class_map(class_names, hierarchy=content)
     wrong = [
         name
         for name, value in content.items()
@@ -45,7 +45,7 @@ def read_class_map(path, class_names):
     if "hierarchy" in content:
         below = _read(Path(path).parent / content["hierarchy"])
         content = {**content, "hierarchy": below}
-    return keras_calib.class_map(class_names, **content)
+    return keras_calib.data.class_map(class_names, **content)
 
 
 def _read(path):

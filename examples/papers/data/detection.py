@@ -109,7 +109,7 @@ def training_batches(data, setup, *, seed, first_epoch=0, steps=None):
         return image, {"boxes": boxes, "labels": example["labels"]}
 
     return (
-        keras_calib.shuffled_epochs(
+        keras_calib.data.epochs.shuffled_epochs(
             data.train, seed=seed, buffer_size=10_000, first_epoch=epoch
         )
         .map(lambda epoch, example: example)

@@ -121,7 +121,7 @@ def batches(part, batch_size):
     Returns:
         A `keras.utils.PyDataset` with an index.
     """
-    return keras_calib.EpochBatches(
+    return keras_calib.data.EpochBatches(
         *part, batch_size=batch_size, seed=None, augment=_as_floats
     )
 
@@ -146,13 +146,13 @@ def training_batches(
     """
     options = {"batch_size": batch_size, "seed": seed, "drop_remainder": True}
     if keras.backend.backend() == "tensorflow":
-        return keras_calib.array_pipeline(
+        return keras_calib.data.array_pipeline(
             *part,
             augment=partial(_augmented_in_graph, augment, mix),
             first_epoch=first_epoch,
             **options,
         )
-    return keras_calib.EpochBatches(
+    return keras_calib.data.EpochBatches(
         *part, augment=partial(_augmented, augment, mix), **options
     )
 

@@ -81,7 +81,7 @@ def large_parts(setup, method, options):
         )
     train, _, tests, marked, names = _sets(setup, options)
     if remembers(method):
-        train = keras_calib.with_index(train)
+        train = keras_calib.data.with_index(train)
     size = setup.image_size or [224]
     fraction = _fraction(setup)
     if setup.augment != "resized_crop" and setup.resize:
@@ -91,14 +91,14 @@ def large_parts(setup, method, options):
     crops = {"scale": (least, max(least, 1.0))}
     if setup.augment != "resized_crop":
         crops = {"scale": (least, least), "ratio": (1.0, 1.0)}
-    mix = None if method.mix is None else getattr(keras_calib, method.mix)
+    mix = None if method.mix is None else getattr(keras_calib.data, method.mix)
     if method.mix_share < 1:
         mix = partial(mix, probability=method.mix_share)
     batch = setup.batch_size
     count = _count(train)
     kind = label_kind(method)
     pipeline = partial(
-        keras_calib.training_pipeline,
+        keras_calib.data.training_pipeline,
         train,
         size if len(size) == 2 else size[0],
         batch,
@@ -135,7 +135,7 @@ def large_parts(setup, method, options):
 def _sets(setup, options):
     builder = _builder(setup, options)
     read = partial(
-        keras_calib.from_tfds,
+        keras_calib.data.from_tfds,
         builder,
         annotations=options.annotations,
         objects=setup.objects,
@@ -157,14 +157,16 @@ def _sets(setup, options):
     train = whole = sets.pop("train")
     names = train.class_names
     if setup.alone:
-        fill = keras_calib.pixel_mean(train, max_examples=2000)
-        alone = partial(keras_calib.object_examples, fill=fill)
+        fill = keras_calib.data.painting.pixel_mean(train, max_examples=2000)
+        alone = partial(keras_calib.data.object_examples, fill=fill)
         train = alone(train)
         if not labelled:
             # Only objects have classes, in test data too.
             sets = {part: data and alone(data) for part, data in sets.items()}
     if setup.cap_classes:
-        train = keras_calib.cap_classes(train, setup.cap_classes, len(names))
+        train = keras_calib.data.cap_classes(
+            train, setup.cap_classes, len(names)
+        )
     return _Sets(train, whole, sets, sets.pop("marked"), names)
 
 
@@ -173,7 +175,7 @@ def mapped(setup, class_names):
     if not setup.class_map:
         return lambda examples: examples
     classes = read_class_map(setup.class_map, class_names)
-    return partial(keras_calib.map_classes, classes=classes)
+    return partial(keras_calib.data.map_classes, classes=classes)
 
 
 def context_batches(setup, options):
@@ -196,8 +198,8 @@ def context_batches(setup, options):
             f"--objects={setup.objects}"
         )
     sets = _sets(setup, options)
-    fill = keras_calib.pixel_mean(sets.whole, max_examples=2000)
-    context = keras_calib.context_examples(sets.marked, fill=fill)
+    fill = keras_calib.data.painting.pixel_mean(sets.whole, max_examples=2000)
+    context = keras_calib.data.context_examples(sets.marked, fill=fill)
     return evaluation_batches(context, setup, len(sets.names))
 
 
@@ -252,7 +254,7 @@ def evaluation_batches(data, setup, num_classes, **options):
         **options: Arguments of `validation_pipeline`.
     """
     size = setup.image_size or [224]
-    return keras_calib.validation_pipeline(
+    return keras_calib.data.validation_pipeline(
         data,
         size if len(size) == 2 else size[0],
         setup.batch_size,

@@ -113,7 +113,7 @@ def training_batches(scenes, setup, *, seed, first_epoch=0, steps=None):
         key = tf.stack([tf.cast(seed, "int64"), place])
         if setup.augment == "resized_crop":
             ratio = size[1] / size[0]
-            cut = keras_calib.random_resized_crop(
+            cut = keras_calib.data.random_resized_crop(
                 example,
                 size,
                 (setup.scale, 1.0),
@@ -138,13 +138,13 @@ def training_batches(scenes, setup, *, seed, first_epoch=0, steps=None):
                 ("brightness", "contrast", "saturation"), setup.jitter
             )
             key = tf.stack([tf.cast(seed, "int64") + 2, place])
-            images = keras_calib.color_jitter(images, key, **strengths)
+            images = keras_calib.data.color_jitter(images, key, **strengths)
         return images, batch["mask"][..., 0]
 
     # Batches go over the ends of epochs: how many images are shown of which.
     shown = first_epoch * (steps or scenes.count // setup.batch_size)
     epoch, within = divmod(shown * setup.batch_size, scenes.count)
-    shuffled = keras_calib.shuffled_epochs(
+    shuffled = keras_calib.data.epochs.shuffled_epochs(
         scenes.train,
         seed=seed,
         buffer_size=_buffer_size(scenes.train),

@@ -34,7 +34,7 @@ def draw_max_logit(labels, logits, width=0.05):
         logits: Shape `(n, num_classes)`.
         width: Width of the window of the means.
     """
-    confidence = keras.ops.convert_to_numpy(keras_calib.msp(logits))
+    confidence = keras.ops.convert_to_numpy(keras_calib.functional.msp(logits))
     correct = logits.argmax(-1) == labels
     figure = Figure(figsize=(5.6, 4.2), layout="constrained")
     ax = figure.subplots()
@@ -64,8 +64,10 @@ def draw_normalized_logit(logits, p):
         logits: Shape `(n, num_classes)`.
         p: Order of the norm.
     """
-    confidence = keras.ops.convert_to_numpy(keras_calib.msp(logits))
-    score = keras.ops.convert_to_numpy(keras_calib.p_norm(logits, p=p))
+    confidence = keras.ops.convert_to_numpy(keras_calib.functional.msp(logits))
+    score = keras.ops.convert_to_numpy(
+        keras_calib.functional.p_norm(logits, p=p)
+    )
     figure = Figure(figsize=(5.6, 4.2), layout="constrained")
     ax = figure.subplots()
     for i, (low, high) in enumerate(zip(_EDGES, _EDGES[1:], strict=False)):

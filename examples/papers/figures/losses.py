@@ -96,7 +96,7 @@ def smoothing(losses, num_classes, highest=15.0):
     logits[0, 0] = 1e-3
 
     def both(loss, labels, rows):
-        found = keras_calib.effective_labels(loss, labels, rows)
+        found = keras_calib.losses.effective_labels(loss, labels, rows)
         other = np.sum(found.other_smoothing, axis=-1) / (num_classes - 1)
         return np.stack([found.predicted_smoothing, other], axis=-1)
 
@@ -150,7 +150,7 @@ def draw_effective_labels(losses, logits):
     prediction = keras.ops.convert_to_numpy(keras.ops.softmax(rows))[0]
     series = {"prediction": prediction, "label": np.eye(len(prediction))[0]}
     for name, loss in losses.items():
-        found = keras_calib.effective_labels(loss, [0], rows)
+        found = keras_calib.losses.effective_labels(loss, [0], rows)
         series[name] = keras.ops.convert_to_numpy(found.labels)[0]
     figure = Figure(figsize=(5.6, 4.2), layout="constrained")
     ax = figure.subplots()
@@ -178,7 +178,7 @@ def draw_regularizers(losses, labels, logits, highest):
     figure = Figure(figsize=(5.6, 4.2), layout="constrained")
     ax = figure.subplots()
     for i, (name, loss) in enumerate(losses.items()):
-        found = keras_calib.regularizer_histogram(
+        found = keras_calib.losses.regularizer_histogram(
             loss, labels, logits, limits=(0.0, highest)
         )
         text = f"{name} (0 for {100.0 * found.inactive_share:.1f} %)"
@@ -200,7 +200,7 @@ def _of_each(function, losses, logits):
     labels, found = np.zeros(len(logits), "int32"), {}
     for name, loss in losses.items():
         # A loss of the whole batch gets one prediction at a time.
-        alone = isinstance(loss, keras_calib.BatchCoupledLoss)
+        alone = isinstance(loss, keras_calib.losses.BatchCoupledLoss)
         size = 1 if alone else len(logits)
         found[name] = np.concatenate(
             [

@@ -42,7 +42,9 @@ def targets_of(loss, probs, label=_OBSERVED):
     """
     logits = np.log(np.asarray(probs, "float64"))
     labels = np.full(len(logits), label)
-    return np.asarray(keras_calib.effective_labels(loss, labels, logits).labels)
+    return np.asarray(
+        keras_calib.losses.effective_labels(loss, labels, logits).labels
+    )
 
 
 def draw_targets(alpha, num_points=200):

@@ -65,8 +65,10 @@ def save_measures(model, views, row, folder):
                 write_row(folder, row_of_view, f"evaluation_{view}.csv")
                 continue
             row |= row_of_view
-            row["objectness_deviation"] = keras_calib.objectness_deviation(
-                labels, logits, objectness, from_logits=True
+            row["objectness_deviation"] = (
+                keras_calib.functional.objectness_deviation(
+                    labels, logits, objectness, from_logits=True
+                )
             )
     # The last: a run that has it is done.
     write_row(folder, row)
@@ -160,13 +162,13 @@ def draw_crops(examples, path, *, size, scale, names, fill):
         squeeze=False,
     )
     for row, example in enumerate(examples):
-        views = {"whole": keras_calib.center_crop(example, size, 1.0)}
+        views = {"whole": keras_calib.data.center_crop(example, size, 1.0)}
         for k in range(3):
-            views[f"crop {k + 1}"] = keras_calib.random_resized_crop(
+            views[f"crop {k + 1}"] = keras_calib.data.random_resized_crop(
                 example, size, scale, seed=(row, k)
             )
-        (bare,) = keras_calib.context_examples(_alone(example), fill=fill)
-        views["context"] = keras_calib.center_crop(bare, size, 1.0)
+        (bare,) = keras_calib.data.context_examples(_alone(example), fill=fill)
+        views["context"] = keras_calib.data.center_crop(bare, size, 1.0)
         for ax, (view, crop) in zip(axes[row], views.items(), strict=True):
             _draw_crop(ax, crop, view, names)
     figure.savefig(path, dpi=110)
@@ -192,7 +194,7 @@ def _draw_crop(ax, crop, view, names):
             )
     label, share = int(crop["label"]), np.array(crop["objectness"])
     context = "context" in crop
-    target = keras_calib.objectness_targets(
+    target = keras_calib.losses.objectness_targets(
         np.array([label]), share[None], len(names), context=np.array([context])
     )
     ax.set_title(

@@ -14,6 +14,7 @@ __all__ = [
 ]
 
 _RENAMED = {
+    "brier_score": "brier",
     "mean_confidence": "confidence",
     "coverage_at_risk": "coverage_at_1",
 }
@@ -41,7 +42,7 @@ class PixelMeter:
         self.finite = True
         self._classes, self._void = num_classes, void
         self._counts = np.zeros((num_classes, num_classes), int)
-        names = ["accuracy", "nll", "brier", "ece", "aece", "mce", "aurc"]
+        names = ["accuracy", "nll", "brier_score", "ece", "aece", "mce", "aurc"]
         options = {"from_logits": True, "ignore_class": void}
         self._meters = [
             keras_calib.CalibrationMetrics(
@@ -142,7 +143,7 @@ class GroupMeter:
         self._sums += len(labels) * np.array(
             [
                 keras_calib.ece(labels, logits, from_logits=True),
-                keras_calib.adaptive_ece(
+                keras_calib.functional.aece(
                     labels, logits, edges="interp", from_logits=True
                 ),
             ]

@@ -13,6 +13,7 @@ from config.recipe_flags import defaults
 
 import keras_calib
 from keras_calib.backend.files import replacing
+from keras_calib.functional import coverage_at_risk
 from keras_calib.predictions.batches import predict_batches
 from results.pixels import enlarged, shrunk
 
@@ -134,8 +135,8 @@ def measures(labels, logits, score="msp"):
         "brier": keras_calib.brier_score(labels, logits, **exact),
         "ece": keras_calib.ece(labels, logits, **exact),
         "ece10": keras_calib.ece(labels, logits, num_bins=10, **exact),
-        "aece": keras_calib.adaptive_ece(labels, logits, **exact),
-        "aece10": keras_calib.adaptive_ece(
+        "aece": keras_calib.functional.aece(labels, logits, **exact),
+        "aece10": keras_calib.functional.aece(
             labels, logits, num_bins=10, **exact
         ),
         "ece100": keras_calib.ece(labels, logits, num_bins=100, **exact),
@@ -143,11 +144,19 @@ def measures(labels, logits, score="msp"):
         "ece100_pycalib": keras_calib.ece(
             labels, logits, num_bins=100, **pycalib
         ),
-        "mce": keras_calib.mce(labels, logits, **exact),
-        "mce100": keras_calib.mce(labels, logits, num_bins=100, **exact),
-        "confidence": keras_calib.mean_confidence(labels, logits, **exact),
-        "overconfidence": keras_calib.overconfidence(labels, logits, **exact),
-        "underconfidence": keras_calib.underconfidence(labels, logits, **exact),
+        "mce": keras_calib.functional.mce(labels, logits, **exact),
+        "mce100": keras_calib.functional.mce(
+            labels, logits, num_bins=100, **exact
+        ),
+        "confidence": keras_calib.functional.mean_confidence(
+            labels, logits, **exact
+        ),
+        "overconfidence": keras_calib.functional.overconfidence(
+            labels, logits, **exact
+        ),
+        "underconfidence": keras_calib.functional.underconfidence(
+            labels, logits, **exact
+        ),
         **_ranking(labels, logits, **ranked),
     }
 
@@ -183,7 +192,7 @@ def repaired(validation, test, temperatures=()):
             for name, function in (
                 ("nll", keras_calib.nll),
                 ("ece", keras_calib.ece),
-                ("aece", keras_calib.adaptive_ece),
+                ("aece", keras_calib.functional.aece),
                 ("aurc", keras_calib.aurc),
             )
         }
@@ -199,7 +208,7 @@ def _ranking(labels, logits, **options):
     return {
         "aurc": keras_calib.aurc(labels, logits, **options),
         **{
-            f"coverage_at_{round(100 * risk)}": keras_calib.coverage_at_risk(
+            f"coverage_at_{round(100 * risk)}": coverage_at_risk(
                 labels, logits, risk, **options
             )
             for risk in (0.01, 0.05)

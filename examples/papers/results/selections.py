@@ -31,8 +31,10 @@ def selection_row(folder, part="test"):
         options = {"score": score, "from_logits": True}
         row[f"aurc_{name}"] = keras_calib.aurc(labels, logits, **options)
         for risk in _RISKS:
-            row[f"coverage_at_{risk:g}_{name}"] = keras_calib.coverage_at_risk(
-                labels, logits, risk, **options
+            row[f"coverage_at_{risk:g}_{name}"] = (
+                keras_calib.functional.coverage_at_risk(
+                    labels, logits, risk, **options
+                )
             )
     return row
 
@@ -113,7 +115,7 @@ def imbalance(folder, votes, alpha, num_bins=10, part="test"):
     pull = alpha * (1.0 - error) - alpha / votes.shape[1]
     centred = logits - logits.mean(axis=-1, keepdims=True)
     order = np.argsort(log_odds(logits), kind="stable")
-    confidence = keras.ops.convert_to_numpy(keras_calib.msp(logits))
+    confidence = keras.ops.convert_to_numpy(keras_calib.functional.msp(logits))
     rows = []
     for chunk in np.array_split(order, num_bins):
         shared = error[chunk] < 0.5

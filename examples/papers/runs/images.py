@@ -167,7 +167,7 @@ def _mixed(method, num_classes, images, labels, key):
         tf.convert_to_tensor(images),
         tf.one_hot(labels, num_classes),
     )
-    mixed = getattr(keras_calib, method.mix)(images, targets, key)
+    mixed = getattr(keras_calib.data, method.mix)(images, targets, key)
     if method.mix_share == 1:
         return mixed
     chosen = tf.random.stateless_uniform([], key + 1) < method.mix_share

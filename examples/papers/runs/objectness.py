@@ -16,13 +16,13 @@ import keras_calib
 from keras_calib.backend.locks import PathLock
 from runs.training import Clock
 
-__all__ = ["METHODS", "Data", "Settings", "folder_of", "load", "run"]
+__all__ = ["Data", "METHODS", "Settings", "folder_of", "load", "run"]
 
 # What differs between the methods: options of the pipeline.
 METHODS = {
     "hard labels": {"labels": "one_hot"},
     "label smoothing": {"labels": "one_hot"},
-    "CutMix": {"labels": "one_hot", "mix": keras_calib.cutmix},
+    "CutMix": {"labels": "one_hot", "mix": keras_calib.data.cutmix},
     **{
         f"adaptive, beta {beta:g}{' + context' if share else ''}": {
             "beta": beta,
@@ -31,7 +31,7 @@ METHODS = {
         for share in (0.0, 0.15)
         for beta in (1.0, 0.75, 0.25)
     },
-    "adaptive, beta 1 + CutMix": {"mix": keras_calib.cutmix},
+    "adaptive, beta 1 + CutMix": {"mix": keras_calib.data.cutmix},
 }
 
 
@@ -88,7 +88,7 @@ def load(data, data_dir, annotations):
     if data == "digits":
         return *boxed_digits(), [str(digit) for digit in range(10)]
     read = partial(
-        keras_calib.from_tfds, data_dir=data_dir, annotations=annotations
+        keras_calib.data.from_tfds, data_dir=data_dir, annotations=annotations
     )
     train, validation = (read(data, s) for s in ("train", "validation"))
     return train, validation, train.class_names
@@ -151,7 +151,7 @@ def _trained(settings, name, seed, data, folder, devices):
     model.fit(
         data.train(
             seed=seed,
-            first_epoch=keras_calib.finished_epochs(backup),
+            first_epoch=keras_calib.training.finished_epochs(backup),
             **METHODS[name],
         ),
         epochs=settings.epochs,
@@ -160,7 +160,7 @@ def _trained(settings, name, seed, data, folder, devices):
         callbacks=[
             keras.callbacks.TerminateOnNaN(),
             clock,
-            keras_calib.ResumableBackup(backup, callbacks=[clock]),
+            keras_calib.training.ResumableBackup(backup, callbacks=[clock]),
         ],
         verbose=2,
     )

@@ -33,4 +33,4 @@ def training_inactive_share(model, batches, seed):
             condition=model.condition,
         )
         labels = with_penalty_mask(labels, logits, hinge > 0)
-    return keras_calib.inactive_share(model.loss, labels, logits)
+    return keras_calib.losses.inactive_share(model.loss, labels, logits)

@@ -24,14 +24,14 @@ def text_task(sets, setup, options):
     if options.steps_per_epoch:
         count = options.steps_per_epoch * setup.batch_size
         ids, labels = ids[:count], labels[:count]
-    shown = keras_calib.EpochBatches(
+    shown = keras_calib.data.EpochBatches(
         ids,
         labels,
         batch_size=setup.batch_size,
         seed=options.seed,
         drop_remainder=True,
     )
-    in_order = partial(keras_calib.EpochBatches, batch_size=256, seed=None)
+    in_order = partial(keras_calib.data.EpochBatches, batch_size=256, seed=None)
 
     def network():
         # Words without a vector are zeros in the released code of MbLS.

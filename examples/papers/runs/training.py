@@ -246,10 +246,10 @@ def fit(model, task, setup, options, folder):
             data["validation_data"] = task.validation
     elif options.tensorboard:
         callbacks.append(keras.callbacks.TensorBoard(folder / "tensorboard"))
-    last = keras_calib.ResumableBackup(backup, callbacks=remembered)
+    last = keras_calib.training.ResumableBackup(backup, callbacks=remembered)
     if isinstance(model, keras_calib.CaPEModel) and task.calibration:
         data["calibration_data"] = task.calibration
-    batches = task.train(keras_calib.finished_epochs(backup))
+    batches = task.train(keras_calib.training.finished_epochs(backup))
     if not hasattr(batches, "set_epoch"):
         data["steps_per_epoch"] = task.steps
     model.fit(
@@ -259,7 +259,7 @@ def fit(model, task, setup, options, folder):
         verbose=options.verbose,
         **data,
     )
-    done = keras_calib.finished_epochs(backup)
+    done = keras_calib.training.finished_epochs(backup)
     if best.weights is not None:
         model.set_weights(best.weights)
     return done, clock.seconds
@@ -342,7 +342,7 @@ def _deviation(model, objects):
     if next(iter(objects), None) is None:
         return {}
     pairs, logits = predict(model, objects)
-    deviation = keras_calib.objectness_deviation(
+    deviation = keras_calib.functional.objectness_deviation(
         pairs[:, 0].astype("int32"), logits, pairs[:, 1], from_logits=True
     )
     return {"objectness_deviation": deviation}

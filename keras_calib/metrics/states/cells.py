@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.formulas.bins import BinSums, VoteBinSums, equal_mass_edges
+from keras_calib.formulas.bins import BinSums, equal_mass_edges
 from keras_calib.formulas.cumulative import (
-    CumulativeDifferences,
+    CumulativeCurve,
     cumulative_error,
     cumulative_interval,
 )
@@ -37,18 +37,15 @@ def equal_mass_bins(
     def share(values):
         return np.diff(np.interp(ends, through, np.r_[0.0, np.cumsum(values)]))
 
-    mass = share(cells.mass)
-    sums = BinSums(
+    mass, square = share(cells.mass), cells.squared_residual
+    return BinSums(
         weight=mass,
         confidence=share(cells.confidence),
         correct=share(cells.mass - cells.wrong),
         residual=share(cells.confidence_minus_correct),
         squared_weight=mass * weight_ratio,
+        squared_residual=None if square is None else share(square),
     )
-    if cells.squared_residual is not None:
-        square = share(cells.squared_residual)
-        sums = VoteBinSums(*sums, squared_residual=square)
-    return sums
 
 
 def aece_bounds(
@@ -128,7 +125,7 @@ def cell_differences(cells: Cells) -> Any:
 
 def differences_of_cells(
     cells: Cells, frequency_weights: bool, weight_ratio: float
-) -> CumulativeDifferences:
+) -> CumulativeCurve:
     """Differences through the filled cells, each a group of ties (NumPy)."""
     filled = cells.mass > 0
     mass, confidence = cells.mass[filled], cells.confidence[filled]
@@ -136,7 +133,7 @@ def differences_of_cells(
     variance = np.sum(confidence * (1.0 - np.minimum(confidence / mass, 1.0)))
     if not frequency_weights:
         variance = variance * weight_ratio
-    return CumulativeDifferences(
+    return CumulativeCurve(
         share=safe_divide(np.cumsum(mass), total),
         difference=cell_differences(cells)[filled],
         deviation=float(safe_divide(np.sqrt(variance), total)),

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from keras_calib.formulas.bins import BinSums
-from keras_calib.formulas.cumulative import CumulativeDifferences
+from keras_calib.formulas.cumulative import CumulativeCurve
 from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.risk_coverage import RankedGroups, RiskCoverageCurve
+from keras_calib.formulas.risk_coverage import RankedGroups, RiskCoveragePoints
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.metrics.states.cells import differences_of_cells
 from keras_calib.metrics.states.classwise import ClassForecastSummary
@@ -146,19 +146,19 @@ class Readings:
         return self.histogram.clipped_share(self._limbs)
 
     @property
-    def curve(self) -> RiskCoverageCurve:
+    def curve(self) -> RiskCoveragePoints:
         """Curve through the ends of the groups that are not empty."""
         filled = self.groups.mass > 0
         mass, wrong, before, wrong_before = (x[filled] for x in self.groups[:4])
         through = before + mass
-        return RiskCoverageCurve(
+        return RiskCoveragePoints(
             coverage=through / through[-1:],
             risk=(wrong_before + wrong) / through,
             threshold=np.flip(self.histogram.lower_score())[filled],
         )
 
     @property
-    def differences(self) -> CumulativeDifferences:
+    def differences(self) -> CumulativeCurve:
         """Cumulative differences through the cells that are not empty."""
         return differences_of_cells(
             self.cells, self.frequency_weights, self.weight_ratio

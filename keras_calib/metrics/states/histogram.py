@@ -16,7 +16,7 @@ import numpy as np
 from keras import ops
 from scipy.special import expit
 
-from keras_calib.formulas.bins import CLOSED, BinSums, VoteBinSums, bin_index
+from keras_calib.formulas.bins import CLOSED, BinSums, bin_index
 from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.checks import MODES, check_in, check_integer
 from keras_calib.inputs.outcomes import Outcomes
@@ -282,17 +282,16 @@ class HistogramSummary:
             self.calibration_bin, np.arange(self.num_bins + 1)
         )
         mass = sum_slices(cells.mass, ends)
-        sums = BinSums(
+        return BinSums(
             weight=mass,
             confidence=sum_slices(cells.confidence, ends),
             correct=mass - sum_slices(cells.wrong, ends),
             residual=sum_slices(cells.confidence_minus_correct, ends),
             squared_weight=self._squares(limbs),
+            squared_residual=(
+                sum_slices(cells.squared_residual, ends) if self.votes else None
+            ),
         )
-        if self.votes:
-            square = sum_slices(cells.squared_residual, ends)
-            sums = VoteBinSums(*sums, squared_residual=square)
-        return sums
 
     def ranked(self, limbs: Any, frequency_weights: Any) -> RankedGroups:
         """Cells as groups of tied scores, highest first (array-agnostic).

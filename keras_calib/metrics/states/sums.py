@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calib.formulas.bins import CLOSED, BinSums, VoteBinSums, bin_index
+from keras_calib.formulas.bins import CLOSED, BinSums, bin_index
 from keras_calib.formulas.intervals import Moments
 from keras_calib.inputs.checks import MODES, check_in, check_integer
 from keras_calib.inputs.outcomes import Outcomes
@@ -186,14 +186,13 @@ class BinSummary:
         values = exact_sums.to_float(both)
         # A float32 difference of two long sums would lose a small gap.
         correct = limbs[:, 0, :, 0]
-        sums = BinSums(
+        return BinSums(
             weight=values[0],
             confidence=values[1],
             correct=exact_sums.to_float(correct),
             residual=exact_sums.to_float(both[:, 1] - correct),
             squared_weight=values[2],
+            squared_residual=(
+                exact_sums.to_float(distances) if self.votes else None
+            ),
         )
-        if self.votes:
-            square = exact_sums.to_float(distances)
-            sums = VoteBinSums(*sums, squared_residual=square)
-        return sums

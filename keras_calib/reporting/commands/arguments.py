@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_calib.backend.errors import value_error
-from keras_calib.reporting.commands.terminal import Progress
-from keras_calib.reporting.prediction_files.roles import ROLES
+from keras_calib.predictions.roles import ROLES
+from keras_calib.reporting.commands.terminal import Found, Progress, blamed
 
 __all__ = [
     "Command",
-    "DECIMAL",
     "DELTA",
+    "FORM",
     "Options",
+    "READER_WORDS",
     "check_ending",
     "check_shares",
     "columns",
@@ -34,13 +35,20 @@ DELTA: Options = {
         "help": "probability that the guarantee fails (%(default)s)",
     }
 }
-DECIMAL: Options = {
+# The form of text files.
+FORM: Options = {
+    "--separator SIGN": (
+        "sign between the columns of a .csv file; by default the one of , ; | "
+        "and tab that is most frequent in its first line"
+    ),
     "--decimal": {
         "default": ".",
         "choices": (".", ","),
         "help": "decimal point of a .csv file (%(default)s)",
-    }
+    },
 }
+# Flags that an output is written to, or that need not be there yet.
+_WRITTEN = "--out", "--state"
 
 
 class Command(NamedTuple):
@@ -51,9 +59,9 @@ class Command(NamedTuple):
         examples: What its help says last.
         words: How errors call the library's arguments here.
         options: Its flags, by the title of their group or "".
-        check: Raises ValueError for arguments that are wrong, alone or
+        check_own: Raises ValueError for arguments that are wrong, alone or
             together.
-        run: Does the work; may return an exit code.
+        run: Does the work; returns what to print, None if it printed.
         files: The flag whose files may be given without it.
         may_do_without: Whether no such file need be given.
     """
@@ -62,8 +70,8 @@ class Command(NamedTuple):
     examples: str
     words: dict[str, str]
     options: dict[str, Options]
-    check: Callable[[argparse.Namespace], None]
-    run: Callable[[argparse.Namespace, Progress], int | None]
+    check_own: Callable[[argparse.Namespace], None]
+    run: Callable[[argparse.Namespace, Progress], Found | None]
     files: str = ""
     may_do_without: bool = False
 
@@ -99,18 +107,65 @@ class Command(NamedTuple):
             )
         setattr(given, self.files, found[0])
 
+    def check(self, given: argparse.Namespace) -> None:
+        """Raises ValueError for arguments that are wrong."""
+        self.check_own(given)
+        _check_form(given)
+
+    def check_files(self, given: argparse.Namespace) -> None:
+        """Raises ValueError for a file that is not there, before long work."""
+        from keras_calib.backend.files import path_of
+
+        for flag in (x for group in self.options.values() for x in group):
+            name, *value = flag.split()
+            if value != ["FILE"] or name in _WRITTEN:
+                continue
+            told = getattr(given, name.removeprefix("--").replace("-", "_"))
+            for text in told if isinstance(told, list) else [told]:
+                if text is None:
+                    continue
+                with blamed(f"{name}={text}"):
+                    try:
+                        path_of(text).stat()
+                    except OSError as error:
+                        raise ValueError(str(error.strerror)) from error
+
 
 def columns(*roles: str, **told: str) -> Options:
     """The flags of columns: they and their help are the same in all commands.
 
     What is `told` takes the place of the help of `ROLES`.
     """
-    return {f"--{x} NAME": told.get(x, ROLES[x].told) for x in roles}
+    found = {x: told.get(x, ROLES[x].told) for x in roles}
+    return {f"--{x.replace('_', '-')} NAME": text for x, text in found.items()}
 
 
 def flags(*names: str) -> dict[str, str]:
     """The flags of arguments that are called as in the library."""
     return {name: f"--{name.replace('_', '-')}" for name in names}
+
+
+# How errors of the reader call its arguments here.
+READER_WORDS = {
+    **{f"{k}=": flag for k, flag in flags(*ROLES).items()},
+    **{
+        f"{k}=": flag
+        for k, flag in flags("votes", "multi_label", "class_names").items()
+    },
+    "decimal": "--decimal",
+}
+
+
+def _check_form(given: argparse.Namespace) -> None:
+    """Takes \\t for a tab; ValueError for a separator of several signs."""
+    if given.separator is None:
+        return
+    given.separator = given.separator.replace("\\t", "\t")
+    if len(given.separator) != 1 or given.separator == given.decimal:
+        raise value_error(
+            "--separator must be one sign, and not that of --decimal",
+            **{"--separator": given.separator, "--decimal": given.decimal},
+        )
 
 
 def check_shares(given: argparse.Namespace, names: Iterable[str]) -> None:

@@ -1,9 +1,10 @@
 """What `keras-calib report` does: from files of predictions to a report."""
 
 import datetime
+import functools
 import itertools
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,18 @@ from keras_calib.exporting.answer_threshold import (
     calibrator_facts,
     told_calibrator,
 )
-from keras_calib.functional.groups import grouping
-from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.options import ReadOptions
-from keras_calib.numerics.arrays import to_numpy
-from keras_calib.numerics.softmax import to_logits
-from keras_calib.reporting.commands.terminal import Progress, blamed
-from keras_calib.reporting.entry_points import BLOCK, report_of_batches
-from keras_calib.reporting.html import Report
-from keras_calib.reporting.prediction_files.reader import (
-    PredictionFile,
-    Rows,
-    join_rows,
-)
-from keras_calib.reporting.prediction_files.repeated_samples import (
+from keras_calib.inputs.labels import shares_of_rows
+from keras_calib.predictions import Predictions
+from keras_calib.predictions.reader import read_predictions
+from keras_calib.predictions.roles import FileOptions
+from keras_calib.reporting.commands.repeated_samples import (
     check_apart,
     check_ids_apart,
     row_keys,
 )
+from keras_calib.reporting.commands.terminal import Progress, blamed
+from keras_calib.reporting.entry_points import report
+from keras_calib.reporting.html import ReportPage
 from keras_calib.selection import SelectiveClassifier
 
 __all__ = ["ConfidenceCalibrator", "report_of_files"]
@@ -48,8 +43,6 @@ __all__ = ["ConfidenceCalibrator", "report_of_files"]
 # Calibrators of the confidence alone, and of all classes.
 _OF_LOGS = "affine", "beta", "temperature"
 _OF_LOGITS = "choose", "temperature"
-# Rows that are read at a time of data to fit on.
-_ROWS = 4096
 # What the page calls the file of a flag.
 _FILE_NOTES = {
     "--predictions": "Data file",
@@ -73,191 +66,195 @@ class ConfidenceCalibrator:
 
 def report_of_files(
     given: Namespace, paths: list[tuple[str, str]], progress: Progress
-) -> Report:
+) -> ReportPage:
     """The report that the arguments of the command ask for.
 
     `paths` has the flag and the path of each file, predictions first.
     """
-    files = _opened(given, paths)
+    files = _read(given, paths, progress)
+    for fact in ("kind", "num_classes"):
+        _check_alike(fact, files)
     models = dict(itertools.islice(files.items(), len(given.predictions)))
-    others = {k: file for k, file in files.items() if k not in models}
-    _check_alike("top1", files)
-    _check_alike("num_classes", files)
     _check_alike("from_logits", models)
-    reading = {"ignore_class": given.ignore_class, "votes": given.votes}
+    held_out = {k: p for k, p in files.items() if k not in models}
     first, names = next(iter(models.values())), _names(given.predictions)
-    keys, ids, held_out = _read_held_out(others, reading, progress)
-    # Early, before anything is fitted; `_batches` checks the predictions.
-    check_apart(keys)
-    calibrator, selector = _fitted(held_out, given, progress, first.top1)
-    told = {}
+    ids: list[Any] = [p.ids for p in models.values()]
+    for flag, own in zip(models, ids, strict=True):
+        if not np.array_equal(ids[0], own):
+            raise ValueError(
+                "all --predictions must have the same ids in the same order. "
+                f"Received: other ones in {flag}"
+            )
+    _check_kind(first, given)
+    if held_out:
+        # Before anything is fitted.
+        _check_apart({"--predictions": first, **held_out})
+    calibrator, selector = _fitted(held_out, given, progress)
+    notes = _file_notes(paths, names, held_out)
     if isinstance(calibrator, ConfidenceCalibrator):
-        told["Calibrator"] = told_calibrator(calibrator.facts)
+        notes["Calibrator"] = told_calibrator(calibrator.facts)
+    progress.say("Measuring and drawing the page ...")
     with blamed(" and ".join(models)):
-        return report_of_batches(
-            names,
-            _batches(models, keys, ids, progress),
-            ReadOptions(
-                first.from_logits,
-                ignore_class=given.ignore_class,
-                labels="votes" if given.votes else "classes",
-            ),
+        return report(
+            dict(zip(names, models.values(), strict=True)),
             calibrator=calibrator,
             selector=selector,
-            class_names=None if first.top1 else first.class_names,
             num_bins=given.num_bins,
             title=given.title,
-            kind="scores" if first.top1 else "classes",
-            notes=given.notes or _file_notes(paths, names, held_out) | told,
+            notes=given.notes or notes,
+            verbose=0,
         )
 
 
-def _opened(
-    given: Namespace, paths: list[tuple[str, str]]
-) -> dict[str, PredictionFile]:
-    """Files by their flags; the first names the classes of all."""
-    options, classes, files = vars(given), given.class_names, {}
+def _read(
+    given: Namespace, paths: list[tuple[str, str]], progress: Progress
+) -> dict[str, Predictions]:
+    """Predictions by flag and path; the first names the classes of all."""
+    files: dict[str, Predictions] = {}
+    options = {x: getattr(given, x) for x in FileOptions.__annotations__}
     for flag, text in paths:
         # Groups are compared on the predictions alone.
-        groups = given.groups if flag == "--predictions" else ()
-        own = {**options, "groups": groups, "class_names": classes}
+        own = {**options, "class_names": given.class_names}
+        own["groups"] = given.groups if flag == "--predictions" else ()
         with blamed(flag := f"{flag}={text}"):
-            files[flag] = file = PredictionFile(text, **own)
-        if not file.top1:
-            classes = file.class_names
-    count = len(given.predictions)
-    if count > 1 and all(file.top1 for file in files.values()):
-        raise ValueError(
-            "Records of the predicted class alone need one file of "
-            f"--predictions. Received: {count}"
-        )
+            watched = functools.partial(progress.rows, what=f"Reading {flag}")
+            p = read_predictions(text, own, watched)
+        files[flag] = p
+        if p.class_names is not None:
+            given.class_names = p.class_names
     return files
 
 
-def _check_alike(fact: str, files: dict[str, PredictionFile]) -> None:
-    found = {flag: getattr(file, fact) for flag, file in files.items()}
+def _check_alike(fact: str, files: dict[str, Predictions]) -> None:
+    found = {flag: getattr(p, fact) for flag, p in files.items()}
     if len(set(found.values())) > 1:
         raise ValueError(
-            "All files must have predictions of the same classes, or all of "
-            "the predicted class alone, and all --predictions logits, or all "
-            "probabilities. Received: "
+            "All files must have predictions of one kind and of the same "
+            "classes, and all --predictions logits, or all probabilities. "
+            "Received: "
             + ", ".join(f"{fact}={x} in {flag}" for flag, x in found.items())
         )
 
 
-def _read_held_out(
-    files: dict[str, PredictionFile],
-    reading: dict[str, Any],
-    progress: Progress,
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, Rows]]:
-    """Keys, names and rows of the data to fit on.
-
-    Outputs of all classes become logits, and votes become shares, which
-    calibrators are fitted on.
-    """
-    keys, ids, held_out = {}, {}, {}
-    for flag, file in files.items():
-        with blamed(flag):
-            if flag.startswith("--selection") and file.pixels:
-                raise ValueError(
-                    "a threshold with a guarantee needs one prediction for "
-                    "each sample: pixels of an image are not independent"
-                )
-            what = f"Reading {flag}"
-            parts = progress.rows(file.batches(_ROWS), what, file.num_rows)
-            rows = join_rows([*parts])
-            keys[flag] = row_keys(rows.outputs)
-            if rows.ids is not None:
-                ids[flag] = rows.ids
-            if not file.top1:
-                rows = _rows_of_logits(rows, file.from_logits, reading)
-            held_out[flag] = rows
-    return keys, ids, held_out
+def _check_kind(p: Predictions, given: Namespace) -> None:
+    """Raises ValueError for what a kind of predictions cannot have."""
+    count = len(given.predictions)
+    if count > 1 and p.kind == "records":
+        raise ValueError(
+            "Records of the predicted class alone need one file of "
+            f"--predictions. Received: {count}"
+        )
+    if p.votes and given.selection:
+        raise ValueError(
+            "Votes and --selection exclude each other: the guarantee of a "
+            "threshold is for one class of each sample. Choose it on class ids"
+        )
+    others = {
+        f"--{x}": getattr(given, x)
+        for x in ("calibration", "selection", "groups")
+        if getattr(given, x)
+    }
+    if p.multi_label and others:
+        raise value_error(
+            "a file of several labels at once is reported as it is", **others
+        )
 
 
-def _rows_of_logits(
-    rows: Rows, from_logits: bool, reading: dict[str, Any]
-) -> Rows:
-    """Predictions to fit on, as logits of every class."""
-    read = standardize_arrays(
-        rows.labels,
-        rows.outputs,
-        from_logits=from_logits,
-        sample_weight=rows.sample_weight,
-        drop=False,
-        **reading,
-    )
-    logits, lead = read.outputs, rows.outputs.shape[:-1]
-    if not from_logits:
-        logits = to_numpy(to_logits(logits))
-    if read.votes:
-        rows = rows._replace(labels=read.labels.reshape(*lead, -1))
-    return rows._replace(outputs=logits.reshape(*lead, -1))
+def _check_apart(files: dict[str, Predictions]) -> None:
+    """Refuses data that two files have."""
+    keys, ids = {}, {}
+    for flag, p in files.items():
+        parts = [row_keys(part.outputs) for part in p.batches()]
+        keys[flag] = np.concatenate(parts)
+        if p.ids is not None:
+            ids[flag] = p.ids
+    check_apart(keys)
+    check_ids_apart(ids)
 
 
 def _fitted(
-    held_out: dict[str, Rows], given: Namespace, progress: Progress, top1: bool
+    held_out: dict[str, Predictions], given: Namespace, progress: Progress
 ) -> tuple[Any, SelectiveClassifier | None]:
     """A calibrator and a selector, of the data that there are."""
     calibrator: Any = None
     selector = None
-    for flag, rows in held_out.items():
+    for flag, p in held_out.items():
         with blamed(flag):
             if flag.startswith("--calibration"):
-                calibrator = _calibrator(rows, given, progress, top1)
+                calibrator = _calibrator(p, given, progress)
                 continue
+            _check_independent(p)
             progress.say("Choosing the threshold ...")
             target: dict[str, Any] = {"risk": given.risk, "delta": given.delta}
-            if top1:
-                selector = _confidence_selector(rows, calibrator, target)
+            if p.kind == "records":
+                selector = _confidence_selector(p, calibrator, target)
                 continue
             layer = calibrator
             if isinstance(layer, CalibratorChoice):
                 layer = layer.calibrator
             selector = SelectiveClassifier(calibrator=layer).fit(
-                rows.labels,
-                rows.outputs,
-                sample_weight=rows.sample_weight,
+                p.labels,
+                p.logits,
+                sample_weight=p.sample_weight,
                 ignore_class=given.ignore_class,
                 **target,
             )
     return calibrator, selector
 
 
+def _check_independent(p: Predictions) -> None:
+    units = p.units
+    if p.outputs.ndim > 2 or (
+        units is not None and len(np.unique(units)) < len(units)
+    ):
+        raise ValueError(
+            "a threshold with a guarantee needs one prediction for each "
+            "sample: pixels of an image, or of a unit, are not independent"
+        )
+
+
 def _calibrator(
-    rows: Rows, given: Namespace, progress: Progress, top1: bool
+    p: Predictions, given: Namespace, progress: Progress
 ) -> Calibrator | CalibratorChoice | ConfidenceCalibrator:
     """The calibrator that is asked for, fitted."""
-    kind = given.calibrator or ("affine" if top1 else "choose")
-    if kind not in (_OF_LOGS if top1 else _OF_LOGITS):
+    is_log = p.kind == "records"
+    kind = given.calibrator or ("affine" if is_log else "choose")
+    if kind not in (_OF_LOGS if is_log else _OF_LOGITS):
         raise value_error(
             "--calibrator must be affine, beta or temperature for a log of "
             "the confidence alone, and choose or temperature for logits or "
             "probabilities of all classes",
             **{"--calibrator": kind},
         )
-    labels, outputs, weight, *_ = rows
-    if top1:
-        return ConfidenceCalibrator(calibrator_facts(outputs, labels, kind))
-    data = {"sample_weight": weight, "ignore_class": given.ignore_class}
+    if is_log:
+        facts = calibrator_facts(p.confidence, p.correct, kind)
+        return ConfidenceCalibrator(facts)
+    labels = p.labels
+    if p.votes and labels.shape[-1] > 1:
+        # Calibrators are fitted on shares.
+        labels = shares_of_rows(labels.astype("float64"))[0]
+    data: dict[str, Any] = {
+        "sample_weight": p.sample_weight,
+        "ignore_class": p.ignore_class,
+    }
     if kind == "choose":
         progress.say("Choosing the calibrator ...")
-        return choose_calibrator(labels, outputs, **data)
+        return choose_calibrator(labels, p.logits, **data)
     progress.say("Fitting the temperature ...")
-    return TemperatureScaling().fit(labels, outputs, **data)
+    return TemperatureScaling().fit(labels, p.logits, **data)
 
 
 def _confidence_selector(
-    rows: Rows, calibrator: Any, target: dict[str, Any]
+    p: Predictions, calibrator: Any, target: dict[str, Any]
 ) -> SelectiveClassifier:
     """A selector by the log-odds of the confidence."""
-    confidence = rows.outputs
+    confidence = p.confidence
     if calibrator is not None:
         confidence = calibrator(confidence)
     return SelectiveClassifier(calibrator=calibrator).fit_scores(
         bounded_log_odds(confidence),
-        rows.labels,
-        sample_weight=rows.sample_weight,
+        p.correct,
+        sample_weight=p.sample_weight,
         **target,
     )
 
@@ -271,67 +268,10 @@ def _names(paths: Sequence[str]) -> list[str]:
     ]
 
 
-def _batches(
-    models: dict[str, PredictionFile],
-    keys: dict[str, np.ndarray],
-    ids: dict[str, np.ndarray],
-    progress: Progress,
-) -> Iterator[tuple]:
-    """Batches of all models; at the end, checks that no other file has them."""
-    first = next(iter(models.values()))
-    row = next(first.batches(1))
-    size = max(1, BLOCK // max(4, row.outputs.size))
-    what = f"Reading {next(iter(models))}" + " ..." * (len(models) > 1)
-    batches = [file.batches(size) for file in models.values()]
-    batches[0] = progress.rows(batches[0], what, first.num_rows)
-    seen, seen_ids = [], []
-    for rows in itertools.zip_longest(*batches):
-        for flag, other in zip(models, rows, strict=True):
-            _check_same_samples(rows[0], other, flag)
-        if keys:
-            seen.append(row_keys(rows[0].outputs))
-            seen_ids += [] if rows[0].ids is None else [rows[0].ids]
-        outputs = [other.outputs for other in rows]
-        # The page shows what it is given as samples: here, their names.
-        own = rows[0]
-        grouped = _groups_of(own, first.group_names)
-        yield own.labels, outputs, own.sample_weight, own.ids, grouped
-    if keys:
-        # Here rather than at the end, as drawing the page takes longest.
-        check_apart({**keys, "--predictions": np.concatenate(seen)})
-        if seen_ids:
-            own = {"--predictions": np.concatenate(seen_ids)}
-            check_ids_apart({**ids, **own})
-    progress.say("Computing intervals and drawing the page ...")
-
-
-def _groups_of(rows: Rows, names: Sequence[str]) -> dict | None:
-    """Groups of the samples by the names of their columns."""
-    if rows.groups is None:
-        return None
-    lead = rows.groups.shape[:1]
-    return {
-        name: grouping(rows.groups[:, k], lead, name)
-        for k, name in enumerate(names)
-    }
-
-
-def _check_same_samples(
-    first: Rows | None, other: Rows | None, flag: str
-) -> None:
-    for what in ("labels", "ids"):
-        arrays: list[Any] = [getattr(x, what, None) for x in (first, other)]
-        one, two = arrays
-        absent = what == "labels" and (one is None or two is None)
-        if absent or not np.array_equal(one, two):
-            raise ValueError(
-                f"all --predictions must have the same {what} in the "
-                f"same order. Received: other ones in {flag}"
-            )
-
-
 def _file_notes(
-    paths: list[tuple[str, str]], names: list[str], held_out: dict[str, Rows]
+    paths: list[tuple[str, str]],
+    names: list[str],
+    held_out: dict[str, Predictions],
 ) -> dict[str, str]:
     """What the page says of the files: names without folders, and dates.
 
@@ -342,8 +282,8 @@ def _file_notes(
         what, said = _FILE_NOTES[flag], [Path(text).name]
         if flag == "--predictions" and len(names) > 1:
             what += f" of {next(models)}"
-        if (rows := held_out.get(f"{flag}={text}")) is not None:
-            said.append(f"{len(rows.labels):,} samples")
+        if (p := held_out.get(f"{flag}={text}")) is not None:
+            said.append(f"{len(p):,} samples")
         changed = datetime.datetime.fromtimestamp(path_of(text).stat().st_mtime)
         said.append(f"last changed {changed.isoformat(' ', 'minutes')}")
         notes[what] = ", ".join(said)

@@ -5,6 +5,7 @@ import math
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.arguments import (
+    FORM,
     Command,
     Options,
     check_ending,
@@ -12,7 +13,11 @@ from keras_calib.reporting.commands.arguments import (
     columns,
     flags,
 )
-from keras_calib.reporting.commands.terminal import Progress, load_keras
+from keras_calib.reporting.commands.terminal import (
+    Found,
+    Progress,
+    load_keras,
+)
 
 __all__ = ["COMMAND"]
 
@@ -115,6 +120,7 @@ _COLUMNS: Options = {
         *("predicted", "time"),
         score="column of the score that --threshold is for",
     ),
+    **FORM,
 }
 _GROUPS = {"files": _FILES, "what is watched": _WATCHED, "columns": _COLUMNS}
 _NAMES = ("risk", "calibration", "coverage")
@@ -144,17 +150,14 @@ def _check(given: argparse.Namespace) -> None:
     check_ending("--selector", given.selector, [".keras", ".json"])
 
 
-def _run(given: argparse.Namespace, progress: Progress) -> int:
-    """Watches the log, prints what was found; 3 with an alarm, else 0."""
+def _run(given: argparse.Namespace, progress: Progress) -> Found:
+    """Watches the log; the code is 3 with an alarm, else 0."""
     selector, out = given.selector or "", given.out
     if out is not None or selector.lower().endswith(".keras"):
         load_keras(progress)
     from keras_calib.reporting.commands.watched_logs import watch_logs
 
-    text, has_alarm = watch_logs(given, progress)
-    progress.clear()
-    print(text)
-    return 3 if has_alarm else 0
+    return watch_logs(given, progress)
 
 
 def _numbers(text: str, count: int) -> list[float]:

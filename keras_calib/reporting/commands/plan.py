@@ -10,6 +10,7 @@ from typing import Any
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import replacing, write_csv
 from keras_calib.reporting.commands.arguments import (
+    FORM,
     Command,
     Options,
     check_ending,
@@ -18,6 +19,7 @@ from keras_calib.reporting.commands.arguments import (
     flags,
 )
 from keras_calib.reporting.commands.terminal import (
+    Found,
     Progress,
     blamed,
     load_keras,
@@ -32,9 +34,9 @@ Says how many labelled examples it takes until a threshold is certified to have
 a risk of at most --risk, and at which coverage.
 
 A pilot is a file of predictions with labels, as `report` reads them: .npz,
-.csv, .tsv or .parquet, with logits or probabilities of all classes, or with
-`confidence` and `correct`. Without a pilot, --accuracy assumes a calibrated
-network.
+.csv, .tsv, .parquet or .jsonl, with logits or probabilities of all classes, or
+with `confidence` and `correct`. Without a pilot, --accuracy assumes a
+calibrated network.
 """
 _EXAMPLES = """\
 examples:
@@ -73,11 +75,14 @@ _OPTIONS: Options = {
     ),
 }
 _ROLES = "labels", "logits", "probs", "confidence", "correct", "predicted"
-_COLUMNS = columns(
-    *_ROLES,
-    logits="columns of logits, as in `report`",
-    probs="columns of probabilities, as in `report`",
-)
+_COLUMNS = {
+    **columns(
+        *_ROLES,
+        logits="columns of logits, as in `report`",
+        probs="columns of probabilities, as in `report`",
+    ),
+    **FORM,
+}
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -96,8 +101,8 @@ def _check(given: argparse.Namespace) -> None:
     check_ending("--out", given.out, [".png", ".svg", ".json", ".csv"])
 
 
-def _run(given: argparse.Namespace, progress: Progress) -> None:
-    """Prints the plan, and writes it where --out says."""
+def _run(given: argparse.Namespace, progress: Progress) -> Found:
+    """The plan, which is written where --out says."""
     load_keras(progress)
     from keras_calib.selection import plan
 
@@ -111,35 +116,31 @@ def _run(given: argparse.Namespace, progress: Progress) -> None:
     options = {x: getattr(given, x) for x in (*names, "max_samples")}
     with contextlib.nullcontext() if given.pilot else of_arguments():
         found = plan(pilot=pilot, **options)
-    progress.clear()
     if given.out is not None:
         _write(found, Path(given.out))
-    print(found)
+    return Found(str(found), _facts(found))
 
 
 def _pilot(given: argparse.Namespace) -> tuple[Any, Any]:
     """Scores and correctness of a file."""
     from keras_calib.functional.ranking import top_scored
-    from keras_calib.reporting.prediction_files.reader import PredictionFile
+    from keras_calib.predictions import Predictions
 
-    options = {x: getattr(given, x) for x in _ROLES}
-    file = PredictionFile(given.pilot, **options)
-    if file.pixels:
+    names = *_ROLES, "separator", "decimal"
+    p = Predictions.read(given.pilot, **{x: getattr(given, x) for x in names})
+    if p.outputs.ndim > 2:
         raise value_error(
             "`pilot` must have one prediction for each sample",
             file=given.pilot,
         )
-    rows = file.read()
-    if rows.sample_weight is not None and (rows.sample_weight != 1.0).any():
+    if p.sample_weight is not None and (p.sample_weight != 1.0).any():
         raise ValueError(
             "a plan counts samples, so weights must be 1 everywhere: "
             "leave the column `sample_weight` out"
         )
-    if file.top1:
-        return rows.outputs, rows.labels
-    top = top_scored(
-        rows.labels, rows.outputs, "msp", from_logits=file.from_logits
-    )
+    if p.kind == "records":
+        return p.confidence, p.correct
+    top = top_scored(p.labels, p.outputs, "msp", from_logits=p.from_logits)
     return top.score, top.correct
 
 
@@ -149,9 +150,9 @@ def _write(found: Any, path: Path) -> None:
         text = json.dumps(_facts(found), indent=2, allow_nan=False)
         content = f"{text}\n".encode()
     elif kind == ".csv":
-        table = found.by_samples
+        table = vars(found.by_samples)
         text = io.StringIO()
-        write_csv(text, [table._fields, *zip(*table, strict=True)])
+        write_csv(text, [table, *zip(*table.values(), strict=True)])
         content = text.getvalue().encode()
     else:
         from keras_calib.plots import PlanDisplay
@@ -163,10 +164,12 @@ def _write(found: Any, path: Path) -> None:
 
 def _facts(value: Any) -> Any:
     """A plan for JSON, which has no infinity and no NaN: null and text."""
-    if hasattr(value, "_asdict"):
-        return {name: _facts(x) for name, x in value._asdict().items()}
-    if hasattr(value, "tolist"):
-        return [_facts(x) for x in value.tolist()]
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
+    if isinstance(value, dict):
+        return {name: _facts(x) for name, x in value.items()}
+    if isinstance(value, list):
+        return [_facts(x) for x in value]
     if isinstance(value, float):
         if value != value:
             return "never"

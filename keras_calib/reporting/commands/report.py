@@ -6,8 +6,8 @@ from pathlib import Path
 
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.arguments import (
-    DECIMAL,
     DELTA,
+    FORM,
     Command,
     Options,
     check_ending,
@@ -15,7 +15,11 @@ from keras_calib.reporting.commands.arguments import (
     columns,
     flags,
 )
-from keras_calib.reporting.commands.terminal import Progress, load_keras
+from keras_calib.reporting.commands.terminal import (
+    Found,
+    Progress,
+    load_keras,
+)
 
 __all__ = ["COMMAND"]
 
@@ -31,12 +35,15 @@ A file of predictions is one of
               in place of numbers there may be names of classes
   .parquet    the same columns, or lists in one column `logits` or `probs`
   .jsonl      the same, one JSON object in each line
-Labels are class ids from 0, or names of classes. With --votes they are rows of
-votes of several annotators, counts or shares: an array or lists `votes` or
-`labels`, or columns `votes_0`, `votes_1`, ... A log of the predicted class
-alone has `confidence`, and `correct` or `predicted` and `label`; its report
-leaves out NLL and Brier score. The options below give columns of other names.
-Errors count rows from 1, without the line of names.
+Labels are class ids from 0, or names of classes. Rows of votes of several
+annotators, counts or shares, are an array or lists `votes`, or columns
+`votes_0`, `votes_1`, ...; several labels at once, each 0 or 1, are so
+`multi_label`. A log of the predicted class alone has `confidence`, and
+`correct` or `predicted` and `label`; its report leaves out NLL and Brier score.
+There may be `id`, `sample_weight`, `unit`, and groups to compare: `group`, or
+`group_` and the name of each attribute. `Predictions.write` makes such files.
+The options below give columns of other names. Errors count rows from 1, without
+the line of names.
 
 With --calibration, cross-validation on the predictions of this file chooses a
 calibrator, and the report has every number before and after. With --selection
@@ -102,6 +109,10 @@ _COLUMNS: Options = {
             "fitted on shares"
         ),
     },
+    "--multi-label": {
+        "action": "store_true",
+        "help": "each output is a label of its own, and labels are 0 or 1",
+    },
     "--logits NAMES": (
         "columns of logits: one column of lists or an array; the start of "
         "names that go on with _ and the class; a pattern with * in place of "
@@ -113,7 +124,7 @@ _COLUMNS: Options = {
         "second of two classes"
     ),
     **columns(
-        *("confidence", "correct", "predicted", "weights"),
+        *("confidence", "correct", "predicted", "sample_weight", "units"),
         confidence=(
             "column of the probability of the predicted class, for logs that "
             "hold no other"
@@ -133,11 +144,7 @@ _COLUMNS: Options = {
         "them; or a .txt file with one name in each line"
     ),
     "--ignore-class ID": "class id of samples that do not count",
-    "--separator SIGN": (
-        "sign between the columns of a .csv file; by default the one of , ; | "
-        "and tab that is most frequent in its first line"
-    ),
-    **DECIMAL,
+    **FORM,
 }
 _CONTENT: Options = {
     "--risk SHARE": (
@@ -178,6 +185,8 @@ def _check(given: argparse.Namespace) -> None:
             raise value_error(
                 "--out must be a file, not a folder", **{"--out": given.out}
             )
+    elif given.json:
+        raise ValueError("--json and --out=- exclude each other")
     check_shares(given, ("risk", "delta"))
     if (given.selection is None) != (given.risk is None):
         raise ValueError(
@@ -205,19 +214,26 @@ def _check(given: argparse.Namespace) -> None:
     given.notes = _notes(given.notes)
 
 
-def _run(given: argparse.Namespace, progress: Progress) -> None:
-    """Writes the report and prints its path."""
+def _run(given: argparse.Namespace, progress: Progress) -> Found | None:
+    """Writes the report; its path and its verdict."""
     load_keras(progress)
     from keras_calib.plots.display import printable
     from keras_calib.reporting.commands.file_reports import report_of_files
 
     report = report_of_files(given, _files(given), progress)
-    progress.clear()
     if given.out == "-":
+        progress.clear()
         sys.stdout.buffer.write(report.html.encode("utf-8"))
         sys.stdout.buffer.flush()
-    else:
-        print(printable(str(report.save(given.out))))
+        return None
+    path = str(report.save(given.out))
+    lines = [path]
+    for name, results in report.results.items():
+        told = results["verdict"]
+        start = f"{name}: " * (len(report.results) > 1)
+        lines.append(f"{start}{told['answer']} {told['advice']}")
+    text = "\n".join(map(printable, lines))
+    return Found(text, {"out": path, "models": report.results})
 
 
 def _files(given: argparse.Namespace) -> list[tuple[str, str]]:
@@ -249,13 +265,6 @@ def _check_columns(given: argparse.Namespace) -> None:
             raise value_error(
                 f"--{name} must have one * at most",
                 **{f"--{name}": getattr(given, name)},
-            )
-    if given.separator is not None:
-        given.separator = given.separator.replace("\\t", "\t")
-        if len(given.separator) != 1 or given.separator == given.decimal:
-            raise value_error(
-                "--separator must be one sign, and not that of --decimal",
-                **{"--separator": given.separator, "--decimal": given.decimal},
             )
     given.class_names = _class_names(given.class_names)
     given.groups = given.groups.split(",") if given.groups else []

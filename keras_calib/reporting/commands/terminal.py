@@ -6,6 +6,8 @@ Log lines are those of compiled code, which come as Keras is imported.
 import argparse
 import contextlib
 import importlib
+import json
+import math
 import os
 import shutil
 import sys
@@ -13,18 +15,59 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
+    "Found",
     "Progress",
     "blamed",
     "load_keras",
     "of_arguments",
     "picture_of",
+    "printed",
 ]
 
 # Seconds between two changes of the line.
 _PAUSE = 0.1
+
+
+class Found(NamedTuple):
+    """What a command found.
+
+    Attributes:
+        text: For the terminal.
+        facts: The same for `--json`.
+        code: Exit code.
+        error: What is wrong though all was read, or None.
+    """
+
+    text: str
+    facts: dict[str, Any]
+    code: int = 0
+    error: str | None = None
+
+
+def printed(found: Found, as_json: bool) -> str:
+    """What to print of it."""
+    if not as_json:
+        return found.text
+    return json.dumps(_plain(found.facts), indent=2, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """A value for JSON, which has no NaN and no infinity: null."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {str(k): _plain(x) for k, x in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [*map(_plain, value)]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    is_known = value is None or isinstance(value, bool | int | str)
+    return value if is_known else str(value)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 from keras_calib.backend.errors import value_error
 from keras_calib.reporting.commands.arguments import (
     DELTA,
+    FORM,
     Command,
     Options,
     check_ending,
@@ -15,7 +16,12 @@ from keras_calib.reporting.commands.arguments import (
     columns,
     flags,
 )
-from keras_calib.reporting.commands.terminal import Progress, blamed, load_keras
+from keras_calib.reporting.commands.terminal import (
+    Found,
+    Progress,
+    blamed,
+    load_keras,
+)
 
 __all__ = ["COMMAND"]
 
@@ -38,8 +44,8 @@ confidence c: log(q / (1 - q)) = slope * log(c / (1 - c)) + intercept (affine),
 the same with an intercept of 0 (temperature), or a log(c) - b log(1 - c) + c0
 (beta). The threshold is then for q.
 
-In Python, keras_calib.load_threshold(FILE) makes a function of the file of
---out. It calibrates confidences and says which answers to accept.
+In Python, keras_calib.exporting.load_threshold(FILE) makes a function of the
+file of --out. It calibrates confidences and says which answers to accept.
 `keras-calib verify FILE --data=LOG` chooses the threshold again.
 """
 _EXAMPLES = """\
@@ -76,7 +82,11 @@ _COLUMNS = columns(
     score="column of the score; the threshold is for it, if there is",
     groups="column of groups, such as tasks: a threshold for each",
 )
-_GROUPS = {"files": _FILES, "target": _TARGET, "columns": _COLUMNS}
+_GROUPS = {
+    "files": _FILES,
+    "target": _TARGET,
+    "columns": {**_COLUMNS, **FORM},
+}
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -105,8 +115,8 @@ def _check(given: argparse.Namespace) -> None:
     check_ending("--out", given.out, [".json"])
 
 
-def _run(given: argparse.Namespace, progress: Progress) -> None:
-    """Prints the threshold, and writes it where --out says."""
+def _run(given: argparse.Namespace, progress: Progress) -> Found:
+    """The threshold, which is written where --out says."""
     if given.calibration is not None:
         # A calibrator is fitted, as a layer.
         load_keras(progress)
@@ -117,12 +127,8 @@ def _run(given: argparse.Namespace, progress: Progress) -> None:
         told_calibrator,
     )
     from keras_calib.exporting.statement import write_statement
-    from keras_calib.reporting.prediction_files.answer_log import (
-        labelled_answers,
-    )
-    from keras_calib.reporting.prediction_files.repeated_samples import (
-        check_ids_apart,
-    )
+    from keras_calib.reporting.commands.answer_log import labelled_answers
+    from keras_calib.reporting.commands.repeated_samples import check_ids_apart
     from keras_calib.selection.ladder import read_outcomes
     from keras_calib.selection.thresholds import ErrorTarget
 
@@ -150,21 +156,20 @@ def _run(given: argparse.Namespace, progress: Progress) -> None:
         target = ErrorTarget(given.risk, given.coverage, delta).check()
         groups = {"group": log.group, "names": log.names}
         chosen = target.choose(read_outcomes(score, log.correct, **groups))
+    told = answer_statement(
+        chosen,
+        log,
+        calibrator=facts,
+        coverage=given.coverage,
+        group=given.groups,
+    )
     if given.out:
-        told = answer_statement(
-            chosen,
-            log,
-            calibrator=facts,
-            coverage=given.coverage,
-            group=given.groups,
-        )
         write_statement(given.out, told)
     if unlabelled:
         lines.append(f"{unlabelled:,} answers without a label left out.")
     what = "score" if log.confidence is None else "confidence"
     lines += _told(chosen, f"calibrated {what}" if facts else what)
-    progress.clear()
-    print("\n".join(lines))
+    return Found("\n".join(lines), {**told, "unlabelled": unlabelled})
 
 
 def _told(chosen: Any, what: str) -> list[str]:

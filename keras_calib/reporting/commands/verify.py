@@ -4,12 +4,12 @@ import argparse
 from typing import Any
 
 from keras_calib.reporting.commands.arguments import (
-    DECIMAL,
+    FORM,
     Command,
     Options,
     columns,
 )
-from keras_calib.reporting.commands.terminal import Progress
+from keras_calib.reporting.commands.terminal import Found, Progress
 
 __all__ = ["COMMAND"]
 
@@ -21,11 +21,11 @@ too: there --data is the log of answers, in any form that `threshold` reads.
 Where Keras and the runtime of the file are installed, it also runs a file that
 `FileModel.attach` certified on the samples that were recorded.
 
---data is a .npz, .csv, .tsv or .parquet file with a row for each sample: its
-`score`, and whether the prediction was `correct` (0 or 1), as `save_records`
-writes it. Without a score there may be a `confidence`. A selector with
-thresholds by group needs also the `group` of each sample, and one with costs
-the `cost` of each answer. The order of rows does not matter.
+--data is a .npz, .csv, .tsv, .parquet or .jsonl file with a row for each
+sample: its `score`, and whether the prediction was `correct` (0 or 1), as
+`save_records` writes it. Without a score there may be a `confidence`. A
+selector with thresholds by group needs also the `group` of each sample, and one
+with costs the `cost` of each answer. The order of rows does not matter.
 
 The exit code is 0 if all agrees, and 1 if anything differs. A certificate says
 nothing about who made it: sign it with a tool of your own.
@@ -55,8 +55,7 @@ _OPTIONS: Options = {
         groups="column of groups, for thresholds by group (group)",
         cost="column of costs of answers, with costs (cost)",
     ),
-    "--separator NAME": "sign between the columns of a .csv file",
-    **DECIMAL,
+    **FORM,
 }
 
 
@@ -69,8 +68,8 @@ def _check(given: argparse.Namespace) -> None:
         raise ValueError(f"{', '.join(used)} needs --data, the records to read")
 
 
-def _run(given: argparse.Namespace, progress: Progress) -> None:
-    """Prints what was checked; raises ValueError if anything differs."""
+def _run(given: argparse.Namespace, progress: Progress) -> Found:
+    """What was checked; an error if anything differs."""
     from keras_calib.exporting.statement_check import check_certificate
 
     data: dict[str, Any] = {}
@@ -79,25 +78,32 @@ def _run(given: argparse.Namespace, progress: Progress) -> None:
         data = _records(given, progress)
     progress.say("Checking ...")
     found = check_certificate(given.path, **data)
-    progress.clear()
-    print("The certificate says:", found.certificate["guarantee"]["statement"])
-    for text in found.checked:
-        print(f"checked: {text}")
-    for text in found.not_checked:
-        print(f"not checked: {text}")
-    for text in found.differences:
-        print(f"differs: {text}")
+    statement = found.certificate["guarantee"]["statement"]
+    lines = [f"The certificate says: {statement}"]
+    lines += [f"checked: {text}" for text in found.checked]
+    lines += [f"not checked: {text}" for text in found.not_checked]
+    lines += [f"differs: {text}" for text in found.differences]
+    error = None
     if not found.holds:
         count = len(found.differences)
-        raise ValueError(
+        error = (
             f"the certificate does not hold: {count} "
             f"{'difference' if count == 1 else 'differences'}"
         )
-    if not found.certificate["data"]:
-        print("The facts agree, and the files are unchanged.")
-        return
-    whole = given.data is not None
-    print("The certificate holds." if whole else "The files are unchanged.")
+    elif not found.certificate["data"]:
+        lines.append("The facts agree, and the files are unchanged.")
+    elif given.data is not None:
+        lines.append("The certificate holds.")
+    else:
+        lines.append("The files are unchanged.")
+    facts = {
+        "statement": statement,
+        "holds": found.holds,
+        "checked": found.checked,
+        "not_checked": found.not_checked,
+        "differences": found.differences,
+    }
+    return Found("\n".join(lines), facts, int(not found.holds), error)
 
 
 def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
@@ -149,14 +155,12 @@ def _answers(
     """The answers of a log, as they were when their threshold was chosen."""
     import numpy as np
 
-    from keras_calib.reporting.prediction_files.answer_log import (
-        labelled_answers,
-    )
+    from keras_calib.reporting.commands.answer_log import labelled_answers
 
     column = facts["score"]["name"]
     group = facts["data"].get("group")
     names = dict.fromkeys(("score", "confidence", "labels", "predicted", "ids"))
-    names["correct"] = given.correct
+    names |= {x: getattr(given, x) for x in ("correct", "separator", "decimal")}
     names["groups"] = group and (given.groups or group)
     # A log may have both.
     names[column] = getattr(given, column)

@@ -14,13 +14,14 @@ from keras_calib.exporting.answer_threshold import load_threshold
 from keras_calib.exporting.statement import read_statement
 from keras_calib.inputs.checks import check_in
 from keras_calib.monitoring import Monitor
+from keras_calib.reporting.commands.answer_log import AnswerLog
 from keras_calib.reporting.commands.terminal import (
+    Found,
     Progress,
     blamed,
     of_arguments,
     picture_of,
 )
-from keras_calib.reporting.prediction_files.answer_log import AnswerLog
 from keras_calib.selection import Choice
 
 __all__ = ["watch_logs"]
@@ -37,8 +38,8 @@ _PAGE = """\
 """
 
 
-def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
-    """What to print, and whether there is an alarm."""
+def watch_logs(given: Namespace, progress: Progress) -> Found:
+    """What to print; the code is 3 with an alarm, else 0."""
     with _reserved(given.state):
         monitor = _monitor(given)
         is_old = monitor.counts["answers"] > 0
@@ -69,7 +70,8 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
                 last = log.last
         for path in given.late_labels:
             # A log may call its columns otherwise: there they need not be.
-            own = {k: columns[k] for k in ("ids", "correct")}
+            names = "ids", "correct", "separator", "decimal"
+            own = {k: columns[k] for k in names}
             with blamed(f"--late-labels={path}"):
                 log = AnswerLog(path, own)
                 left = _add_labels(log, given.unknown, monitor, progress)
@@ -82,7 +84,13 @@ def watch_logs(given: Namespace, progress: Progress) -> tuple[str, bool]:
         # Last, as a run that fails must leave the state as it was.
         if given.state:
             monitor.save(given.state)
-    return text, bool(monitor.alarms)
+    facts = {
+        "counts": monitor.counts,
+        "evidence": monitor.evidence,
+        "limits": monitor.limits,
+        "alarms": monitor.alarms,
+    }
+    return Found(text, facts, 3 if monitor.alarms else 0)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """`keras-calib monitor` finds what a `Monitor` of the same answers finds."""
 
+import dataclasses
 import json
 
 import keras
@@ -11,7 +12,7 @@ import keras_calib as kc
 from keras_calib import Monitor, SelectiveClassifier
 from keras_calib.backend.locks import PathLock
 from keras_calib.reporting.command_line import main
-from keras_calib.reporting.prediction_files.answer_log import AnswerLog
+from keras_calib.reporting.commands.answer_log import AnswerLog
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -78,7 +79,9 @@ def said(capsys, *arguments):
 
 def facts(monitor):
     """Alarms without the last digits of their evidence."""
-    return [alarm._replace(evidence=0.0) for alarm in monitor.alarms]
+    return [
+        dataclasses.replace(alarm, evidence=0.0) for alarm in monitor.alarms
+    ]
 
 
 @pytest.mark.parametrize("ending", ["npz", "csv", "parquet", "jsonl"])

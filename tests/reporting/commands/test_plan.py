@@ -22,6 +22,9 @@ def planned():
 def test_the_command_says_what_the_function_does(capsys, planned):
     assert main(["plan", "--accuracy=0.95", "--risk=0.05", *QUICK]) == 0
     assert capsys.readouterr().out == f"{planned}\n"
+    given = ["plan", "--accuracy=0.95", "--risk=0.05", "--json", *QUICK]
+    assert main(given) == 0
+    assert json.loads(capsys.readouterr().out)["fewest"] == planned.fewest
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """`keras-calib report`: what it writes, and what it refuses and why."""
 
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from report_pages import Page, few_replicates, results_alone, write_file
 
 import keras_calib as kc
 from keras_calib.reporting.command_line import main
+from keras_calib.reporting.commands.terminal import Found, printed
 
 
 def test_command_writes_what_the_function_makes(tmp_path, capsys, monkeypatch):
@@ -38,12 +40,15 @@ def test_command_writes_what_the_function_makes(tmp_path, capsys, monkeypatch):
         ]
     )
     assert code == 0
-    assert capsys.readouterr().out.strip() == str(out)
+    path, verdict = capsys.readouterr().out.splitlines()
+    assert path == str(out)
     text = Page(out.read_text(encoding="utf-8")).text
     ece = kc.ece(*parts["t"], from_logits=True)
     assert f"ECE {ece:.4f}" in text
     assert "certified for a risk of at most 20.00 %" in text
     assert "After calibration" in text
+    # The terminal says the same.
+    assert verdict.partition(". ")[0] in text
     # What was measured on what.
     assert "Data filet<b>&.npz, last changed 20" in text
     assert "Calibration filec<b>&.npz, 1,000 samples, last" in text
@@ -75,7 +80,8 @@ def test_command_compares_files_of_the_same_labels(tmp_path, capsys):
         others = np.roll(labels, 1)[:count]
         other = write_file(tmp_path / "o.npz", others, logits=logits[:count])
         assert main([*given, f"--predictions={other}"]) == 1
-        assert "same labels" in capsys.readouterr().err
+        words = "of the same rows" if count == 49 else "the same labels"
+        assert words in capsys.readouterr().err
 
 
 def refused(capsys, *arguments):
@@ -122,6 +128,7 @@ def command_files(tmp_path, monkeypatch):
     np.save("array.npy", logits)
     (tmp_path / "array.npy").rename("array.npz")
     (tmp_path / "folder.html").mkdir()
+    (tmp_path / "t.pkl").touch()
     (tmp_path / "link.npz").symlink_to("t.npz")
     (tmp_path / "latin.csv").write_bytes(b"label,prob_0,prob_1,\xe9\n0,1,0,1\n")
     (tmp_path / "twice.csv").write_text("label,prob_0,prob_0\n0,1,0\n")
@@ -293,6 +300,7 @@ _PEAK = """
 import resource, sys
 from keras_calib.reporting.commands import file_reports
 from keras_calib.reporting.command_line import main
+from keras_calib.reporting.commands.terminal import Found, printed
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 before = peak()
 given = f"--predictions={sys.argv[1]}", f"--out={sys.argv[2]}", "--quiet"
@@ -360,7 +368,7 @@ def test_a_calibrator_of_the_confidence_alone_is_that_of_threshold(
         assert main(["threshold", *threshold, f"--calibrator={kind}"]) == 0
         text = Page(Path("o.html").read_text(encoding="utf-8")).text
         confidence, correct = columns["log"]
-        q = kc.load_threshold("o.json")(confidence)["confidence"]
+        q = kc.exporting.load_threshold("o.json")(confidence)["confidence"]
         before, after = (ece_of(p, correct) for p in (confidence, q))
         assert f"from {before:.4f} to {after:.4f}" in text
         assert after < 0.1 < before
@@ -382,3 +390,75 @@ def test_ids_name_mistakes_and_are_in_one_file_only(command_files, capsys):
     capsys.readouterr()
     code, line = refused(capsys, *given, "--calibration=b.npz")
     assert code == 1 and "in_both=1, first='scan-twice'" in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "ending"),
+    [
+        ("classes", ".csv"),
+        ("labels", ".jsonl"),
+        ("votes", ".parquet"),
+        ("records", ".npz"),
+        ("records", ".tsv"),
+    ],
+)
+def test_a_file_is_reported_as_its_predictions(
+    tmp_path, monkeypatch, capsys, kind, ending
+):
+    results_alone(monkeypatch)
+    labels, logits = noisy_predictions(200, 3)
+    facts = {
+        "from_logits": True,
+        "sample_weight": np.arange(200) % 3,
+        "groups": {"site": labels % 2},
+        "class_names": ["ant", "bee", "cat"],
+    }
+    if kind == "labels":
+        labels = np.eye(3, dtype=int)[labels]
+        facts |= {"multi_label": True, "groups": None}
+    elif kind == "votes":
+        labels = np.eye(3, dtype=int)[labels] + (logits > 0)
+        facts |= {"votes": True}
+    p = kc.Predictions(labels, logits, **facts)
+    if kind == "records":
+        log = {"correct": p.correct, "confidence": p.confidence}
+        more = {k: facts[k] for k in ("sample_weight", "groups")}
+        p = kc.Predictions(**log, **more)
+    path, out = tmp_path / f"model{ending}", tmp_path / "o.html"
+    p.write(path)
+    assert main(["report", str(path), f"--out={out}", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    wanted = Found("", {"out": str(out), "models": kc.report(p).results})
+    assert_close(found, json.loads(printed(wanted, as_json=True)))
+
+
+def assert_close(found, wanted):
+    """Numbers may differ in rounding, as files give float64."""
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            assert_close(found[name], value)
+    elif isinstance(wanted, list):
+        for one, other in zip(found, wanted, strict=True):
+            assert_close(one, other)
+    elif isinstance(wanted, float):
+        assert found == pytest.approx(wanted, abs=1e-4)
+    else:
+        assert found == wanted
+
+
+def test_a_missing_file_is_told_before_keras_is_loaded(tmp_path):
+    code = "from keras_calib.reporting.command_line import main\n"
+    code += "import sys\nmain(sys.argv[1:])\nprint('keras' in sys.modules)"
+    given = "report", "absent.parquet", "--out=o.html"
+    run = subprocess.run(
+        [sys.executable, "-c", code, *given],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert run.stdout == "False\n"
+    assert run.stderr == (
+        "error: --predictions=absent.parquet: No such file or directory\n"
+    )

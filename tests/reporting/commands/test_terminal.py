@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from keras_calib.predictions.reader import Rows
 from keras_calib.reporting.commands import terminal
-from keras_calib.reporting.prediction_files.reader import Rows
 
 
 class Screen(io.StringIO):

@@ -7,8 +7,8 @@ import pytest
 
 import keras_calib as kc
 from keras_calib.exporting.statement import write_statement
+from keras_calib.predictions import Predictions
 from keras_calib.reporting.command_line import main
-from keras_calib.reporting.prediction_files.reader import PredictionFile
 
 
 def answers(count=2000, seed=0, gap=0.15):
@@ -78,7 +78,7 @@ def test_python_and_the_monitor_apply_the_file(tmp_path, capsys):
     for kind in ("affine", "beta", "temperature"):
         given = f"--calibration={first}", f"--calibrator={kind}"
         assert run(f"--log={log}", *given, "--risk=0.25", f"--out={out}") == 0
-        rule = kc.load_threshold(out)
+        rule = kc.exporting.load_threshold(out)
         answer, selection = rule(c), rule.facts["selection"]
         # Exactly what the command accepted, ties at the threshold too.
         assert answer["accept"].mean() == selection["coverage"]
@@ -94,7 +94,7 @@ def test_python_and_the_monitor_apply_the_file(tmp_path, capsys):
     log = write(tmp_path / "log.csv", c, correct, task=names)
     given = "--groups=task", "--risk=0.3", f"--out={out}"
     assert run(f"--log={log}", *given) == 0
-    rule = kc.load_threshold(out)
+    rule = kc.exporting.load_threshold(out)
     accept = rule(c, names)["accept"]
     assert accept.mean() == pytest.approx(rule.facts["selection"]["coverage"])
     assert not rule(c, np.full(2000, "new"))["accept"].any()
@@ -103,7 +103,7 @@ def test_python_and_the_monitor_apply_the_file(tmp_path, capsys):
     with pytest.raises(ValueError, match=r"must be in \[0, 1\]"):
         rule(np.array([80.0]), ["odd"])
     with pytest.raises(ValueError, match="must be a .json file"):
-        kc.load_threshold(log)
+        kc.exporting.load_threshold(log)
 
 
 def test_the_file_is_verified_by_its_log(tmp_path, capsys):
@@ -162,7 +162,7 @@ def test_groups_have_thresholds_of_their_own(tmp_path, capsys):
     out = tmp_path / "threshold.json"
     given = f"--log={log}", "--risk=0.3", "--groups=task", f"--out={out}"
     assert run(*given) == 0
-    expected = kc.choose_group_thresholds(
+    expected = kc.selection.choose_group_thresholds(
         confidence, correct, tasks, risk=0.3, delta=0.05
     )
     groups = json.loads(out.read_text())["selection"]["groups"]
@@ -263,8 +263,7 @@ def test_classes_are_compared_as_they_are_spelt(tmp_path, capsys):
     for label, value in (("1.0", 1), (2**70, 2**70), ("inf", "inf")):
         rows = ["confidence,label,predicted", *[f"0.9,{label},{value}"] * 9]
         log.write_text("\n".join(rows))
-        (part,) = PredictionFile(log).batches(100)
-        assert part.labels.tolist() == [1] * 9
+        assert Predictions.read(log).correct.tolist() == [1] * 9
     log.write_text("confidence,label,predicted\n0.9,-1,0\n")
     assert main(["report", f"--predictions={log}", "--out=a.html"]) == 1
     assert "`label` must hold class ids >= 0" in capsys.readouterr().err

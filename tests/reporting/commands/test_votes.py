@@ -11,9 +11,9 @@ from noisy_predictions import noisy_predictions, softmax
 from report_pages import results_alone
 
 import keras_calib as kc
+from keras_calib.predictions import Predictions
 from keras_calib.reporting.command_line import main
 from keras_calib.reporting.commands import file_reports
-from keras_calib.reporting.prediction_files.reader import PredictionFile
 
 
 def _voted(n, seed=0):
@@ -49,32 +49,33 @@ def test_votes_of_every_format_are_read_alike(tmp_path, name):
     for votes in (counts, shares):
         path = _write(tmp_path / name, votes, logits)
         names = ["ant", "bee", "cat"]
-        rows = PredictionFile(path, votes=True, class_names=names).read()
+        rows = Predictions.read(path, votes=True, class_names=names)
         np.testing.assert_allclose(rows.labels, votes, rtol=1e-6)
         np.testing.assert_allclose(rows.outputs, logits, rtol=1e-6)
-        # The other way round, each says what to do.
-        if name != "a.csv":
-            plain = "votes" if name == "a.npz" else "label"
-            with pytest.raises(ValueError, match="which --votes reads"):
-                PredictionFile(path, labels=plain)
+        # What is called votes is votes. Other counts are no labels.
+        if name == "lists.parquet" and votes is counts:
+            with pytest.raises(ValueError, match="`votes=` reads counts of"):
+                Predictions.read(path)
+        elif name != "lists.parquet":
+            assert Predictions.read(path).votes
 
 
 def test_one_column_is_the_share_of_the_second_class(tmp_path):
     (tmp_path / "a.csv").write_text("votes,prob\n0.25,0.5\n1,0.75\n")
-    rows = PredictionFile(tmp_path / "a.csv", votes=True).read()
+    rows = Predictions.read(tmp_path / "a.csv", votes=True)
     assert rows.labels.tolist() == [[0.25], [1.0]]
 
 
 def test_the_command_fits_on_shares_and_reports_votes(tmp_path, monkeypatch):
     results_alone(monkeypatch)
-    made, report_of_batches = [], file_reports.report_of_batches
+    made, report = [], file_reports.report
 
     def kept(*args, **kwargs):
-        report = report_of_batches(*args, **kwargs)
-        made.append((report, kwargs["calibrator"]))
-        return report
+        page = report(*args, **kwargs)
+        made.append((page, kwargs["calibrator"]))
+        return page
 
-    monkeypatch.setattr(file_reports, "report_of_batches", kept)
+    monkeypatch.setattr(file_reports, "report", kept)
     (counts, logits), (more, others) = _voted(400), _voted(400, seed=1)
     # A sample without votes does not count.
     weight = np.ones(400)
@@ -95,13 +96,13 @@ def test_the_command_fits_on_shares_and_reports_votes(tmp_path, monkeypatch):
         "--quiet",
     ]
     assert main(arguments) == 0
-    ((report, calibrator),) = made
+    ((page, calibrator),) = made
     shares = more[10:] / more[10:].sum(axis=-1, keepdims=True)
     wanted = kc.TemperatureScaling().fit(shares, others[10:])
     assert float(calibrator.temperature) == pytest.approx(
         float(wanted.temperature), rel=1e-4
     )
-    found = report.results["t"]
+    found = page.results["t"]
     options = {"votes": True, "sample_weight": weight}
     exact = kc.ece(counts, softmax(logits), **options)
     assert found["metrics"]["ece"]["value"] == pytest.approx(exact, abs=1e-5)
@@ -135,8 +136,8 @@ def test_votes_that_cannot_be_are_refused(tmp_path, capsys, monkeypatch):
         (1, "few.csv", [], "`votes_0` to `votes_1` must have rows of 3"),
         (1, "odd.npz", [], "must be counts of votes.*row=4"),
         (1, "empty.npz", [], "a weight of 0. Received: row=5"),
-        (1, "none.npz", [], "must have the votes that --votes reads"),
-        (1, "top.csv", [], "--votes reads labels of several annotators"),
+        (1, "none.npz", [], "must have the labels that --votes reads"),
+        (1, "top.csv", [], "must have `label` or `labels`"),
         (2, "two.npz", ["--ignore-class=1"], "also: --ignore-class"),
         (2, "two.npz", ["--confidence=c"], "also: --confidence"),
         (

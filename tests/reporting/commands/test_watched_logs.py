@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from keras_calib import Monitor, load_threshold
+from keras_calib import Monitor
+from keras_calib.exporting import load_threshold
 from keras_calib.reporting.command_line import main
 
 

@@ -1,8 +1,5 @@
 """Logs of a model in use: answers, and the labels that came for them."""
 
-import contextlib
-import datetime
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,21 +8,24 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.groups import read_groups
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.predictions.tables import Table, plain
-from keras_calib.reporting.commands.terminal import Progress
-from keras_calib.reporting.prediction_files.roles import (
+from keras_calib.predictions.correctness import (
+    flags_of,
+    same_labels,
+    time_of,
+)
+from keras_calib.predictions.roles import (
     ROLES,
     check_one_role,
     check_present,
     column_of,
 )
+from keras_calib.predictions.tables import Table, plain
+from keras_calib.reporting.commands.terminal import Progress
 
 __all__ = [
     "AnswerLog",
     "Answers",
-    "flags_of",
     "labelled_answers",
-    "same_labels",
 ]
 
 _VERDICTS = "accepted", "correct", "labels", "predicted"
@@ -33,13 +33,6 @@ _READ = "ids", "confidence", "score", *_VERDICTS, "time", "groups"
 _NUMBERS = "confidence", "score"
 # Of a file's columns, those that errors name.
 _MOST_NAMES = 20
-# What to do with grades between wrong and right.
-_GRADES = (
-    ". An answer is right or wrong here: turn a grade between 0 and 1 into "
-    "one of them first, for example by grade >= 0.5"
-)
-_FLAGS = {"1": 1.0, "true": 1.0, "yes": 1.0, "0": 0.0, "false": 0.0, "no": 0.0}
-_WITHOUT = ("", "nan", "none", "null")
 
 
 class Answers(NamedTuple):
@@ -95,7 +88,8 @@ class AnswerLog:
         *,
         threshold: Any = None,
     ):
-        self._file = Table(path)
+        form = columns.get("separator"), columns.get("decimal") or "."
+        self._file = Table(path, *form)
         self.path, self.num_rows = self._file.path, self._file.num_rows
         self.names = self._file.names[:_MOST_NAMES]
         self.is_empty = self.num_rows == 0 and not self.names
@@ -112,11 +106,11 @@ class AnswerLog:
         if columns["labels"] or columns["predicted"]:
             # As asked for, whatever a column of another name says.
             if columns["correct"]:
-                rule = "--correct excludes --labels and --predicted"
+                rule = "`correct=` excludes `labels=` and `predicted=`"
                 raise value_error(rule, correct=columns["correct"])
             found["correct"] = None
         # A confidence may be the score too.
-        used = [(f"--{x}", found[x]) for x in (*_NUMBERS, *_VERDICTS)]
+        used = [(x, found[x]) for x in (*_NUMBERS, *_VERDICTS)]
         check_one_role(used[used[0][1] == used[1][1] :])
         self._columns = {k: x for k, x in found.items() if x is not None}
         self.has = {*self._columns}
@@ -129,8 +123,8 @@ class AnswerLog:
                 names = " or ".join(f"`{ROLES[x].names[0]}`" for x in option)
                 raise value_error(
                     f"{self.path.name} must have a column {names}; other "
-                    "names are given by --ids, --confidence, --accepted, "
-                    "--correct and so on",
+                    "names are given by `ids=`, `confidence=`, `accepted=`, "
+                    "`correct=` and so on",
                     columns=self.names,
                 )
 
@@ -219,7 +213,7 @@ class AnswerLog:
 
     def _check_times(self, texts: np.ndarray, start: int) -> None:
         for i, text in enumerate(texts):
-            row, now, rule = start + i, _time(str(text)), None
+            row, now, rule = start + i, time_of(str(text)), None
             if now is None:
                 rule = "must be a number or a time as 2026-01-31T12:30:00"
             elif self.last is not None and now < self.last[1]:
@@ -289,7 +283,7 @@ def _check_once(ids: np.ndarray) -> None:
         place = np.argmax(counts > 1)
         raise value_error(
             "every `id` must be there once, as the guarantee is for answers "
-            "that are independent; --ids gives another column",
+            "that are independent; `ids=` gives another column",
             row=int(first[place]) + 1,
             id=str(names[place]),
             times=int(counts[place]),
@@ -304,69 +298,10 @@ def _check_values(column: str, values: np.ndarray, start: int) -> None:
         wrong = ~((values >= 0.0) & (values <= 1.0))
         rule = (
             "must be in [0, 1] in every row; give a log-probability or "
-            "another number by --score"
+            "another number by `score=`"
         )
     if wrong.any():
         row = int(np.argmax(wrong))
         raise value_error(
             f"`{column}` {rule}", row=start + row + 1, value=float(values[row])
         )
-
-
-def flags_of(
-    file: Table, name: str, values: np.ndarray, start: int, gaps: bool = False
-) -> np.ndarray:
-    """Numbers 0 and 1; with `gaps` NaN for what is missing."""
-    # -0.0 is 0.0.
-    own = values + 0.0 if values.dtype.kind == "f" else values
-    known, places = np.unique(own.astype(str), return_inverse=True)
-    texts = [plain(x).lower() for x in known]
-    found = np.array([_FLAGS.get(x, np.nan) for x in texts])
-    bad = np.isnan(found)
-    if gaps:
-        bad &= ~np.isin(texts, _WITHOUT)
-    if not bad[places].any():
-        return found[places]
-    row = int(np.argmax(bad[places]))
-    rule = "must be 0, 1, true or false"
-    rule += ", or nothing without a label" if gaps else " in every row"
-    rule += _GRADES * _is_grade(texts[places[row]])
-    value = values[row : row + 1].tolist()[0]
-    raise file.bad_value(name, rule, start + row, value=value)
-
-
-def same_labels(
-    labels: np.ndarray, predicted: np.ndarray, gaps: bool = False
-) -> np.ndarray:
-    """1 where two texts are spelt alike, where 1.0 is 1, else 0 `(n,)`.
-
-    With `gaps` NaN where there is no label.
-    """
-    found = np.array((labels == predicted) & (labels != ""), "float64")
-    for k in np.flatnonzero(found == 0.0):
-        label, answer = plain(labels[k]), plain(predicted[k])
-        # A class may be called None. Beside numbers `nan` is no class.
-        is_number = label.lower() == "nan" and _time(answer) is not None
-        is_gap = gaps and (not label or is_number)
-        found[k] = np.nan if is_gap else label == answer
-    return found
-
-
-def _is_grade(text: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return 0.0 < float(text) < 1.0
-    return False
-
-
-def _time(text: str) -> float | None:
-    with contextlib.suppress(ValueError):
-        number = float(text)
-        return None if number != number else number
-    with contextlib.suppress(ValueError):
-        # Ten digits: times with nanoseconds have more than Python reads.
-        text = re.sub(r"(\.\d{6})\d+", r"\1", text)
-        moment = datetime.datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=datetime.UTC)
-        return moment.timestamp()
-    return None

@@ -1,7 +1,6 @@
 """Mean confidence minus accuracy, and a test of whether it is 0."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
@@ -15,15 +14,17 @@ from keras_calib.formulas.intervals import (
     poisson_binomial_tails,
     tail_of,
 )
+from keras_calib.metrics.states.composite import Readings
 from keras_calib.numerics.arrays import safe_divide
+from keras_calib.numerics.results import Result
 
-__all__ = ["MeanGap", "mean_gap", "mean_gap_of_votes"]
+__all__ = ["GapEstimate", "gap_estimate", "gap_estimate_of_votes", "gap_of"]
 
 # Groups of similar confidence that the test works with.
 _NUM_GROUPS = 128
 
 
-class MeanGap(NamedTuple):
+class GapEstimate(Result):
     """Mean confidence minus accuracy, with an interval.
 
     Attributes:
@@ -40,14 +41,34 @@ class MeanGap(NamedTuple):
     too_few: str | None
 
 
-def mean_gap(
+def gap_of(readings: Readings, level: float = 0.95) -> GapEstimate:
+    """Mean confidence minus accuracy of a state, with its interval."""
+    cells, ratio = readings.cells, float(readings.weight_ratio) or 1.0
+    if readings.votes:
+        return gap_estimate_of_votes(
+            cells.mass,
+            cells.confidence_minus_correct,
+            cells.squared_residual,
+            weight_ratio=ratio,
+            level=level,
+        )
+    return gap_estimate(
+        cells.mass,
+        cells.wrong,
+        1.0 - safe_divide(cells.confidence, cells.mass),
+        weight_ratio=ratio,
+        level=level,
+    )
+
+
+def gap_estimate(
     mass: np.ndarray,
     wrong: np.ndarray,
     doubt: np.ndarray,
     *,
     weight_ratio: float = 1.0,
     level: float = 0.95,
-) -> MeanGap:
+) -> GapEstimate:
     """Compute mean confidence minus accuracy, with an exact test's interval.
 
     Use it to decide whether a model is over- or underconfident, or whether the
@@ -86,7 +107,7 @@ def mean_gap(
     count, wrong = mass[filled] / weight_ratio, wrong[filled] / weight_ratio
     total, errors = float(count.sum()), float(wrong.sum())
     if total == 0.0:
-        return MeanGap(0.0, -1.0, 1.0, "errors")
+        return GapEstimate(0.0, -1.0, 1.0, "errors")
     # Confidences that round to 1 must leave some probability of errors.
     doubt = np.clip(doubt[filled], 1e-12, 1.0 - 1e-12)
     expected = float(np.sum(count * doubt)) / total
@@ -101,17 +122,17 @@ def mean_gap(
         errors = min(errors, total)
         ends = clopper_pearson(errors, total, level=level)
     low, high = (float(end) - expected for end in ends)
-    return MeanGap(errors / total - expected, low, high, too_few)
+    return GapEstimate(errors / total - expected, low, high, too_few)
 
 
-def mean_gap_of_votes(
+def gap_estimate_of_votes(
     mass: np.ndarray,
     residual: np.ndarray,
     squared_residual: np.ndarray,
     *,
     weight_ratio: float = 1.0,
     level: float = 0.95,
-) -> MeanGap:
+) -> GapEstimate:
     """Compute mean confidence minus share of votes, with its interval.
 
     The votes for one sample are not independent, so samples are what varies.
@@ -121,7 +142,7 @@ def mean_gap_of_votes(
         mass: Weight of each group of similar confidence, `(num_groups,)`.
         residual: Sum of weight times (confidence - share of votes).
         squared_residual: Sum of weight times its square.
-        weight_ratio, level: As in `mean_gap`.
+        weight_ratio, level: As in `gap_estimate`.
     """
     mean = safe_divide(residual, mass)
     variance = np.maximum(safe_divide(squared_residual, mass) - mean**2, 0.0)
@@ -130,11 +151,11 @@ def mean_gap_of_votes(
         float(x.sum()) for x in (mass, residual, squared_residual, third)
     )
     if weight == 0.0:
-        return MeanGap(0.0, -1.0, 1.0, "errors")
+        return GapEstimate(0.0, -1.0, 1.0, "errors")
     moments = Moments.of_ratio(weight_ratio, weight, total, second, third)
     ends = mean_interval(moments, level=level, unseen=(-1.0, 1.0))
     low, high = np.clip(ends, -1.0, 1.0)
-    return MeanGap(total / weight, float(low), float(high), None)
+    return GapEstimate(total / weight, float(low), float(high), None)
 
 
 def _tilted_shares(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from noisy_predictions import softmax
 
-from keras_calib.reporting.prediction_files.repeated_samples import (
+from keras_calib.reporting.commands.repeated_samples import (
     check_apart,
     row_keys,
 )

@@ -7,8 +7,8 @@ import pytest
 from noisy_predictions import noisy_predictions, softmax
 from report_pages import write_file
 
-from keras_calib.reporting.prediction_files.answer_log import AnswerLog
-from keras_calib.reporting.prediction_files.reader import PredictionFile, Rows
+from keras_calib.predictions import Predictions
+from keras_calib.reporting.commands.answer_log import AnswerLog
 
 
 @pytest.mark.parametrize(
@@ -19,22 +19,14 @@ from keras_calib.reporting.prediction_files.reader import PredictionFile, Rows
 def test_files_of_predictions_are_read_alike(tmp_path, name, kind):
     labels, logits = noisy_predictions(40, 12)
     values = logits if kind == "logits" else softmax(logits)
-    file = PredictionFile(write_file(tmp_path / name, labels, **{kind: values}))
-    assert file.from_logits == (kind == "logits")
-    assert file.num_rows in (40, None)
-    parts = list(file.batches(16))
-    assert [len(part.labels) for part in parts] == [16, 16, 8]
-    for rows in (
-        file.read(),
-        Rows(
-            *map(
-                np.concatenate, zip(*[part[:2] for part in parts], strict=True)
-            ),
-            None,
-        ),
-    ):
-        np.testing.assert_array_equal(rows.labels, labels)
-        np.testing.assert_allclose(rows.outputs, values, rtol=1e-6)
+    p = Predictions.read(write_file(tmp_path / name, labels, **{kind: values}))
+    assert p.from_logits == (kind == "logits")
+    np.testing.assert_array_equal(p.labels, labels)
+    np.testing.assert_allclose(p.outputs, values, rtol=1e-6)
+    # On disk, until it is asked for.
+    assert np.shares_memory(p.outputs, p[:9].outputs)
+    assert isinstance(p.outputs.base, np.memmap)
+    assert p.collect().outputs.base is None
 
 
 @pytest.mark.parametrize(
@@ -46,6 +38,7 @@ def test_files_of_predictions_are_read_alike(tmp_path, name, kind):
         ("odd.csv", "label,prob_0,prob_1\n1,a,0.5\n", "`prob_0` must hold"),
         ("both.csv", "label,prob_0,logit_0\n1,0,1\n", "must have `label` or"),
         ("bare.csv", "class,prob_0\n1,1\n", "must have `label` or"),
+        ("judge.csv", "confidence\n0.5\n", "Confidences alone .* `correct`"),
         ("empty.csv", "label,prob_0,prob_1\n", "must have samples"),
         ("broken.parquet", "PAR1 no", "readable .parquet"),
         ("broken.npz", "PK no", "plain arrays"),
@@ -55,7 +48,7 @@ def test_files_of_predictions_are_read_alike(tmp_path, name, kind):
 def test_bad_files_are_named_with_what_is_wrong(tmp_path, name, text, match):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=match):
-        PredictionFile(tmp_path / name).read()
+        Predictions.read(tmp_path / name)
 
 
 def test_bad_arrays_in_files_are_refused(tmp_path):
@@ -64,21 +57,21 @@ def test_bad_arrays_in_files_are_refused(tmp_path):
     pickled = np.array([{"a": 1}] * 10, dtype=object)
     path = write_file(tmp_path / "pickled.npz", labels, logits=pickled)
     with pytest.raises(ValueError, match="plain arrays"):
-        PredictionFile(path)
+        Predictions.read(path)
     path = write_file(tmp_path / "a.npz", labels, logits=logits, probs=logits)
-    with pytest.raises(ValueError, match="either `logits` or `probs`"):
-        PredictionFile(path)
+    with pytest.raises(ValueError, match="either `logits` or"):
+        Predictions.read(path)
     path = write_file(tmp_path / "b.npz", labels[:9], logits=logits)
     with pytest.raises(ValueError, match="one length"):
-        PredictionFile(path)
+        Predictions.read(path)
     with pytest.raises(ValueError, match="No such file"):
-        PredictionFile(tmp_path / "absent.npz")
+        Predictions.read(tmp_path / "absent.npz")
 
 
 def test_correctness_of_minus_0_is_wrong(tmp_path):
     path = tmp_path / "records.npz"
     np.savez(path, confidence=[0.9, 0.6, 0.7], correct=[1.0, -0.0, 0.0])
-    (rows,) = PredictionFile(path).batches(10)
+    rows = Predictions.read(path)
     assert np.unique(rows.labels, return_counts=True)[1].tolist() == [2, 1]
 
 
@@ -124,9 +117,8 @@ def test_columns_and_labels_may_have_any_names(
     columns[labels] = [NAMES[k] for k in ids]
     columns["number"] = range(40)
     path = write_table(tmp_path / "a.csv", separator, columns)
-    file = PredictionFile(path, **options, ids="number")
-    rows = file.read()
-    names = np.asarray(file.class_names)
+    rows = Predictions.read(path, **options, ids="number")
+    names = np.asarray(rows.class_names)
     assert sorted(names) == sorted(NAMES)
     assert names[rows.labels].tolist() == columns[labels]
     for k, name in enumerate(names):
@@ -142,15 +134,15 @@ def test_labels_are_the_numbers_of_the_columns(tmp_path, first):
     columns = {f"z{k + first}": logits[:, k].tolist() for k in range(3)}
     columns["label"] = ids + first
     path = write_table(tmp_path / "a.csv", ",", columns)
-    file = PredictionFile(path, logits="z")
-    np.testing.assert_array_equal(file.read().labels, ids)
-    assert file.class_names == (["1", "2", "3"] if first else None)
+    p = Predictions.read(path, logits="z")
+    np.testing.assert_array_equal(p.labels, ids)
+    assert p.class_names == (["1", "2", "3"] if first else None)
 
 
 def test_one_column_of_a_table_is_the_second_of_two_classes(tmp_path):
     columns = {"truth": ["false", "true"], "score": [0.25, 0.75]}
     path = write_table(tmp_path / "a.csv", ",", columns)
-    rows = PredictionFile(path, labels="truth", probs="score").read()
+    rows = Predictions.read(path, labels="truth", probs="score")
     assert rows.labels.tolist() == [0, 1]
     assert rows.outputs.tolist() == [[0.25], [0.75]]
 
@@ -180,9 +172,8 @@ def test_top1_records_are_confidence_and_correctness(tmp_path, form, ending):
     else:
         write = {".csv": pa.csv.write_csv, ".parquet": pa.parquet.write_table}
         write[ending](pa.table(columns), path)
-    file = PredictionFile(path)
-    rows = file.read()
-    assert file.top1 and not file.from_logits
+    rows = Predictions.read(path)
+    assert rows.kind == "records" and not rows.from_logits
     np.testing.assert_array_equal(rows.labels, predicted == labels)
     np.testing.assert_allclose(rows.outputs, probs.max(-1), rtol=1e-9)
 
@@ -204,9 +195,14 @@ def test_top1_records_are_confidence_and_correctness(tmp_path, form, ending):
             {"class_names": ["cat", "dog"]},
             r"`label` must be the name of a class .* row=5001, value='Cat'",
         ),
-        ("weight", -1, {"weights": "weight"}, r"`weight` must be .* row=5001"),
+        (
+            "weight",
+            -1,
+            {"sample_weight": "weight"},
+            r"`weight` must be .* row=5001",
+        ),
         ("prob_1", 0.5, {"labels": "y"}, r"absent=\['y'\]"),
-        ("prob_1", 0.5, {"probs": "q"}, "columns of --probs"),
+        ("prob_1", 0.5, {"probs": "q"}, "columns of `probs=`"),
         (
             "prob_1",
             0.5,
@@ -241,7 +237,7 @@ def test_errors_name_column_row_and_value(
     columns[column][5000] = "" if value is None else value
     path = write_table(tmp_path / "a.csv", ",", columns)
     with pytest.raises(ValueError, match=match):
-        PredictionFile(path, **options).read()
+        Predictions.read(path, **options)
 
 
 @pytest.mark.parametrize("row", [4000, 5000])
@@ -257,21 +253,21 @@ def test_lists_of_another_length_are_found(tmp_path, row):
     )
     match = rf"`probs` must hold lists of one length .* row={row + 1}, length=1"
     with pytest.raises(ValueError, match=match):
-        PredictionFile(path).read()
+        Predictions.read(path)
 
 
 def test_a_row_of_a_table_has_all_columns(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("label,prob_0,prob_1\n0,1,0\n1,0\n")
     with pytest.raises(ValueError, match=r"as many columns as names.* row=2"):
-        PredictionFile(path)
+        Predictions.read(path)
 
 
 def test_decimal_commas_are_hinted_at(tmp_path):
     columns = {"label": [0, 1], "prob_0": [0.5, 1.0], "prob_1": [0.5, 0.0]}
     path = write_table(tmp_path / "a.csv", ";", columns)
-    with pytest.raises(ValueError, match="--decimal=, reads decimal commas"):
-        PredictionFile(path)
+    with pytest.raises(ValueError, match="`decimal=,` reads decimal commas"):
+        Predictions.read(path)
 
 
 KINDS = (".npz", ".csv", ".parquet")
@@ -310,36 +306,35 @@ def records(tmp_path_factory):
 def test_a_column_that_two_options_give_is_refused(records, kind):
     whole, top1 = records / f"r{kind}", records / f"t{kind}"
     for options, columns in (
-        (("--confidence", "--weights"), {"weights": "confidence"}),
-        (("--labels", "--weights"), {"weights": "label"}),
-        (("--labels", "--predicted"), {"predicted": "label"}),
-        (("--correct", "--confidence"), {"correct": "confidence"}),
-        (("--confidence", "--groups"), {"groups": ["confidence"]}),
-        (("--weights", "--ids"), {"ids": "sample_weight"}),
+        (("confidence", "sample_weight"), {"sample_weight": "confidence"}),
+        (("labels", "sample_weight"), {"sample_weight": "label"}),
+        (("labels", "predicted"), {"predicted": "label"}),
+        (("correct", "confidence"), {"correct": "confidence"}),
+        (("confidence", "groups"), {"groups": ["confidence"]}),
+        (("sample_weight", "ids"), {"ids": "sample_weight"}),
     ):
         with pytest.raises(ValueError, match=f"{options[0]}', '{options[1]}"):
-            PredictionFile(top1, **columns)
+            Predictions.read(top1, **columns)
     if kind != ".npz":
         for options, columns in (
-            (("--labels", "--probs"), {"labels": "probs_0"}),
-            (("--probs", "--weights"), {"weights": "probs_1"}),
-            (("--probs", "--probs"), {"probs": "probs_0,probs_0"}),
+            (("labels", "probs"), {"labels": "probs_0"}),
+            (("probs", "sample_weight"), {"sample_weight": "probs_1"}),
+            (("probs", "probs"), {"probs": "probs_0,probs_0"}),
         ):
             match = f"{options[0]}', '{options[1]}"
             with pytest.raises(ValueError, match=match):
-                PredictionFile(whole, **columns)
+                Predictions.read(whole, **columns)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_classes_may_be_groups_too(records, kind):
     columns = {"groups": ["label", "predicted"], "ids": "label"}
-    rows = PredictionFile(records / f"t{kind}", **columns).read()
+    rows = Predictions.read(records / f"t{kind}", **columns)
     np.testing.assert_array_equal(rows.labels, [1, 1, 0])
-    assert rows.groups.tolist() == [["0", "0"], ["1", "1"], ["1", "0"]]
+    groups = [*rows.groups.values()]
+    assert np.stack(groups, -1).tolist() == [["0", "0"], ["1", "1"], ["1", "0"]]
     named = {**columns, "class_names": ["no", "yes"]}
-    assert (
-        PredictionFile(records / f"t{kind}", **named).read().groups is not None
-    )
+    assert Predictions.read(records / f"t{kind}", **named).groups is not None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -350,7 +345,7 @@ def test_an_answer_is_not_right_because_it_is_itself(records, kind):
         ({"confidence": "label"}, ("confidence", "labels")),
         ({"labels": "predicted", "predicted": "predicted"}, ("labels", "pred")),
     ):
-        with pytest.raises(ValueError, match=f"{options[0]}', '--{options[1]}"):
+        with pytest.raises(ValueError, match=f"{options[0]}', '{options[1]}"):
             AnswerLog(path, columns)
     # A confidence is a score, and a group may be anything.
     columns = {"score": "confidence", "groups": "predicted", "ids": "predicted"}
@@ -376,12 +371,11 @@ def test_lines_of_json_hold_the_same(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     columns = {"ids": "id", "groups": ["site"]}
-    file = PredictionFile(path, **columns)
-    read = file.read()
-    assert (file.num_rows, file.from_logits) == (30, True)
+    read = Predictions.read(path, **columns)
+    assert (len(read), read.from_logits) == (30, True)
     np.testing.assert_array_equal(read.labels, labels)
     np.testing.assert_allclose(read.outputs, logits, rtol=1e-6)
-    assert read.ids[3] == "3.0" and read.groups[3].tolist() == ["1"]
+    assert read.ids[3] == "3.0" and read.groups["site"][3] == "1"
     for changed, words in (
         ({"logits": [1.0]}, "lists of one length in every row. .* row=31"),
         ({"logits": "x"}, "lists of one length in every row. .* row=31"),
@@ -390,4 +384,4 @@ def test_lines_of_json_hold_the_same(tmp_path):
         lines = [*rows, {**rows[0], **changed}]
         path.write_text("\n".join(map(json.dumps, lines)))
         with pytest.raises(ValueError, match=words):
-            PredictionFile(path, **columns).read()
+            Predictions.read(path, **columns)

@@ -1,0 +1,454 @@
+"""`Predictions` of a file, read and checked piece by piece."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_calib.backend.errors import type_error, value_error
+from keras_calib.predictions.correctness import flags_of, same_labels
+from keras_calib.predictions.predictions import Predictions
+from keras_calib.predictions.roles import FileOptions, find_roles
+from keras_calib.predictions.spool import Spool
+from keras_calib.predictions.tables import Table
+
+__all__ = ["CLASS_NAMES", "Rows", "read_predictions"]
+
+# An array of the names of classes; in a table a list of JSON in its first row.
+CLASS_NAMES = "class_names"
+# Rows that tell whether logits look like probabilities.
+_FIRST = 100
+# Largest distance from 1 of the sum of a soft label.
+_ROUNDING = 1e-3
+
+
+class Rows(NamedTuple):
+    """Rows of a file as `Predictions` take them; or None."""
+
+    labels: np.ndarray
+    outputs: np.ndarray
+    sample_weight: np.ndarray | None = None
+    ids: np.ndarray | None = None
+    units: np.ndarray | None = None
+    groups: tuple[np.ndarray, ...] = ()
+
+
+def read_predictions(
+    path: Any,
+    options: Mapping[str, Any],
+    watched: Callable[..., Iterator[Rows]] | None = None,
+) -> Predictions:
+    """What a file holds, as `Predictions.read`, which has the options.
+
+    `watched` gets the parts as they are read, with the `total` of the rows if
+    it is known, and gives the parts.
+    """
+    reader = _Reader(path, options)
+    parts = reader.parts()
+    if watched is not None:
+        parts = watched(parts, total=reader.num_rows)
+    return reader.predictions(parts)
+
+
+class _Reader:
+    """Reads a file and checks its values; options are `FileOptions`."""
+
+    def __init__(self, path: Any, options: Mapping[str, Any]):
+        if unknown := {*options} - {*FileOptions.__annotations__}:
+            raise type_error(
+                f"`{min(unknown)}` must be an argument of `Predictions.read`",
+                arguments=sorted(FileOptions.__annotations__),
+            )
+        self._file = Table(
+            path, options.get("separator"), options.get("decimal", ".")
+        )
+        self.num_rows = self._file.num_rows
+        self._ignored = options.get("ignore_class")
+        options = {**options, "class_names": self._names(options)}
+        name, names = self._file.path.name, self._file.names
+        self._roles = roles = find_roles(name, names, options)
+        self.class_names = roles.class_names
+        self._is_log = roles.kind == "records"
+        if self._is_log and self._ignored is not None and not roles.predicted:
+            raise value_error(
+                f"`{roles.labels[0]}` of {name} has no classes to leave out",
+                ignore_class=self._ignored,
+            )
+
+    def parts(self) -> Iterator[Rows]:
+        """The rows, piece by piece; ValueError for what cannot be read."""
+        start = 0
+        for part in self._columns():
+            rows = self._rows(part, start)
+            yield rows
+            start += len(rows.labels)
+        if not start:
+            raise value_error(
+                "the file must have samples", file=str(self._file.path)
+            )
+
+    def predictions(self, parts: Iterator[Rows]) -> Predictions:
+        """All rows, in memory maps of a temporary folder."""
+        roles, spool = self._roles, Spool()
+        is_unchecked = roles.from_logits
+        for part in parts:
+            if is_unchecked:
+                _check_logits(part.outputs)
+                is_unchecked = False
+            groups = zip(roles.groups, part.groups, strict=True)
+            columns = {**part._asdict(), "groups": None}
+            columns |= {("groups", name): x for name, x in groups}
+            spool.add({k: x for k, x in columns.items() if x is not None})
+        arrays: dict[Any, Any] = spool.arrays()
+        facts: dict[str, Any] = {
+            "groups": {k: arrays.pop(("groups", k)) for k in roles.groups}
+        }
+        if self._is_log:
+            arrays["correct"] = arrays.pop("labels")
+            arrays["confidence"] = arrays.pop("outputs")
+        else:
+            facts |= {
+                "from_logits": roles.from_logits,
+                "ignore_class": self._ignored,
+                "votes": roles.kind == "votes",
+                "multi_label": roles.kind == "labels",
+                "class_names": self.class_names,
+            }
+        made = Predictions(**arrays, **facts)
+        # It keeps the files of the memory maps.
+        made._spool = spool
+        return made
+
+    def _names(self, options: Mapping[str, Any]) -> list[str] | None:
+        """The names of the classes that a file has, or those that are told."""
+        told, named = options.get("class_names"), None
+        if self._file.is_arrays:
+            array = self._file.array(CLASS_NAMES)
+            named = None if array is None else [*map(str, array.reshape(-1))]
+        elif CLASS_NAMES in self._file.names:
+            for part in self._file.parts(gaps=[CLASS_NAMES]):
+                named = _listed(part[CLASS_NAMES][0])
+                break
+        if named is not None and told is not None and [*told] != named:
+            raise value_error(
+                f"`class_names` of {self._file.path.name} must be those that "
+                "are told, by `class_names=` or by another file, in the same "
+                "order",
+                class_names=named[:20],
+            )
+        return named or told
+
+    def _class_columns(self) -> list[str]:
+        """The columns of class ids, of names or of what was right."""
+        roles = self._roles
+        if roles.kind in ("votes", "labels") or len(roles.labels) > 1:
+            return []
+        return [*roles.labels, *filter(None, [roles.predicted])]
+
+    def _columns(self) -> Iterator[dict[str, np.ndarray]]:
+        """All columns that are read, piece by piece."""
+        roles, classes = self._roles, self._class_columns()
+        texts = {roles.ids, roles.units, *roles.groups.values()}
+        texts = sorted(filter(None, texts - {*classes}))
+        numbers = [*roles.outputs, *roles.sample_weight]
+        numbers += [x for x in roles.labels if x not in classes]
+        named = self.class_names and not self._has_numbers_for_names
+        if roles.predicted or (named and not self._file.is_typed):
+            # As texts: pyarrow would read names like "true" as booleans.
+            yield from self._file.parts([*texts, *classes], numbers)
+        else:
+            yield from self._file.parts(texts, numbers, classes)
+
+    @property
+    def _has_numbers_for_names(self) -> bool:
+        return all(map(str.isdecimal, self.class_names or ("unknown",)))
+
+    def _rows(self, part: dict[str, np.ndarray], start: int) -> Rows:
+        roles, by_row = self._roles, not self._file.is_arrays
+        weight = None
+        if roles.sample_weight:
+            weight = _of_columns(part, roles.sample_weight, False)
+        others: dict[str, Any] = {
+            "ids": part[roles.ids] if roles.ids else None,
+            "units": part[roles.units] if roles.units else None,
+            "groups": tuple(part[x].astype(str) for x in roles.groups.values()),
+        }
+        if self._is_log:
+            labels, outputs, weight = self._records(part, weight, start)
+        elif self._class_columns():
+            (name,) = roles.labels
+            labels = self._class_ids(part[name], name, start)
+        else:
+            labels = _of_columns(part, roles.labels, by_row)
+        if not self._is_log:
+            # One number in a row of a table is that of the second class.
+            outputs = _of_columns(part, roles.outputs, by_row)
+        rows = Rows(labels, outputs, weight, **others)
+        self._check_shapes(rows)
+        self._check_weights(weight, start)
+        if not self._is_log:
+            self._check_values(rows, start)
+        return rows
+
+    def _class_ids(
+        self, values: np.ndarray, name: str, start: int
+    ) -> np.ndarray:
+        """Whole numbers of ids, of names of classes, or of right and wrong."""
+        bad, ids = self._file.bad_value, values
+        is_text = values.dtype.kind in "OU"
+        if is_text and self.class_names is None:
+            raise bad(
+                name,
+                "must hold numbers, or names of the classes that "
+                "`class_names=` lists, in every row",
+            )
+        if is_text or (self._has_numbers_for_names and values.ndim == 1):
+            ids = self._ids_of_names(values, name, start)
+        if ids.dtype.kind not in "biuf":
+            raise bad(name, "must hold numbers in every row")
+        return ids.astype("int64") if ids.dtype == bool else ids
+
+    def _ids_of_names(
+        self, values: np.ndarray, name: str, start: int
+    ) -> np.ndarray:
+        """Class ids of names; what is a number and no name is an id."""
+        names = list(self.class_names or ())
+        places = {x: k for k, x in enumerate(names)}
+        if self._ignored is not None:
+            places.setdefault(str(self._ignored), self._ignored)
+        ids = []
+        for row, value in enumerate(values.reshape(-1).tolist()):
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            place = places.get(text)
+            if place is None and not self._has_numbers_for_names:
+                is_id = text.removeprefix("-").isdecimal()
+                place = int(text) if is_id else None
+            if place is None:
+                raise self._file.bad_value(
+                    name,
+                    "must be the name of a class in every row; "
+                    "`class_names=` gives the names, in the order of the class "
+                    "ids",
+                    start + row * len(values) // values.size,
+                    value=text,
+                    class_names=names[:20],
+                )
+            ids.append(place)
+        return np.asarray(ids, int).reshape(values.shape)
+
+    def _records(
+        self,
+        part: dict[str, np.ndarray],
+        weight: np.ndarray | None,
+        start: int,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Correctness, confidences and weights of a log."""
+        roles, (name,) = self._roles, self._roles.outputs
+        confidence, labels = part[name].astype("float64"), part[roles.labels[0]]
+        if roles.predicted is None:
+            correct = flags_of(self._file, roles.labels[0], labels, start)
+        else:
+            labels, predicted = (
+                self._names_of(part[x], x, start)
+                for x in (*roles.labels, roles.predicted)
+            )
+            correct = same_labels(labels, predicted)
+            if self._ignored is not None:
+                counts = labels != str(self._ignored)
+                weight = counts * (1.0 if weight is None else weight)
+        self._file.check(
+            name,
+            (confidence >= 0.0) & (confidence <= 1.0),
+            "must be the probability of the predicted class, from 0 to 1, in "
+            "every row",
+            start,
+            confidence,
+        )
+        return correct, confidence, weight
+
+    def _names_of(
+        self, values: np.ndarray, name: str, start: int
+    ) -> np.ndarray:
+        """Classes as texts: ids, where names or numbers say which they are."""
+        if self.class_names is not None:
+            return self._ids_of_names(values, name, start).astype(str)
+        below = np.char.startswith(values, "-")
+        if self._ignored is not None:
+            below &= values != str(self._ignored)
+        rule = "must hold class ids >= 0, or names, in every row"
+        self._file.check(name, ~below, rule, start, values)
+        return values
+
+    def _check_shapes(self, rows: Rows) -> None:
+        arrays = [*rows[:-1], *rows.groups]
+        shapes = [x.shape for x in arrays if x is not None]
+        file, name = self._file.path.name, self._roles.outputs[0]
+        if self._is_log and any(len(shape) != 1 for shape in shapes):
+            raise value_error(
+                f"{file} must have one value in each row and column",
+                shapes=shapes,
+            )
+        few = not self._is_log and (rows.outputs.ndim < 2 or not shapes[1][-1])
+        if () in shapes or few:
+            raise value_error(
+                f"{file} must have an axis of samples, and in `{name}` a last "
+                "one of classes; values of the second of two classes alone are "
+                "a column, of shape (n, 1)",
+                shapes=shapes,
+            )
+        if len({shape[0] for shape in shapes}) > 1:
+            raise value_error(
+                f"{file} must have arrays of one length", shapes=shapes
+            )
+
+    def _check_weights(self, weight: np.ndarray | None, start: int) -> None:
+        if weight is None or not self._roles.sample_weight:
+            return
+        good = (weight >= 0) & np.isfinite(weight)
+        rule, name = "must be finite and >= 0 in every row", self._roles
+        self._file.check(name.sample_weight[0], good, rule, start, weight)
+
+    def _check_values(self, rows: Rows, start: int) -> None:
+        """Raises for the first row that counts and cannot be read."""
+        # It needs Keras.
+        from keras_calib.inputs.rows import usable_outputs
+
+        outputs = rows.outputs
+        if self._roles.kind == "labels":
+            # Each is the second of two classes.
+            outputs = outputs[..., None]
+        counts = np.ones(outputs.shape[:-1], bool)
+        weight = rows.sample_weight
+        if weight is not None and weight.ndim <= counts.ndim:
+            lead = weight.shape + (1,) * (counts.ndim - weight.ndim)
+            counts = counts & (weight.reshape(lead) != 0)
+        if rows.labels.shape == counts.shape and self._ignored is not None:
+            counts = counts & (rows.labels != self._ignored)
+        self._check_labels(rows, counts, start)
+        wrong = counts & ~usable_outputs(outputs, self._roles.from_logits)
+        if wrong.any():
+            index = tuple(np.argwhere(wrong)[0])
+            values = np.atleast_1d(rows.outputs[index])
+            raise self._unusable(values, start + int(index[0]))
+
+    def _check_labels(self, rows: Rows, counts: np.ndarray, start: int) -> None:
+        """Raises for the first label that counts and is none of its kind.
+
+        `counts` says of which predictions the labels count.
+        """
+        labels, shape, kind = rows.labels, rows.outputs.shape, self._roles.kind
+        name, *others = self._roles.labels
+        if others:
+            name = f"{name}` to `{others[-1]}"
+        if kind == "votes":
+            self._check_votes(labels, shape, name)
+            labels, good = _votes(labels)
+            rule = (
+                "must be counts of votes, which are whole numbers, or shares "
+                "that sum to 1, with a vote in every row; give a row without "
+                "votes a weight of 0"
+            )
+        elif kind == "labels":
+            if labels.shape != shape:
+                raise value_error(
+                    f"`{name}` must have a number for each label, as the "
+                    "outputs have, with `multi_label=`",
+                    shape=labels.shape,
+                    predictions=shape,
+                )
+            good = (labels >= 0) & (labels <= 1)
+            rule = "must be 1 for each label that is true, 0 for others"
+        elif labels.shape == counts.shape and shape[-1] > 1:
+            good = (labels >= 0) & (labels < shape[-1])
+            good &= labels == np.rint(labels)
+            rule = f"must hold class ids in [0, {shape[-1]}) in every row"
+        elif labels.shape == shape and shape[-1] > 1:
+            one = np.abs(labels.sum(axis=-1) - 1.0) <= _ROUNDING
+            good = one & (labels >= 0).all(axis=-1)
+            rule = (
+                "must be class ids, or rows that sum to 1; `votes=` reads "
+                "counts of annotators' votes, and `multi_label=` several "
+                "labels at once"
+            )
+        else:
+            return
+        self._file.check(name, good | ~counts, rule, start, labels)
+
+    def _check_votes(
+        self, labels: np.ndarray, shape: tuple[int, ...], name: str
+    ) -> None:
+        num_classes = shape[-1]
+        widths = (1, 2) if num_classes == 1 else (num_classes,)
+        if labels.shape[:-1] != shape[:-1] or labels.shape[-1] not in widths:
+            raise value_error(
+                f"`{name}` must have rows of {num_classes} votes, one number "
+                "for each class, with `votes=`; class ids need no `votes=`",
+                shape=labels.shape,
+                predictions=shape,
+            )
+
+    def _unusable(self, values: np.ndarray, row: int) -> ValueError:
+        """The error of outputs that are no logits or no probabilities."""
+        bad, name = self._file.bad_value, self._roles.outputs[0]
+        harmful = np.isnan(values) | (values == np.inf)
+        if harmful.any():
+            if len(self._roles.outputs) > 1:
+                name = self._roles.outputs[int(harmful.argmax())]
+            value = float(values[harmful.argmax()])
+            return bad(
+                name, "must not contain NaN or infinity", row, value=value
+            )
+        if self._roles.from_logits:
+            return bad(name, "must have a finite logit in every row", row)
+        if len(self._roles.outputs) > 1:
+            name = f"{name}` to `{self._roles.outputs[-1]}"
+        return bad(
+            name,
+            "must be probabilities in [0, 1], and must sum to 1 over the "
+            "classes, in every row; if they are logits, say so: the array "
+            "`logits`, columns `logit_0`, ..., or `logits=`",
+            row,
+            values=np.round(values[:5].astype("float64"), 6).tolist(),
+            sum=round(float(values.sum()), 6),
+        )
+
+
+def _of_columns(
+    part: dict[str, np.ndarray], names: Sequence[str], by_row: bool
+) -> np.ndarray:
+    """Rows of the columns of classes, or of the one that has them all."""
+    if len(names) > 1:
+        return np.stack([part[x] for x in names], axis=-1)
+    values = part[names[0]]
+    return values[:, None] if by_row and values.ndim == 1 else values
+
+
+def _votes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Votes for all classes, and which rows are votes."""
+    # It needs Keras.
+    from keras_calib.inputs.labels import shares_of_rows
+
+    votes = labels.astype("float64")
+    if votes.shape[-1] == 1:
+        votes = np.concatenate([1.0 - votes, votes], axis=-1)
+    return votes, shares_of_rows(votes)[1]
+
+
+def _check_logits(outputs: np.ndarray) -> None:
+    """Raises for logits that look like probabilities."""
+    # It needs Keras.
+    from keras_calib.inputs.rows import check_no_probabilities
+
+    check_no_probabilities(outputs[:_FIRST], "logits")
+
+
+def _listed(text: str) -> list[str] | None:
+    """Names of a list of JSON; ValueError for another text."""
+    names = json.loads(text) if text else None
+    if isinstance(names, list) and all(isinstance(x, str) for x in names):
+        return names
+    raise value_error(
+        f"`{CLASS_NAMES}` must have a list of names, as JSON, in the first row",
+        value=text[:80],
+    )

@@ -1,0 +1,236 @@
+"""Files of columns, and of `Predictions` that `read` takes as they are."""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.files import path_of, replacing, safe_cell
+from keras_calib.backend.late import imported
+from keras_calib.inputs.groups import as_groups, name_of
+from keras_calib.predictions.predictions import Predictions
+from keras_calib.predictions.reader import CLASS_NAMES
+from keras_calib.predictions.roles import GROUP, TRUTHS
+from keras_calib.predictions.tables import ENDINGS
+
+__all__ = ["write_columns", "write_predictions"]
+
+
+def write_predictions(predictions: Predictions, path: Any) -> None:
+    """Writes a file, as `Predictions.write`."""
+    # A model is asked before, as only then its weights are known.
+    len(predictions)
+    write_columns(path, _arrays(predictions), _tables(predictions))
+
+
+def write_columns(
+    path: Any, arrays: dict[str, Any], parts: Iterable[dict[str, np.ndarray]]
+) -> Path:
+    """Writes a file that a `Table` reads, whole or not at all.
+
+    Args:
+        path: The file, of one of the `ENDINGS`.
+        arrays: What a `.npz` file holds.
+        parts: What others hold, in parts of columns of one length. Rows of
+            numbers are lists, or in text files a column for each place.
+
+    Returns:
+        The path.
+
+    Raises:
+        ImportError: If parquet needs pyarrow.
+        ValueError: If the path has another ending.
+    """
+    path = path_of(path)
+    kind = path.suffix.lower()
+    if kind not in ENDINGS:
+        raise value_error(
+            f"`path` must end in one of {', '.join(ENDINGS)}", path=str(path)
+        )
+    with replacing(path, text=kind not in (".npz", ".parquet")) as file:
+        if kind == ".npz":
+            np.savez(file, **arrays)
+        elif kind == ".parquet":
+            _write_parquet(file, parts)
+        elif kind in (".csv", ".tsv"):
+            separator = "," if kind == ".csv" else "\t"
+            _write_text(file, map(_spread, parts), separator)
+        else:
+            _write_lines(file, parts)
+    return path
+
+
+def _arrays(p: Predictions) -> dict[str, Any]:
+    """The columns of predictions by their names in a file."""
+    arrays = {
+        **_outcomes(p),
+        "sample_weight": _weights(p),
+        "units": p.units,
+        "ids": p.ids,
+        **{_group_name(k): x for k, x in p.groups.items()},
+    }
+    if p.class_names is not None:
+        arrays[CLASS_NAMES] = np.array(p.class_names, str)
+    return {k: _plain(x) for k, x in arrays.items() if x is not None}
+
+
+def _outcomes(p: Predictions) -> dict[str, np.ndarray]:
+    """What was right, or labels and outputs."""
+    if p.kind == "records":
+        return {"correct": p.labels, "confidence": p.outputs}
+    outputs = "logits" if p.from_logits else "probs"
+    return {TRUTHS[p.kind][0]: _labels(p), outputs: p.outputs}
+
+
+def _labels(p: Predictions) -> np.ndarray:
+    """The labels, as names where a class is called by a number.
+
+    There the reader would take an id for a name.
+    """
+    names, labels = p.class_names or (), p.labels
+    is_id = p.kind == "classes" and labels.ndim < p.outputs.ndim
+    if not is_id or not any(map(str.isdecimal, names)):
+        return labels
+    places = dict(enumerate(names))
+    texts = [places.get(k, str(k)) for k in labels.ravel().tolist()]
+    return np.array(texts, str).reshape(labels.shape)
+
+
+def _group_name(attribute: str) -> str:
+    return GROUP if attribute == GROUP else f"{GROUP}_{attribute}"
+
+
+def _weights(p: Predictions) -> np.ndarray | None:
+    """Weights, which are 0 for what is of the ignored class."""
+    weight, ignored = p.sample_weight, p.ignore_class
+    by_label = p.kind == "labels"
+    is_id = by_label or p.labels.ndim < p.outputs.ndim
+    if ignored is None or not is_id or p.kind == "records":
+        return weight
+    counts = p.labels != ignored
+    if counts.all():
+        return weight
+    if weight is None:
+        return counts.astype("float32")
+    return counts * _spread_over(weight, counts.shape)
+
+
+def _spread_over(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Values of each row, or of each prediction, for each of the latter."""
+    if values.size == np.prod(shape):
+        return values.reshape(shape)
+    lead = values.shape + (1,) * (len(shape) - values.ndim)
+    return np.broadcast_to(values.reshape(lead), shape)
+
+
+def _plain(values: Any) -> np.ndarray:
+    """Numbers, or texts where values are objects."""
+    array = as_groups(values)
+    if array.dtype.kind in "OS":
+        texts = np.array([name_of(x) for x in array.flat], str)
+        return texts.reshape(array.shape)
+    return array.astype("int8") if array.dtype == bool else array
+
+
+def _tables(p: Predictions) -> Iterator[dict[str, np.ndarray]]:
+    """Columns of a value, or of a list, for each prediction, part by part."""
+    start = 0
+    for part in p.batches():
+        columns = _table(part, start)
+        if p.class_names is not None:
+            names = np.full(len(next(iter(columns.values()))), "", object)
+            if not start:
+                names[0] = json.dumps(p.class_names)
+            columns[CLASS_NAMES] = names
+        yield columns
+        start += len(part)
+
+
+def _table(part: Predictions, start: int) -> dict[str, np.ndarray]:
+    is_log = part.kind == "records"
+    shape = part.outputs.shape
+    lead = shape if is_log else shape[:-1]
+    count = int(np.prod(lead))
+    columns = {}
+    for name, values in _outcomes(part).items():
+        # Of each prediction one value, or one for each class.
+        each = values.shape[len(lead) :] if values.ndim > len(lead) else ()
+        columns[name] = values.reshape(count, *each)
+    weight, units = _weights(part), part.units
+    if weight is not None:
+        of_label = part.kind == "labels" and weight.size == part.outputs.size
+        wanted = shape if of_label else lead
+        weight = _spread_over(weight, wanted)
+        rows = (count, shape[-1]) if of_label else (count,)
+        columns["sample_weight"] = weight.reshape(rows)
+    if units is None and len(lead) > 1:
+        units = np.arange(start, start + len(part))
+    others = {"units": units, "ids": part.ids}
+    others |= {_group_name(k): x for k, x in part.groups.items()}
+    for name, values in others.items():
+        if values is not None:
+            columns[name] = _spread_over(_plain(values), lead).reshape(count)
+    return {k: _plain(x) for k, x in columns.items()}
+
+
+def _spread(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A column of numbers for each class, in the place of lists."""
+    found = {}
+    for name, values in columns.items():
+        if values.ndim == 1:
+            found[name] = values
+            continue
+        for k, column in enumerate(values.T):
+            found[f"{name.removesuffix('s')}_{k}"] = column
+    return found
+
+
+def _write_text(
+    file: IO[str],
+    parts: Iterable[dict[str, np.ndarray]],
+    separator: str,
+) -> None:
+    writer = csv.writer(file, delimiter=separator, lineterminator="\n")
+    for number, part in enumerate(parts):
+        if not number:
+            writer.writerow(map(safe_cell, part))
+        # As Python's numbers, whose digits are all that the values have.
+        rows = zip(*(x.tolist() for x in part.values()), strict=True)
+        writer.writerows(map(safe_cell, row) for row in rows)
+
+
+def _write_lines(file: IO[str], parts: Iterable[dict[str, np.ndarray]]) -> None:
+    for part in parts:
+        for row in zip(*(x.tolist() for x in part.values()), strict=True):
+            record = dict(zip(part, row, strict=True))
+            if not record.get(CLASS_NAMES, "."):
+                del record[CLASS_NAMES]
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+def _write_parquet(
+    file: IO[bytes], parts: Iterable[dict[str, np.ndarray]]
+) -> None:
+    pa = imported("pyarrow", "Writing parquet", "report")
+    parquet = imported("pyarrow.parquet", "Writing parquet", "report")
+    writer = None
+    for part in parts:
+        columns = {}
+        for name, values in part.items():
+            if values.ndim == 1:
+                columns[name] = pa.array(values)
+                continue
+            count, size = values.shape
+            places = np.arange(count + 1, dtype="int32") * size
+            cells = pa.array(np.ascontiguousarray(values).reshape(-1))
+            columns[name] = pa.ListArray.from_arrays(places, cells)
+        table = pa.table(columns)
+        if writer is None:
+            writer = parquet.ParquetWriter(file, table.schema)
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
