@@ -15,11 +15,7 @@ from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import forget_constants, is_in_live_graph
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.rows import check_call
-from keras_calib.numerics.arrays import (
-    as_numbers,
-    shape_of,
-    to_numpy,
-)
+from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.results import call_text, html_facts
 from keras_calib.predictions.fitting import check_kind
 from keras_calib.predictions.predictions import Predictions

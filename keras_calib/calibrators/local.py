@@ -17,12 +17,10 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import tick
 from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
-from keras_calib.calibrators.fitting_data import (
-    FittingData,
-    read_predictions,
-)
+from keras_calib.calibrators.fitting_data import FittingData, read_predictions
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
+from keras_calib.formulas.intervals import check_inside
 from keras_calib.formulas.proper import log_losses
 from keras_calib.inputs.checks import (
     check_above,
@@ -37,6 +35,7 @@ from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "LocalTemperatureScaling",
+    "TrainingOptions",
     "TreeOptions",
     "TreeShape",
     "start_weights",
@@ -97,14 +96,19 @@ class _DenseData(NamedTuple):
         return _DenseData._make(x if x is None else x[part] for x in self)
 
 
-class TreeOptions(LayerOptions, total=False):
-    """How filters are trained, or their values if you know them."""
+class TrainingOptions(LayerOptions, total=False):
+    """How filters are trained."""
 
     validation_fraction: Annotated[float, 0.2]
     learning_rate: Annotated[float, 0.003]
     batch_size: Annotated[int, 4]
     epochs: Annotated[int, 100]
     patience: Annotated[int, 10]
+
+
+class TreeOptions(TrainingOptions, total=False):
+    """How filters are trained, or their values if you know them."""
+
     kernel: Any
     bias: Any
     image_kernel: Any
@@ -203,29 +207,21 @@ class LocalTemperatureScaling(Calibrator):
         name: str = "local_temperature_scaling",
         **kwargs: Unpack[TreeOptions],
     ):
-        given, rest = taken(kwargs, TreeOptions, LayerOptions)
+        given, rest = taken(kwargs, TreeOptions, TrainingOptions)
+        training, rest = taken(rest, TrainingOptions, LayerOptions)
         check_flag("use_image", use_image)
         check_integer("depth", depth, 0)
-        for argument, number in (
-            ("kernel_size", kernel_size),
-            ("dilation_rate", dilation_rate),
-            ("batch_size", given.batch_size),
-            ("epochs", given.epochs),
-            ("patience", given.patience),
-        ):
-            check_integer(argument, number, 1)
+        check_integer("kernel_size", kernel_size, 1)
+        check_integer("dilation_rate", dilation_rate, 1)
+        for argument in ("batch_size", "epochs", "patience"):
+            check_integer(argument, getattr(training, argument), 1)
         if kernel_size % 2 == 0:
             raise value_error(
                 "`kernel_size` must be odd", kernel_size=kernel_size
             )
-        check_above("validation_fraction", given.validation_fraction, 0.0)
-        if given.validation_fraction >= 1.0:
-            raise value_error(
-                "`validation_fraction` must be below 1",
-                validation_fraction=given.validation_fraction,
-            )
+        check_inside("validation_fraction", training.validation_fraction)
         check_at_least("penalty", penalty, 0.0)
-        check_above("learning_rate", given.learning_rate, 0.0)
+        check_above("learning_rate", training.learning_rate, 0.0)
         check_integer("seed", seed, 0)
         super().__init__(name=name, **rest)
         self._keep(
@@ -233,13 +229,9 @@ class LocalTemperatureScaling(Calibrator):
             depth=depth,
             kernel_size=kernel_size,
             dilation_rate=dilation_rate,
-            validation_fraction=given.validation_fraction,
             penalty=penalty,
-            learning_rate=given.learning_rate,
-            batch_size=given.batch_size,
-            epochs=given.epochs,
-            patience=given.patience,
             seed=seed,
+            **vars(training),
         )
         self.tree = TreeShape(depth, kernel_size, dilation_rate)
         if not use_image:
@@ -249,10 +241,7 @@ class LocalTemperatureScaling(Calibrator):
         self.set_known(
             {"size": kernel_size, "filters": filters},
             temperature=temperature,
-            kernel=given.kernel,
-            bias=given.bias,
-            image_kernel=given.image_kernel,
-            image_bias=given.image_bias,
+            **vars(given),
         )
 
     def given(

@@ -12,11 +12,7 @@ from keras import backend, ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import keras_mask, set_keras_mask
-from keras_calib.inputs.checks import (
-    check_integer,
-    check_not_empty,
-    check_rank,
-)
+from keras_calib.inputs.checks import check_integer, check_not_empty, check_rank
 from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.values import Rule, Rules, as_check, is_integer
 from keras_calib.inputs.weights import (

@@ -31,10 +31,7 @@ from keras_calib.labels.thresholds import (
 )
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import StreamingMetric
-from keras_calib.predictions.fitting import (
-    FitsOnModel,
-    given_rows,
-)
+from keras_calib.predictions.fitting import FitsOnModel, given_rows
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.classifier import SelectiveClassifier
 from keras_calib.selection.ladder import check_units, read_outcomes

@@ -19,7 +19,7 @@ from keras_calib.selection.claims import (
     first_rank,
     starts_at,
 )
-from keras_calib.selection.families import every_mixture
+from keras_calib.selection.families import walk
 from keras_calib.selection.ladder import (
     counts_at,
     fixed_thresholds,
@@ -140,7 +140,11 @@ class MixtureTarget(NamedTuple):
         )
 
     def certified(self, counts: MixtureCounts, risk: float) -> np.ndarray:
-        """Which thresholds are certified in all groups."""
+        """Which thresholds are certified in all groups, each at `delta`.
+
+        A mixture's risk is a weighted mean of the groups' risks, so the worst
+        group counts.
+        """
         first, shares = starts_at(
             counts.expected.min(axis=1),
             counts.coverage,
@@ -149,7 +153,7 @@ class MixtureTarget(NamedTuple):
         )
         # Without accepted samples nothing is known of a group.
         p_values = binomial_p_value(counts.wrong, counts.accepted, risk)
-        return every_mixture(p_values, first, shares)
+        return walk(p_values.max(axis=1), first, shares)
 
     def _refusal(self, counts: MixtureCounts, names: tuple) -> dict[str, Any]:
         p_value = binomial_p_value(counts.wrong, counts.accepted, self.risk)
