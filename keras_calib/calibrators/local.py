@@ -92,7 +92,6 @@ class _DenseData(NamedTuple):
         return [x for x in (self.logits, self.image) if x is not None]
 
     def rows(self, part: np.ndarray) -> "_DenseData":
-        """Some of the images."""
         return _DenseData._make(x if x is None else x[part] for x in self)
 
 
@@ -257,11 +256,12 @@ class LocalTemperatureScaling(Calibrator):
         self, given: Predictions, num_folds: int, force: bool
     ) -> None:
         """Reads images and fits; those left out replace folds."""
-        image: Any = None
+        inputs: Any = given.logits
         if self.use_image:
             # The first pass over a model's batches has their inputs.
             image = np.concatenate([_image_of(part) for part in given])
-        logits, image = self._maps([given.logits, image])
+            inputs = [inputs, image]
+        logits, image = self._maps(inputs)
         logits = to_numpy(logits)
         if len(logits) < 3:
             raise value_error(
@@ -306,7 +306,7 @@ class LocalTemperatureScaling(Calibrator):
             Calibrated logits of the shape of the outputs, float32.
         """
         self.check_fitted()
-        logits, image = self._maps(self._parts(inputs))
+        logits, image = self._maps(inputs)
         return self.mapped(
             lambda z: z / self._temperatures(z, image), logits, from_logits
         )
@@ -321,7 +321,7 @@ class LocalTemperatureScaling(Calibrator):
         channel, with `use_image` `(outputs, image)`.
         """
         self.check_fitted()
-        outputs, image = self._maps(self._parts(inputs))
+        outputs, image = self._maps(inputs)
         logits, _ = self.model_logits(outputs, from_logits)
         return self._temperatures(ops.cast(logits, "float32"), image)[..., 0]
 
@@ -360,14 +360,10 @@ class LocalTemperatureScaling(Calibrator):
     def inputs_of(self, part: Predictions, outputs: Any) -> Any:
         return [outputs, _image_of(part)] if self.use_image else outputs
 
-    def _parts(self, inputs: Any) -> tuple[Any, Any]:
-        """Logits, and the image if it is used."""
-        inputs = self.read_inputs(inputs)
-        return tuple(inputs) if self.use_image else (inputs, None)
-
     def _maps(self, inputs: Any) -> tuple[Any, Any]:
         """Logits, and the image if it is used, checked as maps of one size."""
-        logits, image = inputs
+        inputs = self.read_inputs(inputs)
+        logits, image = inputs if self.use_image else (inputs, None)
         shape = shape_of(logits)
         if len(shape) != 4:
             raise value_error(

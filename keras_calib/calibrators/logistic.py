@@ -51,7 +51,6 @@ class _LogOddsScaling(OneVsRest):
     is_likelihood = True
 
     def scaled(self, log_odds: Any) -> Any:
-        """Calibrated log-odds."""
         raise NotImplementedError
 
     def features(self, logits: Any) -> Any:

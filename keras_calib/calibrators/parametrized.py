@@ -57,7 +57,6 @@ class _Network(NamedTuple):
         return cls(*(part.reshape(shape) for part, shape in pairs))
 
     def flattened(self) -> np.ndarray:
-        """All weights as one vector."""
         return np.concatenate([np.ravel(part) for part in self])
 
 

@@ -190,7 +190,6 @@ class SelectiveClassifier(Selector, FitsOnModel):
 
     @property
     def _rule(self) -> ScoreRule | CostRule:
-        """The rule in use."""
         if len(self._rules) > 1:
             self.check_fitted()
         return self._rules[0]

@@ -29,10 +29,10 @@ from keras_calib.selection.ladder import (
     tenth_sizes,
 )
 
-__all__ = ["MixtureCounts", "MixtureTarget", "choose_threshold_for_mixtures"]
+__all__ = ["_Counts", "MixtureTarget", "choose_threshold_for_mixtures"]
 
 
-class MixtureCounts(NamedTuple):
+class _Counts(NamedTuple):
     """Thresholds, and samples of each group that they accept.
 
     `expected` is what the tenth that fixed the thresholds leads to expect.
@@ -117,7 +117,7 @@ class MixtureTarget(NamedTuple):
             **{"groups with too few": len(small)},
         )
 
-    def counts(self, outcomes: Outcomes) -> MixtureCounts:
+    def counts(self, outcomes: Outcomes) -> _Counts:
         """Counts of each group at thresholds of a random tenth."""
         number = len(outcomes.names)
         sizes = np.bincount(outcomes.group, minlength=number)
@@ -131,7 +131,7 @@ class MixtureTarget(NamedTuple):
         )
         cells = rest.score, rest.group, number, threshold
         accepted = counts_at(*cells)
-        return MixtureCounts(
+        return _Counts(
             threshold,
             coverage,
             share * accepted[-1],
@@ -139,7 +139,7 @@ class MixtureTarget(NamedTuple):
             counts_at(*cells, rest.loss),
         )
 
-    def certified(self, counts: MixtureCounts, risk: float) -> np.ndarray:
+    def certified(self, counts: _Counts, risk: float) -> np.ndarray:
         """Which thresholds are certified in all groups, each at `delta`.
 
         A mixture's risk is a weighted mean of the groups' risks, so the worst
@@ -155,7 +155,7 @@ class MixtureTarget(NamedTuple):
         p_values = binomial_p_value(counts.wrong, counts.accepted, risk)
         return walk(p_values.max(axis=1), first, shares)
 
-    def _refusal(self, counts: MixtureCounts, names: tuple) -> dict[str, Any]:
+    def _refusal(self, counts: _Counts, names: tuple) -> dict[str, Any]:
         p_value = binomial_p_value(counts.wrong, counts.accepted, self.risk)
         best = np.argmin(p_value.max(axis=1))
         return {
