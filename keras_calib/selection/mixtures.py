@@ -15,11 +15,12 @@ from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, choose
 from keras_calib.selection.claims import (
+    Claim,
     check_risk_and_delta,
     first_rank,
     starts_at,
 )
-from keras_calib.selection.families import walk
+from keras_calib.selection.families import alone
 from keras_calib.selection.ladder import (
     counts_at,
     fixed_thresholds,
@@ -29,7 +30,7 @@ from keras_calib.selection.ladder import (
     tenth_sizes,
 )
 
-__all__ = ["_Counts", "MixtureTarget", "choose_threshold_for_mixtures"]
+__all__ = ["MixtureTarget", "choose_threshold_for_mixtures"]
 
 
 class _Counts(NamedTuple):
@@ -153,7 +154,8 @@ class MixtureTarget(NamedTuple):
         )
         # Without accepted samples nothing is known of a group.
         p_values = binomial_p_value(counts.wrong, counts.accepted, risk)
-        return walk(p_values.max(axis=1), first, shares)
+        claim = Claim(p_values.max(axis=1), first, shares)
+        return alone(claim, len(counts.threshold))
 
     def _refusal(self, counts: _Counts, names: tuple) -> dict[str, Any]:
         p_value = binomial_p_value(counts.wrong, counts.accepted, self.risk)
