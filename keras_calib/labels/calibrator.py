@@ -53,8 +53,10 @@ class MultiLabelCalibrator(CalibratesPredictions):
 
     q_k = calibrator_k(z_k)
 
-    Fit it after training, on held-out data. Tables have a row for each label,
-    so the size of the graph does not depend on the number of labels.
+    Fit it after training, on held-out data. Labels of `ignore_class`, such as
+    -1, or of weight 0 are missing. What fits of single labels warn of comes
+    once, with the labels. Tables have a row for each label, so the size of the
+    graph does not depend on the number of labels.
 
     Args:
         calibrator: `TemperatureScaling`, `AffineScaling` (Platt scaling),

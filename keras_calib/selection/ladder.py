@@ -127,12 +127,8 @@ def records_of(
                 correct=None,
             )
         return scores, correct, sample_weight, None
-    if sample_weight is not None:
-        raise type_error(
-            "`sample_weight` must not be given beside `Predictions`, which "
-            "tell it",
-            sample_weight=type(sample_weight).__name__,
-        )
+    # It refuses what is told twice.
+    scores.arguments(None, {"sample_weight": sample_weight})
     if correct is None and scores.votes:
         raise value_error(
             "`Predictions` must have class ids for labels, as an answer is "
