@@ -1,6 +1,5 @@
 """What a choice rests on: candidates of a calibrator, labels for a risk."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ __all__ = ["CalibratorChoiceDisplay", "PlanDisplay"]
 _FAR = 10.0
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class CalibratorChoiceDisplay(Display):
     """Held-out NLL of each candidate less that of the best.
 
@@ -55,23 +53,20 @@ class CalibratorChoiceDisplay(Display):
         Regression Trees, 1984, section 3.4.3.
     """
 
-    choice: CalibratorChoice
-    _: dataclasses.KW_ONLY
-    name: str | None = None
-
-    def __post_init__(self):
-        if not isinstance(self.choice, CalibratorChoice):
+    def __init__(self, choice: CalibratorChoice, *, name: str | None = None):
+        if not isinstance(choice, CalibratorChoice):
             raise type_error(
                 "`choice` must be what `choose_calibrator` returned",
-                choice=type(self.choice).__name__,
+                choice=type(choice).__name__,
             )
-        tried = [x for x in self.choice.candidates if not x.note]
+        self.choice, self.name = choice, name
+        tried = [x for x in choice.candidates if not x.note]
         reaches = [x.behind + x.error for x in tried]
         usual = float(np.median(reaches))
         self.candidates = [
             x
             for x, reach in zip(tried, reaches, strict=True)
-            if reach <= _FAR * usual or x.name == self.choice.name
+            if reach <= _FAR * usual or x.name == choice.name
         ]
         self._size = (6.4, 1.5 + 0.4 * len(self.candidates))
 
@@ -102,7 +97,6 @@ class CalibratorChoiceDisplay(Display):
         ax.locator_params(axis="x", nbins=5)
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class PlanDisplay(Display):
     """Coverage that each number of labels certifies, and with what power.
 
@@ -128,16 +122,12 @@ class PlanDisplay(Display):
         https://arxiv.org/abs/2110.01052
     """
 
-    plan: SampleSizePlan
-    _: dataclasses.KW_ONLY
-    name: str | None = None
-
-    def __post_init__(self):
-        if not isinstance(self.plan, SampleSizePlan):
+    def __init__(self, plan: SampleSizePlan, *, name: str | None = None):
+        if not isinstance(plan, SampleSizePlan):
             raise type_error(
-                "`plan` must be what `plan` returned",
-                plan=type(self.plan).__name__,
+                "`plan` must be what `plan` returned", plan=type(plan).__name__
             )
+        self.plan, self.name = plan, name
 
     @property
     def sizes(self) -> SizeTable:

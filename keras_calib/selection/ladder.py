@@ -200,7 +200,8 @@ def read_outcomes(
     of correctness.
     """
     name = "correct" if largest_cost is None else "cost"
-    if isinstance(scores, Predictions):
+    missing = correct is None and largest_cost is None
+    if missing or isinstance(scores, Predictions):
         scores, correct, sample_weight, unit = records_of(
             scores, correct, sample_weight
         )

@@ -37,7 +37,6 @@ from keras_calib.selection.ladder import (
     of_grid,
     of_scores,
     read_outcomes,
-    records_of,
     tenth_of,
     tenth_sizes,
 )
@@ -302,15 +301,12 @@ def choose_threshold_for_prior(
         by Betting, 2024, https://arxiv.org/abs/2010.09686
     """
     target = PriorTarget(target_prior, risk, delta, method, seed).check()
-    given = scores
-    scores, correct, weight, unit = records_of(given, correct)
-    scores = as_array(scores, "scores")
-    if labels is None and isinstance(given, Predictions):
-        labels = given.class_ids
+    if not isinstance(scores, Predictions):
+        scores = as_array(scores, "scores")
+    elif labels is None:
+        labels = scores.class_ids
     classes = read_classes(labels, scores.shape, len(target.prior))
-    return target.choose(
-        read_outcomes(scores, correct, weight, delta, classes, unit=unit)
-    )
+    return target.choose(read_outcomes(scores, correct, None, delta, classes))
 
 
 def read_classes(labels: Any, shape: tuple, num_classes: int) -> np.ndarray:
