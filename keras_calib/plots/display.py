@@ -247,7 +247,7 @@ class ModelsDisplay(Display):
         modes = {str(k): _mode_of(x, mode) for k, x in given.items()}
         if len({*modes.values()}) > 1:
             raise value_error("models must have one `mode`", **modes)
-        self.mode, self.name = next(iter(modes.values())), name
+        self.name, self.mode = name, next(iter(modes.values()))
 
     @property
     def _first(self) -> Any:
