@@ -230,7 +230,7 @@ SPECIAL = {
     ),
     "compare": Entry(
         lambda y, p, w: kc.compare(
-            y, p, p, kc.ece, num_draws=4, sample_weight=w
+            *2 * [kc.Predictions(y, p, sample_weight=w)], kc.ece, num_draws=4
         )
     ),
     "correctness_ranking": Entry(

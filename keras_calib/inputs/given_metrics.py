@@ -14,9 +14,18 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.late import keras_module
+from keras_calib.inputs.options import GivenTogether, ReadOptions, check_classes
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = ["get", "key_of", "made", "of_arrays", "tell_class", "tell_functions"]
+__all__ = [
+    "get",
+    "key_of",
+    "made",
+    "of_arrays",
+    "of_predictions",
+    "tell_class",
+    "tell_functions",
+]
 
 metrics = keras_module("keras.metrics")
 
@@ -119,7 +128,10 @@ def of_arrays(argument: str, metric: Any, options: dict[str, Any]) -> Callable:
     if isinstance(metric, str) and key in _FUNCTIONS:
         metric = _FUNCTIONS[key]
     if not inspect.isroutine(metric):
-        metric = _get(argument, metric, options)
+        as_class = {k: x for k, x in options.items() if k != "votes"}
+        if options.get("votes"):
+            as_class["labels"] = "votes"
+        metric = _get(argument, metric, as_class)
     if not isinstance(metric, metrics.Metric):
         return lambda labels, outputs, **weight: metric(
             labels, outputs, **weight, **options
@@ -137,6 +149,43 @@ def of_arrays(argument: str, metric: Any, options: dict[str, Any]) -> Callable:
         return float(to_numpy(found))
 
     return value
+
+
+def of_predictions(
+    argument: str, metric: Any, told: GivenTogether, options: dict[str, Any]
+) -> Callable:
+    """A function `(sample_weight)` that gives one number of `Predictions`.
+
+    A metric object reads as it was made to, which must be as they tell.
+    """
+    key, reading = _told_key(argument, metric), told.reading
+    function = _FUNCTIONS.get(metric) if isinstance(metric, str) else metric
+    if key is not None and inspect.isroutine(function):
+        return lambda weight: function(told.weighted(weight), **options)
+    is_object = isinstance(metric, metrics.Metric)
+    if not is_object or told.kind == "records":
+        check_classes(told)
+    if is_object:
+        own = getattr(metric, "options", None)
+        if isinstance(own, ReadOptions) and not _reads_as(own, told):
+            raise value_error(
+                f"`{argument}` must read outputs as the `Predictions` tell: "
+                "give its class, or an object made so",
+                **{argument: metric.name},
+                predictions=reading,
+            )
+        reading = {}
+    value = of_arrays(argument, metric, {**reading, **options})
+    labels, outputs = told.labels, told.outputs
+    return lambda weight: value(labels, outputs, sample_weight=weight)
+
+
+def _reads_as(own: ReadOptions, told: GivenTogether) -> bool:
+    known = told.options
+    return all(
+        getattr(own, name) == known[name]
+        for name in ("from_logits", "ignore_class", "votes")
+    )
 
 
 def key_of(argument: str, metric: Any, known: Sequence[str]) -> str:

@@ -161,6 +161,11 @@ def read_masked(
     return array, masked_weight(sample_weight, mask, array.shape[:rank])
 
 
+def are_binary(values: np.ndarray | None) -> bool:
+    """Whether all are 0 or 1, as of a mask; None is a mask of nothing."""
+    return values is None or bool(np.isin(values, (0, 1)).all())
+
+
 def are_frequency_weights(weight: np.ndarray | None) -> bool:
     """Whether weights are whole numbers, and so numbers of repeats."""
     return weight is None or bool(np.all(weight == np.floor(weight)))

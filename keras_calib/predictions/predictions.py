@@ -439,6 +439,11 @@ class Predictions(GivenTogether):
             "votes": self.votes,
         }
 
+    def weighted(self, sample_weight: Any) -> Self:
+        """The same rows with other weights."""
+        columns = {**self._columns(), "sample_weight": sample_weight}
+        return self._like(columns, self._spool)
+
     def batches(self, size: int | None = None) -> Iterator[Self]:
         """The rows in order, part by part, each of which is in memory.
 

@@ -111,7 +111,8 @@ def test_every_public_callable_names_itself_and_the_wrong_keyword():
 
 def test_what_is_passed_on_is_answered_by_who_gets_it():
     with pytest.raises(TypeError, match="argument of `ece`: .* `num_bins`"):
-        kc.compare(IDS, PROBS, PROBS, kc.ece, n_bins=3)
+        p = kc.Predictions(IDS, PROBS)
+        kc.compare(p, p, kc.ece, n_bins=3)
 
 
 def test_keywords_of_keras_and_of_other_bases_are_taken():

@@ -57,7 +57,9 @@ def made(kind):
 
 def groups():
     names = np.arange(300).astype(str)
-    return kc.by_group([0, 1] * 300, [[0.6, 0.4]] * 600, [*names, *names])
+    return kc.by_group(
+        [0, 1] * 300, [[0.6, 0.4]] * 600, groups=[*names, *names]
+    )
 
 
 def choice():

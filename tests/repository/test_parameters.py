@@ -11,7 +11,6 @@ MOST = 8
 MORE = {
     "FitsOnModel.fit_on": 10,
     "by_group": 13,
-    "by_group_from_top1": 14,
     "plan": 11,
 }
 
