@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_integer, check_not_empty, check_rank
 from keras_calib.inputs.given_metrics import of_arrays
 from keras_calib.inputs.options import GivenTogether, check_classes
@@ -44,14 +44,14 @@ def per_image(
         background: Class id whose pixels are left out, or None.
         ignore_class: Class id of further pixels to leave out, or None.
         **options: Further arguments of `metric`, such as
-            `from_logits=True`. A `sample_weight` must be 0 or 1, as a mask.
+            `from_logits=True`, but no `sample_weight`.
 
     Returns:
         Mean, in the unit of `metric`.
 
     Raises:
-        ValueError: If shapes do not fit, weights are not 0 or 1, or no pixel
-            is valid.
+        ValueError: If shapes do not fit or no pixel is valid.
+        TypeError: If there are weights, but a mask in `Predictions`.
 
     Example:
 
@@ -66,13 +66,14 @@ def per_image(
         for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430,
         whose released code evaluates segmentation so.
     """
+    mask = None
     if isinstance(labels, GivenTogether):
         check_classes(labels)
         given = {**options, "ignore_class": ignore_class}
         options |= labels.reading
         ignore_class = options.pop("ignore_class", None)
         labels, outputs, known = labels.arguments(outputs, given)
-        options["sample_weight"] = known["sample_weight"]
+        mask = known["sample_weight"]
     labels, outputs = as_array(labels, "labels"), as_array(outputs, "outputs")
     check_rank("outputs", outputs, 3, "(batch, ..., num_classes)")
     check_not_empty("outputs", outputs)
@@ -91,21 +92,19 @@ def per_image(
             "labels",
             ignore_class=ignore_class,
         )
+    if "sample_weight" in options or not are_binary(mask):
+        raise type_error(
+            "`sample_weight` must be left out, or a mask of 0 and 1 in "
+            "`Predictions`: all pixels have equal weight",
+            options=sorted(options),
+        )
     ids = labels.argmax(axis=-1) if soft else labels
     if outputs.shape[-1] == 1:
         # A share above a half is of the second class.
         ids = np.ceil(labels.astype("float64") - 0.5)
     valid = np.ones(ids.shape, "bool")
-    weight = options.pop("sample_weight", None)
-    if weight is not None:
-        weight = weight_of_rows(weight, ids.shape).reshape(ids.shape)
-        if not are_binary(weight):
-            raise value_error(
-                "`sample_weight` must be 0 or 1, as a mask: all pixels have "
-                "equal weight",
-                largest=float(weight.max()),
-            )
-        valid = weight > 0
+    if mask is not None:
+        valid = weight_of_rows(mask, ids.shape).reshape(ids.shape) > 0
     dropped = {"background": background, "ignore_class": ignore_class}
     for name, index in dropped.items():
         if index is not None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs import rows
 from keras_calib.inputs.checks import (
@@ -316,6 +316,12 @@ def standardize_arrays(
     if isinstance(labels, GivenTogether):
         check_classes(labels)
         labels, outputs, options = labels.arguments(outputs, options)
+    elif outputs is None:
+        raise type_error(
+            f"`{name}` must be given beside `labels`, or `Predictions` in "
+            "place of both",
+            **{name: None},
+        )
     from_logits = options.get("from_logits", False)
     ignore_class = options.get("ignore_class")
     votes = options.get("votes", False)

@@ -104,6 +104,39 @@ def test_a_log_says_what_two_columns_say(name):
     assert plain(FUNCTIONS[name](log, **more)) == plain(wanted)
 
 
+def test_images_and_priors_are_taken_from_predictions():
+    labels, probs = LABELS.reshape(4, 30), PROBS.reshape(4, 30, 3)
+    ignored = np.where(np.arange(30) % 4, labels, 255)
+    given = {"background": 0, "num_bins": 5}
+    wanted = F.per_image("ece", ignored, probs, ignore_class=255, **given)
+    for facts in (
+        {"ignore_class": 255, "labels": ignored},
+        {"sample_weight": (ignored != 255) * 1.0, "labels": labels},
+        {"from_logits": True, "ignore_class": 255, "labels": ignored},
+    ):
+        outputs = np.log(probs) if "from_logits" in facts else probs
+        p = kc.Predictions(outputs=outputs, **facts)
+        assert F.per_image("ece", p, **given) == pytest.approx(wanted)
+    with pytest.raises(TypeError, match="`ignore_class` must not be given"):
+        F.per_image("ece", p, ignore_class=255)
+    p = kc.Predictions(labels, probs, sample_weight=labels)
+    with pytest.raises(TypeError, match="all pixels have equal weight"):
+        F.per_image("ece", p)
+    source, few = np.full(3, 1 / 3), {"num_draws": 4}
+    wanted = F.estimate_prior(probs, source, sample_weight=labels, **few)
+    assert plain(F.estimate_prior(p, source, **few)) == plain(wanted)
+    with pytest.raises(TypeError, match="`from_logits` must not be given"):
+        F.estimate_prior(p, source, from_logits=True)
+
+
+def test_groups_are_those_of_the_predictions():
+    p = kc.Predictions(LABELS, PROBS, groups={"site": GROUPS})
+    wanted = kc.by_group(LABELS, PROBS, groups={"site": GROUPS}, min_count=5)
+    assert plain(kc.by_group(p, min_count=5)) == plain(wanted)
+    other = kc.by_group(p, groups=LABELS, min_count=5)
+    assert {*other.table["attribute"]} == {"group"}
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_several_labels_are_refused_with_advice(name):
     several = kc.Predictions(PROBS > 0.3, PROBS, multi_label=True)

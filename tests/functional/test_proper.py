@@ -221,5 +221,5 @@ def test_wrong_arguments_are_told():
         per_image(ece, labels[:-1].reshape(1, -1), probs[None])
     with pytest.raises(ValueError, match="a class that is neither ignored"):
         per_image(ece, np.zeros((1, 20), int), probs[None], background=0)
-    with pytest.raises(ValueError, match="pixels have equal weight"):
+    with pytest.raises(TypeError, match="pixels have equal weight"):
         per_image(ece, labels[None], probs[None], sample_weight=weight[None])
