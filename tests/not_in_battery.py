@@ -79,6 +79,7 @@ NO_PREDICTIONS = {
                 "CostEstimate",
             ),
             *("PriorEstimate", "RegularizerCounts", "ReportPage"),
+            *("MetricTable",),
             *("RiskCoveragePoints", "ThresholdTable", "Alarm", "GroupMetrics"),
             *("CertificateCheck", "AnswerThreshold"),
             *("LabelTable", "LargestDifference", "SampleSizePlan"),

@@ -215,9 +215,9 @@ def calibration_test(
     top = top_of_all(labels, outputs, **options)
     if not are_binary(top.weight):
         raise value_error(
-            "`sample_weight` must be None, or 0 and 1 as a mask: the test "
-            "counts predictions",
-            largest=float(top.weight.max()),
+            "`sample_weight` must be None, or a mask: the test counts "
+            "predictions",
+            sample_weight=top.weight,
         )
     votes = votes_of(labels, options, len(top.confidence))
     if votes is not None and top.counts is not None:

@@ -25,6 +25,7 @@ __all__ = [
     "of_predictions",
     "tell_class",
     "tell_functions",
+    "told_key",
 ]
 
 metrics = keras_module("keras.metrics")
@@ -83,7 +84,7 @@ def get(metric: Any, **options: Any) -> Any:
 
 
 def _get(argument: str, metric: Any, options: dict[str, Any]) -> Any:
-    key = _told_key(argument, metric)
+    key = told_key(argument, metric)
     if key is not None and not isinstance(metric, type):
         metric = _CLASSES.get(key) or _FUNCTIONS[key]
     if isinstance(metric, type) and issubclass(metric, metrics.Metric):
@@ -107,7 +108,7 @@ def _get(argument: str, metric: Any, options: dict[str, Any]) -> Any:
 
 def made(argument: str, metric: Any, reading: dict[str, Any]) -> Any:
     """A metric object; a class of this library reads outputs as is told."""
-    own = _told_key(argument, metric) is not None
+    own = told_key(argument, metric) is not None
     found = _get(argument, metric, reading if own else {})
     if not isinstance(found, metrics.Metric):
         raise type_error(
@@ -124,7 +125,7 @@ def of_arrays(argument: str, metric: Any, options: dict[str, Any]) -> Callable:
     A metric object is made once and reset before each use. `weight` is
     `sample_weight`, or nothing.
     """
-    key = _told_key(argument, metric)
+    key = told_key(argument, metric)
     if isinstance(metric, str) and key in _FUNCTIONS:
         metric = _FUNCTIONS[key]
     if not inspect.isroutine(metric):
@@ -158,7 +159,7 @@ def of_predictions(
 
     A metric object reads as it was made to, which must be as they tell.
     """
-    key, reading = _told_key(argument, metric), told.reading
+    key, reading = told_key(argument, metric), told.reading
     function = _FUNCTIONS.get(metric) if isinstance(metric, str) else metric
     if key is not None and inspect.isroutine(function):
         return lambda weight: function(told.weighted(weight), **options)
@@ -195,13 +196,13 @@ def key_of(argument: str, metric: Any, known: Sequence[str]) -> str:
         if isinstance(metric, metrics.Metric):
             _check_defaults(argument, metric)
             metric = type(metric)
-        key = _told_key(argument, metric)
+        key = told_key(argument, metric)
     if key not in known:
         raise _unknown(argument, metric if key is None else key, known)
     return key
 
 
-def _told_key(argument: str, metric: Any) -> str | None:
+def told_key(argument: str, metric: Any) -> str | None:
     """The key of a key, a function or a class; None if it has none."""
     if isinstance(metric, str):
         known = sorted({*_CLASSES, *_FUNCTIONS})
