@@ -345,7 +345,7 @@ def aece(
     nearly as whole samples allow.
 
     Args:
-        labels, outputs, **options: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
         edges: `"mass"` uses every sample. `"interp"` uses the edges of the
             papers' code, for parity with published tables, without weights.
@@ -356,6 +356,7 @@ def aece(
             each gets their mean, with `"order"` they keep their order.
         mode: `"top_label"` for the confidence of the predicted class,
             `"binary"` for the probability of the second of two, as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -406,8 +407,9 @@ def smooth_ece(
     calibrated predictions.
 
     Args:
-        labels, outputs, **options: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         mode: `"top_label"` or `"binary"`, as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -449,8 +451,9 @@ def cumulative_differences(
     C_k = (1/n) sum over the k least confident of (confidence_i - correct_i)
 
     Args:
-        labels, outputs, **options: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         mode: `"top_label"`, or `"binary"` as in `ecce`.
+        **options: As in `ece`.
 
     Returns:
         Shares, differences and a standard deviation. Predictions of equal
@@ -496,7 +499,7 @@ def ecce(
     calibrated: ECCE-R is then about 1.6 sqrt(sum c (1 - c)) / n.
 
     Args:
-        labels, outputs: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         kind: `"range"` for ECCE-R, `"maximum"` for ECCE-MAD.
         mode: `"top_label"` for the confidence of the predicted class,
             `"binary"` for the probability of the second of two classes, and

@@ -72,7 +72,7 @@ def classwise_ece(
     class that is ruled out in all rows is one of the K, with an error of 0.
 
     Args:
-        labels, outputs, **options: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins of each class, at least 1.
         edges: `"width"` for bins of equal width, as in `ece`. `"mass"` for
             bins of equal mass, as in `aece`. `"rank"` for the edges of
@@ -86,6 +86,7 @@ def classwise_ece(
             [lo, hi), with 1 in the last. Only for `edges="width"`.
         classes: `"all"`, or `"to_largest_label"` as in released code, where K
             is the largest id in `labels` plus one.
+        **options: As in `ece`.
 
     Returns:
         Error in [0, 1], at most 2 / K, because the p_k of a sample sum to 1.

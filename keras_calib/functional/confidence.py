@@ -210,10 +210,11 @@ def objectness_deviation(
     the object covers.
 
     Args:
-        labels, outputs, **options: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         objectness: Share of the image that the object covers, in [0, 1], of
             the shape of the class ids; -1 where all objects are painted out,
             which is 0. Its value does not matter where the class is ignored.
+        **options: As in `ece`.
 
     Returns:
         Deviation in [0, 1].

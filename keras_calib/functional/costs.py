@@ -47,8 +47,7 @@ def mean_cost(
     logit rules out is no answer; one of probability 0 may be the cheapest.
 
     Args:
-        labels, outputs, **options: As in `ece`. With votes an answer costs the
-            mean over them.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         costs: Costs >= 0 `(num_classes, num_classes)`: row j is the true
             class, column k the answer. For a benefit add one amount to
             every entry and to `reject_cost`, which changes no decision. One
@@ -60,6 +59,7 @@ def mean_cost(
             (0, 1). The interval is approximate. It counts on one more
             sample of cost 0 and of the largest of `reject_cost` and `costs`,
             also where that is of a class that is ruled out.
+        **options: As in `ece`. With votes an answer costs the mean over them.
 
     Returns:
         CostEstimate.

@@ -134,8 +134,7 @@ def by_group(
       number, no test, and no part in the largest difference.
 
     Args:
-        labels, outputs, **options: As in `ece`. Weights other than 0 and 1 need
-            `statistic=None`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         groups: Names or whole numbers, `(n,)` or of the shape of the class
             ids; or a dict of these by the name of the attribute. None takes
             those of the `Predictions`.
@@ -164,6 +163,8 @@ def by_group(
             of the attribute (Fisher's exact test).
         num_bins: Number of bins of calibration errors and of the tests.
         num_draws, seed: Draws, as in `calibration_test`.
+        **options: As in `ece`. Weights other than 0 and 1 need
+            `statistic=None`.
 
     Returns:
         `GroupMetrics`: print it, or take `table`, `rows` and `largest`.

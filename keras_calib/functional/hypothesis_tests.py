@@ -172,14 +172,15 @@ def calibration_test(
     that of class ids.
 
     Args:
-        labels, outputs, **options: As in `ece`. With `votes=True` labels are
-            counts of votes; shares do not say how many there were. Weights
-            must be 0 or 1, as a mask: others change the null distributions.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         statistic: `"ece"`, `"chi2"`, `"spiegelhalter"`, `"ecce_range"` or
             `"ecce_maximum"`.
         num_bins: Number of bins of `"ece"` and `"chi2"`, at least 1.
         num_draws: Number of draws, at least 1.
         seed: Seed of the draws.
+        **options: As in `ece`. With `votes=True` labels are counts of votes;
+            shares do not say how many there were. Weights must be 0 or 1, as a
+            mask: others change the null distributions.
 
     Returns:
         Statistic and p-value.

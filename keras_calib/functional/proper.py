@@ -49,10 +49,11 @@ def nll(
     For soft labels it is the cross entropy.
 
     Args:
-        labels, outputs, **options: As in `ece`. Outputs may be `(n,)`, of the
-            second of two classes.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         clip: Lower bound on probabilities, in (0, 1]. Published tables clip
             at 1e-15 or 1e-12, and None clips at 1e-37.
+        **options: As in `ece`. Outputs may be `(n,)`, of the second of two
+            classes.
 
     Returns:
         NLL in nats, >= 0.
@@ -141,10 +142,11 @@ def calibration_decomposition(
       nats.
 
     Args:
-        labels, outputs, **options: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins, at least 1.
         score: `"brier_score"`, the squared error, or `"nll"`, the log score.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
+        **options: As in `ece`.
 
     Returns:
         `(calibration, refinement)`, both >= 0.
@@ -194,9 +196,10 @@ def brier_decomposition(
     class alone.
 
     Args:
-        labels, outputs, **options: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins of each class, at least 1.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
+        **options: As in `ece`.
 
     Returns:
         Five floats, and `within_bins`, the variance less the covariance.

@@ -209,8 +209,9 @@ def failure_fpr95(
     correct predictions. Tied samples are accepted together.
 
     Args:
-        labels, outputs, score, **options: As in `aurc`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         tpr: Share of the correct predictions to accept, in (0, 1].
+        score, **options: As in `aurc`.
 
     Returns:
         Share in [0, 1], 0 if all predictions are correct or all are wrong.
@@ -248,9 +249,10 @@ def failure_average_precision(
     A random score gives the share of the positive predictions.
 
     Args:
-        labels, outputs, score, **options: As in `aurc`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         positive: `"error"` to find wrong predictions, lowest scores first.
             `"success"` to find correct ones, highest scores first.
+        score, **options: As in `aurc`.
 
     Returns:
         Average precision in [0, 1], 0 if no prediction is positive.

@@ -60,7 +60,7 @@ def aurc(
     - `"achievable"`: The area below the convex hull.
 
     Args:
-        labels, outputs, **options: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score: Score that ranks the predictions: `"msp"` (the probability of
             the predicted class), `"max_logit"`, `"logit_margin"`,
             `"prob_margin"`, `"neg_entropy"`, `"neg_energy"`, `"gini"` (in the
@@ -71,6 +71,7 @@ def aurc(
             `"order"` for the order given.
         area: One of the list above. Fractional weights need `"mean"`,
             `"merged"` or `"achievable"`.
+        **options: As in `ece`.
 
     Returns:
         AURC in [0, 1]. Papers print it times 1000.
@@ -107,11 +108,12 @@ def eaurc(
     Use it to look at the ranking of predictions apart from their accuracy.
 
     Args:
-        labels, outputs, **options: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, ties, area: As in `aurc`.
         optimum: `"finite"` for the optimum of as many samples, by the same
             area. `"analytic"` for its limit r + (1 - r) log(1 - r) at
             the error rate r.
+        **options: As in `ece`.
 
     Returns:
         E-AURC in [0, 1]. With the analytic optimum it can be below 0.
@@ -196,11 +198,12 @@ def augrc(
     is accepted and wrong. A random ranking gives half of the error rate.
 
     Args:
-        labels, outputs, **options: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         score, ties: As in `aurc`.
         area: `"origin"` for the area from coverage 0. `"trapezoid"` for
             the trapezoid rule from coverage 1/N, over 1 - 1/N, without
             fractional weights.
+        **options: As in `ece`.
 
     Returns:
         AUGRC in [0, 0.5].
@@ -255,11 +258,12 @@ def coverage_at_risk(
     guarantees nothing on new data; `SelectiveClassifier` can.
 
     Args:
-        labels, outputs, **options: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         risk: Allowed share of errors among accepted predictions, in [0, 1].
         score: As in `aurc`.
         ties: With `"average"` tied samples are accepted together, as by any
             threshold. With `"order"` the last accepted may be one of them.
+        **options: As in `ece`.
 
     Returns:
         Coverage in [0, 1], 0 if no threshold is good enough.
@@ -288,9 +292,10 @@ def coverage_at_accuracy(
     coverage at risk 1 - `accuracy`.
 
     Args:
-        labels, outputs, score, ties, **options: As in `coverage_at_risk`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         accuracy: Share of correct predictions wanted among accepted ones, in
             [0, 1].
+        score, ties, **options: As in `coverage_at_risk`.
 
     Returns:
         Coverage in [0, 1], 0 if no threshold is good enough.
@@ -325,12 +330,13 @@ def risk_at_coverage(
     Use it when the share to accept is fixed.
 
     Args:
-        labels, outputs, **options: As in `ece`.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         coverage: Share of the samples to accept, in (0, 1]. The weight is
             rounded up to whole samples.
         score: As in `aurc`.
         ties: With `"average"` samples tied at the threshold are accepted in
             proportion. With `"order"` tied samples stay in the order given.
+        **options: As in `ece`.
 
     Returns:
         Share of errors among accepted predictions, in [0, 1].

@@ -24,8 +24,8 @@ from keras_calib.numerics.softmax import sigmoid
 __all__ = [
     "check_two_classes",
     "event_of",
-    "has_shares",
     "hard_labels",
+    "has_shares",
     "lead_of",
     "top_label",
     "top_of_all",

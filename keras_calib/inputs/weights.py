@@ -17,6 +17,7 @@ from keras_calib.numerics.arrays import (
 )
 
 __all__ = [
+    "are_binary",
     "are_frequency_weights",
     "broadcast_weight",
     "check_weight_scale",

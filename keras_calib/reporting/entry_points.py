@@ -77,7 +77,7 @@ def report(
     evaluations, parts = gathered(
         predictions,
         data,
-        options,
+        {**options},
         {"calibrator": calibrator, "selector": selector},
         num_bins=num_bins,
         num_mistakes=num_mistakes,

@@ -32,10 +32,10 @@ class MetricTable(Result):
     """Result of `evaluate`: print it, or take `results` or `to_frame()`.
 
     Attributes:
-        results: By the name of the model, and then of the metric, a dict of
-            its `value` and of `low` and `high`, the ends of its 95 %
+        results: By the name of the model, and then of the metric, a dict with
+            `value`, `low` and `high`. The last two are the ends of a 95 %
             interval, NaN where there is none. What a calibrator makes of a
-            model is `"... calibrated"`.
+            model has the name `"..., calibrated"`.
     """
 
     results: dict[str, dict[str, dict[str, Any]]]
@@ -78,14 +78,14 @@ def evaluate(
     `report`. The data are read once, in memory that does not grow with them.
 
     Args:
-        predictions, data, calibrator: As in `report`.
+        predictions, data: As in `report`.
         metrics: Keys, functions, metric classes or new objects, as
             `keras_calib.metrics.get` takes them; None for those of the page.
             An object reads outputs as it was made to. Those that
-            `CalibrationMetrics` has get an interval. Of several labels at once,
-            they are names out of the table.
+            `CalibrationMetrics` has get an interval. For several labels at
+            once, give names out of the table.
         num_bins: Number of bins of the calibration errors.
-        **options: As in `report`.
+        calibrator, **options: As in `report`.
 
     Returns:
         A `MetricTable`.
@@ -99,10 +99,9 @@ def evaluate(
 
     >>> import keras_calib
     >>> p = keras_calib.Predictions([0, 1, 1], [[0.9, 0.1]] * 3)
-    >>> print(keras_calib.evaluate(p, metrics=["accuracy", "nll"], verbose=0))
-    metric    model
+    >>> print(keras_calib.evaluate(p, metrics=["accuracy"], verbose=0))
+    metric                        model
     accuracy  0.3333 (0.0084 to 0.9057)
-    nll       1.570 (0.003 to 2.771)
 
     Reference:
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
