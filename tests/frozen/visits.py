@@ -13,6 +13,7 @@ _STATE = "files of training, with no number of their own"
 
 NOT_FROZEN = {
     "choice_labels": "places of texts in a list",
+    "evaluate": "has the numbers of `report`",
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
         _ABSTRACT,
@@ -25,7 +26,7 @@ NOT_FROZEN = {
             *("CumulativeCurve", "Decomposition"),
             *("DetectionCalibrationError", "DetectionRecords"),
             *("EffectiveTargets", "GroupMetrics", "LabelTable"),
-            *("LargestDifference", "LoggedEpoch"),
+            *("LargestDifference", "LoggedEpoch", "MetricTable"),
             *("CostEstimate", "SampleSizePlan", "PriorEstimate"),
             *("RegularizerCounts",),
             *(
