@@ -62,6 +62,11 @@ def groups():
     )
 
 
+def estimates():
+    ends = {"low": 0.1, "high": 0.3}
+    return {f"metric {k}": {"value": k / 3, **ends} for k in range(MANY)}
+
+
 def choice():
     score, correct = np.arange(100.0), np.ones(100)
     return kc.choose_threshold(score, correct, risk=0.1, delta=0.1)
@@ -79,6 +84,9 @@ SPECIAL = {
     "Choice": choice,
     "DetectionRecords": records,
     "GroupMetrics": groups,
+    "MetricTable": lambda: kc.reporting.MetricTable(
+        {f"model {k}": estimates() for k in range(2)}
+    ),
     "RegularizerCounts": lambda: kc.losses.RegularizerCounts(
         np.arange(20), np.linspace(0.0, 1.0, 21), 3
     ),
