@@ -120,7 +120,7 @@ def _coco(true: dict, found: dict) -> Callable[[], Any] | None:
 
 def times(rng: np.random.Generator) -> Iterator[list]:
     true, found = boxes(rng, _NUM_IMAGES.value)
-    records = kc.detection.match_detections(
+    records = kc.detection.match(
         true, found, image_shape=(SIDE, SIDE)
     )
     features = ("center_x", "center_y", "width", "height")
@@ -138,7 +138,7 @@ def times(rng: np.random.Generator) -> Iterator[list]:
         return metric.result()
 
     steps = {
-        "match_detections": lambda: kc.detection.match_detections(true, found),
+        "match": lambda: kc.detection.match(true, found),
         "detection_ece": lambda: kc.detection.detection_ece(records),
         "detection_ece, 4 features": lambda: kc.detection.detection_ece(
             records, num_bins=5, features=features
@@ -162,7 +162,7 @@ def times(rng: np.random.Generator) -> Iterator[list]:
         taken = {name: _seconds(step) for name, step in steps.items()}
         if peer is not None:
             taken["COCOeval, matching at 0.5"] = _seconds(peer)
-    whole = taken["match_detections"]
+    whole = taken["match"]
     for name, seconds in taken.items():
         yield [name, f"{seconds:.2f}", f"{seconds / whole:.2f}"]
 

@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import keras
 import numpy as np
 import pytest
-from scored_boxes import records
 
 import keras_calib as kc
 from keras_calib.metrics.gap_estimates import GapEstimate
@@ -75,7 +74,6 @@ def calibrators():
 SPECIAL = {
     "CalibratorChoice": calibrators,
     "Choice": choice,
-    "DetectionRecords": records,
     "GroupMetrics": groups,
     "RegularizerCounts": lambda: kc.losses.RegularizerCounts(
         np.arange(20), np.linspace(0.0, 1.0, 21), 3
