@@ -143,7 +143,7 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
             confidence=confidence, group=group
         )
         # A block of images has sums that float64 holds without rounding.
-        blocks = predictions.units // _BLOCK
+        blocks = outcomes.unit // _BLOCK
         added = np.zeros(self.sums.shape[1], "int64")
         for block in np.unique(blocks):
             own = blocks == block

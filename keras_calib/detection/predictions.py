@@ -101,17 +101,19 @@ class BoxPredictions(Predictions):
 
     def boxes(self) -> Outcomes:
         """The boxes as rows, with the places of their images and classes."""
+        images = self._columns()["units"]
         return Outcomes(
             score=self.outputs,
             correct=self.labels,
             confidence=self.outputs,
-            unit=np.searchsorted(self._facts["images"], self.units),
+            unit=np.searchsorted(self._facts["images"], images),
             group=self.groups["class"],
         )
 
     def __getitem__(self, rows: Any) -> Self:
         made = super().__getitem__(rows)
-        made._facts = {**self._facts, "images": np.unique(made.units)}
+        images = np.unique(made._columns()["units"])
+        made._facts = {**self._facts, "images": images}
         return made
 
     def __repr__(self) -> str:

@@ -28,6 +28,7 @@ from keras_calib.exporting.statement_facts import (
 )
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.results import Result
+from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection.costs import CostTarget
 from keras_calib.selection.data_hash import (
     cost_hashes,
@@ -35,7 +36,11 @@ from keras_calib.selection.data_hash import (
     data_hashes,
     group_hashes,
 )
-from keras_calib.selection.ladder import by_group, of_scores
+from keras_calib.selection.ladder import (
+    by_group,
+    named_group,
+    of_scores,
+)
 from keras_calib.selection.thresholds import ErrorTarget
 
 __all__ = ["CertificateCheck", "check_certificate"]
@@ -102,14 +107,18 @@ def check_certificate(
         path: The exported folder or file, or the `.json` file of
             `keras-calib threshold`.
         scores: Scores `(n,)` of the data that chose the threshold, as
-            `save_records` writes them; None checks the files alone.
-        correct: 1 for right and 0 for wrong predictions `(n,)`.
+            `save_records` writes them; None checks the files alone. Or
+            `Predictions`: a log, or calibrated outputs for a score in
+            log-odds.
+        correct: 1 for right and 0 for wrong predictions `(n,)`. None with
+            `Predictions`.
         confidence: Confidences `(n,)` in (0, 1) instead of scores, if the
             score is in log-odds. The hash of counts then stands for that of
             scores, and the threshold is compared to three digits. For the
             threshold of answers, the confidences of their log.
         groups: Group of each sample `(n,)`, integers or strings, for a
-            selector with thresholds by group.
+            selector with thresholds by group. With `Predictions` also the
+            name of a group of theirs.
         cost: Cost of each answer `(n,)`, for a selector with costs.
 
     Returns:
@@ -148,6 +157,11 @@ def check_certificate(
     if found["kind"] == "chow" and found["costs"]["matrix"] is None:
         not_checked.append("the matrix of costs, of which only a hash is told")
     given = scores, confidence, correct, groups, cost
+    if isinstance(scores, Predictions):
+        told = {"correct": correct, "confidence": confidence}
+        scores.arguments(None, told)
+        given = _columns_of(found, scores, groups, cost)
+        confidence = given[1]
     if any(x is not None for x in given):
         rows = _read_rows(found, *given)
         rounded = confidence is not None and found["artefact"] is not None
@@ -277,6 +291,33 @@ def _again(found: dict[str, Any], rows: Outcomes) -> dict[str, dict[str, Any]]:
     return facts_of(
         kind, chosen, scale, coverage=coverage, largest_cost=float(largest)
     )
+
+
+def _columns_of(
+    found: dict[str, Any], p: Predictions, groups: Any, cost: Any
+) -> tuple[Any, ...]:
+    """The data that `_read_rows` takes, of the rows that count."""
+    if p.kind == "records":
+        rows = p.outcomes(every=True)._replace(cost=cost)
+    else:
+        # Here, as they need Keras.
+        from keras_calib.selection.rules import CostRule, ScoreRule
+        from keras_calib.selection.tuning import outcomes_of
+
+        matrix = found.get("costs", {}).get("matrix")
+        if matrix is None and found["score"]["scale"] != "log-odds":
+            raise value_error(
+                "`Predictions` need a score in log-odds, or costs of which "
+                "the matrix is told: give `scores`",
+                score=found["score"]["name"],
+            )
+        rule = ScoreRule("msp") if matrix is None else CostRule(matrix)
+        (rows,), _ = outcomes_of(p, None, [rule])
+    group = named_group(p, groups)
+    rows = rows._replace(group=group, unit=None).counted()
+    is_log = p.kind == "records"
+    values = (None, rows.score) if is_log else (rows.score, None)
+    return *values, rows.correct, rows.group, rows.cost
 
 
 def _read_rows(

@@ -78,6 +78,30 @@ def answers(request, tmp_path_factory):
     return folder / "t.json", data
 
 
+def test_predictions_are_checked_and_accepted_as_their_columns(answers):
+    path, data = answers
+    grouped = "groups" in data
+    p = kc.Predictions(
+        correct=data["correct"],
+        confidence=data["confidence"],
+        groups={"task": data["groups"]} if grouped else None,
+    )
+    name = "task" if grouped else None
+    found = kc.exporting.check_certificate(path, p, groups=name)
+    assert found.holds, found.differences
+    assert not any("numbers" in x for x in found.not_checked)
+    rule = kc.exporting.load_threshold(path)
+    alone = rule(data["confidence"], data.get("groups"))
+    for key, values in rule(p).items():
+        np.testing.assert_array_equal(values, alone[key])
+    with pytest.raises(TypeError, match="`correct` must not be given beside"):
+        kc.exporting.check_certificate(path, p, data["correct"], groups=name)
+    if grouped:
+        return
+    watched = kc.Monitor(risk=0.3).update(p, rule)
+    assert watched.counts["accepted"] == alone["accept"].sum()
+
+
 def test_numbered_groups_are_in_the_order_of_their_numbers(tmp_path):
     log, out = tmp_path / "log.csv", tmp_path / "t.json"
     rows = [f"0.9,1,{task}" for task in ("10", "2") * 40]

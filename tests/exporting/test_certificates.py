@@ -90,6 +90,10 @@ def test_a_copy_is_confirmed_by_the_data_in_any_order(certified, tmp_path):
     copy = copied(path, tmp_path)
     found = kc.exporting.check_certificate(copy, score[order], correct[order])
     assert found.holds, found.differences
+    p = kc.Predictions(*noisy(), from_logits=True)
+    calibrated = selector.calibrator.calibrate(p)
+    again = kc.exporting.check_certificate(copy, calibrated)
+    assert again.holds, again.differences
     facts, chosen = found.certificate, selector.chosen
     assert facts["selection"]["coverage"] == chosen.coverage
     assert facts["guarantee"]["risk"] == 0.1
