@@ -45,6 +45,9 @@ class BoxPredictions(Predictions):
     ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
     >>> match(truth, found)
     BoxPredictions(2 boxes of 1 images with 1 true boxes)
+
+    Reference:
+        Lin et al., Microsoft COCO, ECCV 2014, https://arxiv.org/abs/1405.0312
     """
 
     # A detector may find nothing in a batch.

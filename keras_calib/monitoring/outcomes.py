@@ -88,9 +88,10 @@ def read_answers(
 def columns_of(
     given: Any, accepted: Any, correct: Any, ids: Any = None
 ) -> tuple[tuple[Any, Any, Any], Any]:
-    """Confidence, acceptance and correctness; and ids: given, or of `Predictions`.
+    """Confidence, acceptance and correctness; and ids: given, or told.
 
-    What these do not count, of weight 0 or the ignored class, has no label.
+    `Predictions` tell them. What they do not count, of weight 0 or the ignored
+    class, has no label.
     `accepted` may be a selector or a threshold, which answers then.
     """
     if not isinstance(given, Predictions):
