@@ -254,11 +254,14 @@ def test_confidences_stand_for_scores_of_groups(certified):
     path, made, _ = certified
     data = {} if made.costs is not None else records(path)
     if data:
-        score = data.pop("scores").astype("float64")
-        data["confidence"] = 1.0 / (1.0 + np.exp(-score))
-        assert kc.exporting.check_certificate(path, **data).holds
-        data["confidence"] = np.minimum(data["confidence"], 0.9)
-        assert not kc.exporting.check_certificate(path, **data).holds
+        score = data["scores"].astype("float64")
+        for most in (np.inf, 0.9):
+            confidence = np.minimum(1.0 / (1.0 + np.exp(-score)), most)
+            p = kc.Predictions(correct=data["correct"], confidence=confidence)
+            found = kc.exporting.check_certificate(
+                path, p, groups=data["groups"]
+            )
+            assert found.holds == (most > 1.0)
 
 
 @pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])
