@@ -266,20 +266,18 @@ class DetectionECE(_DetectionMetric):
         **matching: Unpack[ShapedMatching],
     ):
         how = filled("DetectionECE", matching, ShapedMatching)
+        if how.image_shape is not None:
+            how.image_shape = tuple(how.image_shape)
         super().__init__(
             num_bins=bins_of(num_bins, features),
             num_classes=num_classes,
             average=average,
-            min_overlap=how.min_overlap,
-            min_confidence=how.min_confidence,
-            box_format=how.box_format,
             closed=closed,
             name=name,
             dtype=dtype,
+            **vars(how),
         )
-        shape = how.image_shape
-        shape = None if shape is None else tuple(shape)
-        self._keep(image_shape=shape, features=tuple(features))
+        self._keep(features=tuple(features))
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -354,12 +352,10 @@ class LocalizationAwareECE(_DetectionMetric):
             num_bins=bins_of(num_bins, ()),
             num_classes=num_classes,
             average=average,
-            min_overlap=how.min_overlap,
-            min_confidence=how.min_confidence,
-            box_format=how.box_format,
             closed=closed,
             name=name,
             dtype=dtype,
+            **vars(how),
         )
 
     def get_config(self):
