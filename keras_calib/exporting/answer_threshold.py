@@ -91,8 +91,8 @@ class AnswerThreshold:
                 if the file is for a score. Or `Predictions`.
             group: Groups of the answers `(...)`, if the file has a threshold
                 for each group; else None. Unknown groups are not accepted.
-                None with `Predictions` takes their group of the name that the
-                log of the file has for it.
+                With `Predictions` a name of their groups; None takes the name
+                that the log of the file had.
 
         Returns:
             A dict of arrays `(...)`: the calibrated `confidence`, or the
@@ -103,9 +103,17 @@ class AnswerThreshold:
                 are missing or not asked for.
         """
         if isinstance(confidence, Predictions):
-            name = self.facts["data"].get("group")
-            if group is None and self._thresholds is not None:
-                group = named_group(confidence, name)
+            if self.column == "score":
+                raise value_error(
+                    "`confidence` must be the scores that this file is for, "
+                    "which `Predictions` do not have",
+                    column=self.column,
+                )
+            if self._thresholds is not None:
+                name = self.facts["data"].get("group")
+                group = named_group(
+                    confidence, name if group is None else group
+                )
             confidence = confidence.confidence
         values = as_array(confidence, self.column, "float64")
         is_score = self.column == "score"

@@ -99,17 +99,21 @@ def columns_of(
     given.arguments(None, {"correct": correct, "ids": ids})
     rows = given.outcomes(every=True)
     confidence, correct = rows.confidence, rows.correct
-    if callable(accepted) and given.kind == "records":
+    if hasattr(accepted, "facts"):
+        # An `AnswerThreshold`, which knows confidence alone.
         answers = accepted(given)
-        confidence, accepted = answers["confidence"], answers["accept"]
+        confidence, accepted = (
+            answers[x].reshape(-1) for x in ("confidence", "accept")
+        )
     elif callable(accepted):
+        true = given.class_ids.reshape(-1)
         answers = accepted(given.outputs, from_logits=given.from_logits)
         confidence, accepted, label = (
             to_numpy(answers[x]).reshape(-1)
             for x in ("confidence", "accept", "label")
         )
         # Costs or a calibrator may prefer another class than the model.
-        correct = label == given.class_ids.reshape(-1)
+        correct = label == true
     if rows.weight is not None:
         correct = np.where(rows.weight > 0.0, correct, np.nan)
     return (confidence, accepted, correct), given.ids

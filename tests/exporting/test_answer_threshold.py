@@ -97,6 +97,9 @@ def test_predictions_are_checked_and_accepted_as_their_columns(answers):
     with pytest.raises(TypeError, match="`correct` must not be given beside"):
         kc.exporting.check_certificate(path, p, data["correct"], groups=name)
     if grouped:
+        np.testing.assert_array_equal(
+            rule(p, "task")["accept"], alone["accept"]
+        )
         return
     watched = kc.Monitor(risk=0.3).update(p, rule)
     assert watched.counts["accepted"] == alone["accept"].sum()

@@ -103,6 +103,9 @@ def test_a_selector_answers_for_predictions():
     selector.fit(labels, logits, risk=0.1, delta=0.05)
     found = {k: array(x) for k, x in selector(logits).items()}
     p = kc.Predictions(labels, logits, from_logits=True)
+    log = kc.Predictions(correct=labels > 0, confidence=labels / 4.0)
+    with pytest.raises(ValueError, match="which a log of correctness"):
+        Monitor(selector).update(log, selector)
     same(
         Monitor(selector).update(p, selector),
         Monitor(selector).update(
