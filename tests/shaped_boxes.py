@@ -101,6 +101,11 @@ def _of_boxes(function, as_list=False, every=1):
     )
 
 
+def _matched(**boxes):
+    p = kc.detection.match(**boxes)
+    return p.correct, p.confidence, p.overlap
+
+
 def _detection_metric(make):
     def call(labels, detections):
         metric = make()
@@ -146,8 +151,8 @@ def _scaling(predictions):
 
 
 BOXES = {
-    "match": _of_boxes(kc.detection.match),
-    "match, list": _of_boxes(kc.detection.match, as_list=True),
+    "match": _of_boxes(_matched),
+    "match, list": _of_boxes(_matched, as_list=True),
     "DetectionECE": _of_boxes(
         _detection_metric(kc.detection.DetectionECE), every=4
     ),
