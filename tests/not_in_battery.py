@@ -82,7 +82,7 @@ NO_PREDICTIONS = {
             *("RiskCoveragePoints", "ThresholdTable", "Alarm", "GroupMetrics"),
             *("CertificateCheck", "AnswerThreshold"),
             *("LabelTable", "LargestDifference", "SampleSizePlan"),
-            *("DetectionCalibrationError", "DetectionRecords"),
+            *("DetectionCalibrationError", "BoxPredictions"),
             *("SizeTable",),
         ),
         _RESULT,

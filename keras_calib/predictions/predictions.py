@@ -153,6 +153,9 @@ class Predictions(GivenTogether):
     2
     """
 
+    # Whether there may be no row.
+    may_be_empty = False
+
     def __init__(
         self,
         labels: Any = None,
@@ -792,7 +795,7 @@ class Predictions(GivenTogether):
             raise value_error(
                 "all columns of `Predictions` must have one length", **lengths
             )
-        if not kept["outputs"].size:
+        if not (kept["outputs"].size or self.may_be_empty):
             raise value_error(
                 "`outputs` must not be empty",
                 **{"outputs.shape": kept["outputs"].shape},

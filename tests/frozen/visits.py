@@ -25,7 +25,7 @@ NOT_FROZEN = {
             *("CalibrationTestResult", "CalibratorChoice", "CandidateScore"),
             *("CertificateCheck", "Choice", "Comparison", "Target"),
             *("CumulativeCurve", "Decomposition"),
-            *("DetectionCalibrationError", "DetectionRecords"),
+            *("DetectionCalibrationError", "BoxPredictions"),
             *("EffectiveTargets", "GroupMetrics", "LabelTable"),
             *("LargestDifference", "LoggedEpoch", "MetricTable"),
             *("CostEstimate", "SampleSizePlan", "PriorEstimate"),

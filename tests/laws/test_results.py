@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import keras
 import numpy as np
 import pytest
-from scored_boxes import records
 
 import keras_calib as kc
 from keras_calib.metrics.gap_estimates import GapEstimate
@@ -82,7 +81,6 @@ def calibrators():
 SPECIAL = {
     "CalibratorChoice": calibrators,
     "Choice": choice,
-    "DetectionRecords": records,
     "GroupMetrics": groups,
     "MetricTable": lambda: kc.reporting.MetricTable(
         {f"model {k}": estimates() for k in range(2)}
