@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
+from keras_calib.backend.late import imported
 from keras_calib.exporting.statement import read_statement, statement_path
 from keras_calib.inputs.checks import check_number
 from keras_calib.inputs.options import filled
@@ -206,12 +207,7 @@ def _slug(name: str) -> str:
 
 
 def _template() -> Any:
-    try:
-        import jinja2
-    except ImportError as error:
-        raise ImportError(
-            "Model cards need Jinja2: pip install 'keras-calib[report]'"
-        ) from error
+    jinja2 = imported("jinja2", "A model card", "report")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("keras_calib", "reporting"),
         undefined=jinja2.StrictUndefined,

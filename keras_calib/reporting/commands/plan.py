@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from keras_calib.reporting.commands.terminal import (
     blamed,
     load_keras,
     of_arguments,
-    picture_of,
 )
 
 __all__ = ["COMMAND"]
@@ -146,20 +144,18 @@ def _pilot(given: argparse.Namespace) -> tuple[Any, Any]:
 
 def _write(found: Any, path: Path) -> None:
     kind = path.suffix.lower()
-    if kind == ".json":
-        text = json.dumps(_facts(found), indent=2, allow_nan=False)
-        content = f"{text}\n".encode()
-    elif kind == ".csv":
-        table = vars(found.by_samples)
-        text = io.StringIO()
-        write_csv(text, [table, *zip(*table.values(), strict=True)])
-        content = text.getvalue().encode()
-    else:
+    if kind not in (".json", ".csv"):
         from keras_calib.plots import PlanDisplay
 
-        content = picture_of(PlanDisplay(found), path)
-    with replacing(path) as file:
-        file.write(content)
+        PlanDisplay(found).save(path)
+        return
+    with replacing(path, text=True) as file:
+        if kind == ".csv":
+            table = vars(found.by_samples)
+            write_csv(file, [table, *zip(*table.values(), strict=True)])
+        else:
+            text = json.dumps(_facts(found), indent=2, allow_nan=False)
+            file.write(f"{text}\n")
 
 
 def _facts(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What commands show: pictures, a line of progress, whose fault it is.
+"""What commands show: results, a line of progress, whose fault it is.
 
 Log lines are those of compiled code, which come as Keras is imported.
 """
@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "blamed",
     "load_keras",
     "of_arguments",
-    "picture_of",
     "printed",
 ]
 
@@ -86,13 +84,6 @@ def of_arguments() -> Iterator[None]:
         yield
     except ValueError as error:
         raise argparse.ArgumentError(None, str(error)) from error
-
-
-def picture_of(display: Any, path: Path) -> bytes:
-    """What a picture's file holds, .svg or .png."""
-    if path.suffix.lower() == ".svg":
-        return display.to_svg().encode("utf-8")
-    return display.to_png()
 
 
 class Progress:
