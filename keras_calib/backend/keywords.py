@@ -87,7 +87,7 @@ _ANY, _NOTHING = _Any(), frozenset[str]()
 _PASSED_ON = ("kwargs", "options")
 _METHODS = ("fit", "fit_on", "plot")
 # Methods of the same object that get what a method does not take itself.
-_PASSES_ON = {"fit_on": ("fit",)}
+_PASSES_ON = {"fit_on": ("fit", "predictions_of")}
 _TOP = __name__.partition(".")[0]
 
 
