@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from os.path import commonprefix
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 from keras_calib.backend.errors import value_error
 
@@ -66,7 +66,7 @@ class FileOptions(TypedDict, total=False):
     multi_label: bool
     ignore_class: int | None
     separator: str | None
-    decimal: str
+    decimal: Annotated[str, "."]
 
 
 class Role(NamedTuple):

@@ -154,7 +154,6 @@ def report(
 def _evaluations(
     source: Source, parts: ModelParts, num_bins: int, num_mistakes: int
 ) -> list[Any]:
-    """What gathers the results of each model."""
     several, made = source.kind == "labels", []
     if several:
         parts.check_of_labels()

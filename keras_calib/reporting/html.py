@@ -126,7 +126,6 @@ def page_of(
 
 
 def _model(evaluation: Any, results: dict, number: int) -> dict[str, Any]:
-    """What the template shows of a model."""
     stages = stages_of(evaluation)
     repaired = len(stages) > 1
     it = "them" if evaluation.kind == "labels" else "it"

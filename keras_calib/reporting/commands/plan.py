@@ -21,6 +21,7 @@ from keras_calib.reporting.commands.terminal import (
     Found,
     Progress,
     blamed,
+    for_json,
     load_keras,
     of_arguments,
 )
@@ -84,7 +85,6 @@ _COLUMNS = {
 
 
 def _check(given: argparse.Namespace) -> None:
-    """Raises ValueError if arguments are wrong, alone or together."""
     if given.risk is None:
         raise ValueError("--risk must be given")
     check_shares(given, [x.removeprefix("--") for x in _SHARES])
@@ -158,19 +158,8 @@ def _write(found: Any, path: Path) -> None:
             file.write(f"{text}\n")
 
 
-def _facts(value: Any) -> Any:
-    """A plan for JSON, which has no infinity and no NaN: null and text."""
-    if hasattr(value, "to_dict"):
-        value = value.to_dict()
-    if isinstance(value, dict):
-        return {name: _facts(x) for name, x in value.items()}
-    if isinstance(value, list):
-        return [_facts(x) for x in value]
-    if isinstance(value, float):
-        if value != value:
-            return "never"
-        return "more" if value == float("inf") else value
-    return value
+def _facts(found: Any) -> Any:
+    return for_json(found, nan="never", infinity="more")
 
 
 COMMAND = Command(

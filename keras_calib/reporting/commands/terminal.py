@@ -20,6 +20,7 @@ __all__ = [
     "Found",
     "Progress",
     "blamed",
+    "for_json",
     "load_keras",
     "of_arguments",
     "printed",
@@ -49,21 +50,24 @@ def printed(found: Found, as_json: bool) -> str:
     """What to print of it."""
     if not as_json:
         return found.text
-    return json.dumps(_plain(found.facts), indent=2, allow_nan=False)
+    return json.dumps(for_json(found.facts), indent=2, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
-    """A value for JSON, which has no NaN and no infinity: null."""
+def for_json(value: Any, nan: Any = None, infinity: Any = None) -> Any:
+    """A value for JSON, which has no NaN and no infinity."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if hasattr(value, "_asdict"):
         value = value._asdict()
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
     if isinstance(value, dict):
-        return {str(k): _plain(x) for k, x in value.items()}
+        return {str(k): for_json(x, nan, infinity) for k, x in value.items()}
     if isinstance(value, list | tuple | set):
-        return [*map(_plain, value)]
+        return [for_json(x, nan, infinity) for x in value]
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        told = nan if math.isnan(value) else infinity
+        return value if math.isfinite(value) else told
     is_known = value is None or isinstance(value, bool | int | str)
     return value if is_known else str(value)
 

@@ -110,7 +110,6 @@ def _reserved(path: str | None) -> Iterator[None]:
 
 
 def _monitor(given: Namespace) -> Monitor:
-    """The monitor of the state, or a new one."""
     arguments: dict[str, Any] = {
         "risk": given.risk,
         "coverage": given.coverage,
