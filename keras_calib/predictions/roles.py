@@ -281,7 +281,9 @@ def _log_columns(
     raise value_error(
         f"{file} must say of each `{confidence}` what was right: by a column "
         "`correct`, or by `label` and `predicted`. `correct=`, `labels=` and "
-        "`predicted=` give columns of other names",
+        "`predicted=` give columns of other names. Confidences alone say "
+        "nothing of calibration: add `correct`, 1 for a right answer and 0 "
+        "for a wrong one, to rows that are drawn at random",
         columns=names[:20],
     )
 
