@@ -96,14 +96,18 @@ class ModelOptions(TypedDict, total=False):
 
 
 class DataOptions(ModelOptions, total=False):
-    """Options of `Predictions.of_model`, for functions that call it.
+    """How a model is run over data, and what is known of the rows.
 
     Attributes:
-        groups: Groups of the rows, or a function of the inputs of a batch.
+        groups: As in `Predictions`. A function gives those of a batch from its
+            inputs, such as `lambda x: x["site"]`. Arrays need data in a fixed
+            order, which are then read twice.
         units: What rows belong to, in the same forms.
-        class_names: Names of the classes, or of the labels.
-        multi_label: Whether each output is a label of its own.
-        votes: Whether labels are rows of annotators' votes.
+        class_names: Names of the classes or labels; None takes those of the
+            data, if they have the attribute `class_names`.
+        multi_label: Whether each output is a label of its own; None takes it
+            from the compiled loss.
+        votes: Whether the labels are rows of annotators' votes.
     """
 
     groups: Any
@@ -209,13 +213,7 @@ class Predictions(GivenTogether):
         cls,
         model: Any,
         data: Any,
-        *,
-        groups: Any = None,
-        units: Any = None,
-        class_names: Sequence[str] | None = None,
-        multi_label: bool | None = None,
-        votes: bool = False,
-        **options: Unpack[ModelOptions],
+        **options: Unpack[DataOptions],
     ) -> Self:
         """The predictions of a model on data, which runs once, when asked.
 
@@ -229,16 +227,8 @@ class Predictions(GivenTogether):
                 `(batch, ..., 1)` for the second of two classes.
             data: Whatever `fit` takes, with labels: arrays `(x, y)` or
                 `(x, y, sample_weight)`, or batches of such tuples.
-            groups: As in `Predictions`. A function gives those of a batch from
-                its inputs, such as `lambda x: x["site"]`. Arrays need data in
-                a fixed order, which are then read twice.
-            units: What rows belong to, in the same forms.
-            class_names: Names of the classes; None takes those of the data, if
-                they have the attribute `class_names`.
-            multi_label: Whether each output is a label of its own; None takes
-                it from the compiled loss.
-            votes: Whether the labels are rows of annotators' votes.
-            **options: How the model is run, as in `ModelOptions`.
+            **options: How the model is run, and what is known of the rows, as
+                in `DataOptions`.
 
         Raises:
             TypeError: If the model has several outputs and none is named, or
@@ -249,16 +239,16 @@ class Predictions(GivenTogether):
         # It needs Keras.
         from keras_calib.predictions.collect import ModelRun
 
-        run = ModelRun(
-            model, data, groups, units, multi_label=multi_label, **options
-        )
-        if class_names is None:
-            class_names = getattr(data, "class_names", None)
+        given: dict[str, Any] = {**options}
+        names, votes = given.pop("class_names", None), given.pop("votes", False)
+        run = ModelRun(model, data, **given)
+        if names is None:
+            names = getattr(data, "class_names", None)
         facts = {
             "ignore_class": run.reading.ignore_class,
             "multi_label": run.multi_label,
             "votes": votes,
-            "class_names": class_names,
+            "class_names": names,
         }
         made = cls._made(_settings(run.reading.from_logits, facts), None)
         made.run = run

@@ -141,12 +141,10 @@ class Roles(NamedTuple):
             of records without `predicted` that of correctness.
         outputs: Column of each class, one column of all, or confidences.
         from_logits: Whether outputs are logits.
-        predicted: Predicted classes of records, or None.
         sample_weight: Column of weights, those of each label, or none.
-        ids: Names of the rows, or None.
-        units: What rows belong to, or None.
         groups: Columns of groups by the name of their attribute.
-        class_names: Names of the classes, or None.
+
+    Others are as in `FileOptions`.
     """
 
     kind: str
