@@ -350,6 +350,7 @@ def _is_plain(x: Any) -> bool:
 
 
 def _length(arrays: Any) -> int:
+    """The number of examples."""
     counts = set()
     for x in keras.tree.flatten(arrays):
         if x is None:
