@@ -146,7 +146,6 @@ class AnswerThreshold:
         return {name: known.get(name) for name in names}
 
     def _least(self, values: np.ndarray, group: Any) -> Any:
-        """Threshold of each answer."""
         if (self._thresholds is None) != (group is None):
             raise value_error(
                 "`group` must be left out: the file has one threshold"

@@ -60,7 +60,6 @@ _OPTIONS: Options = {
 
 
 def _check(given: argparse.Namespace) -> None:
-    """Raises ValueError if arguments are wrong, alone or together."""
     if given.score is not None and given.confidence is not None:
         raise ValueError("--score and --confidence exclude each other")
     used = [f"--{x}" for x in _COLUMNS if getattr(given, x) is not None]
