@@ -186,9 +186,8 @@ def _parameters(function: Any) -> tuple[dict[str, bool], str | None]:
                 names |= dict.fromkeys(options.__annotations__, False)
                 rest = each.name if each.name == "kwargs" else None
         elif each.kind is not each.VAR_POSITIONAL:
-            if each.name not in ("self", "cls"):
-                names[each.name] = each.default is each.empty
-    return names, rest
+            names[each.name] = each.default is each.empty
+    return {x: names[x] for x in names if x not in ("self", "cls")}, rest
 
 
 def _check(
