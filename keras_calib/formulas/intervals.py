@@ -1,4 +1,7 @@
-"""Confidence intervals of shares and of means."""
+"""Confidence intervals of shares and of means.
+
+Derivation: docs/derivations.md, 'Intervals and guarantees'.
+"""
 
 from typing import Any, NamedTuple, Self
 
@@ -32,8 +35,6 @@ def clopper_pearson(
 
     Use it for the interval of an accuracy or a risk: it covers the true share
     with at least the probability `level`, however few the trials.
-
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
     Args:
         successes: Number of successes `(...)`, between 0 and `trials`. It may
@@ -84,10 +85,7 @@ def binomial_upper_bound(
 
 
 def binomial_p_value(errors: Any, trials: Any, risk: float) -> np.ndarray:
-    """P(Bin(trials, risk) <= errors), which is small if the risk is lower.
-
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
-    """
+    """P(Bin(trials, risk) <= errors), which is small if the risk is lower."""
     return binom.cdf(errors, trials, risk)
 
 
@@ -105,8 +103,6 @@ def poisson_binomial_tails(
     is exact, by a discrete Fourier transform. Beyond, it is the normal
     distribution with a term for the skewness, with errors below 3e-4 from a
     variance of 100. The tails that many tests need must be smaller than that.
-
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
     Reference:
         Hong, On Computing the Distribution Function for the Poisson Binomial
