@@ -23,7 +23,7 @@ from keras_calib.data.crops import (
     random_bits,
     shown_window,
 )
-from keras_calib.data.epochs import each_epoch, hashed
+from keras_calib.data.epochs import hashed, shuffled_epochs
 from keras_calib.data.examples import (
     check_parts,
     name_of,
@@ -270,7 +270,7 @@ def training_pipeline(
         batches = crops.batch(batch_size, drop_remainder=given.drop_remainder)
         return batches.map(label, calls, deterministic=True)
 
-    return each_epoch(
+    return shuffled_epochs(
         dataset,
         one_epoch,
         seed=seed,

@@ -147,7 +147,7 @@ def cheapest_answers(
 
 
 def within_price(expected: np.ndarray, reject_cost: float | None) -> np.ndarray:
-    """Chow's rule: which answers cost no more than a rejection; None for all."""
+    """Chow's rule: answers that cost no more than a rejection; None for all."""
     if reject_cost is None:
         return np.ones(len(expected), bool)
     return expected <= reject_cost * (1.0 + _ROUNDING)

@@ -33,8 +33,8 @@ def clopper_pearson(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Exact binomial interval of a share (Clopper and Pearson).
 
-    Use it for the interval of an accuracy or a risk: it covers the true share
-    with at least the probability `level`, however few the trials.
+    It covers the true share with at least the probability `level`, however few
+    the trials.
 
     Args:
         successes: Number of successes `(...)`, between 0 and `trials`. It may
@@ -44,10 +44,6 @@ def clopper_pearson(
 
     Returns:
         `(lower, upper)`, each `(...)`, in [0, 1]. It is (0, 1) without trials.
-
-    Raises:
-        TypeError: If counts are not real numbers, or masked arrays.
-        ValueError: If an argument is out of its range.
 
     Reference:
         Clopper and Pearson, The Use of Confidence or Fiducial Limits
