@@ -16,6 +16,7 @@ _SHAPE = "takes arrays of its own shape: tests/laws/test_shaped_battery.py"
 NO_PREDICTIONS = {
     **dict.fromkeys({name.partition(",")[0] for name in SHAPED}, _SHAPE),
     "LocalTemperatureScaling": _MAPS,
+    "Predictions": "is what functions take",
     "get": "makes a metric, which is given predictions",
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
@@ -62,8 +63,7 @@ NO_PREDICTIONS = {
             *("ConfidencePruningModel", "CorrectnessRankingModel"),
             *("DeepEnsemble", "EpochModel"),
             *("MonteCarloDropout", "RecordingModel", "ScheduledFocalModel"),
-            *("SharpnessAwareModel", "choose_calibrator_on"),
-            "export",
+            *("SharpnessAwareModel", "export"),
         ),
         _MODEL,
     ),

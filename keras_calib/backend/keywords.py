@@ -66,6 +66,8 @@ _OF_KERAS = {
 # Names of what a method passes on to the next class.
 _PASSED_ON = ("kwargs", "options")
 _METHODS = ("__init__", "fit", "fit_on", "plot")
+# What gets the keywords that `fit_on` does not take itself.
+_AFTER_FIT_ON = ("fit", "predictions_of")
 _TOP = __name__.partition(".")[0]
 
 
@@ -147,8 +149,7 @@ def _taken(
 ) -> tuple[set[str], bool]:
     """Names that a function takes by keyword, and whether it takes others.
 
-    What a method passes on goes to the next class in the order of `cls`, and
-    that of `fit_on` to `fit`.
+    What a method passes on goes to the next class in the order of `cls`.
     """
     if owner is None or cls is None:
         names, rest = _parameters(function)
@@ -168,8 +169,13 @@ def _taken(
         if not of_keras and rest not in _PASSED_ON:
             return own, base is owner and rest is not None
     if function.__name__ == "fit_on":
-        fits = [vars(x)["fit"] for x in cls.__mro__ if "fit" in vars(x)]
-        return of_all.union(*(_parameters(x)[0] for x in fits)), False
+        after = [
+            vars(base)[name]
+            for base in cls.__mro__
+            for name in _AFTER_FIT_ON
+            if name in vars(base)
+        ]
+        return of_all.union(*(_parameters(x)[0] for x in after)), False
     return of_all, not of_keras
 
 

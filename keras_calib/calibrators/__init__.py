@@ -10,7 +10,7 @@
 - Without a form: `HistogramBinning`, `IsotonicCalibration`,
   `GaussianProcessCalibration`.
 - Another prior: `PriorCorrection`.
-- Choice: `choose_calibrator`, `choose_calibrator_on`, `CalibratorChoice`,
+- Choice: `choose_calibrator`, `CalibratorChoice`,
   `CandidateScore`.
 - Base: `Calibrator`.
 
@@ -36,7 +36,6 @@ from keras_calib.calibrators.choosing import (
     CalibratorChoice,
     CandidateScore,
     choose_calibrator,
-    choose_calibrator_on,
 )
 from keras_calib.calibrators.compact_logits import CompactLogits
 from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
@@ -78,7 +77,6 @@ __all__ = [
     "VectorScaling",
     "VennAbers",
     "choose_calibrator",
-    "choose_calibrator_on",
     "refinement_nll",
 ]
 

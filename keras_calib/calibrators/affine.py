@@ -104,7 +104,7 @@ class _AffineCalibrator(Calibrator):
         self.set_fitted(len(theta), bias=theta[:, -1], **others)
 
     @exact_products
-    def calibrate(self, logits: Any) -> Any:
+    def map_logits(self, logits: Any) -> Any:
         features = self.features(logits)
         if self.diagonal:
             return features * self._scale + self._bias

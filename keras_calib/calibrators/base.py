@@ -11,11 +11,11 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.locks import unbroken
 from keras_calib.backend.progress import shows_progress
 from keras_calib.backend.traced import note_graph
-from keras_calib.calibrators.fitted_layer import FittedLayer
+from keras_calib.calibrators.fitted_layer import CalibratesPredictions
 from keras_calib.calibrators.fitting_data import (
     FittingData,
     one_thread_of_blas,
-    read_any,
+    read_predictions,
 )
 from keras_calib.calibrators.folds import check_folds, warn_if_harmful
 from keras_calib.numerics.arrays import (
@@ -26,8 +26,9 @@ from keras_calib.numerics.arrays import (
     value_if_eager,
 )
 from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.predictions.collect import FitsOnModel
+from keras_calib.predictions.fitting import FitsOnModel, given_rows
 from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = ["Calibrator", "FittedValue", "POSITIVE", "POSITIVE_SHARE", "SHARE"]
 
@@ -105,17 +106,21 @@ class FittedValue(property):
             )
 
 
-class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
+class Calibrator(KeepsArguments, CalibratesPredictions, FitsOnModel):
     """Abstract: a layer that maps logits to calibrated logits.
 
     Fit it after training, on held-out data that neither trained nor chose
-    anything: `fit(labels, logits)`, or `fit_on(model, dataset)`. Then call it
-    on logits `(..., num_classes)`; it returns float32 logits of that shape,
-    -inf where they were. Put it behind a model with `keras.Sequential`, save
-    it, or export it. Its configuration has the fitted values, and so do copies.
+    anything: `fit(predictions)`, `fit(labels, logits)`, or `fit_on(model,
+    data)`. Then call it on what it was fitted on, `(..., num_classes)`; it
+    returns float32 logits of that shape, -inf where they were. Fitted on
+    probabilities, it takes them and returns log-probabilities.
+
+    `calibrate` maps `Predictions`. Put the layer behind a model with
+    `keras.Sequential`, save it, or export it. Its configuration has the fitted
+    values, and so do copies.
 
     A subclass declares each `FittedValue` and takes it in its constructor. It
-    implements `fit_samples`, which sets them with `set_fitted`, `calibrate`,
+    implements `fit_samples`, which sets them with `set_fitted`, `map_logits`,
     which maps two or more logits, and `num_parameters`.
 
     Args:
@@ -160,6 +165,7 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
         logits: Any = None,
         sample_weight: Any = None,
         *,
+        from_logits: bool = True,
         ignore_class: int | None = None,
         num_folds: int = 5,
         force: bool = False,
@@ -168,13 +174,15 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
         """Fits on held-out logits and returns self; replaces an earlier fit.
 
         Args:
-            labels: Class ids `(n, ...)` or one-hot or soft labels
-                `(n, ..., num_classes)`. Without `logits`: batches of (labels,
-                logits) or (labels, logits, sample_weight), as a
-                `tf.data.Dataset`, a generator or any iterable that ends.
+            labels: `Predictions`, which know the next four arguments. Or class
+                ids `(n, ...)`, or one-hot or soft labels
+                `(n, ..., num_classes)`.
             logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
-                second of two classes. float32 and float64 are not copied.
+                second of two classes. float32 and float64 are not copied, and
+                may be memory maps.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
+            from_logits: Whether `logits` are logits; False takes them as
+                probabilities, of which it takes the log.
             ignore_class: Class id to leave out, such as 255.
             num_folds: Number of folds, >= 2, for a check that the calibrator
                 helps samples that it is not fitted on; 0 skips it. The check
@@ -195,15 +203,27 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
             RuntimeWarning: If the fit did not converge, or the folds find it
                 worse than no calibrator.
         """
-        self.check_labels(labels)
         check_folds(num_folds)
-        data = labels, logits, sample_weight, ignore_class
-        self.fit_given(data, num_folds, force)
+        given = self.given(
+            labels,
+            logits,
+            sample_weight=sample_weight,
+            from_logits=from_logits,
+            ignore_class=ignore_class,
+        )
+        with self.remembering(given.from_logits):
+            self.fit_given(given, num_folds, force)
         return self
 
-    def fit_given(self, data: tuple, num_folds: int, force: bool) -> None:
-        """Reads what `fit` was given, fits, and compares the fit with none."""
-        samples = read_any(*data)
+    def given(self, *data: Any, **options: Any) -> Predictions:
+        """What `fit` was given, not yet checked."""
+        return given_rows(*data, **options)
+
+    def fit_given(
+        self, given: Predictions, num_folds: int, force: bool
+    ) -> None:
+        """Reads predictions, fits, and compares the fit with none."""
+        samples = read_predictions(given)
         self.check_enough(samples, force)
         with one_thread_of_blas():
             self.fit_samples(samples)
@@ -213,7 +233,7 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
         """Fits on samples that are read and checked."""
         raise NotImplementedError
 
-    def calibrate(self, logits: Any) -> Any:
+    def map_logits(self, logits: Any) -> Any:
         """Calibrates logits `(..., num_classes)`, float32."""
         raise NotImplementedError
 
@@ -233,7 +253,7 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
     def build(self, input_shape):
         self.check_fitted()
 
-    def call(self, logits, *, from_logits=True):
+    def call(self, logits, *, from_logits=None):
         """Calibrates logits, or the logits of probabilities.
 
         Args:
@@ -241,23 +261,34 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
                 the second of two classes.
             from_logits: Whether they are logits. If False they are
                 probabilities, of which it takes the log, or the log-odds of
-                one output.
+                one output. None takes them as those of the fit.
 
         Returns:
-            Calibrated logits of the same shape, float32.
+            Calibrated logits of the same shape, float32. Fitted on
+            probabilities, log-probabilities of them, or the log-odds of one
+            output.
         """
-        return self.mapped(self.calibrate, logits, from_logits)
+        return self.mapped(self.map_logits, logits, from_logits)
 
     def mapped(
-        self, calibrate: Callable[[Any], Any], logits: Any, from_logits: bool
+        self,
+        map_logits: Callable[[Any], Any],
+        logits: Any,
+        from_logits: bool | None,
     ) -> Any:
         """Outputs of a model, mapped by a function of two or more logits."""
         pair, one_output = self.model_logits(logits, from_logits)
         # A map may lift such a logit, as a temperature does.
-        found = ops.where(is_ruled_out(pair), pair, calibrate(pair))
-        return found[..., 1:] - found[..., :1] if one_output else found
+        found = ops.where(is_ruled_out(pair), pair, map_logits(pair))
+        if one_output:
+            return found[..., 1:] - found[..., :1]
+        if self.takes_logits(from_logits) or self.takes_logits(None):
+            return found
+        return ops.log_softmax(found)
 
-    def model_logits(self, outputs: Any, from_logits: bool) -> tuple[Any, bool]:
+    def model_logits(
+        self, outputs: Any, from_logits: bool | None
+    ) -> tuple[Any, bool]:
         """Two or more logits of a model's outputs; whether there is one output.
 
         Raises RuntimeError before `fit`, and ValueError for other classes.
@@ -271,12 +302,13 @@ class Calibrator(KeepsArguments, FittedLayer, FitsOnModel):
                 "fitted",
                 **{"logits.shape": shape},
             )
+        from_logits = self.takes_logits(from_logits)
         if shape[-1] == 1 or not from_logits:
             outputs = to_model_logits(outputs, from_logits)
         return outputs, shape[-1] == 1
 
     def logits_for_interval(
-        self, outputs: Any, from_logits: bool
+        self, outputs: Any, from_logits: bool | None
     ) -> tuple[Any, bool]:
         """`model_logits` of arrays of any kind, without NaN if eager."""
         outputs = as_numbers(outputs, "logits")

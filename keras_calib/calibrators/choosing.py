@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack
 
-import keras
 import numpy as np
 from scipy.stats import t as student_t
 
@@ -20,7 +19,7 @@ from keras_calib.calibrators.ensemble import EnsembleTemperatureScaling
 from keras_calib.calibrators.fitting_data import (
     FittingData,
     one_thread_of_blas,
-    read_any,
+    read_predictions,
 )
 from keras_calib.calibrators.folds import (
     is_harmful,
@@ -40,8 +39,8 @@ from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.results import Result
-from keras_calib.predictions.collect import check_data_set, predicted_batches
-from keras_calib.predictions.outputs import read_as
+from keras_calib.predictions.fitting import given_rows
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "CalibratorChoice",
@@ -49,7 +48,6 @@ __all__ = [
     "ChoiceOptions",
     "check_candidate",
     "choose_calibrator",
-    "choose_calibrator_on",
 ]
 
 # The default candidates beside a temperature, the simplest first.
@@ -162,6 +160,7 @@ def choose_calibrator(
     logits: Any = None,
     sample_weight: Any = None,
     *,
+    from_logits: bool = True,
     ignore_class: int | None = None,
     **options: Unpack[ChoiceOptions],
 ) -> CalibratorChoice:
@@ -176,15 +175,18 @@ def choose_calibrator(
     No calibrator, `"none"`, is always a candidate. By default the others are a
     temperature, ensemble temperature, and structured vector and matrix scaling,
     the last up to 100 classes. For two classes they are a temperature, affine,
-    structured vector and quadratic scaling, and Venn-Abers. Pixels of one
-    image, or tokens of one sequence, share a fold.
+    structured vector and quadratic scaling, and Venn-Abers.
+    Pixels of one image, tokens of one sequence, and rows of one unit share a
+    fold. For a model and data call
+    `choose_calibrator(Predictions.of_model(model, data))`.
 
     Args:
-        labels: Class ids `(n, ...)` or one-hot or soft labels, or batches, as
-            in `Calibrator.fit`.
+        labels: `Predictions`, or class ids `(n, ...)` or one-hot or soft
+            labels, as in `Calibrator.fit`.
         logits: Logits `(n, ..., num_classes)` or `(n, ..., 1)`, on which the
-            model was not trained; None if `labels` holds batches.
+            model was not trained; None with `Predictions`.
         sample_weight: Weights of the shape of the class ids, or `(n,)`.
+        from_logits: Whether `logits` are logits, not probabilities.
         ignore_class: Class id to leave out, such as 255.
         **options: How it chooses. `candidates` are calibrators, the simplest
             first, or a dict of them by name; they need not be fitted, and are
@@ -218,13 +220,19 @@ def choose_calibrator(
         The rule of one standard error: Breiman et al., Classification and
         Regression Trees, 1984, section 3.4.3.
     """
-    given = labels, logits, sample_weight, ignore_class
+    given = given_rows(
+        labels,
+        logits,
+        sample_weight=sample_weight,
+        from_logits=from_logits,
+        ignore_class=ignore_class,
+    )
     return _choice(given, **options)
 
 
 @shows_progress
 def _choice(
-    given: tuple,
+    given: Predictions,
     candidates: Any = None,
     num_folds: int = 5,
     level: float = 0.95,
@@ -235,7 +243,7 @@ def _choice(
     check_integer("num_folds", num_folds, 2)
     check_integer("seed", seed, 0)
     tail = tail_of(level)
-    samples = read_any(*given)
+    samples = read_predictions(given)
     named = _named(candidates, samples.num_classes)
     # The simplest calibrator says whether any can be fitted.
     TemperatureScaling().check_enough(samples)
@@ -263,70 +271,11 @@ def _choice(
         calibrator = unfitted_copy(named[chosen])
         with one_thread_of_blas():
             calibrator.fit_samples(samples)
+    with calibrator.remembering(given.from_logits):
+        pass
     if candidates is not None:
         _warn_of_harm(losses, samples)
     return CalibratorChoice(calibrator, chosen, reason, scores, level)
-
-
-def choose_calibrator_on(
-    model: keras.Model,
-    data: Iterable,
-    *args: Any,
-    from_logits: bool | None = None,
-    ignore_class: int | None = None,
-    output: str | int | None = None,
-    pixels_per_image: int | None = None,
-    steps: int | None = None,
-    batch_size: int = 32,
-    **options: Unpack[ChoiceOptions],
-) -> CalibratorChoice:
-    """Run a model over held-out data and choose a calibrator of its logits.
-
-    Use it when you have a model and data rather than logits.
-
-    Args:
-        model: A Keras model, as in `Calibrator.fit_on`.
-        data: Data that trained and chose nothing, as in
-            `Calibrator.fit_on`.
-        *args: Nothing; `x, y` are refused with a hint.
-        from_logits: Whether the model returns logits; None takes it from the
-            loss that the model was compiled with.
-        ignore_class: Class id to leave out; None takes it from that loss.
-        output: Name or position of the output, for a model that has several.
-        pixels_per_image: Number of pixels of each image to keep, for dense
-            outputs; None keeps all.
-        steps: Number of batches to use; None uses all.
-        batch_size: Size of the batches of arrays.
-        **options: `candidates`, `num_folds`, `level`, `seed` and `verbose`, as
-            in `choose_calibrator`. The seed also chooses pixels.
-
-    Returns:
-        `CalibratorChoice`, as of `choose_calibrator`.
-
-    Raises:
-        TypeError: If `Calibrator.fit_on` rejects the model or the data, or a
-            candidate is no calibrator.
-        ValueError: If `choose_calibrator` rejects the data.
-
-    Reference:
-        The rule of one standard error: Breiman et al., Classification and
-        Regression Trees, 1984, section 3.4.3.
-    """
-    check_data_set(model, data, args)
-    reading = read_as(model, from_logits, ignore_class, output)
-    batches = predicted_batches(
-        model,
-        data,
-        reading._replace(
-            pixels_per_image=pixels_per_image, seed=options.get("seed", 0)
-        ),
-        steps=steps,
-        batch_size=batch_size,
-        verbose=options.get("verbose", "auto"),
-    )
-    return choose_calibrator(
-        batches, ignore_class=reading.ignore_class, **options
-    )
 
 
 def _named(candidates: Any, num_classes: int) -> dict[str, Any]:

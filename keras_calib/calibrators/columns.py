@@ -182,7 +182,7 @@ class OneVsRest(Calibrator):
         """log q_k and log(1 - q_k) for the classes that were fitted."""
         raise NotImplementedError
 
-    def calibrate(self, logits: Any) -> Any:
+    def map_logits(self, logits: Any) -> Any:
         """log q_k; its softmax is q_k / sum_j q_j."""
         features = self.features(logits)
         if logits.shape[-1] == 2:

@@ -96,7 +96,7 @@ class EnsembleTemperatureScaling(Calibrator):
         mixture = solve(read, temperature)
         self.set_fitted(temperature=temperature, mixture=mixture)
 
-    def calibrate(self, logits: Any) -> Any:
+    def map_logits(self, logits: Any) -> Any:
         shares = self._mixture
         scaled = ops.softmax(logits / self._temperature, axis=-1)
         mixed = shares[0] * scaled + shares[1] * ops.softmax(logits, axis=-1)

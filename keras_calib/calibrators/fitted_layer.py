@@ -1,20 +1,36 @@
 """The bases of layers that are fitted on held-out data."""
 
+import contextlib
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
 
 import keras
 import numpy as np
 from keras import ops
+from scipy.special import expit
 
-from keras_calib.backend.errors import invalid, type_error, value_error, warn
+from keras_calib.backend.errors import invalid, value_error, warn
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.traced import forget_constants, is_in_live_graph
+from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.rows import check_call
-from keras_calib.numerics.arrays import as_numbers, shape_of
+from keras_calib.numerics.arrays import (
+    as_numbers,
+    shape_of,
+    to_numpy,
+)
 from keras_calib.numerics.results import call_text, html_facts
+from keras_calib.predictions.fitting import check_kind
+from keras_calib.predictions.predictions import Predictions
 
-__all__ = ["DEPENDENTS", "FittedLayer", "LayerOptions"]
+__all__ = [
+    "CalibratesPredictions",
+    "DEPENDENTS",
+    "FittedLayer",
+    "LayerOptions",
+    "of_logits",
+]
 
 # Layers that are told when a part of theirs is fitted, by this part.
 DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -25,10 +41,19 @@ class LayerOptions(TypedDict, total=False):
 
     trainable: bool
     dtype: Any
+    from_logits: bool | None
 
 
 class FittedLayer(keras.layers.Layer):
-    """Abstract: a layer that needs `fit` before use; its repr shows the fit."""
+    """Abstract: a layer that needs `fit` before use; its repr shows the fit.
+
+    It remembers whether it was fitted on logits or on probabilities.
+
+    Args:
+        from_logits: Whether given fitted values are for logits; None for what
+            `fit` will be told.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
+    """
 
     # Keras says it where type checkers may not have looked yet.
     built: bool
@@ -43,13 +68,16 @@ class FittedLayer(keras.layers.Layer):
     # Set once the operation of a traced graph caused a warning.
     _has_told = False
 
-    def __init__(self, **kwargs: Any):
+    def __init__(self, *, from_logits: bool | None = None, **kwargs: Any):
+        if from_logits is not None:
+            check_flag("from_logits", from_logits)
         # A half-precision policy would turn logits of 1e5 into infinity.
         super().__init__(**{**kwargs, "dtype": "float32"})
+        self._from_logits = from_logits
 
     def __call__(self, logits, *args, **kwargs):
         inputs = self.read_inputs(logits)
-        if self._fitted and kwargs.get("from_logits", True):
+        if self._fitted and self.takes_logits(kwargs.get("from_logits")):
             self.check_inputs(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
@@ -64,6 +92,36 @@ class FittedLayer(keras.layers.Layer):
         self._has_told = check_call(
             logits, "logits", self._has_told, self.reads_labels
         )
+
+    @property
+    def from_logits(self) -> bool | None:
+        """Whether it was fitted on logits; None before a fit."""
+        return self._from_logits
+
+    def takes_logits(self, from_logits: bool | None) -> bool:
+        """Whether outputs are read as logits; None reads those of the fit."""
+        if from_logits is None:
+            from_logits = self.from_logits
+        return from_logits is None or from_logits
+
+    @contextlib.contextmanager
+    def remembering(self, from_logits: bool) -> Iterator[None]:
+        """A fit on logits or probabilities, remembered if it succeeds.
+
+        Raises:
+            ValueError: If compiled functions hold a fit on the other kind.
+        """
+        if self.takes_logits(None) != from_logits and is_in_live_graph(self):
+            raise value_error(
+                f"`{type(self).__name__}` must not change between logits and "
+                "probabilities while a compiled function holds it, such as "
+                "that of `model.predict`. Fit a new one and build a new model "
+                "with it",
+                from_logits=from_logits,
+                fitted_from_logits=self.from_logits,
+            )
+        yield
+        self._from_logits = from_logits
 
     @property
     def fitted(self) -> bool:
@@ -142,18 +200,11 @@ class FittedLayer(keras.layers.Layer):
                 )
             )
 
-    def check_labels(self, labels: Any) -> None:
-        """Raises TypeError if `fit` got a model, which `fit_on` takes."""
-        if isinstance(labels, keras.Model):
-            raise type_error(
-                "`labels` must be class ids or one-hot or soft labels; for a "
-                "model and a data set use `fit_on(model, data)`",
-                labels=type(labels).__name__,
-            )
-
     def get_config(self):
         config = super().get_config()
         del config["dtype"]
+        if self._from_logits is not None:
+            config["from_logits"] = self._from_logits
         return config
 
     def fitted_summary(self) -> dict[str, Any]:
@@ -168,6 +219,53 @@ class FittedLayer(keras.layers.Layer):
     def _repr_html_(self) -> str:
         facts = self.fitted_summary() if self._fitted else {"fitted": False}
         return html_facts(type(self).__name__, facts)
+
+
+class CalibratesPredictions(FittedLayer):
+    """Abstract: a fitted layer that returns logits in place of outputs."""
+
+    def calibrate(self, predictions: Predictions) -> Predictions:
+        """Calibrate predictions: the same rows with calibrated logits.
+
+        Groups, units, ids and weights stay. What is on disk stays there, and
+        is calibrated part by part.
+
+        Args:
+            predictions: `Predictions` of classes, or with several labels of
+                labels. A log gets another confidence.
+
+        Returns:
+            `Predictions` of logits; of a log, of the calibrated confidence.
+
+        Raises:
+            RuntimeError: If it is called before `fit`.
+            ValueError: If the predictions are of another kind.
+        """
+        self.check_fitted()
+        check_kind(predictions, self.reads_labels)
+
+        def logits_of(part: Predictions) -> np.ndarray:
+            outputs = ops.convert_to_tensor(part.outputs)
+            inputs = self.inputs_of(part, outputs)
+            return to_numpy(self(inputs, from_logits=part.from_logits))
+
+        def confidence_of(part: Predictions) -> np.ndarray:
+            return expit(logits_of(part.as_event())[:, 0])
+
+        is_log = predictions.kind == "records"
+        change: Callable = confidence_of if is_log else logits_of
+        return predictions.with_outputs(change, from_logits=not is_log)
+
+    def inputs_of(self, part: Predictions, outputs: Any) -> Any:
+        """What the layer is called with for a part of predictions."""
+        return outputs
+
+
+def of_logits(layer: Any, logits: Any) -> Any:
+    """What a layer or function makes of logits, whatever it was fitted on."""
+    if isinstance(layer, FittedLayer):
+        return layer(logits, from_logits=True)
+    return layer(logits)
 
 
 def _fixed(value: Any) -> np.ndarray:

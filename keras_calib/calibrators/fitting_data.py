@@ -6,7 +6,7 @@ core. They need no copy of the logits, which may belong to ten million pixels.
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, Literal, NamedTuple
@@ -14,19 +14,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.batch import standardize_logits
-from keras_calib.inputs.labels import nothing_counts
-from keras_calib.inputs.rows import check_no_probabilities
-from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
+from keras_calib.inputs.groups import read_groups
+from keras_calib.numerics.arrays import as_numbers, shape_of
 from keras_calib.numerics.softmax import FAR_BELOW, is_ruled_out
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "FittingData",
-    "checked_batches",
     "one_thread_of_blas",
-    "read_any",
-    "read_batches",
+    "read_predictions",
     "read_samples",
 ]
 
@@ -225,39 +222,17 @@ class FittingData(NamedTuple):
         )
 
 
-def read_any(
-    labels: Any, logits: Any, sample_weight: Any, ignore_class: int | None
-) -> FittingData:
-    """Reads arrays, or batches as `labels` where `logits` is None."""
-    if logits is not None:
-        return read_samples(labels, logits, sample_weight, ignore_class)
-    return read_batches(checked_batches(labels, sample_weight), ignore_class)
-
-
-def checked_batches(batches: Any, sample_weight: Any = None) -> Iterator[tuple]:
-    """Batches `(labels, logits)` or `(labels, logits, sample_weight)`."""
-    if sample_weight is not None:
-        raise value_error(
-            "`sample_weight` must be part of the batches: (labels, logits, "
-            "sample_weight)",
-            logits=None,
-            sample_weight=type(sample_weight).__name__,
-        )
-    if not isinstance(batches, Iterable) or isinstance(batches, np.ndarray):
-        raise type_error(
-            "`logits` must be given, or `labels` be batches of (labels, "
-            "logits)",
-            labels=type(batches).__name__,
-            logits=None,
-        )
-    for batch in batches:
-        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-            raise value_error(
-                "each batch must be (labels, logits) or (labels, logits, "
-                "sample_weight)",
-                batch=type(batch).__name__,
-            )
-        yield tuple(batch)
+def read_predictions(predictions: Predictions) -> FittingData:
+    """Reads predictions of classes; rows of a unit are alike."""
+    p = predictions
+    samples = read_samples(
+        p.labels, p.logits, p.sample_weight, p.ignore_class, votes=p.votes
+    )
+    if p.units is None:
+        return samples
+    codes = read_groups(p.units, (len(p),), "units")[1].astype("int32")
+    places = len(samples.logits) // len(p)
+    return samples._replace(group=np.repeat(codes, places))
 
 
 def read_samples(
@@ -265,7 +240,7 @@ def read_samples(
     logits: Any,
     sample_weight: Any = None,
     ignore_class: int | None = None,
-    refuse_probabilities: bool | None = True,
+    **reading: Any,
 ) -> FittingData:
     """Reads and checks the arguments of `fit`, without a copy if possible."""
     read = standardize_logits(
@@ -274,7 +249,7 @@ def read_samples(
         sample_weight=sample_weight,
         ignore_class=ignore_class,
         drop=False,
-        refuse_probabilities=refuse_probabilities,
+        **reading,
     )
     labels, outputs = read.labels, read.outputs
     if is_ruled_out(outputs.min()):
@@ -286,64 +261,3 @@ def read_samples(
     if len(lead) > 1:
         group = int(np.prod(lead[1:]))
     return FittingData(labels, outputs, read.weight, read.mask, group)
-
-
-def read_batches(
-    batches: Iterable, ignore_class: int | None = None
-) -> FittingData:
-    """Reads batches of `(labels, logits)` or `(labels, logits, weights)`."""
-    columns: dict[str, np.ndarray] = {}
-    count = groups = 0
-    for batch in batches:
-        part = _of_batch(*batch, ignore_class=ignore_class)
-        if part is None:
-            continue
-        alike = part.groups()
-        if alike is not None and len(alike):
-            # Images of different batches are different images.
-            alike = alike + np.int32(groups)
-            groups = int(alike.max()) + 1
-            part = part._replace(group=alike)
-        values = {k: v for k, v in part._asdict().items() if v is not None}
-        columns = columns or {k: v[:0].copy() for k, v in values.items()}
-        first = {k: c.shape[1:] for k, c in columns.items()}
-        later = {k: v.shape[1:] for k, v in values.items()}
-        if first != later:
-            raise value_error(
-                "batches must all have the same kind of labels, number "
-                "of classes, and weights or none",
-                first=first,
-                later=later,
-            )
-        end = count + len(part.labels)
-        for name, column in columns.items():
-            if end > len(column):
-                # Grow by half, in place where the system can.
-                size = max(end, len(column) * 3 // 2)
-                column.resize((size, *column.shape[1:]), refcheck=False)
-            column[count:end] = values[name]
-        count = end
-    if not columns:
-        raise value_error(
-            "`labels` must have a sample that is neither ignored nor of "
-            "weight 0",
-            n=0,
-        )
-    data = FittingData(**{k: column[:count] for k, column in columns.items()})
-    # A batch may have too few to look at.
-    check_no_probabilities(data.logits, "logits")
-    return data
-
-
-def _of_batch(
-    labels: Any, logits: Any, weight: Any = None, *, ignore_class: int | None
-) -> FittingData | None:
-    """The valid samples of one batch; None if there are none."""
-    if not to_numpy(labels).size or nothing_counts(
-        labels, weight, ignore_class
-    ):
-        return None
-    whole = read_samples(labels, logits, weight, ignore_class)
-    if whole.valid is None:
-        return whole
-    return whole.rows(whole.valid)._replace(valid=None)

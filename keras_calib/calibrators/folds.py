@@ -54,6 +54,7 @@ def unfitted_copy(calibrator: Any) -> Any:
     """A calibrator of the same options that is not fitted."""
     nothing = dict.fromkeys(calibrator.fitted_values)
     config = {**calibrator.get_config(), **nothing}
+    config.pop("from_logits", None)
     return type(calibrator).from_config(config)
 
 
@@ -160,7 +161,7 @@ def calibrated(calibrator: Any, logits: np.ndarray) -> np.ndarray:
     for start in range(0, len(logits), rows):
         part = slice(start, start + rows)
         z = ops.convert_to_tensor(logits[part].astype("float32"))
-        mapped = calibrator.mapped(calibrator.calibrate, z, True)
+        mapped = calibrator.mapped(calibrator.map_logits, z, True)
         found[part] = to_numpy(mapped)
     return found
 

@@ -232,7 +232,7 @@ class GaussianProcessCalibration(Calibrator):
         gaps = np.interp(between, knots, offsets) - curve.at(between)[0]
         self._table_error = float(np.abs(gaps).max())
 
-    def calibrate(self, logits: Any) -> Any:
+    def map_logits(self, logits: Any) -> Any:
         if self.average:
             draws = self.logits_of_draws(logits)
             log_probs = draws - logsumexp(draws, keepdims=True)
@@ -256,7 +256,11 @@ class GaussianProcessCalibration(Calibrator):
         return ops.where(low, ops.full_like(found, _RULED_OUT), found)
 
     def credible_interval(
-        self, logits: Any, level: float = 0.95, *, from_logits: bool = True
+        self,
+        logits: Any,
+        level: float = 0.95,
+        *,
+        from_logits: bool | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return an interval of each calibrated probability.
 
@@ -268,7 +272,8 @@ class GaussianProcessCalibration(Calibrator):
             logits: The model's outputs `(..., num_classes)`, or `(..., 1)` for
                 the second of two classes.
             level: Posterior probability of each interval, in (0, 1].
-            from_logits: Whether they are logits rather than probabilities.
+            from_logits: Whether they are logits rather than probabilities;
+                None takes them as those of the fit.
 
         Returns:
             Lower and upper ends, float32 arrays of the shape of `logits`.

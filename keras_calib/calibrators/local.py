@@ -5,7 +5,6 @@ of the logits; gates, which are filters too, mix them level by level.
 """
 
 import math
-from collections.abc import Iterable
 from typing import Annotated, Any, NamedTuple, Unpack
 
 import keras
@@ -20,8 +19,7 @@ from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import (
     FittingData,
-    checked_batches,
-    read_samples,
+    read_predictions,
 )
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
@@ -32,11 +30,10 @@ from keras_calib.inputs.checks import (
     check_flag,
     check_integer,
 )
-from keras_calib.inputs.options import ReadOptions, taken
+from keras_calib.inputs.options import taken
 from keras_calib.numerics.arrays import as_numbers, fits, shape_of, to_numpy
 from keras_calib.numerics.softmax import filled, is_ruled_out
-from keras_calib.predictions.batches import Examples
-from keras_calib.predictions.collect import labels_of, logits_of
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "LocalTemperatureScaling",
@@ -258,13 +255,24 @@ class LocalTemperatureScaling(Calibrator):
             image_bias=given.image_bias,
         )
 
-    def fit_given(self, data: tuple, num_folds: int, force: bool) -> None:
+    def given(
+        self, labels: Any, logits: Any = None, **options: Any
+    ) -> Predictions:
+        if not self.use_image or isinstance(labels, Predictions):
+            return super().given(labels, logits, **options)
+        logits, image = self.read_inputs(logits)
+        given = super().given(labels, logits, **options)
+        return given.with_inputs(to_numpy(image))
+
+    def fit_given(
+        self, given: Predictions, num_folds: int, force: bool
+    ) -> None:
         """Reads images and fits; those left out replace folds."""
-        labels, logits, sample_weight, ignore_class = data
-        if logits is None:
-            batches = checked_batches(labels, sample_weight)
-            labels, logits, sample_weight = self._joined(batches)
-        logits, image = self._maps(logits)
+        image: Any = None
+        if self.use_image:
+            # The first pass over a model's batches has their inputs.
+            image = np.concatenate([_image_of(part) for part in given])
+        logits, image = self._maps([given.logits, image])
         logits = to_numpy(logits)
         if len(logits) < 3:
             raise value_error(
@@ -272,7 +280,7 @@ class LocalTemperatureScaling(Calibrator):
                 "or more are left out to choose the epoch",
                 images=len(logits),
             )
-        samples = read_samples(labels, logits, sample_weight, ignore_class)
+        samples = read_predictions(given)
         low = np.flatnonzero(is_ruled_out(samples.logits.min(axis=0)))
         if len(low):
             raise value_error(
@@ -295,45 +303,28 @@ class LocalTemperatureScaling(Calibrator):
             samples=len(samples.logits),
         )
 
-    def read_predicted(self, batch: Examples, reading: ReadOptions) -> tuple:
-        """Labels, whole maps of logits or also images, and weights."""
-        if reading.pixels_per_image is not None:
-            raise value_error(
-                "`pixels_per_image` must be None, as filters need whole "
-                "images; `steps` limits the number of batches",
-                pixels_per_image=reading.pixels_per_image,
-            )
-        logits: Any = logits_of(batch, reading)
-        if self.use_image:
-            inputs = keras.tree.flatten(batch.inputs)
-            if len(inputs) != 1:
-                raise value_error(
-                    "`use_image` needs a model of one input, the image; for "
-                    "others call `fit(labels, (logits, image))`",
-                    inputs=len(inputs),
-                )
-            logits = logits, inputs[0]
-        return labels_of(batch), logits, batch.sample_weight
-
-    def call(self, inputs, *, from_logits=True):
+    def call(self, inputs, *, from_logits=None):
         """Calibrates logits, or the logits of probabilities.
 
         Args:
             inputs: The model's outputs `(batch, height, width, num_classes)`,
                 or `(batch, height, width, 1)` for the second of two classes.
                 With `use_image`: `(outputs, image)`.
-            from_logits: Whether the outputs are logits, not probabilities.
+            from_logits: Whether the outputs are logits, not probabilities;
+                None takes them as those of the fit.
 
         Returns:
             Calibrated logits of the shape of the outputs, float32.
         """
         self.check_fitted()
-        logits, image = self._maps(inputs)
+        logits, image = self._maps(self._parts(inputs))
         return self.mapped(
             lambda z: z / self._temperatures(z, image), logits, from_logits
         )
 
-    def temperature_map(self, inputs: Any, *, from_logits: bool = True) -> Any:
+    def temperature_map(
+        self, inputs: Any, *, from_logits: bool | None = None
+    ) -> Any:
         """Temperature of each pixel `(batch, height, width)`.
 
         Use it to see where the segmenter was overconfident. The arguments are
@@ -341,7 +332,7 @@ class LocalTemperatureScaling(Calibrator):
         channel, with `use_image` `(outputs, image)`.
         """
         self.check_fitted()
-        outputs, image = self._maps(inputs)
+        outputs, image = self._maps(self._parts(inputs))
         logits, _ = self.model_logits(outputs, from_logits)
         return self._temperatures(ops.cast(logits, "float32"), image)[..., 0]
 
@@ -377,6 +368,9 @@ class LocalTemperatureScaling(Calibrator):
         names = ("logits", "image")
         return [as_numbers(x, k) for x, k in zip(inputs, names, strict=True)]
 
+    def inputs_of(self, part: Predictions, outputs: Any) -> Any:
+        return [outputs, _image_of(part)] if self.use_image else outputs
+
     def _parts(self, inputs: Any) -> tuple[Any, Any]:
         """Logits, and the image if it is used."""
         inputs = self.read_inputs(inputs)
@@ -384,12 +378,12 @@ class LocalTemperatureScaling(Calibrator):
 
     def _maps(self, inputs: Any) -> tuple[Any, Any]:
         """Logits, and the image if it is used, checked as maps of one size."""
-        logits, image = self._parts(inputs)
+        logits, image = inputs
         shape = shape_of(logits)
         if len(shape) != 4:
             raise value_error(
                 "`logits` must be those of images, (batch, height, width, "
-                "num_classes)",
+                "num_classes), without `pixels_per_image`",
                 **{"logits.shape": shape},
             )
         if image is not None:
@@ -405,27 +399,18 @@ class LocalTemperatureScaling(Calibrator):
                 )
         return logits, image
 
-    def _joined(self, batches: Iterable) -> tuple[Any, Any, Any]:
-        """Labels, logits (with images if used) and weights of all batches."""
-        rows = []
-        for labels, inputs, *weight in batches:
-            row = [labels, *self._parts(inputs), *(weight or [None])]
-            rows.append([x if x is None else to_numpy(x) for x in row])
-        kinds = {
-            tuple(x if x is None else x.shape[1:] for x in row) for row in rows
-        }
-        if len(kinds) != 1:
-            raise value_error(
-                "batches must hold images of one size with the same kind of "
-                "labels, and weights or none: crop them, or resize them",
-                batches=len(rows),
-                shapes=sorted(map(str, kinds))[:4],
-            )
-        labels, logits, image, weight = (
-            None if column[0] is None else np.concatenate(column)
-            for column in zip(*rows, strict=True)
+
+def _image_of(part: Predictions) -> np.ndarray:
+    """The images of predictions, the one input of their model."""
+    inputs = keras.tree.flatten(part.inputs)
+    if len(inputs) != 1 or inputs[0] is None:
+        raise value_error(
+            "`use_image` needs a model of one input, the image, asked for the "
+            "first time or with arrays; for others call "
+            "`fit(labels, (logits, image))`",
+            inputs=len(inputs),
         )
-        return labels, logits if image is None else (logits, image), weight
+    return to_numpy(inputs[0])
 
 
 def tree_temperature(

@@ -189,7 +189,7 @@ class ParametrizedTemperatureScaling(Calibrator):
             **network._asdict(),
         )
 
-    def calibrate(self, logits: Any) -> Any:
+    def map_logits(self, logits: Any) -> Any:
         return logits / self.temperature_of(logits)
 
     @exact_products

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.calibrators.base import Calibrator
+from keras_calib.calibrators.fitted_layer import of_logits
 from keras_calib.formulas.prior import read_prior
 
 __all__ = ["PriorCorrection"]
@@ -109,6 +110,13 @@ class PriorCorrection(Calibrator):
         self.set_arrays(shift=shift)
 
     @property
+    def from_logits(self) -> bool | None:
+        """Whether its calibrator was fitted on logits."""
+        if self.calibrator is None:
+            return self._from_logits
+        return self.calibrator.from_logits
+
+    @property
     def _fitted(self) -> bool:
         return self.calibrator is None or self.calibrator.fitted
 
@@ -137,9 +145,9 @@ class PriorCorrection(Calibrator):
         self.calibrator.fit(*data, **options)
         return self
 
-    def calibrate(self, logits: Any) -> Any:
+    def map_logits(self, logits: Any) -> Any:
         if self.calibrator is not None:
-            logits = self.calibrator(logits)
+            logits = of_logits(self.calibrator, logits)
         return ops.cast(logits, "float32") + self._shift
 
     def num_parameters(self, num_classes: int) -> int:

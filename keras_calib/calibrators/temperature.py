@@ -168,7 +168,7 @@ class TemperatureScaling(Calibrator):
         self.set_fitted(temperature=labels.optimal_temperature())
         return self
 
-    def calibrate(self, logits: Any) -> Any:
+    def map_logits(self, logits: Any) -> Any:
         return logits / self._temperature
 
     def num_parameters(self, num_classes: int) -> int:

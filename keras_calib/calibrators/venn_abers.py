@@ -105,7 +105,9 @@ class VennAbers(OneVsRest):
         scores, labels, weight = column
         return _table(scores, labels, weight, room)
 
-    def interval(self, logits: Any, *, from_logits: bool = True) -> tuple:
+    def interval(
+        self, logits: Any, *, from_logits: bool | None = None
+    ) -> tuple:
         """The lower and upper probability of each class.
 
         For the second of two classes they are p0 and p1. For more classes they
@@ -115,7 +117,8 @@ class VennAbers(OneVsRest):
         Args:
             logits: The model's outputs `(..., num_classes)`, or `(..., 1)` for
                 the second of two classes.
-            from_logits: Whether they are logits, not probabilities.
+            from_logits: Whether they are logits, not probabilities;
+                None takes them as those of the fit.
 
         Returns:
             Two tensors of the shape of the logits, float32, in [0, 1].

@@ -56,7 +56,7 @@ class FileModel:
     Use it to calibrate what ships: a file that was quantised answers otherwise
     than the model that it was made of. It is taken where a model is:
     `TemperatureScaling().fit_on(FileModel("q.tflite"), (x, y))`,
-    `SelectiveClassifier.fit_on`, `choose_calibrator_on`, `report`. Then
+    `SelectiveClassifier.fit_on`, `Predictions.of_model`, `report`. Then
     `attach` writes calibrator and threshold into the certificate beside the
     file, and `answers` applies them.
 

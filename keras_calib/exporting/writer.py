@@ -46,6 +46,7 @@ from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.predictions.outputs import (
     ChosenOutput,
     choose_output,
+    from_logits_of,
     reads_logits,
 )
 from keras_calib.selection import SelectiveClassifier
@@ -241,7 +242,8 @@ def export(
     chosen = choose_output(model, given.output)
     one = _of_output(model, chosen)
     several = isinstance(selector, MultiLabelSelector)
-    logits = reads_logits(model, given.from_logits, chosen, several)
+    told = from_logits_of(model, given.from_logits, given.output, selector)
+    logits = reads_logits(model, told, chosen, several)
     preprocessing = given.image_preprocessing
     network, samples, converter = whole_model(
         one, given.sample_inputs, made.name, preprocessing is not None

@@ -15,10 +15,9 @@ from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.choosing import CalibratorChoice
 from keras_calib.calibrators.columns import OneVsRest, fit_columns, tables
-from keras_calib.calibrators.fitted_layer import FittedLayer
+from keras_calib.calibrators.fitted_layer import CalibratesPredictions
 from keras_calib.calibrators.fitting_data import (
     FittingData,
-    checked_batches,
     one_thread_of_blas,
     read_samples,
 )
@@ -30,18 +29,18 @@ from keras_calib.calibrators.folds import (
 from keras_calib.calibrators.temperature import TemperatureScaling
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.groups import read_groups
 from keras_calib.inputs.rows import check_no_probabilities
 from keras_calib.labels.columns import (
-    FitsLabelsOnModel,
     LabelColumns,
     check_class_names,
+    columns_of,
     label_logits,
     place_of_label,
-    read_columns,
 )
 from keras_calib.numerics.arrays import shape_of, to_numpy
 from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.predictions.collect import joined
+from keras_calib.predictions.fitting import FitsOnModel, given_rows
 
 __all__ = ["MultiLabelCalibrator"]
 
@@ -50,7 +49,7 @@ _SHOWN = 10
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
+class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
     """Calibrates several labels at once, each by a fit of its own, or by one.
 
     Use it for a model whose outputs `(batch, labels)` are sigmoids or their
@@ -97,6 +96,8 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         problem)
     """
 
+    reads_labels = True
+
     def __init__(
         self,
         calibrator: Calibrator | CalibratorChoice,
@@ -142,6 +143,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         logits: Any = None,
         sample_weight: Any = None,
         *,
+        from_logits: bool = True,
         ignore_class: int | None = None,
         num_folds: int = 5,
         force: bool = False,
@@ -152,11 +154,13 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         Takes the arguments of `Calibrator.fit`, with an axis of labels.
 
         Args:
-            labels: 0 or 1 for each label, or a probability,
-                `(n, ..., labels)`; or batches.
-            logits: Logits `(n, ..., labels)`.
+            labels: `Predictions` of several labels; or 0 or 1 for each label,
+                or a probability, `(n, ..., labels)`.
+            logits: Logits `(n, ..., labels)`; None with `Predictions`.
             sample_weight: Weights `(n,)` or `(n, ..., labels)`. Labels of
                 weight 0 are missing.
+            from_logits: Whether `logits` are logits; False takes the
+                log-odds of probabilities.
             ignore_class: Value that marks missing labels, such as -1.
             force: Keep the logits of labels without both outcomes as they
                 are, and fit others even with fewer samples than parameters.
@@ -172,30 +176,24 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
             RuntimeWarning: What fits of single labels warn of, once, with the
                 labels; and with `force` the labels that are not calibrated.
         """
-        self.check_labels(labels)
         check_folds(num_folds)
-        if logits is None:
-            batches = [*checked_batches(labels, sample_weight)]
-            if not batches:
-                raise value_error("`labels` must hold a batch", batches=0)
-            labels, logits, sample_weight = joined(
-                [(*batch, None)[:3] for batch in batches]
-            )
-        names = self.class_names
-        columns = read_columns(
+        given = given_rows(
             labels,
             logits,
+            by_label=True,
             sample_weight=sample_weight,
+            from_logits=from_logits,
             ignore_class=ignore_class,
-            num_labels=None if names is None else len(names),
-            name="logits",
         )
+        names = self.class_names
+        columns = columns_of(given, names)
         shown: Sequence[Any] = ["all labels"]
         if not self.shared:
             shown = names or range(columns.num_labels)
-        parts = _parts_of(columns, self.shared)
+        parts = _parts_of(columns, self.shared, given.units)
         usable = _usable_labels(self.calibrator, parts, shown, force)
-        self._set(self._fit_each(parts, shown, usable, num_folds), usable)
+        with self.remembering(given.from_logits):
+            self._set(self._fit_each(parts, shown, usable, num_folds), usable)
         return self
 
     def _fit_each(
@@ -262,23 +260,25 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
             row = table[index : index + 1] if table.ndim else table
             values[name] = row[0] if table.ndim == 1 else row
         found = unfitted_copy(self.calibrator)
+        found._from_logits = self._from_logits
         found.set_fitted(None if table.ndim < 2 else 2, **values)
         return found
 
-    def call(self, logits, *, from_logits=True):
+    def call(self, logits, *, from_logits=None):
         """Calibrates logits of labels, or the log-odds of probabilities.
 
         Args:
             logits: The model's outputs `(..., labels)`.
             from_logits: Whether they are logits. If False they are
-                probabilities, of which it takes the log-odds.
+                probabilities, of which it takes the log-odds. None takes them
+                as those of the fit.
 
         Returns:
             Calibrated logits of each label, of that shape, float32.
         """
         logits = self._read(logits, from_logits)
         if isinstance(self.calibrator, TemperatureScaling):
-            found = self.calibrator.calibrate(logits)
+            found = self.calibrator.map_logits(logits)
         else:
             yes, no = self.calibrator.both_log_probs(self._features(logits))
             found = ops.where(is_ruled_out(logits), logits, yes - no)
@@ -286,12 +286,15 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
             return found
         return ops.where(self._applies > 0.5, found, logits)
 
-    def interval(self, logits: Any, *, from_logits: bool = True) -> tuple:
+    def interval(
+        self, logits: Any, *, from_logits: bool | None = None
+    ) -> tuple:
         """The lower and upper probability of each label, by `VennAbers`.
 
         Args:
             logits: The model's outputs `(..., labels)`.
-            from_logits: Whether they are logits, not probabilities.
+            from_logits: Whether they are logits, not probabilities; None
+                takes them as those of the fit.
 
         Returns:
             Two tensors of the shape of the logits, float32, in [0, 1]. For a
@@ -358,7 +361,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
             return np.ones(1, bool)
         return to_numpy(self._applies) > 0.5
 
-    def _read(self, logits: Any, from_logits: bool) -> Any:
+    def _read(self, logits: Any, from_logits: bool | None) -> Any:
         """Logits of as many labels as fitted, float32."""
         self.check_fitted()
         note_graph(self.calibrator)
@@ -368,7 +371,7 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
                 f"`logits` must have {count} labels, as when fitted",
                 **{"logits.shape": shape},
             )
-        return label_logits(logits, from_logits)
+        return label_logits(logits, self.takes_logits(from_logits))
 
     def _features(self, logits: Any) -> Any:
         """What the calibrator of one output reads, for each label."""
@@ -376,8 +379,13 @@ class MultiLabelCalibrator(FitsLabelsOnModel, FittedLayer):
         return self.calibrator.features(pairs)[..., 1]
 
 
-def _parts_of(columns: LabelColumns, shared: bool) -> list[FittingData | None]:
-    """The samples of each label, None if it has none; with `shared` all."""
+def _parts_of(
+    columns: LabelColumns, shared: bool, units: Any
+) -> list[FittingData | None]:
+    """The samples of each label, None if it has none; with `shared` all.
+
+    Those of a unit are alike, if `units` are given.
+    """
     # All entries are judged at once, as losses and metrics do.
     check_no_probabilities(columns.pooled()[1], "logits")
 
@@ -388,8 +396,11 @@ def _parts_of(columns: LabelColumns, shared: bool) -> list[FittingData | None]:
     # Labels of an example, and of the places of an image, are alike.
     places = int(np.prod(columns.lead[1:]))
     example = (np.arange(len(columns.labels)) // places).astype("int32")
-    example = np.broadcast_to(example[:, None], columns.labels.shape)
     alone = places * (columns.num_labels if shared else 1) == 1
+    if units is not None:
+        codes = read_groups(units, (len(units),), "units")[1].astype("int32")
+        example, alone = codes[example], False
+    example = np.broadcast_to(example[:, None], columns.labels.shape)
     parts: list[FittingData | None] = []
     groups = split(columns._replace(labels=example))
     for (own, outputs, weight), (group, *_) in zip(

@@ -18,7 +18,6 @@ from keras_calib.inputs.checks import (
     check_rank,
 )
 from keras_calib.inputs.labels import is_ignored
-from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.values import Rule, Rules, as_check, is_integer
 from keras_calib.inputs.weights import (
     read_masked,
@@ -35,20 +34,16 @@ from keras_calib.numerics.arrays import (
     safe_divide,
     shape_of,
 )
-from keras_calib.predictions.batches import Examples
-from keras_calib.predictions.collect import (
-    FitsOnModel,
-    labels_of,
-)
 from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "EXAMPLES",
-    "FitsLabelsOnModel",
     "LabelColumns",
     "as_entries",
     "check_class_names",
     "check_label_weights",
+    "columns_of",
     "label_logits",
     "over_labels",
     "place_of_label",
@@ -216,6 +211,18 @@ def read_columns(
     return LabelColumns(labels, outputs, weight, present, tuple(lead))
 
 
+def columns_of(given: Predictions, names: Sequence[str] | None) -> LabelColumns:
+    """The columns of logits of `Predictions`, of as many labels as names."""
+    return read_columns(
+        given.labels,
+        given.logits,
+        sample_weight=given.sample_weight,
+        ignore_class=given.ignore_class,
+        num_labels=None if names is None else len(names),
+        name="logits",
+    )
+
+
 def over_labels(x: Any, counted: Any, example: str) -> Any:
     """The least or the mean of x over the labels that count, `(...)`.
 
@@ -348,23 +355,3 @@ def label_logits(outputs: Any, from_logits: bool, counts: Any = None) -> Any:
     outputs = ops.expand_dims(outputs, -1)
     pairs = to_model_logits(outputs, from_logits, counts)
     return pairs[..., 1] - pairs[..., 0]
-
-
-class FitsLabelsOnModel(FitsOnModel):
-    """Abstract: what fits on the labels and logits of a model's batches."""
-
-    reads_labels = True
-
-    def read_predicted(self, batch: Examples, reading: ReadOptions) -> tuple:
-        """Labels, logits of each label and weights of a batch."""
-        if reading.pixels_per_image is not None:
-            raise value_error(
-                "`pixels_per_image` must be None with several labels",
-                pixels_per_image=reading.pixels_per_image,
-            )
-        outputs, weight, counts = batch.outputs, batch.sample_weight, None
-        if weight is not None and not reading.from_logits:
-            counts = weight_of_rows(weight, outputs.shape) > 0
-            counts = counts.reshape(outputs.shape)
-        logits = label_logits(outputs, bool(reading.from_logits), counts)
-        return labels_of(batch), logits, weight

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.calibrators import Calibrator
+from keras_calib.calibrators.fitted_layer import of_logits
 from keras_calib.inputs.checks import check_flag, check_in
 from keras_calib.inputs.options import filled
 from keras_calib.inputs.rows import check_no_probabilities
@@ -16,11 +17,10 @@ from keras_calib.inputs.values import in_unit_interval
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.columns import (
     EXAMPLES,
-    FitsLabelsOnModel,
     LabelColumns,
     check_class_names,
+    columns_of,
     label_logits,
-    read_columns,
 )
 from keras_calib.labels.loss import MultiLabelLoss
 from keras_calib.labels.metric import MultiLabelMetric
@@ -31,6 +31,10 @@ from keras_calib.labels.thresholds import (
 )
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import StreamingMetric
+from keras_calib.predictions.fitting import (
+    FitsOnModel,
+    given_rows,
+)
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.classifier import SelectiveClassifier
 from keras_calib.selection.ladder import check_units, read_outcomes
@@ -61,7 +65,7 @@ class LabelTarget(TypedDict, total=False):
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class MultiLabelSelector(FitsLabelsOnModel, Selector):
+class MultiLabelSelector(Selector, FitsOnModel):
     """Abstains from answers to single labels, or to whole examples.
 
     Use it to let a model of several labels answer only where it is sure
@@ -109,7 +113,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         inequality, by which each has an equal share of `delta`
     """
 
-    fits_batches = False
+    reads_labels = True
 
     def __init__(
         self,
@@ -146,11 +150,12 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
     def fit(
         self,
         labels: Any,
-        logits: Any,
+        logits: Any = None,
         *,
         at_once: bool = True,
         tune_fraction: float | None = None,
         seed: int = 0,
+        from_logits: bool = True,
         sample_weight: Any = None,
         ignore_class: int | None = None,
         **options: Unpack[LabelTarget],
@@ -169,8 +174,10 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
         among them.
 
         Args:
-            labels: 0 or 1 for each label, `(n, labels)`.
-            logits: Logits before calibration `(n, labels)`.
+            labels: `Predictions` of several labels; or 0 or 1 for each label,
+                `(n, labels)`.
+            logits: Logits before calibration `(n, labels)`; None with
+                `Predictions`.
             risk: Largest allowed risk; `fit` maximises the coverage.
             coverage: Least share to accept, instead of `risk`.
             delta: Probability that the guarantee may fail, in (0, 1). None
@@ -181,6 +188,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             tune_fraction: Share of the rows, drawn at random, that fits an
                 unfitted calibrator; the rest chooses the thresholds.
             seed: Seed of this split.
+            from_logits: Whether `logits` are logits, not probabilities.
             sample_weight: Weights `(n,)` or `(n, labels)`; 0 or 1 with
                 `delta`. Labels of weight 0 are missing.
             ignore_class: Value that marks missing labels, such as -1.
@@ -192,53 +200,57 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             RuntimeError: If the calibrator is not fitted and `tune_fraction`
                 is None.
         """
-        given = filled("MultiLabelSelector.fit", options, LabelTarget)
-        self.check_labels(labels)
+        asked = filled("MultiLabelSelector.fit", options, LabelTarget)
         check_flag("at_once", at_once)
+        given = given_rows(
+            labels,
+            logits,
+            by_label=True,
+            from_logits=from_logits,
+            sample_weight=sample_weight,
+            ignore_class=ignore_class,
+        )
         target: Any
-        target = ErrorTarget(given.risk, given.coverage, given.delta)
+        target = ErrorTarget(asked.risk, asked.coverage, asked.delta)
         if self.by == "example" and self.example == "mean":
-            target = ShareTarget(target, given.method)
-        elif given.method not in (None, "ltt"):
+            target = ShareTarget(target, asked.method)
+        elif asked.method not in (None, "ltt"):
             raise value_error(
                 '`method` must be None unless `example="mean"`: risks have '
                 "exact binomial tests",
-                method=given.method,
+                method=asked.method,
             )
         target.check()
-        names = self.class_names
-        columns = read_columns(
-            labels,
-            logits,
-            sample_weight=sample_weight,
-            ignore_class=ignore_class,
-            num_labels=None if names is None else len(names),
-            name="logits",
-        )
-        check_units(given.delta, columns.lead)
+        columns = columns_of(given, self.class_names)
+        check_units(asked.delta, columns.lead, given.units)
         _check_usable(columns)
         if tune_fraction is None:
-            check_nothing_to_tune([self.calibrator], given.delta)
+            check_nothing_to_tune([self.calibrator], asked.delta)
         else:
             parts = drawn_parts(len(columns.labels), tune_fraction, seed)
             tune, columns = map(columns.part, parts)
-        with undone_by_errors(self, [self.calibrator]):
+        with (
+            self.remembering(given.from_logits),
+            undone_by_errors(self, [self.calibrator]),
+        ):
             if self.calibrator is not None and not self.calibrator.fitted:
                 weight = tune.weight
                 if weight is None and tune.present is not None:
                     weight = tune.present.astype("float32")
-                self.calibrator.fit(tune.labels, tune.outputs, weight)
+                with self.calibrator.remembering(given.from_logits):
+                    self.calibrator.fit(tune.labels, tune.outputs, weight)
             outputs = columns.outputs.astype("float32")
             scored = by_blocks(self._calibrated, outputs)
             self._take(columns._replace(outputs=scored), target, at_once)
         return self
 
-    def call(self, logits, *, from_logits=True):
+    def call(self, logits, *, from_logits=None):
         """Answers as the served model does.
 
         Args:
             logits: The model's outputs `(..., labels)`.
-            from_logits: Whether they are logits, not probabilities.
+            from_logits: Whether they are logits, not probabilities; None
+                takes them as those of the fit.
 
         Returns:
             A dict of `logits` (calibrated), `probabilities` and `confidence`
@@ -247,6 +259,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
             `(..., labels)`, or `(...)` by example.
         """
         self.check_fitted()
+        from_logits = self.takes_logits(from_logits)
         given = label_logits(logits, from_logits)
         calibrated = self._calibrated(given)
         # What overflows has no confidence, also where a calibrator makes one.
@@ -273,7 +286,7 @@ class MultiLabelSelector(FitsLabelsOnModel, Selector):
     def _calibrated(self, logits: Any) -> Any:
         if self.calibrator is None:
             return ops.cast(logits, "float32")
-        return self.calibrator(logits)
+        return of_logits(self.calibrator, logits)
 
     def _score(self, logits: Any) -> Any:
         """Scores of calibrated logits, by label or by example."""

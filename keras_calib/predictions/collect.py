@@ -1,10 +1,8 @@
 """Predictions of a model on a data set, for fits and for displays."""
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Self, Unpack
+from collections.abc import Iterator, Mapping
+from typing import Any, Unpack
 
-import keras
 import numpy as np
 import scipy.special
 from keras import ops
@@ -15,7 +13,7 @@ from keras_calib.inputs.batch import standardize
 from keras_calib.inputs.checks import check_flag, check_integer, class_axis
 from keras_calib.inputs.groups import as_groups
 from keras_calib.inputs.options import ReadOptions
-from keras_calib.inputs.weights import masked_weight, weight_of_rows
+from keras_calib.inputs.weights import weight_of_rows
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.predictions.batches import (
@@ -24,7 +22,6 @@ from keras_calib.predictions.batches import (
     as_arrays,
     batches_of,
     count_batches,
-    predict_batches,
 )
 from keras_calib.predictions.outputs import (
     choose_output,
@@ -34,97 +31,17 @@ from keras_calib.predictions.outputs import (
     to_model_logits,
 )
 from keras_calib.predictions.predictions import ModelOptions
-from keras_calib.predictions.row_order import Told, told_by_batches
+from keras_calib.predictions.row_order import Told
 
 __all__ = [
-    "FitsOnModel",
     "ModelRun",
-    "Predicted",
-    "check_data_set",
-    "joined",
-    "labels_and_logits",
     "labels_of",
     "logits_of",
     "logits_of_part",
-    "predicted",
-    "predicted_batches",
     "probs_of_part",
     "rows_that_count",
-    "seen",
     "together",
 ]
-
-
-class Predicted(NamedTuple):
-    """A data set with predictions, in arrays."""
-
-    labels: np.ndarray
-    outputs: np.ndarray
-    sample_weight: np.ndarray | None
-
-
-def predicted_batches(
-    model: keras.Model,
-    dataset: Iterable,
-    reading: ReadOptions,
-    read: Callable[[Examples, ReadOptions], tuple] | None = None,
-    *,
-    batch_size: int = 32,
-    steps: int | None = None,
-    verbose: str | int = "auto",
-    in_order: bool = False,
-) -> Iterator[tuple]:
-    """What `read` makes of each batch: labels, logits and weights, if any.
-
-    Options are those of `batches_of` and `with_progress`; `reading` may keep
-    some pixels of each image.
-    """
-    pixels = reading.pixels_per_image
-    if pixels is not None:
-        check_integer("pixels_per_image", pixels, 1)
-    total = count_batches(dataset, batch_size, steps)
-    batches = predict_batches(
-        model, dataset, batch_size, steps, reading.output, in_order
-    )
-    read = read or labels_and_logits
-    return (
-        read(batch, reading) for batch in with_progress(batches, total, verbose)
-    )
-
-
-def predicted(
-    model: keras.Model,
-    data: Any,
-    batch_size: int = 32,
-    steps: int | None = None,
-    output: Any = None,
-) -> Predicted:
-    """Outputs of a model on all data, in memory, without conversion."""
-    return joined(
-        (labels_of(batch), batch.outputs, batch.sample_weight)
-        for batch in predict_batches(model, data, batch_size, steps, output)
-    )
-
-
-def seen(
-    metric: Any,
-    model: keras.Model,
-    data: Any,
-    batch_size: int = 32,
-    steps: int | None = None,
-    output: Any = None,
-) -> Any:
-    """The metric, updated with a model's predictions in fixed memory."""
-    for batch in predict_batches(model, data, batch_size, steps, output):
-        metric.update_state(
-            labels_of(batch), batch.outputs, sample_weight=batch.sample_weight
-        )
-    if not to_numpy(metric.sums).any():
-        raise value_error(
-            "`sample_weight` must not be 0 everywhere, nor all labels ignored",
-            ignore_class=metric.options.ignore_class,
-        )
-    return metric
 
 
 def labels_of(batch: Examples) -> Any:
@@ -136,48 +53,6 @@ def labels_of(batch: Examples) -> Any:
             y=None,
         )
     return batch.labels
-
-
-def joined(batches: Iterable[tuple]) -> Predicted:
-    """One array of each column; shorter sequences end in rows of weight 0."""
-    rows = [
-        tuple(to_numpy(part) for part in batch if part is not None)
-        for batch in batches
-    ]
-    if len({row[1].shape[1:-1] for row in rows if len(row) > 1}) > 1:
-        rows = _padded(rows)
-    shapes = {tuple(part.shape[1:] for part in row) for row in rows}
-    if len(shapes) != 1:
-        raise value_error(
-            "`data` must have batches with labels of one shape, of "
-            "which all have weights or none has",
-            batches=len(rows),
-            shapes=sorted(shapes)[:4],
-        )
-    columns = [np.concatenate(parts) for parts in zip(*rows, strict=True)]
-    return Predicted(*columns, *[None] * (3 - len(columns)))
-
-
-def _padded(rows: list[tuple]) -> list[tuple]:
-    """Batches of sequences or images, padded to one size by weights of 0."""
-    leads = [logits.shape[:-1] for _, logits, *_ in rows]
-    if len({len(lead) for lead in leads}) > 1:
-        return rows
-    sizes = np.max([lead[1:] for lead in leads], axis=0)
-
-    def padded(x, rank):
-        ends = [
-            (0, size - n) for n, size in zip(x.shape[1:], sizes, strict=False)
-        ]
-        return np.pad(x, [(0, 0), *ends, *[(0, 0)] * (x.ndim - rank)])
-
-    found = []
-    for (labels, logits, *weight), lead in zip(rows, leads, strict=True):
-        counts = np.ones(lead, "float32")
-        each = masked_weight(weight[0], counts, lead) if weight else counts
-        parts = labels, logits, each
-        found.append(tuple(padded(x, len(lead)) for x in parts))
-    return found
 
 
 def logits_of(batch: Examples, reading: ReadOptions) -> np.ndarray:
@@ -208,18 +83,6 @@ def rows_that_count(batch: Examples, reading: ReadOptions) -> np.ndarray | None:
     del lead[axis]
     weight = weight_of_rows(batch.sample_weight, tuple(lead))
     return weight.reshape(lead) > 0
-
-
-def labels_and_logits(batch: Examples, reading: ReadOptions) -> tuple:
-    """Labels, logits and weights of a batch, or of pixels of its images."""
-    labels, weight = to_numpy(labels_of(batch)), batch.sample_weight
-    if reading.pixels_per_image is not None and len(batch.outputs.shape) > 2:
-        labels, outputs, weight = _drawn(labels, batch, reading)
-        batch = batch._replace(
-            labels=labels, outputs=outputs, sample_weight=weight
-        )
-    logits = logits_of(batch, reading)
-    return (labels, logits) if weight is None else (labels, logits, weight)
 
 
 def _drawn(labels: np.ndarray, batch: Examples, reading: ReadOptions) -> tuple:
@@ -446,120 +309,3 @@ def probs_of_part(part: Any) -> np.ndarray:
     if part.multi_label or part.outputs.shape[-1] == 1:
         return scipy.special.expit(part.outputs)
     return scipy.special.softmax(part.outputs, axis=-1)
-
-
-def check_data_set(model: Any, dataset: Any, others: tuple) -> None:
-    """Raises TypeError if labels are given apart from the inputs."""
-    if others:
-        raise type_error(
-            "`dataset` must hold inputs and labels together: pass the "
-            "tuple `(x, y)`",
-            arguments=[type(x).__name__ for x in (model, dataset, *others)],
-        )
-
-
-class FitsOnModel:
-    """Abstract: whatever has `fit(labels, logits, sample_weight)`."""
-
-    # Whether each output is a label of its own.
-    reads_labels: bool
-    # Whether `fit` takes batches, or arrays alone.
-    fits_batches = True
-
-    def fit_on(
-        self,
-        model: keras.Model,
-        data: Iterable,
-        *args: Any,
-        from_logits: bool | None = None,
-        ignore_class: int | None = None,
-        output: str | int | None = None,
-        pixels_per_image: int | None = None,
-        seed: int = 0,
-        steps: int | None = None,
-        batch_size: int = 32,
-        verbose: str | int = "auto",
-        **options: Any,
-    ) -> Self:
-        """Runs a model over held-out data, fits on its logits, returns self.
-
-        Use it when you have a model and data rather than logits. Samples count
-        as they do in `model.evaluate`: those of weight 0, those of the
-        ignored class and those that layers mask are left out.
-
-        If the model returns probabilities, it takes their logs; a single
-        output becomes log-odds. In use such a model needs the same step before
-        the fitted layer: call it with `from_logits=False`. `export` adds the
-        step by itself.
-
-        Args:
-            model: A Keras model that returns `(batch, ..., num_classes)`, or
-                `(batch, ..., 1)` for the second of two classes, on one device
-                or under a strategy. With several labels `(batch, ...,
-                labels)`.
-            data: Arrays or lists as a tuple `(x, y)` or
-                `(x, y, sample_weight)`, or batches of such tuples: a
-                `tf.data.Dataset`, a `PyDataset`, a generator, a torch loader
-                or a list.
-            *args: Nothing; `x, y` are refused with a hint.
-            from_logits: Whether the model returns logits; None takes it from
-                the loss that the model was compiled with.
-            ignore_class: Class id to leave out, such as 255; None takes it
-                from that loss.
-            output: Name or position of the output to fit on, for a model that
-                has several.
-            pixels_per_image: Number of pixels of each image to keep, chosen
-                by a hash, for dense outputs of classes; None keeps all.
-            seed: Seed of that choice, and of `fit` if it draws.
-            steps: Number of batches to use; None uses all.
-            batch_size: Size of the batches of arrays.
-            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the
-                end, 0 for silence.
-            **options: Further arguments of `fit`. `groups` may be a function
-                from the inputs of a batch to the groups of its rows. Groups
-                that are given for all rows need data in a fixed order, which
-                are then read twice.
-
-        Raises:
-            TypeError: If the model has several outputs and `output` is None,
-                or `data` is no data set.
-            ValueError: If `fit` rejects the data, if the data set does not end
-                and `steps` is None, or if it is unknown whether the model
-                returns logits.
-        """
-        check_data_set(model, data, args)
-        reading = read_as(
-            model, from_logits, ignore_class, output, self.reads_labels
-        )
-        fit: Any = self.fit  # type: ignore[attr-defined]  # of the subclass
-        for name, value in (("seed", seed), ("verbose", verbose)):
-            if name in inspect.signature(fit).parameters:
-                options[name] = value
-        groups = told_by_batches(options.get("groups"))
-
-        def read(batch, reading):
-            if isinstance(groups, Told):
-                groups.note(batch.inputs, len(batch.outputs))
-            return self.read_predicted(batch, reading)
-
-        batches = predicted_batches(
-            model,
-            data,
-            reading._replace(pixels_per_image=pixels_per_image, seed=seed),
-            read,
-            in_order=groups is not None and not isinstance(groups, Told),
-            batch_size=batch_size,
-            steps=steps,
-            verbose=verbose,
-        )
-        options["ignore_class"] = reading.ignore_class
-        if self.fits_batches:
-            return fit(batches, **options)
-        labels, logits, weight = joined(batches)
-        if isinstance(groups, Told):
-            options["groups"] = groups.take()
-        return fit(labels, logits, sample_weight=weight, **options)
-
-    def read_predicted(self, batch: Examples, reading: ReadOptions) -> tuple:
-        """Labels, logits and weights of one batch, as `fit` takes them."""
-        return labels_and_logits(batch, reading)

@@ -21,6 +21,7 @@ from keras_calib.numerics.softmax import to_logits
 __all__ = [
     "ChosenOutput",
     "choose_output",
+    "from_logits_of",
     "has_several_labels",
     "loss_of",
     "read_as",
@@ -165,12 +166,9 @@ def reads_logits(
                 model=type(model).__name__,
             )
         return from_logits
+    known, loss = _known(model, output), loss_of(model, output)
     if isinstance(says, bool):
         return says
-    loss = loss_of(model, output)
-    known = _of_loss(loss)
-    if known is None:
-        known = _of_last_layer(model, output, loss is None)
     if known is None:
         raise value_error(
             "`from_logits` must be True or False unless the model is "
@@ -192,6 +190,38 @@ def reads_logits(
             channels=channels,
         )
     return known
+
+
+def _known(model: keras.Model, output: ChosenOutput | None) -> bool | None:
+    """Whether a model says that its outputs are logits; None if it does not."""
+    says = getattr(model, "returns_logits", None)
+    if isinstance(says, bool):
+        return says
+    loss = loss_of(model, output)
+    known = _of_loss(loss)
+    if known is None:
+        known = _of_last_layer(model, output, loss is None)
+    return known
+
+
+def from_logits_of(
+    model: keras.Model,
+    from_logits: bool | None,
+    output: str | int | None,
+    *parts: Any,
+) -> bool | None:
+    """What was told, or what fitted parts remember of a model that is silent.
+
+    None where the model says it, or nobody does.
+    """
+    if from_logits is not None:
+        return from_logits
+    if _known(model, choose_output(model, output)) is not None:
+        return None
+    # A choice has a calibrator, and a selector knows that of its own.
+    parts = (*parts, *(getattr(part, "calibrator", None) for part in parts))
+    remembered = [getattr(part, "from_logits", None) for part in parts]
+    return next((x for x in remembered if isinstance(x, bool)), None)
 
 
 def has_several_labels(

@@ -3,7 +3,13 @@
 Nothing here needs Keras, but for what a model is asked.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import numpy as np
@@ -15,7 +21,7 @@ from keras_calib.inputs.options import GivenTogether
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.roles import FileOptions
-from keras_calib.predictions.spool import Spool
+from keras_calib.predictions.spool import Spool, is_mapped
 
 if TYPE_CHECKING:
     from keras_calib.predictions.collect import ModelRun
@@ -263,6 +269,50 @@ class Predictions(GivenTogether):
         return made
 
     @classmethod
+    def of_batches(
+        cls,
+        batches: Iterable[tuple],
+        *,
+        from_logits: bool = False,
+        **facts: Unpack[PredictionFacts],
+    ) -> Self:
+        """Predictions that you made batch by batch, on disk as those of models.
+
+        Args:
+            batches: `(labels, outputs)` or `(labels, outputs, sample_weight)`
+                each, of any iterable that ends. Shorter sequences or images
+                end in rows of weight 0.
+            from_logits: Whether outputs are logits.
+            **facts: What else is known, as in `PredictionFacts`.
+
+        Raises:
+            ValueError: If there is no row, or batches have other numbers of
+                classes, kinds of labels or axes than the first.
+        """
+        # It needs Keras, for masks.
+        from keras_calib.predictions.batched import spooled
+
+        spool, columns = spooled(batches, facts.get("multi_label", False))
+        made = cls(**columns, from_logits=from_logits, **facts)
+        made._spool = spool
+        return made
+
+    @classmethod
+    def given(
+        cls,
+        columns: dict[str, Any],
+        *,
+        from_logits: bool,
+        **facts: Unpack[PredictionFacts],
+    ) -> Self:
+        """Columns as they were given to a function, which checks them."""
+        made = cls.__new__(cls)
+        made._facts = _settings(from_logits, facts)
+        made._arrays = {**dict.fromkeys(_COLUMNS), **columns}
+        made.run, made._spool, made._others = None, None, {}
+        return made
+
+    @classmethod
     def read(cls, path: Any, **options: Unpack[FileOptions]) -> "Predictions":
         """The predictions of a file, of this library or of any framework.
 
@@ -390,12 +440,25 @@ class Predictions(GivenTogether):
         It has the shape of the class ids. What counts nowhere may have any
         value, also in `confidence`.
         """
-        return self._top().correct.reshape(self._lead)
+        return self._top().correct.reshape(self.shape)
 
     @property
     def confidence(self) -> np.ndarray:
         """Probability of each predicted class, of the shape of the ids."""
-        return self._top().confidence.reshape(self._lead)
+        return self._top().confidence.reshape(self.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the class ids: `(n,)`, and with pixels or tokens theirs."""
+        shape = self.outputs.shape
+        return shape if self.kind == "records" else shape[:-1]
+
+    @property
+    def class_ids(self) -> np.ndarray:
+        """The true classes, of the shape of the class ids."""
+        self._need_rows("class_ids")
+        soft = self.labels.ndim > len(self.shape)
+        return self.labels.argmax(axis=-1) if soft else self.labels
 
     @property
     def num_classes(self) -> int:
@@ -459,12 +522,10 @@ class Predictions(GivenTogether):
 
     def collect(self) -> Self:
         """The same predictions, held in memory."""
-        columns = self._columns()
-        if self._spool is not None:
-            columns = {
-                name: np.array(x) if x is not None and name != "inputs" else x
-                for name, x in columns.items()
-            }
+        columns = {
+            name: np.array(x) if is_mapped(x) else x
+            for name, x in self._columns().items()
+        }
         return self._like(columns, None)
 
     def split(
@@ -521,7 +582,7 @@ class Predictions(GivenTogether):
         """
         parts = map(change, self.batches(self.rows_of_part()))
         columns, spool = {**self._columns()}, self._spool
-        if spool is None:
+        if not is_mapped(self.outputs):
             columns["outputs"] = np.concatenate([*parts])
         else:
             own = Spool()
@@ -532,6 +593,10 @@ class Predictions(GivenTogether):
         made = self._like(columns, spool)
         made._facts = {**self._facts, "from_logits": from_logits}
         return made
+
+    def with_inputs(self, inputs: Any) -> Self:
+        """The same rows with what was predicted, `(n, ...)`."""
+        return self._like({**self._columns(), "inputs": inputs}, self._spool)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -546,11 +611,29 @@ class Predictions(GivenTogether):
                     "rows, or by a mask of them",
                     index=rows,
                 )
-        columns = {
+            if rows.dtype.kind == "b":
+                rows = np.flatnonzero(rows)
+        columns, spool = self._columns(), self._spool
+        copied: dict[Any, Any] = {}
+        if not isinstance(rows, slice) and is_mapped(self.outputs):
+            # What is on disk stays there.
+            own, size = Spool(), self.rows_of_part()
+            for start in range(0, len(rows), size):
+                some = rows[start : start + size]
+                own.add(
+                    {
+                        name: columns[name][some]
+                        for name in _NUMBERS
+                        if columns[name] is not None
+                    }
+                )
+            copied, spool = own.arrays(), _Both(own, spool)
+        kept = {
             name: None if x is None else x[rows]
-            for name, x in self._columns().items()
+            for name, x in columns.items()
+            if name not in copied
         }
-        return self._like(columns, self._spool)
+        return self._like(kept | copied, spool)
 
     def __iter__(self) -> Iterator[Self]:
         return self.batches()
@@ -580,10 +663,14 @@ class Predictions(GivenTogether):
         """Rows of a part whose numbers fit in memory."""
         return max(1, _BLOCK // max(1, self.outputs[0].size))
 
-    @property
-    def _lead(self) -> tuple[int, ...]:
-        shape = self.outputs.shape
-        return shape if self.kind == "records" else shape[:-1]
+    def as_event(self) -> Self:
+        """A log as outputs `(n, 1)`: the probability that each row is right."""
+        columns = self._columns()
+        made = self._like(
+            {**columns, "outputs": self.outputs[:, None]}, self._spool
+        )
+        made._facts = {**self._facts, "kind": "classes"}
+        return made
 
     def _top(self) -> Outcomes:
         """All predictions as rows, also those that count nowhere."""
@@ -602,18 +689,25 @@ class Predictions(GivenTogether):
 
         return top_of_all(self.labels, self.outputs, **self.options)
 
-    def outcomes(self) -> Outcomes:
+    def outcomes(self, every: bool = False) -> Outcomes:
         """The rows that count: scores, correctness, weights and units.
 
         The unit of a pixel or token is its image or text, if none is given.
+        With `every` all rows `(n,)`, with weights of 0 where they do not count.
         """
-        found, lead = self._top(), self._lead
+        found, lead = self._top(), self.shape
         unit = np.arange(lead[0]) if len(lead) > 1 else None
         if self.units is not None:
             unit = read_groups(self.units, lead[:1], "units")[1]
         if unit is not None:
             unit = np.repeat(unit, int(np.prod(lead[1:])))
-        return found._replace(unit=unit).counted()
+        found = found._replace(unit=unit)
+        if not every:
+            return found.counted()
+        if found.mask is None:
+            return found
+        weight = found.mask * (1.0 if found.weight is None else found.weight)
+        return found._replace(weight=weight, mask=None)
 
     def _need_rows(self, name: str) -> None:
         if self.kind == "records":
@@ -659,8 +753,11 @@ class Predictions(GivenTogether):
                 if name not in _NUMBERS and name != "inputs":
                     others.setdefault(name, []).append(x)
             yield self.part(columns)
+        written = spool.arrays()
+        if not written:
+            raise value_error("`data` must have batches with a row", rows=0)
         arrays: dict[Any, Any] = dict.fromkeys(_COLUMNS)
-        arrays |= spool.arrays()
+        arrays |= written
         arrays |= {k: np.concatenate(x) for k, x in others.items()}
         if not weighs and len(leads) == 1:
             arrays["sample_weight"] = None

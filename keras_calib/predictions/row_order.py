@@ -1,7 +1,7 @@
 """What comes beside a data set: it belongs to rows, whose order must hold."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -11,7 +11,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.groups import as_groups, read_groups
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = ["Told", "check_index", "checked_order", "told_by_batches"]
+__all__ = ["Told", "check_index", "checked_order"]
 
 _RULE = "`groups` must belong to rows in a fixed order"
 _ADVICE = (
@@ -50,16 +50,6 @@ class Told:
         taken = self._waiting[:count]
         del self._waiting[:count]
         return as_groups(taken)
-
-
-def told_by_batches(groups: Any) -> Any:
-    """Groups as given, with `Told` for functions; alone or by attribute."""
-    if isinstance(groups, Mapping):
-        return {
-            k: Told(x, f"groups[{k!r}]") if callable(x) else x
-            for k, x in groups.items()
-        }
-    return Told(groups, "groups") if callable(groups) else groups
 
 
 def checked_order(

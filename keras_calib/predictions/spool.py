@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Spool"]
+__all__ = ["Spool", "is_mapped"]
+
+
+def is_mapped(x: Any) -> bool:
+    """Whether the values of an array are read from a file, as needed."""
+    while isinstance(x, np.ndarray):
+        if isinstance(x, np.memmap):
+            return True
+        x = x.base
+    return False
 
 
 class Spool:

@@ -1,5 +1,6 @@
 """Make a report of models or of predictions: from data to the page."""
 
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 from keras_calib.backend.errors import type_error, value_error
@@ -98,7 +99,13 @@ def report(
     else:
         if has_parts_of_labels((calibrator, selector)):
             options.setdefault("multi_label", True)
-        source = of_models(by_name("models", predictions), data, options)
+        fitted = [
+            part
+            for x in (calibrator, selector)
+            for part in (x.values() if isinstance(x, Mapping) else [x])
+        ]
+        models = by_name("models", predictions)
+        source = of_models(models, data, options, fitted)
     # Check what can be checked before hours of predictions.
     template()
     check_contents(num_bins, num_mistakes, notes)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_calib.calibrators.fitted_layer import of_logits
 from keras_calib.exporting.answer_threshold import bounded_log_odds
 from keras_calib.formulas.cumulative import cumulative_p_value
 from keras_calib.formulas.intervals import clopper_pearson
@@ -148,11 +149,13 @@ class Evaluation:
         """Calibrated logits, None without a calibrator, and answers."""
         calibrated, answers = None, {}
         if self.selector is not None:
-            answers = self.selector(logits)
+            answers = of_logits(self.selector, logits)
         if self.calibrator is not None:
             # The selector may have calibrated them already.
             own = getattr(self.selector, "calibrator", None) is self.calibrator
-            calibrated = answers["logits"] if own else self.calibrator(logits)
+            calibrated = (
+                answers["logits"] if own else of_logits(self.calibrator, logits)
+            )
             calibrated = to_numpy(calibrated)
         return calibrated, answers
 

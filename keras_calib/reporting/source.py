@@ -14,6 +14,7 @@ from keras_calib.backend.progress import with_progress
 from keras_calib.functional.groups import Grouping, grouping
 from keras_calib.inputs.options import ReadOptions, check_reading
 from keras_calib.predictions.collect import together
+from keras_calib.predictions.outputs import from_logits_of
 from keras_calib.predictions.predictions import Predictions
 
 __all__ = ["Source", "merged", "of_models", "of_predictions"]
@@ -72,11 +73,22 @@ def of_predictions(given: Mapping[str, Any], verbose: Any) -> Source:
 
 
 def of_models(
-    models: Mapping[str, Any], data: Any, options: Mapping[str, Any]
+    models: Mapping[str, Any],
+    data: Any,
+    options: Mapping[str, Any],
+    parts: Iterable[Any],
 ) -> Source:
-    """The rows of data, which are read once, with what each model says."""
+    """The rows of data, which are read once, with what each model says.
+
+    Fitted `parts` know what a silent model returns.
+    """
+    told = options.get("from_logits"), options.get("output")
     given = {
-        name: Predictions.of_model(model, data, **options)
+        name: Predictions.of_model(
+            model,
+            data,
+            **{**options, "from_logits": from_logits_of(model, *told, *parts)},
+        )
         for name, model in models.items()
     }
     runs: list[Any] = [p.run for p in given.values()]

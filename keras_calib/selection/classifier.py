@@ -15,18 +15,29 @@ from keras_calib.calibrators import (
     CalibratorChoice,
     PriorCorrection,
 )
+from keras_calib.calibrators.fitted_layer import of_logits
 from keras_calib.inputs.checks import check_flag, class_axis
 from keras_calib.inputs.labels import is_ignored
+from keras_calib.inputs.options import taken
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.rows import usable_outputs
-from keras_calib.inputs.weights import masked_weight, read_masked
+from keras_calib.inputs.weights import masked_weight
 from keras_calib.numerics.arrays import as_array, at_least_float32
-from keras_calib.predictions.collect import FitsOnModel
+from keras_calib.predictions.fitting import (
+    FitsOnModel,
+    RowOptions,
+    given_rows,
+)
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.costs import CostTarget
 from keras_calib.selection.data_hash import with_hashes
-from keras_calib.selection.ladder import check_units, counted, read_outcomes
+from keras_calib.selection.ladder import (
+    check_units,
+    counted,
+    named_group,
+    read_outcomes,
+)
 from keras_calib.selection.mixtures import MixtureTarget
 from keras_calib.selection.prior import PriorTarget, read_classes
 from keras_calib.selection.rules import (
@@ -38,9 +49,9 @@ from keras_calib.selection.rules import (
 from keras_calib.selection.selector import Selector
 from keras_calib.selection.served_groups import read_groups
 from keras_calib.selection.thresholds import ErrorTarget
-from keras_calib.selection.tuning import HeldOut, tuned, undone_by_errors
+from keras_calib.selection.tuning import tuned, undone_by_errors
 
-__all__ = ["SelectiveClassifier", "Target"]
+__all__ = ["FitOptions", "SelectiveClassifier", "Target"]
 
 # Largest difference of two priors that are one.
 _SAME = 1e-3
@@ -88,6 +99,10 @@ class Target(TypedDict, total=False):
     target_prior: Any
 
 
+class FitOptions(Target, RowOptions, total=False):
+    """Options of a fit: the target, and how arrays are read."""
+
+
 @keras.saving.register_keras_serializable(package="keras_calib")
 class SelectiveClassifier(Selector, FitsOnModel):
     """A classifier that abstains when its score is below a threshold.
@@ -133,7 +148,6 @@ class SelectiveClassifier(Selector, FitsOnModel):
         Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
     """
 
-    fits_batches = False
     stored_parts = ("calibrator", "score")
 
     def __init__(
@@ -214,15 +228,13 @@ class SelectiveClassifier(Selector, FitsOnModel):
     def fit(
         self,
         labels: Any,
-        logits: Any,
+        logits: Any = None,
         *,
         costs: Any = None,
         tune_fraction: float | None = None,
         seed: int = 0,
-        sample_weight: Any = None,
-        ignore_class: int | None = None,
         groups: Any = None,
-        **target: Unpack[Target],
+        **options: Unpack[FitOptions],
     ) -> Self:
         """Chooses the threshold on held-out data and returns self.
 
@@ -236,24 +248,25 @@ class SelectiveClassifier(Selector, FitsOnModel):
         answers cost on average, which `delta` guarantees.
 
         Args:
-            labels: Class ids `(n, ...)` or one-hot or soft labels
-                `(n, ..., num_classes)`.
+            labels: `Predictions`; or class ids `(n, ...)`, or one-hot or soft
+                labels `(n, ..., num_classes)`.
             logits: Logits before calibration `(n, ..., num_classes)`, or
-                `(n, ..., 1)` for the second of two classes.
+                `(n, ..., 1)` for the second of two classes. None with
+                `Predictions`.
             costs: Costs to use from now on, as for the constructor.
             tune_fraction: Share of the rows, drawn at random, that fits an
                 unfitted calibrator or score and chooses among several scores.
                 The rest chooses the threshold.
             seed: Seed of this split, and of the rows that fix or test
                 thresholds for shifted data.
-            sample_weight: Weights `(n, ...)` or `(n,)`; with `delta` 1, or 0
-                for samples to leave out.
-            ignore_class: Class id to leave out.
-            groups: Group of each sample, integers or strings `(n,)`: one
-                threshold for each, as `choose_group_thresholds` says.
-            **target: `risk`, `coverage`, `delta`, `method`, `reject_cost`,
+            groups: Group of each sample, integers or strings `(n,)`, or the
+                name of a group of the `Predictions`: one threshold for each,
+                as `choose_group_thresholds` says.
+            **options: `risk`, `coverage`, `delta`, `method`, `reject_cost`,
                 `max_cost`, `one_threshold` and `target_prior`, as `Target`
-                says.
+                says. For arrays `from_logits`, `sample_weight`, with `delta`
+                1, or 0 for samples to leave out, and `ignore_class`, as
+                `Calibrator.fit` says.
 
         Raises:
             ValueError: If the target is out of reach. The error names a risk
@@ -261,30 +274,41 @@ class SelectiveClassifier(Selector, FitsOnModel):
             RuntimeError: If calibrator or score is not fitted and
                 `tune_fraction` is None.
         """
-        self.check_labels(labels)
         rules = self._rules
         if costs is not None:
             rules = (_rule_of(costs, self.score),)
-        labels = as_array(labels, "labels")
-        logits, sample_weight = read_masked(logits, "logits", sample_weight)
-        class_axis(logits, -1, "logits")
+        rows, rest = taken(options, RowOptions)
+        target: Any = rest
+        given = given_rows(labels, logits, **vars(rows))
+        class_axis(given.outputs, -1, "logits")
+        shape, ignored = given.outputs.shape[:-1], given.ignore_class
         names = places = None
         if groups is not None:
-            shape, weight = logits.shape[:-1], sample_weight
-            if ignore_class is not None and labels.size == math.prod(shape):
-                shown = ~is_ignored(labels.reshape(shape), ignore_class)
+            weight, ids = given.sample_weight, given.labels
+            if ignored is not None and ids.size == math.prod(shape):
+                shown = ~is_ignored(ids.reshape(shape), ignored)
                 weight = masked_weight(weight, shown, shape)
+            groups = named_group(given, groups)
             names, places = read_groups(groups, shape, weight)
         asked = _target_of(target, rules[0], names, seed, "fit")
         delta = asked.delta
-        check_units(delta, logits.shape[:-1])
-        if sample_weight is not None:
-            sample_weight = as_array(sample_weight, "sample_weight")
-        held_out = HeldOut(labels, logits, sample_weight, ignore_class, places)
+        units, weight = given.units, given.sample_weight
+        if units is not None and weight is not None:
+            units = units[weight.reshape(len(units), -1).any(axis=-1)]
+        check_units(delta, shape, units)
         parts = [self.calibrator, *(rule.function for rule in rules)]
-        with undone_by_errors(self, parts):
+        with (
+            self.remembering(given.from_logits),
+            undone_by_errors(self, parts),
+        ):
             found, place, num_classes = tuned(
-                held_out, self.calibrator, rules, tune_fraction, seed, delta
+                given,
+                places,
+                self.calibrator,
+                rules,
+                tune_fraction,
+                seed,
+                delta,
             )
             if isinstance(asked, PriorTarget):
                 _check_prior(asked.prior, num_classes, self.calibrator)
@@ -365,7 +389,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
         """
         return self._rule.score(at_least_float32(logits))
 
-    def call(self, logits, *, groups=None, from_logits=True):
+    def call(self, logits, *, groups=None, from_logits=None):
         """Answers as the served model does.
 
         Args:
@@ -375,7 +399,8 @@ class SelectiveClassifier(Selector, FitsOnModel):
                 or each score `(...)`. Integers are those of the fit; strings
                 are given by their place in `chosen.group`, eagerly also by
                 name. A group that the fit did not have is rejected.
-            from_logits: Whether they are logits, not probabilities.
+            from_logits: Whether they are logits, not probabilities; None
+                takes them as those of the fit.
 
         Returns:
             A dict: `logits` (calibrated) and `probabilities`
@@ -387,6 +412,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
             `expected_cost` what it costs on average `(...)`, float32.
         """
         self.check_fitted()
+        from_logits = self.takes_logits(from_logits)
         # One output becomes two classes before calibration, as when served.
         given = to_model_logits(logits, from_logits)
         sound = has_confidence(given)
@@ -395,7 +421,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
             sound = ops.logical_and(sound, usable_outputs(logits, from_logits))
         logits = given
         if self.calibrator is not None:
-            logits = at_least_float32(self.calibrator(given))
+            logits = at_least_float32(of_logits(self.calibrator, given))
         threshold = self.threshold_for(groups, tuple(logits.shape)[:-1])
         answers = self._rule.answers(logits, threshold)
         if self.calibrator is not None or not from_logits:
@@ -403,7 +429,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
             answers["accept"] = ops.logical_and(answers["accept"], sound)
         interval = getattr(self.calibrator, "interval", None)
         if interval is not None:
-            low, high = interval(given)
+            low, high = interval(given, from_logits=True)
             label = answers["label"]
             answers["probability_low"] = of_label(low, label)
             answers["probability_high"] = of_label(high, label)

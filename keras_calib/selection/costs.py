@@ -273,7 +273,8 @@ def choose_threshold_by_cost(
 
     Args:
         scores: Scores `(...)`, higher = surer; `(n,)` with `delta`. For Chow's
-            rule they are minus the expected cost.
+            rule they are minus the expected cost. Or `Predictions`, whose
+            weights count too.
         cost: Cost of each answer `(...)`, between 0 and `largest_cost`.
         largest_cost: The largest cost that an answer can have, > 0.
         reject_cost, max_cost, coverage, delta: As in

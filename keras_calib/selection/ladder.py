@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import (
     check_any_weight,
     check_not_empty,
@@ -18,6 +18,7 @@ from keras_calib.inputs.checks import (
 )
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "Ladder",
@@ -27,9 +28,12 @@ __all__ = [
     "counted",
     "counts_at",
     "fixed_thresholds",
+    "grouped_outcomes",
+    "named_group",
     "of_grid",
     "of_scores",
     "read_outcomes",
+    "records_of",
     "tenth_of",
     "tenth_sizes",
 ]
@@ -93,8 +97,71 @@ class Ladder(NamedTuple):
         return float(self.threshold[place]), accepted / self.total, risk
 
 
-def check_units(delta: float | None, shape: tuple) -> None:
-    """Raises ValueError for a guarantee on samples that are not `(n,)`."""
+def named_group(given: Any, groups: Any) -> Any:
+    """Groups as they are, or those that `Predictions` have by a name."""
+    if not isinstance(groups, str):
+        return groups
+    if not isinstance(given, Predictions) or groups not in given.groups:
+        known = given.groups if isinstance(given, Predictions) else {}
+        raise value_error(
+            "`groups` must be a group of each sample, or the name of one that "
+            "`Predictions` have",
+            groups=groups,
+            names=[*known],
+        )
+    return given.groups[groups]
+
+
+def records_of(
+    scores: Any, correct: Any, sample_weight: Any = None
+) -> tuple[Any, Any, Any, Any]:
+    """Scores, correctness, weights and units: as given, or of `Predictions`.
+
+    Those have the shape of the class ids; what does not count weighs 0.
+    """
+    if not isinstance(scores, Predictions):
+        if correct is None:
+            raise type_error(
+                "`correct` must be given, unless `scores` are `Predictions`",
+                correct=None,
+            )
+        return scores, correct, sample_weight, None
+    if sample_weight is not None:
+        raise type_error(
+            "`sample_weight` must not be given beside `Predictions`, which "
+            "tell it",
+            sample_weight=type(sample_weight).__name__,
+        )
+    if correct is None and scores.votes:
+        raise value_error(
+            "`Predictions` must have class ids for labels, as an answer is "
+            "right or wrong: take the class of the most votes",
+            kind=scores.kind,
+        )
+    found, shape = scores.outcomes(every=True), scores.shape
+    if correct is None:
+        correct = found.correct.reshape(shape)
+    weight = found.weight
+    weight = None if weight is None else weight.reshape(shape)
+    return found.score.reshape(shape), correct, weight, found.unit
+
+
+def check_units(delta: float | None, shape: tuple, units: Any = None) -> None:
+    """Raises ValueError for a guarantee on samples that are not `(n,)`.
+
+    Nor must two of them belong to one unit.
+    """
+    if delta is not None and units is not None:
+        count = len(np.unique(units))
+        if count < len(units):
+            raise value_error(
+                "`delta` needs independent samples, which those of one unit "
+                "are not: take one row of each unit, such as `p[rows]`, or "
+                "leave `delta` out",
+                delta=delta,
+                rows=len(units),
+                units=count,
+            )
     if delta is not None and len(shape) != 1:
         raise value_error(
             "`delta` needs independent samples, which the pixels of an "
@@ -126,13 +193,20 @@ def read_outcomes(
     group: Any = None,
     names: tuple = (),
     largest_cost: float | None = None,
+    unit: Any = None,
 ) -> Outcomes:
     """Scores and correctness of one shape as rows that count, checked.
 
-    `group` are places in `names`, of the shape of the scores. With
-    `largest_cost`, costs up to it take the place of correctness.
+    `scores` may be `Predictions`, which know correctness and weights. `unit`
+    are codes of what samples belong to, and `group` are places in `names`, of
+    the shape of the scores. With `largest_cost`, costs up to it take the place
+    of correctness.
     """
     name = "correct" if largest_cost is None else "cost"
+    if isinstance(scores, Predictions):
+        scores, correct, sample_weight, unit = records_of(
+            scores, correct, sample_weight
+        )
     scores = as_array(scores, "scores")
     correct = as_array(correct, name, "float64")
     check_units(delta, scores.shape)
@@ -167,7 +241,31 @@ def read_outcomes(
     if group is not None:
         group = np.reshape(group, scores.shape)
     outcomes = Outcomes(scores, correct, cost, weight, group=group, names=names)
-    return counted(outcomes, delta)
+    if unit is not None:
+        outcomes = outcomes._replace(unit=unit.reshape(scores.shape))
+    outcomes = counted(outcomes, delta)
+    check_units(delta, outcomes.score.shape, outcomes.unit)
+    return outcomes
+
+
+def grouped_outcomes(
+    scores: Any,
+    correct: Any,
+    groups: Any,
+    sample_weight: Any,
+    delta: float | None,
+) -> Outcomes:
+    """The same with the groups that are given, or named of `Predictions`."""
+    # Here, as it needs Keras, which verification does without.
+    from keras_calib.selection.served_groups import read_groups
+
+    groups = named_group(scores, groups)
+    scores, correct, weight, unit = records_of(scores, correct, sample_weight)
+    scores = as_array(scores, "scores")
+    names, places = read_groups(groups, scores.shape, weight)
+    return read_outcomes(
+        scores, correct, weight, delta, places, names, unit=unit
+    )
 
 
 def counted(outcomes: Outcomes, delta: float | None = None) -> Outcomes:

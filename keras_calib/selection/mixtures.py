@@ -23,8 +23,8 @@ from keras_calib.selection.families import every_mixture
 from keras_calib.selection.ladder import (
     counts_at,
     fixed_thresholds,
+    grouped_outcomes,
     of_grid,
-    read_outcomes,
     tenth_of,
     tenth_sizes,
 )
@@ -166,8 +166,8 @@ class MixtureTarget(NamedTuple):
 
 def choose_threshold_for_mixtures(
     scores: Any,
-    correct: Any,
-    groups: Any,
+    correct: Any = None,
+    groups: Any = None,
     *,
     risk: float,
     delta: float,
@@ -185,9 +185,12 @@ def choose_threshold_for_mixtures(
     no group when served.
 
     Args:
-        scores: Scores `(n,)`, higher = surer.
-        correct: 1 for right and 0 for wrong predictions `(n,)`.
-        groups: Group of each sample `(n,)`, integers or strings.
+        scores: Scores `(n,)`, higher = surer. Or `Predictions`, as in
+            `choose_threshold`.
+        correct: 1 for right and 0 for wrong predictions `(n,)`. None with
+            `Predictions`.
+        groups: Group of each sample `(n,)`, integers or strings, or the name
+            of a group of the `Predictions`.
         risk: Largest allowed share of errors among the accepted, in (0, 1).
         delta: Probability that the guarantee may fail, in (0, 1). It needs
             samples that are independent within each group and chose nothing
@@ -216,9 +219,5 @@ def choose_threshold_for_mixtures(
         Technometrics 24, 1982,
         https://doi.org/10.1080/00401706.1982.10487790
     """
-    from keras_calib.selection.served_groups import read_groups
-
     target = MixtureTarget(risk, delta, seed).check()
-    outcomes = read_outcomes(scores, correct, None, delta)
-    names, places = read_groups(groups, outcomes.score.shape)
-    return target.choose(outcomes._replace(group=places, names=names))
+    return target.choose(grouped_outcomes(scores, correct, groups, None, delta))

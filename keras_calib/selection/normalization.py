@@ -1,6 +1,6 @@
 """The p-norm score as a layer that finds its p."""
 
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import keras
 
@@ -10,6 +10,7 @@ from keras_calib.formulas.scores import p_norm
 from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.checks import check_at_least
 from keras_calib.inputs.top_label import top_label
+from keras_calib.predictions.fitting import KindOptions, given_rows
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.rules import apply_score
 from keras_calib.selection.tuning import area
@@ -95,30 +96,34 @@ class LogitNormalization(FittedLayer):
     def fit(
         self,
         labels: Any,
-        logits: Any,
+        logits: Any = None,
         sample_weight: Any = None,
-        *,
-        ignore_class: int | None = None,
+        **options: Unpack[KindOptions],
     ) -> Self:
         """Chooses p on held-out data and returns self.
 
         Args:
-            labels: Class ids `(n, ...)` or one-hot or soft labels
-                `(n, ..., num_classes)`.
+            labels: `Predictions`; or class ids `(n, ...)`, or one-hot or soft
+                labels `(n, ..., num_classes)`.
             logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
-                second of two classes.
+                second of two classes. None with `Predictions`.
             sample_weight: Weights of the shape of the class ids, or `(n,)`.
-            ignore_class: Class id to leave out, such as 255.
+            **options: `from_logits` and `ignore_class`, as in
+                `Calibrator.fit`.
 
         Raises:
             ValueError: If shapes do not fit, there is no sample, a logit is
                 NaN or infinite, or `logits` are probabilities.
         """
+        given = given_rows(
+            labels, logits, sample_weight=sample_weight, **options
+        )
         read = standardize_logits(
-            labels,
-            logits,
-            sample_weight=sample_weight,
-            ignore_class=ignore_class,
+            given.labels,
+            given.logits,
+            sample_weight=given.sample_weight,
+            ignore_class=given.ignore_class,
+            votes=given.votes,
         )
         # Normalised logits tie in float32.
         outputs = read.outputs.astype("float64", copy=False)
@@ -133,15 +138,15 @@ class LogitNormalization(FittedLayer):
             value = area(top._replace(score=score))
             if value < least:
                 chosen, least = float(p), value
-        with unbroken():
+        with self.remembering(given.from_logits), unbroken():
             self._p = chosen
             self.mark_fitted()
         return self
 
-    def call(self, logits, *, from_logits=True):
+    def call(self, logits, *, from_logits=None):
         """Scores `(...)` of logits or probabilities `(..., num_classes)`."""
         self.check_fitted()
-        logits = to_model_logits(logits, from_logits)
+        logits = to_model_logits(logits, self.takes_logits(from_logits))
         if self._p == "msp":
             return apply_score("msp", logits)
         return p_norm(logits, p=self._p, center=self.center)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.stats import norm
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.intervals import (
     binomial_p_value,
     binomial_upper_bound,
@@ -18,6 +18,7 @@ from keras_calib.functional.ranking import top_scored
 from keras_calib.inputs.checks import check_integer, check_share, generator
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.results import Result, text_table
+from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection.certification import (
     Population,
     certified_coverage,
@@ -186,7 +187,7 @@ def plan(
     risk: float,
     delta: float = 0.05,
     power: float = 0.8,
-    pilot: tuple[Any, Any] | None = None,
+    pilot: Predictions | tuple[Any, Any] | None = None,
     from_logits: bool = True,
     accuracy: float | None = None,
     coverage: float = 1.0,
@@ -209,8 +210,8 @@ def plan(
         risk: Risk to certify, in (0, 1).
         delta: Probability that the guarantee may fail, in (0, 1).
         power: Probability of success, in (0, 1).
-        pilot: `(labels, logits)` of shapes `(n,)` and `(n, num_classes)`; or
-            `(scores, correct)`, both `(n,)`.
+        pilot: `Predictions`; or `(labels, logits)` of shapes `(n,)` and
+            `(n, num_classes)`; or `(scores, correct)`, both `(n,)`.
         from_logits: Whether the pilot has logits, not probabilities.
         accuracy: Without a pilot: that of a calibrated network, in (0, 1).
         coverage: Share of the surest predictions that have this accuracy.
@@ -252,7 +253,7 @@ def plan(
         check_share("coverage", coverage, positive=True)
         assumed = others = of_calibrated(accuracy, coverage)
     else:
-        scores, correct = _records(pilot, from_logits)
+        scores, correct = _records(pilot, from_logits, delta)
         # A plan is about their order: infinite ones are the ends.
         found = of_scores(
             read_outcomes(np.nan_to_num(scores, nan=np.nan), correct)
@@ -267,11 +268,23 @@ def plan(
     return aim.planned(others, a, sizes, rng)
 
 
-def _records(pilot: Any, from_logits: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and correctness of a pilot in either form."""
+def _records(
+    pilot: Any, from_logits: bool, delta: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and correctness of a pilot in each form."""
+    if isinstance(pilot, Predictions):
+        if not from_logits:
+            raise type_error(
+                "`from_logits` must not be given beside `Predictions`, which "
+                "tell it",
+                from_logits=from_logits,
+            )
+        found = read_outcomes(pilot, None, delta=delta)
+        return found.score, found.correct
     if not isinstance(pilot, tuple | list) or len(pilot) != 2:
         raise value_error(
-            "`pilot` must be (labels, logits) or (scores, correct)",
+            "`pilot` must be `Predictions`, (labels, logits) or (scores, "
+            "correct)",
             pilot=type(pilot).__name__,
         )
     first, second = (as_array(x, "pilot") for x in pilot)

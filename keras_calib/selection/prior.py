@@ -21,6 +21,7 @@ from keras_calib.formulas.shifted_risk import (
 from keras_calib.inputs.checks import check_in, check_integer, generator
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array
+from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection.choice import Choice, choose
 from keras_calib.selection.claims import (
     Claim,
@@ -35,6 +36,7 @@ from keras_calib.selection.ladder import (
     of_grid,
     of_scores,
     read_outcomes,
+    records_of,
     tenth_of,
     tenth_sizes,
 )
@@ -246,8 +248,8 @@ class PriorTarget(NamedTuple):
 
 def choose_threshold_for_prior(
     scores: Any,
-    correct: Any,
-    labels: Any,
+    correct: Any = None,
+    labels: Any = None,
     *,
     target_prior: Any,
     risk: float,
@@ -269,7 +271,8 @@ def choose_threshold_for_prior(
     relative to the prior limits what can be certified.
 
     Args:
-        scores: Scores `(n,)`, higher = surer.
+        scores: Scores `(n,)`, higher = surer. Or `Predictions` of classes,
+            which know all three.
         correct: 1 for right and 0 for wrong predictions `(n,)`.
         labels: True classes `(n,)`, integers in [0, num_classes). They must be
             known apart from the predictions.
@@ -308,10 +311,15 @@ def choose_threshold_for_prior(
         by Betting, 2024, https://arxiv.org/abs/2010.09686
     """
     target = PriorTarget(target_prior, risk, delta, method, seed).check()
-    outcomes = read_outcomes(scores, correct, None, delta)
-    shape = outcomes.score.shape
-    classes = read_classes(labels, shape, len(target.prior))
-    return target.choose(outcomes._replace(group=classes))
+    given = scores
+    scores, correct, weight, unit = records_of(given, correct)
+    scores = as_array(scores, "scores")
+    if labels is None and isinstance(given, Predictions):
+        labels = given.class_ids
+    classes = read_classes(labels, scores.shape, len(target.prior))
+    return target.choose(
+        read_outcomes(scores, correct, weight, delta, classes, unit=unit)
+    )
 
 
 def read_classes(labels: Any, shape: tuple, num_classes: int) -> np.ndarray:

@@ -110,8 +110,8 @@ def _walked_last(name: str) -> bool:
 
 def control_risks(
     scores: Any,
-    labels: Any,
-    limits: Mapping[str, float],
+    labels: Any = None,
+    limits: Mapping[str, float] | None = None,
     *,
     delta: float = 0.05,
     prefer: str = "coverage",
@@ -132,9 +132,10 @@ def control_risks(
     Derivation: docs/derivations.md, 'Families of claims'.
 
     Args:
-        scores: Scores `(n,)`, higher = surer, of independent samples.
+        scores: Scores `(n,)`, higher = surer, of independent samples. Or
+            `Predictions`, as in `choose_threshold`.
         labels: Labels `(n,)`: 1 for positives, or for right predictions, and
-            0 otherwise.
+            0 otherwise. None with `Predictions`, for right predictions.
         limits: Targets in (0, 1) by name. Least values of `"precision"`
             (share of 1 among the accepted), `"recall"` (accepted share of the
             1) and `"coverage"` (accepted share). Largest values of `"risk"`
@@ -200,7 +201,7 @@ def control_risks(
 
 
 def _checked(
-    limits: Mapping[str, float],
+    limits: Mapping[str, float] | None,
     delta: float,
     prefer: str,
     losses: Mapping[str, Any] | None,

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import value_error
+from keras_calib.calibrators.fitted_layer import of_logits
 from keras_calib.formulas import scores
 from keras_calib.formulas.costs import (
     cheapest_answers,
@@ -172,7 +173,7 @@ def apply_score(function: Any, logits: Any) -> Any:
     if function == "msp":
         # Finite, as what is accepted, for a class that is left alone.
         return ops.minimum(top1(logits, from_logits=True)[1], 1e18)
-    return ops.cast(function(logits), "float32")
+    return ops.cast(of_logits(function, logits), "float32")
 
 
 def by_blocks(function: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:

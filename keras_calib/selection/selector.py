@@ -51,6 +51,13 @@ class Selector(FittedLayer):
         return super().__call__(logits, *args, **kwargs)
 
     @property
+    def from_logits(self) -> bool | None:
+        """Whether it was fitted on logits; without a fit, its calibrator."""
+        if self._from_logits is None:
+            return getattr(self.calibrator, "from_logits", None)
+        return self._from_logits
+
+    @property
     def threshold(self) -> Any:
         """The least score that is accepted: a float, or an array of several."""
         self.check_fitted()

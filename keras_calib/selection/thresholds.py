@@ -11,7 +11,6 @@ from keras_calib.backend.errors import value_error
 from keras_calib.formulas.risk_coverage import within_risk
 from keras_calib.inputs.checks import check_above, check_share
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.numerics.arrays import as_array
 from keras_calib.selection.choice import (
     Choice,
     choose,
@@ -31,6 +30,7 @@ from keras_calib.selection.families import (
 from keras_calib.selection.ladder import (
     Ladder,
     by_group,
+    grouped_outcomes,
     of_scores,
     read_outcomes,
 )
@@ -207,7 +207,7 @@ class ErrorTarget(NamedTuple):
 
 def choose_threshold(
     scores: Any,
-    correct: Any,
+    correct: Any = None,
     *,
     risk: float | None = None,
     coverage: float | None = None,
@@ -221,8 +221,11 @@ def choose_threshold(
 
     Args:
         scores: Scores `(...)`, higher = surer; `(n,)` with `delta`. Infinite
-            ones are never accepted.
-        correct: 1 for right and 0 for wrong predictions, shape `(...)`.
+            ones are never accepted. Or `Predictions`, which know correctness
+            and weights too: their score is the confidence, or of logits its
+            log-odds.
+        correct: 1 for right and 0 for wrong predictions, shape `(...)`. None
+            with `Predictions`.
         risk: Largest allowed share of errors among the accepted.
         coverage: Least share to accept, in (0, 1]; instead of `risk`.
         delta: Probability that the guarantee may fail: P(a threshold is
@@ -255,8 +258,8 @@ def choose_threshold(
 
 def choose_group_thresholds(
     scores: Any,
-    correct: Any,
-    groups: Any,
+    correct: Any = None,
+    groups: Any = None,
     *,
     risk: float | None = None,
     coverage: float | None = None,
@@ -276,10 +279,13 @@ def choose_group_thresholds(
     everything.
 
     Args:
-        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`.
-        correct: 1 for right and 0 for wrong predictions, shape `(...)`.
+        scores: Scores `(...)`, higher = surer; `(n,)` with `delta`. Or
+            `Predictions`, as in `choose_threshold`.
+        correct: 1 for right and 0 for wrong predictions, shape `(...)`. None
+            with `Predictions`.
         groups: Group of each sample: whole numbers in the range of int32, or
-            names; of the shape of the scores, or `(n,)`.
+            names; of the shape of the scores, or `(n,)`. Or the name of a
+            group of the `Predictions`.
         risk: Largest allowed share of errors among the accepted of a group.
         coverage: Least share of each group to accept, in (0, 1]; instead of
             `risk`.
@@ -316,14 +322,9 @@ def choose_group_thresholds(
         Procedures under Dependence, Biometrika 96, 2009,
         https://doi.org/10.1093/biomet/asp048
     """
-    # Here, as it needs Keras, which verification does without.
-    from keras_calib.selection.served_groups import read_groups
-
     target = ErrorTarget(risk, coverage, delta).check()
-    scores = as_array(scores, "scores")
-    names, places = read_groups(groups, scores.shape, sample_weight)
     return target.choose(
-        read_outcomes(scores, correct, sample_weight, delta, places, names)
+        grouped_outcomes(scores, correct, groups, sample_weight, delta)
     )
 
 

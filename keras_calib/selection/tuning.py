@@ -2,124 +2,39 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from keras_calib.backend.errors import invalid, value_error
+from keras_calib.calibrators.fitted_layer import of_logits
 from keras_calib.formulas.risk_coverage import aurc_of_groups
 from keras_calib.functional.ranking import rank
-from keras_calib.inputs.batch import (
-    Batch,
-    standardize_logits,
-    with_rows,
-    without_masked,
-)
+from keras_calib.inputs.batch import Batch, standardize_logits, with_rows
 from keras_calib.inputs.checks import check_above, check_any_weight, generator
 from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.rows import warn_of_probabilities
 from keras_calib.inputs.top_label import hard_labels
+from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection.rules import CostRule, ScoreRule, by_blocks
 
 __all__ = [
-    "HeldOut",
     "area",
     "check_nothing_to_tune",
     "drawn_parts",
+    "outcomes_of",
     "tuned",
     "undone_by_errors",
 ]
 
-
-class HeldOut(NamedTuple):
-    """Held-out data as given to `fit`, NumPy; logits before calibration.
-
-    `places` are those of groups, of the shape of the class ids.
-    """
-
-    labels: np.ndarray
-    logits: np.ndarray
-    weight: np.ndarray | None
-    ignore_class: int | None
-    places: np.ndarray | None = None
-
-    def rows(self, part: Any) -> "HeldOut":
-        """Some of the rows."""
-        weight = None if self.weight is None else self.weight[part]
-        places = None if self.places is None else self.places[part]
-        return self._replace(
-            labels=self.labels[part],
-            logits=self.logits[part],
-            weight=weight,
-            places=places,
-        )
-
-    def split(self, fraction: float, seed: int) -> list["HeldOut"]:
-        """A random share of the rows for tuning, and the rest."""
-        count = len(self.logits)
-        for name, array in (
-            ("labels", self.labels),
-            ("sample_weight", self.weight),
-        ):
-            if array is not None and array.shape[:1] != (count,):
-                raise value_error(
-                    f"`{name}` must have as many rows as `logits`",
-                    rows=count,
-                    **{f"{name}.shape": array.shape},
-                )
-        return [self.rows(x) for x in drawn_parts(count, fraction, seed)]
-
-    def calibrated(self, calibrator: Any) -> Batch:
-        """Calibrated logits, labels and weights, read and checked."""
-        with np.errstate(over="ignore"):
-            # What becomes infinite is refused below.
-            logits = self.logits.astype("float32", copy=False)
-        read = standardize_logits(
-            self.labels,
-            logits,
-            sample_weight=self.weight,
-            ignore_class=self.ignore_class,
-            drop=calibrator is None,
-        )
-        if calibrator is None:
-            return read
-        # One output becomes two classes, as when served. The calibrator gets
-        # the shape of the logits, as it may look at neighbours.
-        every = read.outputs.reshape(*logits.shape[:-1], -1)
-        outputs = by_blocks(calibrator, every).reshape(read.outputs.shape)
-        if read.mask is not None:
-            outputs, read = outputs[read.mask], without_masked(read)
-            check_any_weight(read.weight)
-        read = with_rows(read, outputs, "logits", None, log_odds=False)
-        warn_of_probabilities(read.outputs, "logits")
-        return read
-
-    def judged(self, read: Batch, rule: ScoreRule | CostRule) -> Outcomes:
-        """Outcomes `(n,)` of the answers to calibrated logits.
-
-        Groups are those of the rows, or without any the true classes.
-        """
-        score = by_blocks(rule.score, read.outputs)
-        if score.shape != read.outputs.shape[:1]:
-            raise value_error(
-                "`score` must return one value per sample",
-                **{"score.shape": score.shape, "samples": len(read.outputs)},
-            )
-        truth = np.asarray(hard_labels(read.labels))
-        correct, cost = rule.judge(read.outputs, truth)
-        group = truth.astype("int64")
-        if self.places is not None:
-            group = self.places.reshape(-1)
-            if self.ignore_class is not None:
-                # Class ids were read, as they must where one is ignored.
-                ids = self.labels.reshape(-1)
-                group = group[~is_ignored(ids, self.ignore_class)]
-        return Outcomes(score, correct, cost, read.weight, group=group)
+# Numbers in a block, and the memory that a pass over the rows takes.
+_BLOCK = 2**21
 
 
 def tuned(
-    held_out: HeldOut,
+    given: Predictions,
+    places: np.ndarray | None,
     calibrator: Any,
     rules: Sequence[ScoreRule | CostRule],
     tune_fraction: float | None,
@@ -128,29 +43,37 @@ def tuned(
 ) -> tuple[Outcomes, int, int]:
     """Fits unfitted parts on a share of the rows, and chooses among the scores.
 
+    `places` are those of groups, of the shape of the class ids, or None.
     Returns the outcomes that choose the threshold, by the rule of the least
     AURC, the place of this rule and the number of classes. `delta` is that of
     the threshold, or None.
     """
-    tune = rest = held_out
+    tune = rest = given
     scores = [rule.function for rule in rules]
     if tune_fraction is None:
         check_nothing_to_tune([calibrator, *scores], delta)
     else:
-        tune, rest = held_out.split(tune_fraction, seed)
+        parts = drawn_parts(_count(given), tune_fraction, seed)
+        tune, rest = (given[rows] for rows in parts)
+        places = None if places is None else places[parts[1]]
     for part in _unfitted([calibrator]):
-        part.fit(*tune[:3], ignore_class=held_out.ignore_class)
+        part.fit(tune)
     place = 0
     if len(rules) > 1 or _unfitted(scores):
-        data = tune.calibrated(calibrator)
         for part in _unfitted(scores):
-            part.fit(data.labels, data.outputs, data.weight)
-        plain = tune._replace(places=None)
-        judged = [plain.judged(data, rule) for rule in rules]
+            rows = Batch(*_columns([*_calibrated(tune, calibrator)]))
+            part.fit(rows.labels, rows.outputs, rows.weight)
+        judged, _ = outcomes_of(tune, calibrator, rules)
         place = int(np.argmin([area(x) for x in judged]))
-    read = rest.calibrated(calibrator)
-    classes = read.outputs.shape[-1]
-    return rest.judged(read, rules[place]), place, classes
+    (found,), classes = outcomes_of(rest, calibrator, rules[place:][:1])
+    if places is not None:
+        places = places.reshape(-1)
+        if rest.ignore_class is not None:
+            # Class ids were read, as they must where one is ignored.
+            ids = rest.labels.reshape(-1)
+            places = places[~is_ignored(ids, rest.ignore_class)]
+        found = found._replace(group=places)
+    return found, place, classes
 
 
 @contextlib.contextmanager
@@ -167,6 +90,106 @@ def undone_by_errors(selector: Any, parts: Sequence[Any]) -> Iterator[None]:
         for part in waiting if selector.num_fits == before else ():
             part._fitted = False
         raise
+
+
+def _count(given: Predictions) -> int:
+    """The number of rows, which every column must have."""
+    count = len(given.outputs)
+    for name, array in (
+        ("labels", given.labels),
+        ("sample_weight", given.sample_weight),
+    ):
+        if array is not None and array.shape[:1] != (count,):
+            raise value_error(
+                f"`{name}` must have as many rows as `logits`",
+                rows=count,
+                **{f"{name}.shape": array.shape},
+            )
+    return count
+
+
+def outcomes_of(
+    given: Predictions,
+    calibrator: Any,
+    rules: Sequence[ScoreRule | CostRule],
+) -> tuple[list[Outcomes], int]:
+    """Outcomes `(n,)` of calibrated answers by each rule; number of classes.
+
+    Groups are the true classes. The rows are read block by block.
+    """
+    found: list[list[Outcomes]] = [[] for _ in rules]
+    for part in _calibrated(given, calibrator):
+        for own, rule in zip(found, rules, strict=True):
+            own.append(_judged(part, rule))
+    whole = [Outcomes(*_columns(own)) for own in found]
+    check_any_weight(whole[0].weight)
+    return whole, part.outputs.shape[-1]
+
+
+def _columns(parts: Sequence[tuple]) -> list[Any]:
+    """The columns of all parts, arrays or None."""
+    return [
+        np.concatenate(x) if isinstance(x[0], np.ndarray) else x[0]
+        for x in zip(*parts, strict=True)
+    ]
+
+
+def _calibrated(given: Predictions, calibrator: Any) -> Iterator[Batch]:
+    """Blocks of rows that are not masked, with calibrated logits, checked."""
+    logits = given.logits
+    read = standardize_logits(
+        given.labels,
+        logits,
+        sample_weight=given.sample_weight,
+        ignore_class=given.ignore_class,
+        drop=False,
+        votes=given.votes,
+    )._replace(facts=None, label_facts=None)
+    plain = calibrator is None and logits.dtype == np.float32
+    # The calibrator gets the shape of the logits, as it may look at neighbours.
+    # One output becomes two classes, as when served.
+    every = read.outputs.reshape(*logits.shape[:-1], -1)
+    places = every[0].size // every.shape[-1]
+    size, has_told = max(1, _BLOCK // every[0].size), False
+    for start in range(0, len(every), size):
+        block = every[start : start + size]
+        rows = slice(start * places, (start + len(block)) * places)
+        part = _rows(read, rows)
+        with np.errstate(over="ignore"):
+            # What becomes infinite is refused below.
+            block = block.astype("float32", copy=False)
+        if calibrator is not None:
+            block = by_blocks(lambda x: of_logits(calibrator, x), block)
+        part = part._replace(outputs=block.reshape(part.outputs.shape))
+        if (mask := part.mask) is not None:
+            part = _rows(part._replace(mask=None), mask)
+        if not len(part.outputs):
+            continue
+        if not plain:
+            outputs = part.outputs
+            part = with_rows(part, outputs, "logits", None, log_odds=False)
+        if calibrator is not None and not has_told:
+            has_told = True
+            warn_of_probabilities(part.outputs, "logits")
+        yield part._replace(facts=None)
+
+
+def _rows(read: Batch, rows: Any) -> Batch:
+    return read.each(lambda x: x[rows])
+
+
+def _judged(read: Batch, rule: ScoreRule | CostRule) -> Outcomes:
+    """Outcomes of the answers to calibrated logits."""
+    score = by_blocks(rule.score, read.outputs)
+    if score.shape != read.outputs.shape[:1]:
+        raise value_error(
+            "`score` must return one value per sample",
+            **{"score.shape": score.shape, "samples": len(read.outputs)},
+        )
+    truth = np.asarray(hard_labels(read.labels))
+    correct, cost = rule.judge(read.outputs, truth)
+    group = truth.astype("int64")
+    return Outcomes(score, correct, cost, read.weight, group=group)
 
 
 def area(outcomes: Outcomes) -> float:

@@ -139,9 +139,10 @@ def test_a_model_and_its_data_do_as_well():
     logits = logits_of(500)
     labels = drawn(logits / 3)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Identity()])
-    found = kc.calibrators.choose_calibrator_on(
-        model, (logits, labels), from_logits=True, verbose=0, num_folds=2
+    given = kc.Predictions.of_model(
+        model, (logits, labels), from_logits=True, verbose=0
     )
+    found = kc.choose_calibrator(given, num_folds=2)
     expected = kc.choose_calibrator(labels, logits, num_folds=2)
     assert found.name == expected.name == "temperature_scaling"
     assert abs(found.calibrator.temperature - 3.0) < 0.5
@@ -192,7 +193,10 @@ def test_pixels_of_an_image_share_a_fold():
     candidates = [kc.StructuredMatrixScaling(penalty=1e-3)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        for data in ((labels, logits), (by_image,)):
+        units = np.repeat(np.arange(12), 200)
+        by_unit = kc.Predictions(*flat, from_logits=True, units=units)
+        by_image = kc.Predictions.of_batches(by_image, from_logits=True)
+        for data in ((labels, logits), (by_image,), (by_unit,)):
             choice = kc.choose_calibrator(*data, candidates=candidates)
             assert choice.name == "none"
         choice = kc.choose_calibrator(*flat, candidates=candidates)

@@ -137,23 +137,13 @@ def test_what_has_no_optimum_says_so():
     assert "no optimal temperature" in text
 
 
-def test_batches_that_do_not_fit_each_other_are_refused():
+def test_what_has_no_logits_is_told_what_to_make_of_batches():
     labels, logits = held_out()
-    scaling = kc.TemperatureScaling()
-    with pytest.raises(ValueError, match="number of classes, and weights"):
-        scaling.fit(
-            [(labels[:9], logits[:9]), (labels[:9] % 2, logits[:9, :2])]
-        )
-    with pytest.raises(
-        ValueError, match=r"each batch must be \(labels, logits"
-    ):
-        scaling.fit([logits])
-    with pytest.raises(TypeError, match="`logits` must be given"):
-        scaling.fit(labels)
-    with pytest.raises(
-        ValueError, match="must have a sample that is neither ignored"
-    ):
-        scaling.fit([])
+    for data in (labels, [(labels, logits)]):
+        with pytest.raises(
+            TypeError, match=r"Predictions\.of_batches\(batches"
+        ):
+            kc.TemperatureScaling().fit(data)
 
 
 def test_what_was_fitted_is_shown():
@@ -217,13 +207,6 @@ def test_bad_hyperparameters_are_refused():
     }.items():
         with pytest.raises(ValueError, match=rule):
             make()
-
-
-def test_weights_beside_batches_are_refused():
-    labels, logits = held_out()
-    weight = np.ones(len(labels))
-    with pytest.raises(ValueError, match="must be part of the batches"):
-        kc.TemperatureScaling().fit([(labels, logits)], sample_weight=weight)
 
 
 def test_what_a_fit_refuses_a_call_refuses():

@@ -202,8 +202,9 @@ def test_a_file_is_taken_where_a_model_is(plain):
     )
     assert keras.ops.is_tensor(file(X[:3]))
     pairs = [
-        kc.calibrators.choose_calibrator_on(
-            x, data, candidates=[kc.TemperatureScaling()], **QUIET
+        kc.choose_calibrator(
+            kc.Predictions.of_model(x, data, **QUIET),
+            candidates=[kc.TemperatureScaling()],
         )
         for x in (file, model)
     ]

@@ -82,7 +82,6 @@ NOT_FROZEN = {
         "answers of networks, of random layers among them",
     ),
     "CalibratedDecoder": "needs KerasHub; its layer is frozen",
-    "choose_calibrator_on": "runs a model for a choice that is frozen",
     "FileModel": "runs converters of models, which round otherwise",
     "accuracy": "a test says that it is the metric, which is frozen",
     "get": "makes what is frozen",

@@ -103,10 +103,11 @@ def test_missing_labels_are_left_out_and_batches_are_read():
     ]
     marked, weight = np.where(missing, -1, y), (~missing).astype("float32")
     cut = [(marked[i : i + 64], z[i : i + 64]) for i in range(0, 200, 64)]
+    marks = {"ignore_class": -1, "from_logits": True, "multi_label": True}
     fits = [
         ((marked, z), {"ignore_class": -1}),
         ((marked, z, weight), {}),
-        ((cut,), {"ignore_class": -1}),
+        ((kc.Predictions.of_batches(cut, **marks),), {}),
     ]
     for data, options in fits:
         layer = kc.labels.MultiLabelCalibrator(PARTS[1])

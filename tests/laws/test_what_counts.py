@@ -201,10 +201,12 @@ CONSUMERS = {
     "fit_on": lambda *a: (
         kc.TemperatureScaling().fit_on(*a, verbose=0).temperature
     ),
-    "choose_calibrator_on": lambda *a: [
+    "choose_calibrator": lambda *a: [
         x.nll
-        for x in kc.calibrators.choose_calibrator_on(
-            *a, candidates=[kc.TemperatureScaling()], num_folds=2, verbose=0
+        for x in kc.choose_calibrator(
+            kc.Predictions.of_model(*a, verbose=0),
+            candidates=[kc.TemperatureScaling()],
+            num_folds=2,
         ).candidates
     ],
     "SelectiveClassifier": lambda *a: facts_of(

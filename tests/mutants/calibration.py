@@ -77,8 +77,9 @@ MUTANTS = {
     ),
     "prior_before_the_calibrator": Mutant(
         "calibrators/prior.py",
-        "logits = self.calibrator(logits)",
-        "logits = self.calibrator(logits + self._shift) - self._shift",
+        "logits = of_logits(self.calibrator, logits)",
+        "logits = of_logits(self.calibrator, logits + self._shift)"
+        " - self._shift",
         "calibrators/test_prior.py::"
         "test_a_calibrator_comes_first_and_is_fitted_inside",
     ),
@@ -136,8 +137,8 @@ MUTANTS = {
     ),
     "one_output_of_the_first_class": Mutant(
         "calibrators/base.py",
-        "return found[..., 1:] - found[..., :1] if one_output else found",
-        "return found[..., :1] - found[..., 1:] if one_output else found",
+        "return found[..., 1:] - found[..., :1]",
+        "return found[..., :1] - found[..., 1:]",
         "calibrators/test_laws.py::test_one_output_is_the_second_of_two_classes",
     ),
     "as_many_samples_as_parameters": Mutant(

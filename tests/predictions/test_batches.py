@@ -11,8 +11,8 @@ from keras_calib.predictions.batches import (
     count_batches,
     predict_batches,
 )
-from keras_calib.predictions.collect import predicted
 from keras_calib.predictions.outputs import read_as
+from keras_calib.predictions.predictions import Predictions
 
 portable = pytest.mark.portable
 
@@ -135,7 +135,7 @@ def test_what_is_no_data_set_is_refused():
     model = network()
     for data, error, rule in BAD.values():
         with pytest.raises(error, match=rule + r"[\s\S]*Received: "):
-            predicted(model, data)
+            len(Predictions.of_model(model, data, from_logits=True, verbose=0))
 
 
 def test_batches_are_counted_where_that_is_possible():

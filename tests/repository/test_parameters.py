@@ -9,7 +9,6 @@ MOST = 8
 # Functions with more, and how many they have. A line may go or get smaller:
 # options that several functions share are a TypedDict, as `ArrayOptions`.
 MORE = {
-    "FitsOnModel.fit_on": 10,
     "by_group": 13,
     "by_group_from_top1": 14,
     "plan": 11,

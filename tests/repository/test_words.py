@@ -47,7 +47,7 @@ EXCEPTIONS = (
     ),
     (
         "inputs",
-        "Predictions",
+        r"Predictions(\.(given|of_batches|with_inputs))?",
         "the rows that the model was given, one of several things told of them",
     ),
     (

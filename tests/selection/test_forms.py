@@ -211,11 +211,7 @@ def test_fit_on_takes_weights_steps_and_ignored_classes():
 def test_fit_on_refuses_no_batch_and_models_that_do_not_say():
     with pytest.raises(ValueError, match="must have batches"):
         kc.SelectiveClassifier().fit_on(of_model("linear"), [], risk=0.1)
-    labels, logits = noisy(n=20)
-    mixed = [(logits, labels), (logits, labels, np.ones(20))]
-    with pytest.raises(ValueError, match="all have weights or none"):
-        kc.SelectiveClassifier().fit_on(of_model("linear"), mixed, risk=0.1)
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Softmax()])
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Identity()])
     with pytest.raises(ValueError, match="from_logits"):
         kc.SelectiveClassifier().fit_on(model, noisy()[::-1], risk=0.1)
 
@@ -227,7 +223,9 @@ def test_fits_refuse_probabilities(dtype):
     for fit in (
         lambda: kc.SelectiveClassifier().fit(labels, probs, risk=0.1),
         lambda: kc.TemperatureScaling().fit(labels, probs),
-        lambda: kc.IsotonicCalibration().fit([(labels, probs)]),
+        lambda: kc.IsotonicCalibration().fit(
+            kc.Predictions(labels, probs, from_logits=True)
+        ),
         lambda: kc.LogitNormalization().fit(labels, probs),
     ):
         with pytest.raises(ValueError, match="must be logits"):
@@ -288,7 +286,8 @@ def test_layers_take_probabilities_and_warn_of_them_as_logits(
             kc.config.validate(True)
     if num_classes == 1:
         parts = [(labels[i : i + 50], probs[i : i + 50]) for i in (0, 50, 100)]
-        for data in ((labels, probs), (parts,)):
+        told = kc.Predictions.of_batches(parts, from_logits=True)
+        for data in ((labels, probs), (told,)):
             with pytest.warns(RuntimeWarning, match=r"pass log\(p / \(1 - p"):
                 kc.TemperatureScaling().fit(*data)
 
