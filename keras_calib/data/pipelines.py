@@ -17,12 +17,7 @@ from keras_calib.data.boxes import (
     objectness_from_mask,
     selected,
 )
-from keras_calib.data.crops import (
-    Cropped,
-    Cropping,
-    random_bits,
-    shown_window,
-)
+from keras_calib.data.crops import Cropped, Cropping, random_bits, shown_window
 from keras_calib.data.epochs import hashed, shuffled_epochs
 from keras_calib.data.examples import (
     check_parts,
