@@ -1,7 +1,6 @@
 """Each kind of file that the package writes, by who writes it."""
 
 import functools
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import keras
@@ -81,5 +80,5 @@ def writers():
         "selector": selector,
         "model": model,
         "table": table,
-        "plan": SimpleNamespace(by_samples=Table(*rng.random((2, 99)))),
+        "plan": kc.plan(accuracy=0.95, risk=0.05, max_samples=1000),
     }

@@ -16,7 +16,6 @@ _SHAPE = "takes arrays of its own shape: tests/laws/test_shaped_battery.py"
 NO_PREDICTIONS = {
     **dict.fromkeys({name.partition(",")[0] for name in SHAPED}, _SHAPE),
     "LocalTemperatureScaling": _MAPS,
-    "Predictions": "is what functions take",
     "get": "makes a metric, which is given predictions",
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),

@@ -163,9 +163,9 @@ REPEATS: dict[str, dict[str, list[str]]] = {
     },
     "selection/test_risks.py": {
         "test_all_true_values_keep_their_targets": [
-            "targets2-0",
-            "targets3-0",
-            "targets4-0",
+            "limits2-0",
+            "limits3-0",
+            "limits4-0",
         ],
     },
     "training/test_epoch_batches.py": {

@@ -245,7 +245,8 @@ SHAPED = {
                 "of one axis": lambda m: m[0],
             },
         },
-        ("mask None",),
+        # Answers may have any length.
+        ("mask None", "log_probs ragged"),
     ),
     "choice_logits": Shaped(
         kc.text.choice_logits,

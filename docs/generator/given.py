@@ -267,6 +267,15 @@ network.set_weights([3.0 * np.eye(4, 3), np.zeros(3)])
 keras_calib.export(network, "int8.tflite")
 """,
     ),
+    "predictions.md": _code(
+        _DATA,
+        _NETWORK,
+        """
+model, y = network_of(), labels
+model.set_weights([3.0 * np.eye(4, 3), np.zeros(3)])
+sites = np.where(rng.random(len(x)) < 0.5, "north", "south")
+""",
+    ),
     "seeing.md": _code(
         _DATA,
         _PARTS,

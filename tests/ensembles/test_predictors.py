@@ -278,7 +278,6 @@ UNFIT = [
     (network, {"num_passes": 2.0}, TypeError, "must be an integer"),
     (network, {"seed": -1}, ValueError, "`seed` must be >= 0"),
     (network, {"per_sample": 1}, TypeError, "`per_sample` must be True"),
-    (network, {"from_logits": None}, ValueError, "`from_logits` must be"),
 ]
 
 

@@ -12,6 +12,7 @@ _IMAGES = "images and data sets, outside of what is measured or chosen"
 _STATE = "files of training, with no number of their own"
 
 NOT_FROZEN = {
+    "Predictions": "holds what others compute with",
     "choice_labels": "places of texts in a list",
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),

@@ -117,7 +117,7 @@ DATA = [
     Data(
         "two classes in one row",
         ALL,
-        f"{LABELS} must sum to 1 .*multi-label",
+        f"{LABELS} must sum to 1 .*several labels",
         np.array([[1, 1, 0], [0, 1, 0]]),
     ),
     Data(

@@ -1,5 +1,6 @@
 """Ctrl-C at any time leaves what is fitted, counted and written as it was."""
 
+import inspect
 import os
 import signal
 import sys
@@ -29,7 +30,11 @@ class Interrupted:
         self.calls, self.at = 0, at
 
     def __call__(self, frame, event, _):
-        if event != "call" or not frame.f_code.co_filename.startswith(PACKAGE):
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(PACKAGE):
+            return
+        # Python drops what is raised while a generator is closed.
+        if code.co_flags & inspect.CO_GENERATOR:
             return
         self.calls += 1
         if self.calls == self.at:
@@ -40,11 +45,14 @@ class Interrupted:
 def runs(call, at=None):
     """Runs a call with an interrupt; how many calls it makes."""
     watch = Interrupted(at)
+    # Where processes run in the background, Python leaves Ctrl-C ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.setprofile(watch)
     try:
         call()
     finally:
         sys.setprofile(None)
+        signal.signal(signal.SIGINT, before)
     return watch.calls
 
 

@@ -38,7 +38,11 @@ def test_files_of_predictions_are_read_alike(tmp_path, name, kind):
         ("odd.csv", "label,prob_0,prob_1\n1,a,0.5\n", "`prob_0` must hold"),
         ("both.csv", "label,prob_0,logit_0\n1,0,1\n", "must have `label` or"),
         ("bare.csv", "class,prob_0\n1,1\n", "must have `label` or"),
-        ("judge.csv", "confidence\n0.5\n", "Confidences alone .* `correct`"),
+        (
+            "judge.csv",
+            "confidence\n0.5\n",
+            "what was right: by a column `correct`",
+        ),
         ("empty.csv", "label,prob_0,prob_1\n", "must have samples"),
         ("broken.parquet", "PAR1 no", "readable .parquet"),
         ("broken.npz", "PK no", "plain arrays"),

@@ -159,9 +159,9 @@ def test_epoch_batches_refuse():
         ({"batch_size": 0}, "`batch_size` must be >= 1"),
         ({"seed": -1}, "`seed` must be >= 0"),
         ({"sample_weight": np.ones(3)}, "the same length"),
-        ({"y": {"label": np.zeros(4)}}, "the index is added here"),
+        ({"labels": {"label": np.zeros(4)}}, "the index is added here"),
     ):
         with pytest.raises(ValueError, match=message):
             kc.data.EpochBatches(
-                np.zeros((4, 2)), **{"y": np.zeros(4), **arguments}
+                np.zeros((4, 2)), **{"labels": np.zeros(4), **arguments}
             )

@@ -38,8 +38,9 @@ def test_callbacks_find_the_direction_of_every_metric(tmp_path):
         "FailureAUROC",
         "images",
     }
-    neither = metrics.pop("MeanConfidence")
-    assert neither.mode is None and higher < set(metrics)
+    for name in ("ConfidenceGap", "MeanConfidence"):
+        assert metrics.pop(name).mode is None
+    assert higher < set(metrics)
     one = kc.ObjectnessDeviation()
     assert one.mode == "min"
     for name, metric in metrics.items():
