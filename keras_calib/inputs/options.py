@@ -156,25 +156,7 @@ def filled(
 
 
 class ReadOptions(NamedTuple):
-    """How labels and predictions are read.
-
-    Attributes:
-        from_logits: Whether predictions are logits. Confidences that round to
-            1 in float32 differ only as logits.
-        axis: Axis of the classes.
-        ignore_class: Class id of the labels to leave out, or None.
-        objectness: Whether labels are pairs `(batch, ..., 2)` of class id
-            and objectness, as for `AdaptiveLabelSmoothing`.
-        pixels_per_image: Number of pixels to draw from each image of dense
-            predictions, among those not left out. None for all.
-        seed: Seed of that draw.
-        jit_compile: Whether XLA compiles the reading of rows inside a graph
-            of TensorFlow.
-        output: Output to read of a model with several, or None.
-        labels: `"classes"`, or `"votes"` for rows of annotators' votes.
-        columns: Number of samples side by side, of which one that is invalid
-            leaves out all.
-    """
+    """How labels and predictions are read, as `StreamingMetric` explains it."""
 
     from_logits: bool = False
     axis: int = -1
@@ -183,8 +165,10 @@ class ReadOptions(NamedTuple):
     pixels_per_image: int | None = None
     seed: int = 0
     jit_compile: bool = False
+    # Output to read of a model with several.
     output: Any = None
     labels: str = "classes"
+    # Samples side by side, of which one that is invalid leaves out all.
     columns: int = 1
 
     @property
