@@ -1,7 +1,7 @@
 """The base of every calibrator."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -9,7 +9,6 @@ from keras import ops
 from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.locks import unbroken
-from keras_calib.backend.progress import shows_progress
 from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.fitted_layer import CalibratesPredictions
 from keras_calib.calibrators.fitting_data import (
@@ -17,7 +16,7 @@ from keras_calib.calibrators.fitting_data import (
     one_thread_of_blas,
     read_predictions,
 )
-from keras_calib.calibrators.folds import check_folds, warn_if_harmful
+from keras_calib.calibrators.folds import warn_if_harmful
 from keras_calib.numerics.arrays import (
     as_array,
     as_numbers,
@@ -26,7 +25,6 @@ from keras_calib.numerics.arrays import (
     value_if_eager,
 )
 from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.predictions.fitting import FitsOnModel, given_rows
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.predictions.predictions import Predictions
 
@@ -106,7 +104,7 @@ class FittedValue(property):
             )
 
 
-class Calibrator(KeepsArguments, CalibratesPredictions, FitsOnModel):
+class Calibrator(KeepsArguments, CalibratesPredictions):
     """Abstract: a layer that maps logits to calibrated logits.
 
     Fit it after training, on held-out data that neither trained nor chose
@@ -153,72 +151,6 @@ class Calibrator(KeepsArguments, CalibratesPredictions, FitsOnModel):
         self.supports_masking = True
         self._num_classes: int | None = None
 
-    @property
-    def options(self) -> tuple[str, ...]:
-        """Names of the other arguments, which are attributes."""
-        return self._arguments
-
-    @shows_progress
-    def fit(
-        self,
-        labels: Any,
-        logits: Any = None,
-        sample_weight: Any = None,
-        *,
-        from_logits: bool = True,
-        ignore_class: int | None = None,
-        num_folds: int = 5,
-        force: bool = False,
-        verbose: str | int = "auto",
-    ) -> Self:
-        """Fits on held-out logits and returns self; replaces an earlier fit.
-
-        Args:
-            labels: `Predictions`, which know the next four arguments. Or class
-                ids `(n, ...)`, or one-hot or soft labels
-                `(n, ..., num_classes)`.
-            logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
-                second of two classes. float32 and float64 are not copied, and
-                may be memory maps.
-            sample_weight: Weights of the shape of the class ids, or `(n,)`.
-            from_logits: Whether `logits` are logits; False takes them as
-                probabilities, of which it takes the log.
-            ignore_class: Class id to leave out, such as 255.
-            num_folds: Number of folds, >= 2, for a check that the calibrator
-                helps samples that it is not fitted on; 0 skips it. The check
-                fits each fold anew, but runs only where the gain in NLL could
-                be chance.
-            force: Fit even with fewer samples than parameters, or with a class
-                that has no sample.
-            verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for
-                a line at the end, 0 for silence.
-
-        Raises:
-            ValueError: If shapes do not fit, a logit is NaN or infinite, or
-                that of a label is -inf. If fewer than two classes have samples,
-                or a compiled function holds a fit of another size. Without
-                `force` also if samples are too few. The previous fit stays.
-
-        Warns:
-            RuntimeWarning: If the fit did not converge, or the folds find it
-                worse than no calibrator.
-        """
-        check_folds(num_folds)
-        given = self.given(
-            labels,
-            logits,
-            sample_weight=sample_weight,
-            from_logits=from_logits,
-            ignore_class=ignore_class,
-        )
-        with self.remembering(given.from_logits):
-            self.fit_given(given, num_folds, force)
-        return self
-
-    def given(self, *data: Any, **options: Any) -> Predictions:
-        """What `fit` was given, not yet checked."""
-        return given_rows(*data, **options)
-
     def fit_given(
         self, given: Predictions, num_folds: int, force: bool
     ) -> None:
@@ -249,9 +181,6 @@ class Calibrator(KeepsArguments, CalibratesPredictions, FitsOnModel):
         """Raises RuntimeError before `fit`; whoever reads the fit calls it."""
         super().check_fitted()
         note_graph(self)
-
-    def build(self, input_shape):
-        self.check_fitted()
 
     def call(self, logits, *, from_logits=None):
         """Calibrates logits, or the logits of probabilities.
@@ -320,15 +249,11 @@ class Calibrator(KeepsArguments, CalibratesPredictions, FitsOnModel):
             )
         return self.model_logits(outputs, from_logits)
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
     def get_config(self):
         values = dict.fromkeys(self.fitted_values)
         if self._fitted:
             values = {k: self.fitted_value(k).tolist() for k in values}
-        options = {name: getattr(self, name) for name in self.options}
-        return {**super().get_config(), **options, **values}
+        return {**super().get_config(), **self._kept(), **values}
 
     def fitted_summary(self) -> dict[str, Any]:
         """The fitted variables by name."""

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from scipy.stats import t as student_t
@@ -31,21 +31,16 @@ from keras_calib.calibrators.folds import (
     unfitted_copy,
 )
 from keras_calib.calibrators.logistic import AffineScaling, QuadraticScaling
-from keras_calib.calibrators.temperature import (
-    TemperatureScaling,
-    mean_scores,
-)
+from keras_calib.calibrators.temperature import TemperatureScaling, mean_scores
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.results import Result
-from keras_calib.predictions.fitting import given_rows
-from keras_calib.predictions.predictions import Predictions
+from keras_calib.predictions.fitting import KindOptions, given_rows
 
 __all__ = [
     "CalibratorChoice",
     "CandidateScore",
-    "ChoiceOptions",
     "check_candidate",
     "choose_calibrator",
 ]
@@ -137,32 +132,18 @@ class CalibratorChoice(Result):
         return self.reason
 
 
-class ChoiceOptions(TypedDict, total=False):
-    """How `choose_calibrator` chooses.
-
-    Attributes:
-        candidates: Calibrators, the simplest first, or a dict of them by name.
-        num_folds: Number of folds.
-        level: Level of the intervals.
-        seed: Seed of the folds.
-        verbose: Whether a bar shows the progress.
-    """
-
-    candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None
-    num_folds: int
-    level: float
-    seed: int
-    verbose: str | int
-
-
+@shows_progress
 def choose_calibrator(
     labels: Any,
     logits: Any = None,
     sample_weight: Any = None,
     *,
-    from_logits: bool = True,
-    ignore_class: int | None = None,
-    **options: Unpack[ChoiceOptions],
+    candidates: Mapping[str, Calibrator] | Sequence[Calibrator] | None = None,
+    num_folds: int = 5,
+    level: float = 0.95,
+    seed: int = 0,
+    verbose: str | int = "auto",
+    **options: Unpack[KindOptions],
 ) -> CalibratorChoice:
     """Choose a calibrator by its NLL on samples that it is not fitted on.
 
@@ -186,15 +167,15 @@ def choose_calibrator(
         logits: Logits `(n, ..., num_classes)` or `(n, ..., 1)`, on which the
             model was not trained; None with `Predictions`.
         sample_weight: Weights of the shape of the class ids, or `(n,)`.
-        from_logits: Whether `logits` are logits, not probabilities.
-        ignore_class: Class id to leave out, such as 255.
-        **options: How it chooses. `candidates` are calibrators, the simplest
-            first, or a dict of them by name; they need not be fitted, and are
-            not changed. `num_folds`, 5, is the number of folds, >= 2, each
-            with equal shares of the classes. `level`, 0.95, is that of the
-            intervals, `seed` that of the folds. `verbose` is `"auto"` or 1 for
-            a progress bar after two seconds, 2 for a line at the end, 0 for
-            silence.
+        candidates: Calibrators, the simplest first, or a dict of them by
+            name. They need not be fitted, and are not changed.
+        num_folds: Number of folds, >= 2, each with equal shares of the classes.
+        level: Level of the intervals.
+        seed: Seed of the folds.
+        verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for a
+            line at the end, 0 for silence.
+        **options: For arrays `from_logits`, True by default, and
+            `ignore_class`, as in `Calibrator.fit`.
 
     Returns:
         `CalibratorChoice`, whose `calibrator` is fitted on all samples; print
@@ -220,26 +201,7 @@ def choose_calibrator(
         The rule of one standard error: Breiman et al., Classification and
         Regression Trees, 1984, section 3.4.3.
     """
-    given = given_rows(
-        labels,
-        logits,
-        sample_weight=sample_weight,
-        from_logits=from_logits,
-        ignore_class=ignore_class,
-    )
-    return _choice(given, **options)
-
-
-@shows_progress
-def _choice(
-    given: Predictions,
-    candidates: Any = None,
-    num_folds: int = 5,
-    level: float = 0.95,
-    seed: int = 0,
-    verbose: str | int = "auto",
-) -> CalibratorChoice:
-    """What `choose_calibrator` returns."""
+    given = given_rows(labels, logits, sample_weight=sample_weight, **options)
     check_integer("num_folds", num_folds, 2)
     check_integer("seed", seed, 0)
     tail = tail_of(level)

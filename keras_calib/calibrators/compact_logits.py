@@ -338,7 +338,6 @@ def _row_blocks(places: np.ndarray, num_classes: int) -> Iterator[Any]:
 
 
 def _shrunk(read: Batch, rows: Any, weight: np.ndarray) -> _Part:
-    """What is kept of some rows."""
     z, labels = read.outputs[rows], read.labels[rows]
     facts: Any = read.facts
     largest, predicted = facts.largest[rows], facts.predicted[rows]

@@ -3,7 +3,7 @@
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, TypedDict
+from typing import Any, Self, TypedDict
 
 import keras
 import numpy as np
@@ -12,16 +12,14 @@ from scipy.special import expit
 
 from keras_calib.backend.errors import invalid, value_error, warn
 from keras_calib.backend.keras_internals import unlock_variables
+from keras_calib.backend.progress import shows_progress
 from keras_calib.backend.traced import forget_constants, is_in_live_graph
+from keras_calib.calibrators.folds import check_folds
 from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.rows import check_call
-from keras_calib.numerics.arrays import (
-    as_numbers,
-    shape_of,
-    to_numpy,
-)
+from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.results import call_text, html_facts
-from keras_calib.predictions.fitting import check_kind
+from keras_calib.predictions.fitting import FitsOnModel, check_kind, given_rows
 from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
@@ -221,8 +219,87 @@ class FittedLayer(keras.layers.Layer):
         return html_facts(type(self).__name__, facts)
 
 
-class CalibratesPredictions(FittedLayer):
+class CalibratesPredictions(FittedLayer, FitsOnModel):
     """Abstract: a fitted layer that returns logits in place of outputs."""
+
+    def build(self, input_shape):
+        self.check_fitted()
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    @shows_progress
+    def fit(
+        self,
+        labels: Any,
+        logits: Any = None,
+        sample_weight: Any = None,
+        *,
+        from_logits: bool = True,
+        ignore_class: int | None = None,
+        num_folds: int = 5,
+        force: bool = False,
+        verbose: str | int = "auto",
+    ) -> Self:
+        """Fits on held-out logits and returns self; replaces an earlier fit.
+
+        Args:
+            labels: `Predictions`, which know the next four arguments. Or class
+                ids `(n, ...)`, or one-hot or soft labels
+                `(n, ..., num_classes)`. With several labels 0 or 1 for each,
+                or a probability, `(n, ..., labels)`.
+            logits: Logits `(n, ..., num_classes)`, or `(n, ..., 1)` for the
+                second of two classes, or `(n, ..., labels)`. float32 and
+                float64 are not copied, and may be memory maps.
+            sample_weight: Weights `(n,)`, or of the shape of the class ids, or
+                `(n, ..., labels)`, where a label of weight 0 is missing.
+            from_logits: Whether `logits` are logits; False takes them as
+                probabilities, of which it takes the log, or the log-odds of
+                several labels.
+            ignore_class: Class id to leave out, such as 255, or the value of
+                missing labels, such as -1.
+            num_folds: Number of folds, >= 2, for a check that the calibrator
+                helps samples that it is not fitted on; 0 skips it. The check
+                fits each fold anew, but runs only where the gain in NLL could
+                be chance.
+            force: Fit even with fewer samples than parameters, or with a class
+                that has no sample. One of several labels without both outcomes
+                then keeps its logits.
+            verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for
+                a line at the end, 0 for silence.
+
+        Raises:
+            ValueError: If shapes do not fit, a logit is NaN or infinite, or
+                that of a label is -inf. If fewer than two classes have samples,
+                or a compiled function holds a fit of another size. Without
+                `force` also if samples are too few, or one of several labels
+                lacks an outcome. The previous fit stays.
+
+        Warns:
+            RuntimeWarning: If the fit did not converge, or the folds find it
+                worse than no calibrator.
+        """
+        check_folds(num_folds)
+        given = self.given(
+            labels,
+            logits,
+            sample_weight=sample_weight,
+            from_logits=from_logits,
+            ignore_class=ignore_class,
+        )
+        with self.remembering(given.from_logits):
+            self.fit_given(given, num_folds, force)
+        return self
+
+    def given(self, *data: Any, **options: Any) -> Predictions:
+        """What `fit` was given, not yet checked."""
+        return given_rows(*data, by_label=self.reads_labels, **options)
+
+    def fit_given(
+        self, given: Predictions, num_folds: int, force: bool
+    ) -> None:
+        """Fits on predictions; `fit` remembers whether they are logits."""
+        raise NotImplementedError
 
     def calibrate(self, predictions: Predictions) -> Predictions:
         """Calibrate predictions: the same rows with calibrated logits.

@@ -21,7 +21,6 @@ __all__ = [
     "check_folds",
     "is_harmful",
     "mean_and_error",
-    "mean_loss",
     "num_units",
     "out_of_fold",
     "sample_losses",
@@ -175,7 +174,7 @@ def sample_losses(samples: FittingData, logits: np.ndarray) -> np.ndarray:
     return losses.astype("float64")
 
 
-def mean_loss(samples: FittingData, logits: np.ndarray) -> float:
+def _mean_loss(samples: FittingData, logits: np.ndarray) -> float:
     """Mean NLL of the valid samples."""
     counts = samples.counts()
     losses = sample_losses(samples, logits)
@@ -197,7 +196,7 @@ def warn_if_harmful(
     if calibrator.lowers_nll and by_chance < _LITTLE:
         return
     some = samples.subsampled(_SOME)
-    gain = mean_loss(some, some.logits) - mean_loss(
+    gain = _mean_loss(some, some.logits) - _mean_loss(
         some, calibrated(calibrator, some.logits)
     )
     if gain >= 0.0 and (by_chance < _LITTLE or gain > _CLEARLY * by_chance):

@@ -194,9 +194,7 @@ class GaussianProcessCalibration(Calibrator):
         self.set_known(
             temperature=temperature,
             uniform_share=uniform_share,
-            bounds=given.bounds,
-            offsets=given.offsets,
-            deviations=given.deviations,
+            **vars(given),
         )
         if not self.fitted:
             return

@@ -17,12 +17,10 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import tick
 from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
-from keras_calib.calibrators.fitting_data import (
-    FittingData,
-    read_predictions,
-)
+from keras_calib.calibrators.fitting_data import FittingData, read_predictions
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
+from keras_calib.formulas.intervals import check_inside
 from keras_calib.formulas.proper import log_losses
 from keras_calib.inputs.checks import (
     check_above,
@@ -37,6 +35,7 @@ from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "LocalTemperatureScaling",
+    "TrainingOptions",
     "TreeOptions",
     "TreeShape",
     "start_weights",
@@ -93,18 +92,22 @@ class _DenseData(NamedTuple):
         return [x for x in (self.logits, self.image) if x is not None]
 
     def rows(self, part: np.ndarray) -> "_DenseData":
-        """Some of the images."""
         return _DenseData._make(x if x is None else x[part] for x in self)
 
 
-class TreeOptions(LayerOptions, total=False):
-    """How filters are trained, or their values if you know them."""
+class TrainingOptions(LayerOptions, total=False):
+    """How filters are trained."""
 
     validation_fraction: Annotated[float, 0.2]
     learning_rate: Annotated[float, 0.003]
     batch_size: Annotated[int, 4]
     epochs: Annotated[int, 100]
     patience: Annotated[int, 10]
+
+
+class TreeOptions(TrainingOptions, total=False):
+    """How filters are trained, or their values if you know them."""
+
     kernel: Any
     bias: Any
     image_kernel: Any
@@ -203,29 +206,21 @@ class LocalTemperatureScaling(Calibrator):
         name: str = "local_temperature_scaling",
         **kwargs: Unpack[TreeOptions],
     ):
-        given, rest = taken(kwargs, TreeOptions, LayerOptions)
+        given, rest = taken(kwargs, TreeOptions, TrainingOptions)
+        training, rest = taken(rest, TrainingOptions, LayerOptions)
         check_flag("use_image", use_image)
         check_integer("depth", depth, 0)
-        for argument, number in (
-            ("kernel_size", kernel_size),
-            ("dilation_rate", dilation_rate),
-            ("batch_size", given.batch_size),
-            ("epochs", given.epochs),
-            ("patience", given.patience),
-        ):
-            check_integer(argument, number, 1)
+        check_integer("kernel_size", kernel_size, 1)
+        check_integer("dilation_rate", dilation_rate, 1)
+        for argument in ("batch_size", "epochs", "patience"):
+            check_integer(argument, getattr(training, argument), 1)
         if kernel_size % 2 == 0:
             raise value_error(
                 "`kernel_size` must be odd", kernel_size=kernel_size
             )
-        check_above("validation_fraction", given.validation_fraction, 0.0)
-        if given.validation_fraction >= 1.0:
-            raise value_error(
-                "`validation_fraction` must be below 1",
-                validation_fraction=given.validation_fraction,
-            )
+        check_inside("validation_fraction", training.validation_fraction)
         check_at_least("penalty", penalty, 0.0)
-        check_above("learning_rate", given.learning_rate, 0.0)
+        check_above("learning_rate", training.learning_rate, 0.0)
         check_integer("seed", seed, 0)
         super().__init__(name=name, **rest)
         self._keep(
@@ -233,13 +228,9 @@ class LocalTemperatureScaling(Calibrator):
             depth=depth,
             kernel_size=kernel_size,
             dilation_rate=dilation_rate,
-            validation_fraction=given.validation_fraction,
             penalty=penalty,
-            learning_rate=given.learning_rate,
-            batch_size=given.batch_size,
-            epochs=given.epochs,
-            patience=given.patience,
             seed=seed,
+            **vars(training),
         )
         self.tree = TreeShape(depth, kernel_size, dilation_rate)
         if not use_image:
@@ -249,10 +240,7 @@ class LocalTemperatureScaling(Calibrator):
         self.set_known(
             {"size": kernel_size, "filters": filters},
             temperature=temperature,
-            kernel=given.kernel,
-            bias=given.bias,
-            image_kernel=given.image_kernel,
-            image_bias=given.image_bias,
+            **vars(given),
         )
 
     def given(
@@ -268,11 +256,12 @@ class LocalTemperatureScaling(Calibrator):
         self, given: Predictions, num_folds: int, force: bool
     ) -> None:
         """Reads images and fits; those left out replace folds."""
-        image: Any = None
+        inputs: Any = given.logits
         if self.use_image:
             # The first pass over a model's batches has their inputs.
             image = np.concatenate([_image_of(part) for part in given])
-        logits, image = self._maps([given.logits, image])
+            inputs = [inputs, image]
+        logits, image = self._maps(inputs)
         logits = to_numpy(logits)
         if len(logits) < 3:
             raise value_error(
@@ -317,7 +306,7 @@ class LocalTemperatureScaling(Calibrator):
             Calibrated logits of the shape of the outputs, float32.
         """
         self.check_fitted()
-        logits, image = self._maps(self._parts(inputs))
+        logits, image = self._maps(inputs)
         return self.mapped(
             lambda z: z / self._temperatures(z, image), logits, from_logits
         )
@@ -332,7 +321,7 @@ class LocalTemperatureScaling(Calibrator):
         channel, with `use_image` `(outputs, image)`.
         """
         self.check_fitted()
-        outputs, image = self._maps(self._parts(inputs))
+        outputs, image = self._maps(inputs)
         logits, _ = self.model_logits(outputs, from_logits)
         return self._temperatures(ops.cast(logits, "float32"), image)[..., 0]
 
@@ -371,14 +360,10 @@ class LocalTemperatureScaling(Calibrator):
     def inputs_of(self, part: Predictions, outputs: Any) -> Any:
         return [outputs, _image_of(part)] if self.use_image else outputs
 
-    def _parts(self, inputs: Any) -> tuple[Any, Any]:
-        """Logits, and the image if it is used."""
-        inputs = self.read_inputs(inputs)
-        return tuple(inputs) if self.use_image else (inputs, None)
-
     def _maps(self, inputs: Any) -> tuple[Any, Any]:
         """Logits, and the image if it is used, checked as maps of one size."""
-        logits, image = inputs
+        inputs = self.read_inputs(inputs)
+        logits, image = inputs if self.use_image else (inputs, None)
         shape = shape_of(logits)
         if len(shape) != 4:
             raise value_error(

@@ -15,11 +15,7 @@ from keras import ops
 
 from keras_calib.calibrators.affine_solver import warn_not_converged
 from keras_calib.calibrators.base import FittedValue
-from keras_calib.calibrators.columns import (
-    ROWS,
-    OneVsRest,
-    log_odds_of_classes,
-)
+from keras_calib.calibrators.columns import ROWS, OneVsRest, log_odds_of_classes
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.inputs.checks import (
     check_above,
@@ -55,7 +51,6 @@ class _LogOddsScaling(OneVsRest):
     is_likelihood = True
 
     def scaled(self, log_odds: Any) -> Any:
-        """Calibrated log-odds."""
         raise NotImplementedError
 
     def features(self, logits: Any) -> Any:

@@ -57,7 +57,6 @@ class _Network(NamedTuple):
         return cls(*(part.reshape(shape) for part, shape in pairs))
 
     def flattened(self) -> np.ndarray:
-        """All weights as one vector."""
         return np.concatenate([np.ravel(part) for part in self])
 
 
@@ -165,9 +164,7 @@ class ParametrizedTemperatureScaling(Calibrator):
             seed=seed,
         )
         self.lowers_nll = objective == "nll"
-        network = _Network(**vars(given))
-        values = {"temperature": temperature, **network._asdict()}
-        self.set_known({"units": units}, **values)
+        self.set_known({"units": units}, temperature=temperature, **vars(given))
 
     def known_classes(self, sizes: Mapping[str, int]) -> int | None:
         """Number of classes, if it is below that of the inputs asked for."""
@@ -182,7 +179,7 @@ class ParametrizedTemperatureScaling(Calibrator):
         return inputs if inputs < self.num_inputs else None
 
     def fit_samples(self, samples: FittingData) -> None:
-        temperature, network = _fitted_network(samples, **self._kept())
+        temperature, network = _fitted_network(samples, self)
         self.set_fitted(
             self.known_classes({"inputs": len(network.kernel_1)}),
             temperature=temperature,
@@ -231,30 +228,28 @@ class _Problem(NamedTuple):
 
 
 def _fitted_network(
-    samples: FittingData,
-    *,
-    objective: str,
-    num_inputs: int,
-    units: int,
-    penalty: float,
-    seed: int,
+    samples: FittingData, how: ParametrizedTemperatureScaling
 ) -> tuple[float, _Network]:
     """T of all samples, and the network, for inputs as they are."""
-    read = supported_samples(samples)
+    read, objective, units = (
+        supported_samples(samples),
+        how.objective,
+        how.units,
+    )
     if read is not samples:
         samples, objective = read, "nll"
     temperature = optimal_temperature(samples, objective)
     few = _in_order(samples.subsampled(_MOST))
-    inputs = min(num_inputs, samples.num_classes)
+    inputs = min(how.num_inputs, samples.num_classes)
     shapes = [(inputs, units), (units,), (units, units), (units,), (units,), ()]
     mean, variance, total = few.moments(lambda z: filled(z[:, :inputs]))
     scale = np.sqrt(variance)
     # A constant input tells nothing.
     scale[(scale <= 1e-9 * np.abs(mean)) | (scale == 0.0)] = np.inf
     problem = _Problem(
-        few, objective, temperature, mean, scale, penalty / total, shapes
+        few, objective, temperature, mean, scale, how.penalty / total, shapes
     )
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(how.seed)
     starts = [_start(shapes, rng) for _ in range(_STARTS)]
     first = [_descend(x.flattened(), problem, _FIRST_STEPS) for x in starts]
     best = min(first, key=lambda x: x.fun)

@@ -9,11 +9,7 @@ from keras import ops
 
 from keras_calib.calibrators.base import SHARE, FittedValue
 from keras_calib.calibrators.binning import entries_of
-from keras_calib.calibrators.columns import (
-    ROWS,
-    OneVsRest,
-    log_odds_of_classes,
-)
+from keras_calib.calibrators.columns import ROWS, OneVsRest, log_odds_of_classes
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.softmax import is_ruled_out, num_allowed
 

@@ -12,14 +12,7 @@ from keras_calib.detection.predictions import BoxPredictions, check_boxes
 from keras_calib.formulas.bins import bin_index
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import safe_divide
-from keras_calib.plots.display import (
-    BLUE,
-    GREY,
-    ORANGE,
-    Display,
-    legend,
-    titled,
-)
+from keras_calib.plots.display import BLUE, GREY, ORANGE, Display
 
 __all__ = ["DetectionReliabilityDisplay"]
 
@@ -121,15 +114,13 @@ class DetectionReliabilityDisplay(Display):
             xlim=(0, 1),
             ylim=(0, 1),
             xlabel="mean confidence",
-            title=titled(
-                self.name,
+            title=self._title(
                 f"D-ECE {self.detection_ece:.4f}, "
-                f"LaECE {self.localization_aware_ece:.4f}",
-                self._look,
+                f"LaECE {self.localization_aware_ece:.4f}"
             ),
         )
         first.title.set_fontsize("medium")
-        legend(first, self._look, loc="upper left")
+        self._legend(first, "upper left")
         second.imshow(
             self.shares.T,
             origin="lower",

@@ -203,9 +203,6 @@ class DetectionSelector(Selector):
             kept = ops.logical_and(kept, rank < self.max_boxes)
         return kept
 
-    def build(self, input_shape):
-        self.check_fitted()
-
     def fitted_summary(self) -> dict[str, Any]:
         """Threshold, most boxes and calibrator."""
         return {

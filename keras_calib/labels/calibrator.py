@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,7 +10,6 @@ from keras import ops
 
 from keras_calib.backend.errors import invalid, type_error, value_error, warn
 from keras_calib.backend.locks import unbroken
-from keras_calib.backend.progress import shows_progress
 from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.choosing import CalibratorChoice
@@ -21,11 +20,7 @@ from keras_calib.calibrators.fitting_data import (
     one_thread_of_blas,
     read_samples,
 )
-from keras_calib.calibrators.folds import (
-    check_folds,
-    unfitted_copy,
-    warn_if_harmful,
-)
+from keras_calib.calibrators.folds import unfitted_copy, warn_if_harmful
 from keras_calib.calibrators.temperature import TemperatureScaling
 from keras_calib.calibrators.venn_abers import VennAbers
 from keras_calib.inputs.checks import check_flag
@@ -40,7 +35,7 @@ from keras_calib.labels.columns import (
 )
 from keras_calib.numerics.arrays import shape_of, to_numpy
 from keras_calib.numerics.softmax import is_ruled_out
-from keras_calib.predictions.fitting import FitsOnModel, given_rows
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = ["MultiLabelCalibrator"]
 
@@ -49,7 +44,7 @@ _SHOWN = 10
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
-class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
+class MultiLabelCalibrator(CalibratesPredictions):
     """Calibrates several labels at once, each by a fit of its own, or by one.
 
     Use it for a model whose outputs `(batch, labels)` are sigmoids or their
@@ -136,55 +131,10 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
             arrays = self.calibrator.given_arrays(values, by_label=True)
             self._set(arrays, np.asarray(applies, bool))
 
-    @shows_progress
-    def fit(
-        self,
-        labels: Any,
-        logits: Any = None,
-        sample_weight: Any = None,
-        *,
-        from_logits: bool = True,
-        ignore_class: int | None = None,
-        num_folds: int = 5,
-        force: bool = False,
-        verbose: str | int = "auto",
-    ) -> Self:
-        """Fits on held-out logits and returns self; replaces an earlier fit.
-
-        Takes the arguments of `Calibrator.fit`, with an axis of labels.
-
-        Args:
-            labels: `Predictions` of several labels; or 0 or 1 for each label,
-                or a probability, `(n, ..., labels)`.
-            logits: Logits `(n, ..., labels)`; None with `Predictions`.
-            sample_weight: Weights `(n,)` or `(n, ..., labels)`. Labels of
-                weight 0 are missing.
-            from_logits: Whether `logits` are logits; False takes the
-                log-odds of probabilities.
-            ignore_class: Value that marks missing labels, such as -1.
-            force: Keep the logits of labels without both outcomes as they
-                are, and fit others even with fewer samples than parameters.
-            verbose: Whether a bar shows the progress, as in `Calibrator.fit`.
-
-        Raises:
-            ValueError: If shapes do not fit or a logit is not finite. Without
-                `force` also if a label lacks one of its outcomes or has too
-                few samples, which the error names. The layer then keeps its
-                previous fit.
-
-        Warns:
-            RuntimeWarning: What fits of single labels warn of, once, with the
-                labels; and with `force` the labels that are not calibrated.
-        """
-        check_folds(num_folds)
-        given = given_rows(
-            labels,
-            logits,
-            by_label=True,
-            sample_weight=sample_weight,
-            from_logits=from_logits,
-            ignore_class=ignore_class,
-        )
+    def fit_given(
+        self, given: Predictions, num_folds: int, force: bool
+    ) -> None:
+        """Fits each label; warnings of several fits come once, with labels."""
         names = self.class_names
         columns = columns_of(given, names)
         shown: Sequence[Any] = ["all labels"]
@@ -192,9 +142,7 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
             shown = names or range(columns.num_labels)
         parts = _parts_of(columns, self.shared, given.units)
         usable = _usable_labels(self.calibrator, parts, shown, force)
-        with self.remembering(given.from_logits):
-            self._set(self._fit_each(parts, shown, usable, num_folds), usable)
-        return self
+        self._set(self._fit_each(parts, shown, usable, num_folds), usable)
 
     def _fit_each(
         self,
@@ -311,12 +259,6 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
         applies = ops.logical_and(applies, ~is_ruled_out(logits))
         return ops.where(applies, low, given), ops.where(applies, high, given)
 
-    def build(self, input_shape):
-        self.check_fitted()
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
     def get_config(self):
         bare = unfitted_copy(self.calibrator)
         names = self.class_names
@@ -350,7 +292,6 @@ class MultiLabelCalibrator(CalibratesPredictions, FitsOnModel):
 
     @unbroken()
     def _set(self, values: dict[str, Any], applies: np.ndarray) -> None:
-        """Sets the fitted values of all labels."""
         self.calibrator.set_fitted(None, **values)
         if not self.shared:
             self.set_arrays(applies=applies)

@@ -4,7 +4,7 @@ Each label is a two-class problem of its own, of the one output `(..., 1)` that
 every reader knows. Losses, metrics, calibrators and selectors read them here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +12,7 @@ from keras import backend, ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import keras_mask, set_keras_mask
-from keras_calib.inputs.checks import (
-    check_integer,
-    check_not_empty,
-    check_rank,
-)
+from keras_calib.inputs.checks import check_integer, check_not_empty, check_rank
 from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.values import Rule, Rules, as_check, is_integer
 from keras_calib.inputs.weights import (
@@ -95,18 +91,13 @@ class LabelColumns(NamedTuple):
             weight = weight[kept]
         return labels[kept], outputs[kept], weight
 
-    def part(self, rows: Any) -> "LabelColumns":
-        """Some of the rows."""
-        return self._mapped(lambda table: table[rows])
-
     def pooled(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """The entries of all columns as one, in the form of `column`."""
-        return self._mapped(lambda table: table.reshape(-1, 1)).column(0)
-
-    def _mapped(self, function: Callable) -> "LabelColumns":
         *tables, _ = self
-        given: list[Any] = [None if x is None else function(x) for x in tables]
-        return LabelColumns(*given)
+        tall: list[Any] = [
+            None if x is None else x.reshape(-1, 1) for x in tables
+        ]
+        return LabelColumns(*tall).column(0)
 
 
 def as_entries(

@@ -31,10 +31,7 @@ from keras_calib.labels.thresholds import (
 )
 from keras_calib.losses import PerSampleLoss
 from keras_calib.metrics import StreamingMetric
-from keras_calib.predictions.fitting import (
-    FitsOnModel,
-    given_rows,
-)
+from keras_calib.predictions.fitting import FitsOnModel, given_rows
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.classifier import SelectiveClassifier
 from keras_calib.selection.ladder import check_units, read_outcomes
@@ -47,12 +44,7 @@ from keras_calib.selection.tuning import (
     undone_by_errors,
 )
 
-__all__ = [
-    "LabelTarget",
-    "MultiLabel",
-    "MultiLabelSelector",
-    "selector_of",
-]
+__all__ = ["LabelTarget", "MultiLabel", "MultiLabelSelector"]
 
 
 class LabelTarget(TypedDict, total=False):
@@ -227,18 +219,15 @@ class MultiLabelSelector(Selector, FitsOnModel):
         if tune_fraction is None:
             check_nothing_to_tune([self.calibrator], asked.delta)
         else:
-            parts = drawn_parts(len(columns.labels), tune_fraction, seed)
-            tune, columns = map(columns.part, parts)
+            parts = drawn_parts(len(given), tune_fraction, seed)
+            tune, rest = (given[rows] for rows in parts)
+            columns = columns_of(rest, self.class_names)
         with (
             self.remembering(given.from_logits),
             undone_by_errors(self, [self.calibrator]),
         ):
             if self.calibrator is not None and not self.calibrator.fitted:
-                weight = tune.weight
-                if weight is None and tune.present is not None:
-                    weight = tune.present.astype("float32")
-                with self.calibrator.remembering(given.from_logits):
-                    self.calibrator.fit(tune.labels, tune.outputs, weight)
+                self.calibrator.fit(tune)
             outputs = columns.outputs.astype("float32")
             scored = by_blocks(self._calibrated, outputs)
             self._take(columns._replace(outputs=scored), target, at_once)
@@ -316,9 +305,6 @@ class MultiLabelSelector(Selector, FitsOnModel):
             chosen = target.choose(found)
         self.keep(chosen)
 
-    def build(self, input_shape):
-        self.check_fitted()
-
     def get_config(self):
         names = self.class_names
         return {
@@ -347,7 +333,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
             )
 
 
-def selector_of(part: SelectiveClassifier, **options: Any) -> Any:
+def _selector_of(part: SelectiveClassifier, **options: Any) -> Any:
     """The selector of several labels that a selective classifier stands for.
 
     Raises ValueError for one that is fitted, or has another score or costs.
@@ -392,7 +378,7 @@ _WRAPPERS: tuple[tuple[type, type, Any], ...] = (
     (PerSampleLoss, MultiLabelLoss, MultiLabelLoss),
     (StreamingMetric, MultiLabelMetric, MultiLabelMetric),
     (Calibrator, MultiLabelCalibrator, MultiLabelCalibrator),
-    (SelectiveClassifier, MultiLabelSelector, selector_of),
+    (SelectiveClassifier, MultiLabelSelector, _selector_of),
 )
 
 

@@ -21,8 +21,11 @@ _BESIDE = 3
 class _Wrapped:
     """What a summary around another one shares with it."""
 
-    def __init__(self, inner: Any):
-        self.inner = inner
+    # Whether correctness is a share whatever the labels are.
+    _has_shares = False
+
+    def __init__(self, inner: Any, num_labels: int):
+        self.inner, self.num_labels = inner, num_labels
         self.needs_rows = inner.needs_rows
 
     @property
@@ -34,20 +37,16 @@ class _Wrapped:
     def max_rows(self) -> int:
         """Number of entries that fit into one update."""
         rows = getattr(self.inner, "max_rows", exact_sums.MAX_BATCH)
-        return rows * self._columns
-
-    @property
-    def _columns(self) -> int:
-        raise NotImplementedError
+        return rows * self.num_labels
 
     @property
     def votes(self) -> bool:
-        """Whether labels are votes."""
+        """Whether labels are votes, or correctness is a share."""
         return self.inner.votes
 
     @votes.setter
     def votes(self, votes: bool) -> None:
-        self.inner.votes = votes
+        self.inner.votes = votes or self._has_shares
 
 
 class ColumnSummary(_Wrapped):
@@ -60,19 +59,11 @@ class ColumnSummary(_Wrapped):
         num_labels: Number of labels.
     """
 
-    def __init__(self, inner: Any, num_labels: int):
-        super().__init__(inner)
-        self.num_labels = num_labels
-
     @property
     def shape(self) -> tuple[int, ...]:
         """Limbs by label, and three sums more for each."""
         size = self.inner.shape[-1] + _BESIDE
         return (exact_sums.NUM_LIMBS, self.num_labels, size)
-
-    @property
-    def _columns(self) -> int:
-        return self.num_labels
 
     def update(self, records: Outcomes) -> Any:
         """Limbs of one batch by label."""
@@ -145,28 +136,14 @@ class ExampleSummary(_Wrapped):
     """
 
     def __init__(self, inner: Any, example: str):
-        super().__init__(inner)
-        self.example = example
-        # Set once it is known.
-        self.num_labels = 1
-
-    @property
-    def votes(self) -> bool:
-        """Whether correctness is a share."""
-        return self.inner.votes
-
-    @votes.setter
-    def votes(self, votes: bool) -> None:
-        self.inner.votes = votes or self.example == "mean"
+        # The number of labels is set once it is known.
+        super().__init__(inner, 1)
+        self.example, self._has_shares = example, example == "mean"
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Limbs of the examples."""
         return self.inner.shape
-
-    @property
-    def _columns(self) -> int:
-        return self.num_labels
 
     def update(self, records: Outcomes) -> Any:
         """Limbs of one batch."""

@@ -24,11 +24,7 @@ from keras_calib.selection.ladder import (
 )
 from keras_calib.selection.thresholds import ErrorTarget
 
-__all__ = [
-    "ShareTarget",
-    "ladders_of_labels",
-    "outcomes_of_examples",
-]
+__all__ = ["ShareTarget", "ladders_of_labels", "outcomes_of_examples"]
 
 
 class ShareTarget(NamedTuple):

@@ -12,11 +12,8 @@ from keras_calib.plots.display import (
     GREY,
     ORANGE,
     Display,
-    curve_style,
     draw_band,
-    legend,
     plain,
-    titled,
 )
 from keras_calib.selection import LabelTable, SampleSizePlan, SizeTable
 
@@ -100,7 +97,7 @@ class CalibratorChoiceDisplay(Display):
             yticklabels=names,
             ylim=(len(names) - 0.5, -0.5),
             xlabel="held-out NLL above the best, one standard error",
-            title=titled(self.name, "Choice of a calibrator", self._look),
+            title=self._title("Choice of a calibrator"),
         )
         ax.locator_params(axis="x", nbins=5)
 
@@ -158,12 +155,11 @@ class PlanDisplay(Display):
         draw_band(
             ax, sizes.samples, sizes.low, sizes.high, BLUE, "80 % of fits"
         )
-        style = curve_style(0, self._look)
         ax.plot(
             sizes.samples,
             sizes.coverage,
             label=self._look.label or "mean",
-            **style,
+            **self._style(0),
         )
         ax.plot(
             sizes.samples,
@@ -197,10 +193,8 @@ class PlanDisplay(Display):
             ylim=(0, 1.02),
             xlabel="labelled samples",
             ylabel="certified coverage",
-            title=titled(
-                self.name,
-                f"Labels for a risk of {plan.risk:g}, delta {plan.delta:g}",
-                self._look,
+            title=self._title(
+                f"Labels for a risk of {plan.risk:g}, delta {plan.delta:g}"
             ),
         )
-        legend(ax, self._look, loc="lower right")
+        self._legend(ax, "lower right")

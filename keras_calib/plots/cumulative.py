@@ -4,32 +4,22 @@ from typing import Any
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.errors import type_error
 from keras_calib.formulas.cumulative import (
     BAND,
     CumulativeCurve,
     cumulative_error,
 )
 from keras_calib.functional.calibration_errors import cumulative_differences
-from keras_calib.inputs.checks import MODES, check_in
 from keras_calib.metrics.calibration_errors import ECCE
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.plots.display import (
-    GREY,
-    Display,
-    by_model,
-    curve_style,
-    draw_band,
-    legend,
-    plain,
-    titled,
-)
+from keras_calib.plots.display import GREY, ModelsDisplay, draw_band, plain
 from keras_calib.predictions.predictions import Predictions
 
 __all__ = ["CumulativeDisplay"]
 
 
-class CumulativeDisplay(Display):
+class CumulativeDisplay(ModelsDisplay):
     """Cumulative differences: confidence less correctness, without bins.
 
     Use it to see at which confidences a model is over- or underconfident, and
@@ -85,20 +75,24 @@ class CumulativeDisplay(Display):
         mode: str = "top_label",
         name: str | None = None,
     ):
-        check_in("mode", mode, MODES)
-        found = {
-            k: _differences_of(x, mode)
-            for k, x in by_model(predictions, name).items()
-        }
-        modes = {str(k): own for k, (_, own) in found.items()}
-        if len({*modes.values()}) > 1:
-            raise value_error("models must have one `mode`", **modes)
-        self.mode, self.name = next(iter(modes.values())), name
-        self.models = {k: differences for k, (differences, _) in found.items()}
-        self.differences = next(iter(self.models.values()))
+        super().__init__(predictions, mode, name)
+        self.differences = self._first
         self.ecce_range = _error(self.differences, "range")
         self.ecce_maximum = _error(self.differences, "maximum")
         self.band = BAND * float(self.differences.deviation)
+
+    def _read(self, given: Any, mode: str) -> CumulativeCurve:
+        if isinstance(given, CumulativeCurve):
+            return given
+        if isinstance(given, Predictions):
+            return cumulative_differences(given, None, mode=mode)
+        if isinstance(given, ECCE | CalibrationMetrics):
+            return given.differences()
+        raise type_error(
+            "`predictions` must be `Predictions`, or an updated `ECCE` or "
+            "`CalibrationMetrics`; or a dict of them",
+            predictions=type(given).__name__,
+        )
 
     def _draw(self, ax: Any) -> None:
         band, several = self.band, len(self.models) > 1
@@ -117,7 +111,7 @@ class CumulativeDisplay(Display):
                 np.r_[0.0, found.share],
                 np.r_[0.0, found.difference],
                 label=label,
-                **curve_style(i, self._look),
+                **self._style(i),
             )
         title = f"ECCE-R {self.ecce_range:.4f}, "
         title += f"ECCE-MAD {self.ecce_maximum:.4f}"
@@ -127,27 +121,11 @@ class CumulativeDisplay(Display):
             + ("lowest" if self.mode == "binary" else "least confident")
             + " first",
             ylabel="cumulative difference",
-            title=titled(self.name, told if several else title, self._look),
+            title=self._title(told if several else title),
         )
         # Two numbers are wider than a small picture.
         ax.title.set_fontsize("medium")
-        legend(ax, self._look, loc="best")
-
-
-def _differences_of(given: Any, mode: str) -> tuple[CumulativeCurve, str]:
-    """Cumulative differences, and their mode."""
-    if isinstance(given, CumulativeCurve):
-        return given, mode
-    if isinstance(given, Predictions):
-        return cumulative_differences(given, None, mode=mode), mode
-    if isinstance(given, ECCE | CalibrationMetrics):
-        is_binary = getattr(given.summary, "is_binary", False)
-        return given.differences(), "binary" if is_binary else "top_label"
-    raise type_error(
-        "`predictions` must be `Predictions`, or an updated `ECCE` or "
-        "`CalibrationMetrics`; or a dict of them",
-        predictions=type(given).__name__,
-    )
+        self._legend(ax, "best")
 
 
 def _error(found: CumulativeCurve, kind: str) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of, replacing
-from keras_calib.inputs.checks import check_integer
+from keras_calib.inputs.checks import MODES, check_in, check_integer
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.results import call_text
 
@@ -23,11 +23,10 @@ __all__ = [
     "COLORS",
     "Display",
     "GREY",
-    "Look",
+    "ModelsDisplay",
     "ORANGE",
     "as_picture",
     "by_model",
-    "curve_style",
     "draw_band",
     "legend",
     "line_style",
@@ -35,7 +34,6 @@ __all__ = [
     "plain",
     "printable",
     "show",
-    "titled",
 ]
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
@@ -60,7 +58,7 @@ _UNPRINTABLE = re.compile(
 _LONGEST = 80
 
 
-class Look(NamedTuple):
+class _Look(NamedTuple):
     """How the caller of `plot` wants it."""
 
     label: str | None = None
@@ -76,7 +74,7 @@ class Display:
     # Size of a figure in inches, and possible numbers of panels.
     _size: tuple[float, float] = (5.6, 4.2)
     _panels: tuple[int, ...] = (1,)
-    _look = Look()
+    _look = _Look()
     name: str | None = None
 
     def plot(
@@ -109,7 +107,7 @@ class Display:
             ImportError: If matplotlib is not installed.
             ValueError: If there are fewer or more axes than panels.
         """
-        self._look = Look(label, color, title, legend, line)
+        self._look = _Look(label, color, title, legend, line)
         if ax is None:
             make = matplotlib_module("pyplot").figure
             return self._on(self._axes(self._figure(make)))
@@ -215,6 +213,57 @@ class Display:
     def _draw(self, *axes: Any) -> None:
         raise NotImplementedError
 
+    def _title(self, text: str, *, named: bool = True) -> str:
+        """The title that the caller wants, or a text below the model's name."""
+        if self._look.title is not None:
+            return plain(self._look.title)
+        if self.name is None or not named:
+            return text
+        return f"{plain(self.name)}\n{text}"
+
+    def _style(self, i: int) -> dict[str, Any]:
+        """Options of matplotlib for the i-th of several curves, as wanted."""
+        style = line_style(i)
+        if self._look.color is not None and i == 0:
+            style["color"] = self._look.color
+        return {**style, **self._look.line}
+
+    def _legend(self, ax: Any, place: str) -> None:
+        if self._look.legend:
+            legend(ax, loc=place)
+
+
+class ModelsDisplay(Display):
+    """Base of displays of one or several models, which have one `mode`.
+
+    A subclass has `_read`, which maps what is given of a model to what is
+    drawn of it, in `models` by name.
+    """
+
+    def __init__(self, predictions: Any, mode: str, name: str | None):
+        check_in("mode", mode, MODES)
+        given = by_model(predictions, name)
+        self.models = {k: self._read(x, mode) for k, x in given.items()}
+        modes = {str(k): _mode_of(x, mode) for k, x in given.items()}
+        if len({*modes.values()}) > 1:
+            raise value_error("models must have one `mode`", **modes)
+        self.mode, self.name = next(iter(modes.values())), name
+
+    @property
+    def _first(self) -> Any:
+        return next(iter(self.models.values()))
+
+    def _read(self, given: Any, mode: str) -> Any:
+        raise NotImplementedError
+
+
+def _mode_of(given: Any, mode: str) -> str:
+    """The mode of a metric, which has its own, or the one that is asked for."""
+    if not hasattr(given, "summary"):
+        return mode
+    is_binary = getattr(given.summary, "is_binary", False)
+    return "binary" if is_binary else "top_label"
+
 
 def by_model(given: Any, name: str | None = None) -> dict[str | None, Any]:
     """What a display is of, by the name of the model.
@@ -253,20 +302,10 @@ def line_style(i: int) -> dict[str, Any]:
     }
 
 
-def legend(ax: Any, look: Look = Look(), **options: Any) -> None:  # noqa: B008
-    """A small, translucent legend, if one is wanted."""
-    if not look.legend:
-        return
+def legend(ax: Any, **options: Any) -> None:
+    """A small, translucent legend."""
     # Else a long name would leave no room for the axes.
     ax.legend(framealpha=0.9, fontsize="small", **options).set_in_layout(False)
-
-
-def curve_style(i: int, look: Look) -> dict[str, Any]:
-    """Options of matplotlib for the i-th of several curves, as is wanted."""
-    style = line_style(i)
-    if look.color is not None and i == 0:
-        style["color"] = look.color
-    return {**style, **look.line}
 
 
 def draw_band(
@@ -275,13 +314,6 @@ def draw_band(
     """Draws a pale area between two curves."""
     style = {"color": color, "alpha": 0.2, "linewidth": 0}
     ax.fill_between(x, low, high, label=label, **style)
-
-
-def titled(name: str | None, text: str, look: Look | None = None) -> str:
-    """A title below the name of a model, if it has one; or that of a look."""
-    if look is not None and look.title is not None:
-        return plain(look.title)
-    return text if name is None else f"{plain(name)}\n{text}"
 
 
 def printable(text: str) -> str:

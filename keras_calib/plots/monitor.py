@@ -5,15 +5,7 @@ from typing import Any
 import numpy as np
 
 from keras_calib.backend.errors import type_error
-from keras_calib.plots.display import (
-    BLUE,
-    GREY,
-    ORANGE,
-    Display,
-    legend,
-    line_style,
-    titled,
-)
+from keras_calib.plots.display import BLUE, GREY, ORANGE, Display, line_style
 
 __all__ = ["MonitorDisplay"]
 
@@ -80,10 +72,10 @@ class MonitorDisplay(Display):
         above.set(
             yscale="log",
             ylabel="evidence / limit of alarm",
-            title=titled(self.name, rule, self._look),
+            title=self._title(rule),
         )
         above.title.set_fontsize("medium")
-        legend(above, self._look, loc="upper left")
+        self._legend(above, "upper left")
         self._draw_shares(below, answers)
 
     def _draw_shares(self, ax: Any, answers: np.ndarray) -> None:
@@ -117,4 +109,4 @@ class MonitorDisplay(Display):
             xlabel="answers",
             ylabel="share; dashed: expected",
         )
-        legend(ax, self._look, loc="center left")
+        self._legend(ax, "center left")

@@ -12,11 +12,7 @@ from keras_calib.formulas.binned_intervals import accuracy_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.functional.classwise import classwise_bins
-from keras_calib.inputs.checks import (
-    MODES,
-    check_in,
-    check_integer,
-)
+from keras_calib.inputs.checks import check_integer
 from keras_calib.metrics.calibration_errors import BinnedMetric
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import safe_divide
@@ -25,11 +21,9 @@ from keras_calib.plots.display import (
     GREY,
     ORANGE,
     Display,
+    ModelsDisplay,
     by_model,
-    curve_style,
-    legend,
     plain,
-    titled,
 )
 from keras_calib.predictions.predictions import Predictions
 
@@ -56,7 +50,7 @@ _EVENTS = {
 }
 
 
-class _BinnedDisplay(Display):
+class _BinnedDisplay(ModelsDisplay):
     """Base of displays of the bins of the confidence, `sums` of each model."""
 
     def __init__(
@@ -67,38 +61,29 @@ class _BinnedDisplay(Display):
         mode: str = "top_label",
         name: str | None = None,
     ):
-        check_in("mode", mode, MODES)
-        given = by_model(predictions, name)
-        found = {k: _bins_of(x, num_bins, mode) for k, x in given.items()}
-        modes = {str(k): own for k, (_, own) in found.items()}
-        self.models = {k: sums for k, (sums, _) in found.items()}
-        if len({*modes.values()}) > 1:
-            raise value_error("models must have one `mode`", **modes)
-        self.name = name
-        self.mode = next(iter(modes.values()))
-        self.sums = next(iter(self.models.values()))
+        self._num_bins = num_bins
+        super().__init__(predictions, mode, name)
+        self.sums = self._first
+
+    def _read(self, given: Any, mode: str) -> BinSums:
+        if isinstance(given, BinSums):
+            return given
+        if isinstance(given, Predictions):
+            return equal_width_bins(given, None, self._num_bins, mode=mode)
+        if isinstance(given, BinnedMetric | CalibrationMetrics):
+            return given.bins()
+        raise type_error(
+            "`predictions` must be `Predictions`, or an updated `ECE`, another "
+            "metric of equal-width bins or `CalibrationMetrics`; or a dict of "
+            "them",
+            predictions=type(given).__name__,
+        )
 
     @property
     def accuracy(self) -> float:
         """Share of correct predictions, of the first model."""
         total = self.sums.weight.sum()
         return float(safe_divide(self.sums.correct.sum(), total))
-
-
-def _bins_of(given: Any, num_bins: int, mode: str) -> tuple[BinSums, str]:
-    """Bins of equal width, and their mode."""
-    if isinstance(given, BinSums):
-        return given, mode
-    if isinstance(given, Predictions):
-        return equal_width_bins(given, None, num_bins, mode=mode), mode
-    if isinstance(given, BinnedMetric | CalibrationMetrics):
-        is_binary = getattr(given.summary, "is_binary", False)
-        return given.bins(), "binary" if is_binary else "top_label"
-    raise type_error(
-        "`predictions` must be `Predictions`, or an updated `ECE`, another "
-        "metric of equal-width bins or `CalibrationMetrics`; or a dict of them",
-        predictions=type(given).__name__,
-    )
 
 
 class ReliabilityDisplay(_BinnedDisplay):
@@ -186,12 +171,12 @@ class ReliabilityDisplay(_BinnedDisplay):
             xlim=(-0.02, 1.02),
             ylim=(-0.02, 1.02),
             ylabel=self._rate,
-            title=titled(self.name, title, self._look),
+            title=self._title(title),
         )
         # Leave the inset the corner that is emptiest.
         in_its_way = self.zoom is not None and not self._is_overconfident
         place = "upper left" if in_its_way or several else "lower right"
-        legend(ax, self._look, loc=place)
+        self._legend(ax, place)
         if self.zoom and not several:
             self._inset(ax, self.zoom)
         bottom = ax if counts_ax is None else counts_ax
@@ -201,8 +186,8 @@ class ReliabilityDisplay(_BinnedDisplay):
                 num_bins = len(sums.weight)
                 edges = np.linspace(0.0, 1.0, num_bins + 1)
                 if several:
-                    style = curve_style(i, self._look)
-                    counts_ax.stairs(sums.weight, edges, color=style["color"])
+                    color = self._style(i)["color"]
+                    counts_ax.stairs(sums.weight, edges, color=color)
                 else:
                     counts_ax.bar(
                         (edges[:-1] + edges[1:]) / 2,
@@ -230,7 +215,7 @@ class ReliabilityDisplay(_BinnedDisplay):
                 marker="o",
                 markersize=4,
                 label=f"{plain(name)} (ECE {self.values[name]:.4f})",
-                **curve_style(i, self._look),
+                **self._style(i),
             )
 
     def _bars(self, ax: Any) -> None:
@@ -339,20 +324,19 @@ class ConfidenceDisplay(_BinnedDisplay):
                 wrong = _wrong_in(sums)
                 edges = np.linspace(0.0, 1.0, len(wrong) + 1)
                 told = f"{plain(name)} ({wrong.sum():,.6g})"
-                style = curve_style(i, self._look)
-                ax.stairs(wrong, edges, label=told, **style)
+                ax.stairs(wrong, edges, label=told, **self._style(i))
         else:
             self._histograms(ax)
         ax.set(
             xlim=(0, 1),
             xlabel="confidence of the predicted class",
             ylabel="samples",
-            title=titled(self.name, title, self._look),
+            title=self._title(title),
         )
         if self.log:
             ax.set_yscale("symlog", linthresh=1)
             ax.set_ylim(bottom=0)
-        legend(ax, self._look, loc="upper left")
+        self._legend(ax, "upper left")
 
     def _histograms(self, ax: Any) -> None:
         num_bins = len(self.correct)
@@ -492,11 +476,7 @@ class ClasswiseReliabilityDisplay(Display):
             ax.set_xlabel("probability")
             ax.tick_params(labelbottom=True)
         figure.suptitle(
-            titled(
-                self.name,
-                f"classwise ECE {self.classwise_ece:.4f}",
-                self._look,
-            ),
+            self._title(f"classwise ECE {self.classwise_ece:.4f}"),
             fontsize="medium",
         )
         return list(drawn)
@@ -519,7 +499,7 @@ class ClasswiseReliabilityDisplay(Display):
                     p,
                     share,
                     s=8.0 + 60.0 * np.sqrt(weight[filled] / bins.total),
-                    color=curve_style(i, self._look)["color"],
+                    color=self._style(i)["color"],
                     zorder=3,
                     label=plain(name) if several else self._look.label,
                 )
@@ -529,4 +509,4 @@ class ClasswiseReliabilityDisplay(Display):
             )
             ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
         if several or self._look.label:
-            legend(axes[0], self._look, loc="upper left")
+            self._legend(axes[0], "upper left")

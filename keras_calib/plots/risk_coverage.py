@@ -10,15 +10,7 @@ from keras_calib.formulas.risk_coverage import RiskCoveragePoints
 from keras_calib.functional.risk_coverage import aurc, risk_coverage_curve
 from keras_calib.metrics.risk_coverage import HistogramMetric
 from keras_calib.metrics.table import CalibrationMetrics
-from keras_calib.plots.display import (
-    Display,
-    by_model,
-    curve_style,
-    draw_band,
-    legend,
-    plain,
-    titled,
-)
+from keras_calib.plots.display import Display, by_model, draw_band, plain
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection import Choice
 
@@ -116,7 +108,7 @@ class RiskCoverageDisplay(Display):
         highest, bands = 0.0, self.bands
         for i, (name, curve) in enumerate(self.curves.items()):
             value = f"AURC {1000 * self.values[name]:.2f}e-3"
-            style, shown = curve_style(i, self._look), plain(name)
+            style, shown = self._style(i), plain(name)
             if self._look.label is not None and len(self.curves) == 1:
                 shown = plain(self._look.label)
             label = f"{shown} ({value})"
@@ -140,9 +132,9 @@ class RiskCoverageDisplay(Display):
             ylim=(0, max(1.1 * highest, 1e-3)),
             xlabel="coverage (share of samples accepted)",
             ylabel="risk (error rate of the accepted)",
-            title=titled(None, "Risk against coverage", self._look),
+            title=self._title("Risk against coverage", named=False),
         )
-        legend(ax, self._look, loc="upper left")
+        self._legend(ax, "upper left")
 
 
 def _mark(ax: Any, name: str, point: Choice, marker: str) -> None:

@@ -17,7 +17,6 @@ from keras_calib.plots.display import (
     as_picture,
     matplotlib_module,
     show,
-    titled,
 )
 from keras_calib.plots.reliability import ReliabilityDisplay
 from keras_calib.predictions.predictions import Predictions
@@ -149,7 +148,7 @@ class SegmentationDisplay(Display):
         confidence.set_title("confidence")
         _bar(confidence, shown, "probability of the predicted class")
         title = maps[0].get_title()
-        maps[0].set_title(titled(self.name, title, self._look))
+        maps[0].set_title(self._title(title))
         self._draw_errors(errors)
         self._draw_ranks(ranks)
         self._draw_reliability(bars)

@@ -23,11 +23,7 @@ from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.weights import masked_weight
 from keras_calib.numerics.arrays import as_array, at_least_float32
-from keras_calib.predictions.fitting import (
-    FitsOnModel,
-    RowOptions,
-    given_rows,
-)
+from keras_calib.predictions.fitting import FitsOnModel, RowOptions, given_rows
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.costs import CostTarget
@@ -194,7 +190,6 @@ class SelectiveClassifier(Selector, FitsOnModel):
 
     @property
     def _rule(self) -> ScoreRule | CostRule:
-        """The rule in use."""
         if len(self._rules) > 1:
             self.check_fitted()
         return self._rules[0]

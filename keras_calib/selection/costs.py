@@ -20,18 +20,9 @@ from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, out_of_reach, within_reach
 from keras_calib.selection.claims import means
 from keras_calib.selection.families import alone, errors_alone
-from keras_calib.selection.ladder import (
-    Ladder,
-    of_scores,
-    read_outcomes,
-)
+from keras_calib.selection.ladder import Ladder, of_scores, read_outcomes
 
-__all__ = [
-    "COST_TESTS",
-    "CostGoal",
-    "CostTarget",
-    "choose_threshold_by_cost",
-]
+__all__ = ["COST_TESTS", "CostGoal", "CostTarget", "choose_threshold_by_cost"]
 
 COST_TESTS = "betting", "hoeffding_bentkus", "binomial"
 _PRICES = "chow", "empirical"

@@ -114,7 +114,6 @@ def cost_hashes(
 
 
 def _add(found: Ladder, rows: Any, ranking: Any) -> None:
-    """Adds the rows of candidates to the two hashes."""
     scores, correct = rows_of(found)
     rows.update(f"rows {len(scores)}\n".encode())
     rows.update(scores.astype("<f4").tobytes())

@@ -33,7 +33,6 @@ __all__ = [
     "dependent",
     "each",
     "errors_alone",
-    "every_mixture",
     "holm",
     "level_shares",
     "num_adaptive",
@@ -210,27 +209,6 @@ def separate(ladders: Sequence[Ladder], risk: float, delta: float) -> Certified:
     masks = [errors_alone(one, risk, delta) for one in ladders]
     every = np.ones(len(ladders), bool)
     return Certified(masks, every, first_rank(risk, delta))
-
-
-def every_mixture(
-    p_values: np.ndarray, first: np.ndarray, shares: np.ndarray
-) -> np.ndarray:
-    """Which thresholds keep the risk of every mixture of groups.
-
-    A mixture's risk is a weighted mean of the groups' risks, so that the worst
-    group counts. Each group has all of the level.
-
-    Args:
-        p_values: P-values of each group `(num_thresholds, num_groups)`.
-        first: Places where walks begin `(num_starts,)`.
-        shares: Level that each start brings.
-
-    Reference:
-        Berger, Multiparameter Hypothesis Testing and Acceptance Sampling,
-        Technometrics 24, 1982,
-        https://doi.org/10.1080/00401706.1982.10487790
-    """
-    return walk(p_values.max(axis=1), first, shares)
 
 
 def _p_values(one: Ladder, risk: float, least: int) -> np.ndarray:

@@ -27,6 +27,7 @@ __all__ = [
     "check_units",
     "counted",
     "counts_at",
+    "drawn_of_each",
     "fixed_thresholds",
     "grouped_outcomes",
     "named_group",
@@ -396,15 +397,22 @@ def fixed_thresholds(outcomes: Outcomes) -> tuple[np.ndarray, np.ndarray]:
 
 def tenth_of(kind: np.ndarray, seed: int) -> np.ndarray:
     """Mask of a random tenth of each kind (class or group) `(n,)`, >= 1 row."""
-    count = len(kind)
-    order = generator(seed).permutation(count)
+    wanted = tenth_sizes(np.bincount(kind))
+    if not wanted.any():
+        wanted[kind.min()] = 1
+    return drawn_of_each(kind, wanted, generator(seed))
+
+
+def drawn_of_each(
+    kind: np.ndarray, wanted: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Mask `(n,)` of so many random rows of each kind."""
+    order = rng.permutation(len(kind))
     order = order[np.argsort(kind[order], kind="stable")]
     sizes = np.bincount(kind)
-    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    mask = np.zeros(count, bool)
-    mask[order] = np.arange(count) - first < tenth_sizes(sizes)[kind[order]]
-    if not mask.any():
-        mask[order[0]] = True
+    place = np.arange(len(kind)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    mask = np.zeros(len(kind), bool)
+    mask[order] = place < wanted[kind[order]]
     return mask
 
 

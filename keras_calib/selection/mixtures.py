@@ -15,11 +15,12 @@ from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.selection.choice import Choice, choose
 from keras_calib.selection.claims import (
+    Claim,
     check_risk_and_delta,
     first_rank,
     starts_at,
 )
-from keras_calib.selection.families import every_mixture
+from keras_calib.selection.families import alone
 from keras_calib.selection.ladder import (
     counts_at,
     fixed_thresholds,
@@ -29,10 +30,10 @@ from keras_calib.selection.ladder import (
     tenth_sizes,
 )
 
-__all__ = ["MixtureCounts", "MixtureTarget", "choose_threshold_for_mixtures"]
+__all__ = ["MixtureTarget", "choose_threshold_for_mixtures"]
 
 
-class MixtureCounts(NamedTuple):
+class _Counts(NamedTuple):
     """Thresholds, and samples of each group that they accept.
 
     `expected` is what the tenth that fixed the thresholds leads to expect.
@@ -117,7 +118,7 @@ class MixtureTarget(NamedTuple):
             **{"groups with too few": len(small)},
         )
 
-    def counts(self, outcomes: Outcomes) -> MixtureCounts:
+    def counts(self, outcomes: Outcomes) -> _Counts:
         """Counts of each group at thresholds of a random tenth."""
         number = len(outcomes.names)
         sizes = np.bincount(outcomes.group, minlength=number)
@@ -131,7 +132,7 @@ class MixtureTarget(NamedTuple):
         )
         cells = rest.score, rest.group, number, threshold
         accepted = counts_at(*cells)
-        return MixtureCounts(
+        return _Counts(
             threshold,
             coverage,
             share * accepted[-1],
@@ -139,8 +140,12 @@ class MixtureTarget(NamedTuple):
             counts_at(*cells, rest.loss),
         )
 
-    def certified(self, counts: MixtureCounts, risk: float) -> np.ndarray:
-        """Which thresholds are certified in all groups."""
+    def certified(self, counts: _Counts, risk: float) -> np.ndarray:
+        """Which thresholds are certified in all groups, each at `delta`.
+
+        A mixture's risk is a weighted mean of the groups' risks, so the worst
+        group counts.
+        """
         first, shares = starts_at(
             counts.expected.min(axis=1),
             counts.coverage,
@@ -149,9 +154,10 @@ class MixtureTarget(NamedTuple):
         )
         # Without accepted samples nothing is known of a group.
         p_values = binomial_p_value(counts.wrong, counts.accepted, risk)
-        return every_mixture(p_values, first, shares)
+        claim = Claim(p_values.max(axis=1), first, shares)
+        return alone(claim, len(counts.threshold))
 
-    def _refusal(self, counts: MixtureCounts, names: tuple) -> dict[str, Any]:
+    def _refusal(self, counts: _Counts, names: tuple) -> dict[str, Any]:
         p_value = binomial_p_value(counts.wrong, counts.accepted, self.risk)
         best = np.argmin(p_value.max(axis=1))
         return {

@@ -271,7 +271,6 @@ def plan(
 def _records(
     pilot: Any, from_logits: bool, delta: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and correctness of a pilot in each form."""
     if isinstance(pilot, Predictions):
         if not from_logits:
             raise type_error(

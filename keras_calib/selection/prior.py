@@ -32,6 +32,7 @@ from keras_calib.selection.claims import (
 from keras_calib.selection.families import alone, errors_alone
 from keras_calib.selection.ladder import (
     counts_at,
+    drawn_of_each,
     fixed_thresholds,
     of_grid,
     of_scores,
@@ -41,12 +42,7 @@ from keras_calib.selection.ladder import (
     tenth_sizes,
 )
 
-__all__ = [
-    "PriorTarget",
-    "PriorTest",
-    "choose_threshold_for_prior",
-    "read_classes",
-]
+__all__ = ["PriorTarget", "choose_threshold_for_prior", "read_classes"]
 
 _METHODS = "subsampling", "betting"
 # Part of delta for draws that the rows of a class do not fill.
@@ -56,7 +52,7 @@ _UNFILLED = 0.05
 _PRICE = 2.4
 
 
-class PriorTest(NamedTuple):
+class _Test(NamedTuple):
     """Thresholds, strictest first, and a test of them by risk."""
 
     threshold: np.ndarray
@@ -121,7 +117,7 @@ class PriorTarget(NamedTuple):
             },
         )
 
-    def test(self, outcomes: Outcomes) -> PriorTest:
+    def test(self, outcomes: Outcomes) -> _Test:
         """The test of samples of classes that the target has."""
         count = np.bincount(outcomes.group, minlength=len(self.prior))
         missing = np.flatnonzero((self.prior > 0) & (count == 0))
@@ -170,7 +166,7 @@ class PriorTarget(NamedTuple):
         none = np.zeros((1, len(rest)))
         return float(log_evidence(rest[None], none, weight, bet, self.risk)[0])
 
-    def _subsampled(self, outcomes: Outcomes, count: np.ndarray) -> PriorTest:
+    def _subsampled(self, outcomes: Outcomes, count: np.ndarray) -> _Test:
         """The exact test on rows drawn so that their classes follow the prior.
 
         The labels of the sample are drawn first. A draw that lacks rows is
@@ -182,22 +178,17 @@ class PriorTarget(NamedTuple):
             wanted = rng.multinomial(drawn.size, self.prior)
             if (wanted <= count).all():
                 break
-        order = rng.permutation(len(outcomes.group))
-        order = order[np.argsort(outcomes.group[order], kind="stable")]
-        place = np.arange(len(order)) - np.repeat(
-            np.cumsum(count) - count, count
-        )
-        rows = order[place < np.repeat(wanted, count)]
+        rows = drawn_of_each(outcomes.group, wanted, rng)
         ladder = of_scores(outcomes.part(rows))
         level = self.delta * drawn.chance
-        return PriorTest(
+        return _Test(
             ladder.threshold,
             lambda risk: errors_alone(ladder, risk, level),
-            len(rows),
+            int(rows.sum()),
             "subsampling",
         )
 
-    def _bet(self, outcomes: Outcomes, count: np.ndarray) -> PriorTest:
+    def _bet(self, outcomes: Outcomes, count: np.ndarray) -> _Test:
         """Tests by betting on all rows but the tenth that fixes thresholds."""
         tenth = tenth_of(outcomes.group, self.seed)
         first, others = outcomes.part(tenth), outcomes.part(~tenth)
@@ -225,7 +216,7 @@ class PriorTarget(NamedTuple):
             p_value = np.exp(-np.maximum(evidence, 0.0))
             return alone(Claim(p_value, first, shares), len(threshold))
 
-        return PriorTest(threshold, certified, int(rest.sum()), "betting")
+        return _Test(threshold, certified, int(rest.sum()), "betting")
 
     def _too_few(self, count: np.ndarray) -> ValueError:
         """The error for counts that certify nothing, even without an error."""

@@ -224,6 +224,9 @@ class Selector(FittedLayer):
             return own
         return f"<div>{own}{self._chosen._repr_html_()}</div>"
 
+    def build(self, input_shape):
+        self.check_fitted()
+
     def get_config(self):
         threshold = None
         if self.fitted:

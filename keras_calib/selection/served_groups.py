@@ -10,19 +10,13 @@ from keras_calib.backend.late import keras_module
 from keras_calib.inputs.groups import as_groups, name_of
 from keras_calib.inputs.groups import read_groups as groups_of
 
-__all__ = [
-    "LARGEST_ID",
-    "ids_of",
-    "read_groups",
-    "served_ids",
-    "thresholds_of",
-]
+__all__ = ["ids_of", "read_groups", "served_ids", "thresholds_of"]
 
 keras = keras_module("keras")
 ops = keras_module("keras.ops")
 
 # Ids are served as int32. Its ends stand for ids out of its range.
-LARGEST_ID = 2**31 - 2
+_LARGEST_ID = 2**31 - 2
 
 
 def read_groups(
@@ -34,7 +28,7 @@ def read_groups(
     """
     known, places = groups_of(groups, tuple(shape))
     ends = known[:1] + known[-1:]
-    if any(isinstance(x, int) and abs(x) > LARGEST_ID for x in ends):
+    if any(isinstance(x, int) and abs(x) > _LARGEST_ID for x in ends):
         raise value_error(
             "`groups` must be in the range of int32: number them, or "
             "pass their names",
@@ -81,7 +75,7 @@ def served_ids(groups: Any, group: tuple) -> Any:
         raise type_error(
             "`groups` must be integers or strings", dtype=array.dtype.name
         )
-    return np.clip(array, -LARGEST_ID - 1, LARGEST_ID + 1).astype("int32")
+    return np.clip(array, -_LARGEST_ID - 1, _LARGEST_ID + 1).astype("int32")
 
 
 def thresholds_of(ids: Any, thresholds: Any, groups: Any, shape: tuple) -> Any:
@@ -105,11 +99,11 @@ def thresholds_of(ids: Any, thresholds: Any, groups: Any, shape: tuple) -> Any:
     if dtype in ("int64", "uint32", "uint64"):
         # Operators, as functions of Keras compare uint64 as uint32, and on
         # torch int64 as int32.
-        outside = groups > ops.cast(LARGEST_ID, dtype)
+        outside = groups > ops.cast(_LARGEST_ID, dtype)
         if dtype == "int64":
-            low = groups < ops.cast(-LARGEST_ID, dtype)
+            low = groups < ops.cast(-_LARGEST_ID, dtype)
             outside = ops.logical_or(outside, low)
-        known = ops.where(outside, LARGEST_ID + 1, known)
+        known = ops.where(outside, _LARGEST_ID + 1, known)
     groups = known
     last = ids.shape[0] - 1
     place = ops.zeros_like(groups)

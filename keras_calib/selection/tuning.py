@@ -95,10 +95,8 @@ def undone_by_errors(selector: Any, parts: Sequence[Any]) -> Iterator[None]:
 def _count(given: Predictions) -> int:
     """The number of rows, which every column must have."""
     count = len(given.outputs)
-    for name, array in (
-        ("labels", given.labels),
-        ("sample_weight", given.sample_weight),
-    ):
+    columns = {"labels": given.labels, "sample_weight": given.sample_weight}
+    for name, array in columns.items():
         if array is not None and array.shape[:1] != (count,):
             raise value_error(
                 f"`{name}` must have as many rows as `logits`",
