@@ -64,7 +64,11 @@ class GivenTogether:
         """Labels, outputs and options, which must not be told again."""
         again = [
             name
-            for name in sorted(ArrayOptions.__annotations__)
+            for name in (
+                "correct",
+                "ids",
+                *sorted(ArrayOptions.__annotations__),
+            )
             if not (told.get(name) is None or told[name] is False)
         ]
         again += ["outputs"] * (outputs is not None)
