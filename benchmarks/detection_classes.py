@@ -24,7 +24,6 @@ from absl import app, flags
 from reporting import machine, markdown_table, publish
 
 import keras_calib as kc
-from keras_calib.inputs.outcomes import Outcomes
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 100, "Per row.")
 _SEED = flags.DEFINE_integer("seed", 0, "Of the data.")
@@ -36,8 +35,8 @@ PRECISION, DELTA = 0.8, 0.1
 
 def drawn(
     rng: np.random.Generator, images: int, wrong: np.ndarray, alike: bool
-) -> kc.detection.DetectionRecords:
-    """Records of images with up to four boxes of each class."""
+) -> kc.detection.BoxPredictions:
+    """Images with up to four boxes of each class."""
     count = rng.integers(0, MOST + 1, (images, len(wrong)))
     ease = rng.uniform(size=(images, 1 if alike else len(wrong)))
     right = np.broadcast_to(ease, count.shape) >= wrong
@@ -46,21 +45,19 @@ def drawn(
     )
     right = np.repeat(right.ravel(), count.ravel())
     confidence = rng.uniform(size=len(image))
-    outcomes = Outcomes(
-        score=confidence,
-        correct=right.astype("float64"),
-        confidence=confidence,
-        unit=image,
-        group=label,
-    )
-    num_true = max(int(right.sum()), 1)
-    return kc.detection.DetectionRecords(
-        outcomes, right * 1.0, None, images, num_true, MOST
+    return kc.detection.BoxPredictions(
+        right,
+        confidence,
+        classes=label,
+        images=image,
+        overlap=right * 1.0,
+        true_boxes=np.bincount(image[right], minlength=images),
+        max_detections=MOST,
     )
 
 
 def certified(
-    records: kc.detection.DetectionRecords, num_classes: int, average: str
+    records: kc.detection.BoxPredictions, num_classes: int, average: str
 ) -> np.ndarray:
     """Whether each class has a threshold."""
     try:
@@ -78,13 +75,12 @@ def certified(
 
 
 def of_class(
-    records: kc.detection.DetectionRecords, label: int
-) -> kc.detection.DetectionRecords:
+    boxes: kc.detection.BoxPredictions, label: int
+) -> kc.detection.BoxPredictions:
     """The boxes of one class, as the only class."""
-    own = records.label == label
-    outcomes = records.outcomes.part(own)
-    outcomes = outcomes._replace(group=np.zeros(own.sum(), int))
-    return records._replace(outcomes=outcomes, overlap=records.overlap[own])
+    own = boxes[boxes.groups["class"] == label]
+    own.groups["class"][:] = 0
+    return own
 
 
 def rows(rng: np.random.Generator) -> Iterator[list]:

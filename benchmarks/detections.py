@@ -35,7 +35,6 @@ from reporting import machine, markdown_table, publish
 from scipy.special import ndtr
 
 import keras_calib as kc
-from keras_calib.inputs.outcomes import Outcomes
 
 _NUM_DRAWS = flags.DEFINE_integer("num_draws", 60, "Per row.")
 _NUM_IMAGES = flags.DEFINE_integer("num_images", 5000, "Of the times.")
@@ -120,9 +119,7 @@ def _coco(true: dict, found: dict) -> Callable[[], Any] | None:
 
 def times(rng: np.random.Generator) -> Iterator[list]:
     true, found = boxes(rng, _NUM_IMAGES.value)
-    records = kc.detection.match_detections(
-        true, found, image_shape=(SIDE, SIDE)
-    )
+    records = kc.detection.match(true, found, image_shape=(SIDE, SIDE))
     features = ("center_x", "center_y", "width", "height")
 
     def stream():
@@ -138,7 +135,7 @@ def times(rng: np.random.Generator) -> Iterator[list]:
         return metric.result()
 
     steps = {
-        "match_detections": lambda: kc.detection.match_detections(true, found),
+        "match": lambda: kc.detection.match(true, found),
         "detection_ece": lambda: kc.detection.detection_ece(records),
         "detection_ece, 4 features": lambda: kc.detection.detection_ece(
             records, num_bins=5, features=features
@@ -162,7 +159,7 @@ def times(rng: np.random.Generator) -> Iterator[list]:
         taken = {name: _seconds(step) for name, step in steps.items()}
         if peer is not None:
             taken["COCOeval, matching at 0.5"] = _seconds(peer)
-    whole = taken["match_detections"]
+    whole = taken["match"]
     for name, seconds in taken.items():
         yield [name, f"{seconds:.2f}", f"{seconds / whole:.2f}"]
 
@@ -174,16 +171,14 @@ def _seconds(step: Callable[[], Any]) -> float:
 
 
 def _records(image, confidence, right, overlap, label, images, most):
-    outcomes = Outcomes(
-        score=confidence,
-        correct=right.astype("float64"),
-        confidence=confidence,
-        unit=image,
-        group=label,
-    )
-    num_true = max(int(right.sum()), 1)
-    return kc.detection.DetectionRecords(
-        outcomes, overlap, None, images, num_true, most
+    return kc.detection.BoxPredictions(
+        right,
+        confidence,
+        classes=label,
+        images=image,
+        overlap=overlap,
+        true_boxes=np.bincount(image[right], minlength=images),
+        max_detections=most,
     )
 
 

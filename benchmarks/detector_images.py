@@ -131,9 +131,7 @@ def trained(images: np.ndarray, boxes: np.ndarray, labels: np.ndarray):
 def matched(true: dict, found: dict, images: np.ndarray, least: float):
     """Records of some images."""
     parts = ({k: x[images] for k, x in part.items()} for part in (true, found))
-    return kc.detection.match_detections(
-        *parts, box_format="rel_xyxy", min_overlap=least
-    )
+    return kc.detection.match(*parts, box_format="rel_xyxy", min_overlap=least)
 
 
 def measured(true: dict, found: dict, images: np.ndarray) -> dict[str, float]:

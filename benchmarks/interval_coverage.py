@@ -285,13 +285,12 @@ def difference_table(num_draws: int, seed: int) -> str:
         for n in (300, 2_000):
             draws = []
             for i in range(num_draws // 4):
-                results = compare(
-                    *networks(rng, n),
-                    metric,
-                    from_logits=True,
-                    num_draws=100,
-                    seed=i,
+                labels, *both = networks(rng, n)
+                p, q = (
+                    keras_calib.Predictions(labels, x, from_logits=True)
+                    for x in both
                 )
+                results = compare(p, q, metric, num_draws=100, seed=i)
                 draws.append((results.low, results.high, truth, results.value))
             rows.append(summary([name, "population", f"{n:,}"], draws))
             if name == "ECE":

@@ -81,7 +81,7 @@ One temperature repairs the mean, the last line, but not each digit.
 answers = selector(model.predict(x, verbose=0))
 probs, digit, accept = map(answers.get, ("probabilities", "label", "accept"))
 shown = {"metrics": ("confidence_gap",), "accept": accept}
-table = keras_calib.by_group(y, probs, digit, **shown)
+table = keras_calib.by_group(y, probs, groups=digit, **shown)
 print(table)
 
 """

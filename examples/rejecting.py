@@ -77,7 +77,9 @@ print("score          AURC  coverage at 2 % wrong")
 for score in ("msp", "logit_margin", "neg_energy"):
     values = {"score": score, "from_logits": True}
     aurc = keras_calib.aurc(*answers, **values)
-    kept = keras_calib.functional.coverage_at_risk(*answers, 0.02, **values)
+    kept = keras_calib.functional.coverage_at_risk(
+        *answers, risk=0.02, **values
+    )
     print(f"{score:12}{1000 * aurc:7.1f}{kept:12.3f}")
 
 """

@@ -149,6 +149,7 @@ __all__ = [
     "compare",
     "config",
     "ece",
+    "evaluate",
     "export",
     "nll",
     "plan",

@@ -192,6 +192,13 @@ def _normalized(labels, predictions, weight):
     return kc.LogitNormalization().fit(labels, predictions, weight)(LOGITS)
 
 
+def values_of(predictions, *data, **options):
+    found = kc.evaluate(
+        predictions, *data, metrics=["ece", "nll"], verbose=0, **options
+    )
+    return [x["value"] for x in found.results["model"].values()]
+
+
 _SLOW = {"every": 14}
 _IMAGES = {"lead": (4, 2, 3), "weights": False}
 # What has a signature of its own.
@@ -230,7 +237,7 @@ SPECIAL = {
     ),
     "compare": Entry(
         lambda y, p, w: kc.compare(
-            y, p, p, kc.ece, num_draws=4, sample_weight=w
+            *2 * [kc.Predictions(y, p, sample_weight=w)], kc.ece, num_draws=4
         )
     ),
     "correctness_ranking": Entry(
@@ -252,6 +259,10 @@ SPECIAL = {
         lead=(),
     ),
     "effective_labels": _of_loss(kc.losses.effective_labels),
+    "evaluate": Entry(
+        lambda y, p, w: values_of(kc.Predictions(y, p, sample_weight=w)),
+        **_SLOW,
+    ),
     "estimate_prior": Entry(
         lambda y, p, w: (
             kc.functional.estimate_prior(
@@ -336,6 +347,10 @@ BY_MODEL = {
     "SelectiveClassifier": _fit_on(kc.SelectiveClassifier, coverage=0.5),
     "TemperatureScaling": _fit_on(kc.TemperatureScaling),
     "VectorScaling": _fit_on(kc.VectorScaling, force=True),
+    "evaluate": Entry(
+        lambda y, p, w, **options: values_of(_itself(), (p, y), **options),
+        weights=False,
+    ),
     "report": Entry(
         lambda y, p, w, **options: (
             kc.report(_itself(), (p, y), verbose=0, **options).results

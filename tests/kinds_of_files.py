@@ -65,7 +65,9 @@ def writers():
 
     return {
         "tokens": kc.calibrators.CompactLogits().update(labels, logits),
-        "groups": kc.by_group(np.zeros(500, int), probs, names, min_count=2),
+        "groups": kc.by_group(
+            np.zeros(500, int), probs, groups=names, min_count=2
+        ),
         "monitor": kc.Monitor(risk=0.1).update(
             confidence, True, ids=range(500)
         ),

@@ -1,13 +1,11 @@
 """Detections with values of the released code of several authors."""
 
-import dataclasses
 from functools import cache
 
 import numpy as np
 from paths import TESTS
 
 import keras_calib as kc
-from keras_calib.inputs.outcomes import Outcomes
 
 SIZE = 480, 640
 
@@ -36,7 +34,7 @@ def images(kind, crowds=True):
 
 @cache
 def records(min_overlap=0.5, crowds=True):
-    return kc.detection.match_detections(
+    return kc.detection.match(
         images("true", crowds),
         images("found"),
         min_overlap=min_overlap,
@@ -57,22 +55,26 @@ def padded(boxes, width):
 
 
 def made(confidence, right, image, *, label=0, num_images, most):
-    """Records of boxes `(n,)`, whose overlap is 1 if they are right."""
-    label = np.broadcast_to(label, confidence.shape)
-    outcomes = Outcomes(
-        score=confidence,
-        correct=right.astype("float64"),
-        confidence=confidence,
-        unit=image,
-        group=label,
-    )
-    num_true = max(int(right.sum()), 1)
-    return kc.detection.DetectionRecords(
-        outcomes, right * 1.0, None, num_images, num_true, most
+    """Boxes `(n,)`, whose overlap is 1 if they are right."""
+    return kc.detection.BoxPredictions(
+        right,
+        confidence,
+        classes=np.broadcast_to(label, confidence.shape),
+        images=image,
+        overlap=right * 1.0,
+        true_boxes=np.bincount(image[right], minlength=num_images),
+        max_detections=most,
     )
 
 
 def changed(found, **columns):
-    """Records with other columns of their outcomes."""
-    outcomes = found.outcomes._replace(**columns)
-    return dataclasses.replace(found, outcomes=outcomes)
+    """The same boxes with other columns."""
+    given = {
+        **{x: getattr(found, x) for x in ("correct", "confidence")},
+        **{x: getattr(found, x) for x in ("overlap", "features")},
+        "classes": found.groups["class"],
+        "images": found.units,
+        "true_boxes": np.ones(found.num_images),
+        "max_detections": found.max_detections,
+    }
+    return kc.detection.BoxPredictions(**given | columns)

@@ -101,6 +101,11 @@ def _of_boxes(function, as_list=False, every=1):
     )
 
 
+def _matched(**boxes):
+    p = kc.detection.match(**boxes)
+    return p.correct, p.confidence, p.overlap
+
+
 def _detection_metric(make):
     def call(labels, detections):
         metric = make()
@@ -112,20 +117,22 @@ def _detection_metric(make):
 
 @functools.cache
 def _records():
-    return kc.detection.match_detections(**_nested(_BOXES))
+    return kc.detection.match(**_nested(_BOXES))
 
 
 def _of_records(function):
-    """What takes records alone."""
-    none = kc.detection.match_detections(**_nested(_BOXES), min_confidence=1.0)
-    odd = {"no detection": none, "a tuple": lambda r: tuple(vars(r).values())}
+    """What takes matched boxes alone."""
+    none = kc.detection.match(**_nested(_BOXES), min_confidence=1.0)
+    odd = {"no detection": none, "a tuple": lambda p: (p.correct, p.confidence)}
     kinds = {
         "labels": _IDS,
-        "strings": "records",
+        "strings": "boxes",
         "None": None,
         "boxes": _nested(_BOXES)["detections"],
     }
-    return Shaped(function, {"records": _records()}, {"records": odd | kinds})
+    return Shaped(
+        function, {"predictions": _records()}, {"predictions": odd | kinds}
+    )
 
 
 def _scaled(**arrays):
@@ -135,17 +142,17 @@ def _scaled(**arrays):
     return layer(_nested(arrays)["found"])
 
 
-def _scaling(records):
+def _scaling(predictions):
     return (
-        kc.detection.DetectionScaling(2, min_count=1).fit(records).coefficients
+        kc.detection.DetectionScaling(2, min_count=1)
+        .fit(predictions)
+        .coefficients
     )
 
 
 BOXES = {
-    "match_detections": _of_boxes(kc.detection.match_detections),
-    "match_detections, list": _of_boxes(
-        kc.detection.match_detections, as_list=True
-    ),
+    "match": _of_boxes(_matched),
+    "match, list": _of_boxes(_matched, as_list=True),
     "DetectionECE": _of_boxes(
         _detection_metric(kc.detection.DetectionECE), every=4
     ),
@@ -158,8 +165,12 @@ BOXES = {
         kc.detection.adaptive_localization_error
     ),
     "choose_detection_threshold": _of_records(
-        lambda records: kc.detection.choose_detection_threshold(
-            records, precision=0.01, delta=0.9, max_boxes=1, thresholds=[0.5]
+        lambda predictions: kc.detection.choose_detection_threshold(
+            predictions,
+            precision=0.01,
+            delta=0.9,
+            max_boxes=1,
+            thresholds=[0.5],
         )
     ),
     "DetectionScaling": _of_records(_scaling),

@@ -46,18 +46,10 @@ _ALL = ("sample_weight None", "sample_weight one number")
 RECORDS = {
     "by_group": Shaped(
         lambda labels, probs, groups: kc.by_group(
-            labels, probs, groups, num_draws=8, min_count=2
+            labels, probs, groups=groups, num_draws=8, min_count=2
         ),
         {"labels": _GROUPS, "probs": _PROBS, "groups": _GROUPS},
         {"labels": _IDS, "probs": _SURE, "groups": _NAMES},
-        _NAMES_FINE,
-    ),
-    "by_group_from_top1": Shaped(
-        lambda confidence, correct, groups: kc.functional.by_group_from_top1(
-            confidence, correct, groups, num_draws=8, min_count=2
-        ),
-        {"confidence": _SCORES, "correct": _CORRECT, "groups": _GROUPS},
-        {"confidence": _SURE, "correct": _RIGHT, "groups": _NAMES},
         _NAMES_FINE,
     ),
     "choose_group_thresholds": Shaped(
@@ -119,19 +111,5 @@ RECORDS = {
         ),
         {"scores": _SCORES, "labels": _CORRECT},
         {"scores": _RANKED, "labels": _RIGHT},
-    ),
-    "mean_cost_of_records": Shaped(
-        kc.functional.mean_cost_of_records,
-        {
-            "confidence": _SCORES,
-            "correct": _CORRECT,
-            "sample_weight": np.ones(_N),
-        },
-        {
-            "confidence": _SURE,
-            "correct": _RIGHT,
-            "sample_weight": ODD_WEIGHTS,
-        },
-        _ALL,
     ),
 }

@@ -87,7 +87,7 @@ def measure(model, val_set, test_set):
         how = {"score": score, "from_logits": True}
         areas.append(1000 * keras_calib.aurc(labels, logits, **how))
         at_risk = keras_calib.functional.coverage_at_risk(
-            labels, logits, 0.02, **how
+            labels, logits, risk=0.02, **how
         )
         coverages.append(at_risk)
     return [accuracy, *areas, *coverages], norm.p

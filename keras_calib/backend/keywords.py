@@ -5,7 +5,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from keras_calib.backend.errors import type_error
@@ -63,31 +63,11 @@ _OF_KERAS = {
 }
 
 
-class _Any(frozenset):
-    """The names of a function that takes any."""
-
-    def issuperset(self, other: Any) -> bool:
-        return True
-
-
-class _Drawn(frozenset):
-    """The names of a function that takes options of matplotlib beside them."""
-
-    def issuperset(self, other: Any) -> bool:
-        return not any(map(self.misspells, {*other} - self))
-
-    def misspells(self, name: str) -> bool:
-        import difflib
-
-        return bool(difflib.get_close_matches(name, self, 1, cutoff=0.75))
-
-
-_ANY, _NOTHING = _Any(), frozenset[str]()
-# Names of what a function passes on to another.
+# Names of what a method passes on to the next class.
 _PASSED_ON = ("kwargs", "options")
-_METHODS = ("fit", "fit_on", "plot")
-# Methods of the same object that get what a method does not take itself.
-_PASSES_ON = {"fit_on": ("fit", "predictions_of")}
+_METHODS = ("__init__", "fit", "fit_on", "plot")
+# What gets the keywords that `fit_on` does not take itself.
+_AFTER_FIT_ON = ("fit", "predictions_of")
 _TOP = __name__.partition(".")[0]
 
 
@@ -111,7 +91,6 @@ def answering(thing: Any) -> Any:
     """
     if inspect.isclass(thing):
         if not issubclass(thing, tuple | dict | BaseException):
-            _change(thing, "__init__", thing.__init__)
             for base in thing.__mro__:
                 if base.__module__.startswith(_TOP):
                     _change_methods(base)
@@ -122,165 +101,128 @@ def answering(thing: Any) -> Any:
 
 
 def _change_methods(cls: type) -> None:
+    """Makes the methods that a class itself defines look at keywords."""
     for name, method in list(vars(cls).items()):
+        function = getattr(method, "__func__", method)
         if isinstance(method, classmethod):
-            if not name.startswith("_") and name != "from_config":
-                _change(cls, name, method.__func__, classmethod)
-        elif name in _METHODS:
-            _change(cls, name, method)
-
-
-def _change(
-    cls: type, name: str, function: Any, kind: Callable = lambda x: x
-) -> None:
-    """Replace a function of a class, unless it is its own and checked."""
-    if not isinstance(function, types.FunctionType):
-        return
-    if _is_checked(function):
-        if name in vars(cls):
-            return
-        # That of a base.
-        function = vars(function)["__wrapped__"]
-    setattr(cls, name, kind(_checked(function, cls, name)))
+            wanted = not name.startswith("_") and name != "from_config"
+        else:
+            wanted = name in _METHODS and inspect.isfunction(function)
+        if wanted and not _is_checked(function):
+            checked = _checked(function, cls)
+            if function is not method:
+                checked = classmethod(checked)
+            setattr(cls, name, checked)
 
 
 def _is_checked(function: Any) -> bool:
     return getattr(function, "__globals__", None) is globals()
 
 
-def _checked(function: Any, owner: type | None = None, name: str = "") -> Any:
+def _checked(function: Any, owner: type | None = None) -> Any:
     """A function, or that of a class, which looks at its keywords first."""
-    # By the class that is called, as another may take what is passed on.
-    known: dict[Any, frozenset[str]] = {}
 
-    def check(cls: type | None, given: dict[str, Any]) -> None:
-        if cls not in known:
-            known[cls] = _known(function, owner, cls, name)
-        if not known[cls].issuperset(given):
-            raise _wrong(given, known[cls], _called(function, cls, name))
+    @functools.cache
+    def taken(cls: type | None) -> tuple[set[str], bool]:
+        return _taken(function, owner, cls)
 
     @functools.wraps(function)
-    def of_module(*args: Any, **kwargs: Any) -> Any:
-        if kwargs and not known.get(None, _NOTHING).issuperset(kwargs):
-            check(None, kwargs)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            cls = None
+            if owner is not None:
+                # Another class may take what its base passes on.
+                cls = args[0] if isinstance(args[0], type) else type(args[0])
+            names, others = taken(cls)
+            if not kwargs.keys() <= names:
+                _check(function.__name__, cls, kwargs, names, others)
         return function(*args, **kwargs)
 
-    @functools.wraps(function)
-    def of_class(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs:
-            cls = self if isinstance(self, type) else type(self)
-            if not known.get(cls, _NOTHING).issuperset(kwargs):
-                check(cls, kwargs)
-        return function(self, *args, **kwargs)
-
-    if owner is None:
-        return of_module
-    if name == "__init__" and any(x.__name__ == "Layer" for x in owner.__mro__):
+    if function.__name__ == "__init__":
         # Keras looks for it behind no wrapper.
-        vars(of_class)["__signature__"] = inspect.signature(function)
-    return of_class
+        vars(checked)["__signature__"] = inspect.signature(function)
+    return checked
 
 
-def _called(function: Any, cls: type | None, name: str) -> str:
-    """What was called, in the words of the caller."""
-    if cls is None:
-        return function.__name__
-    return cls.__name__ if name == "__init__" else f"{cls.__name__}.{name}"
+def _taken(
+    function: Any, owner: type | None, cls: type | None
+) -> tuple[set[str], bool]:
+    """Names that a function takes by keyword, and whether it takes others.
 
-
-def _known(
-    function: Any, owner: type | None, cls: type | None, name: str
-) -> frozenset[str]:
-    """Names that a function takes by keyword.
-
-    What it passes on goes to the next class in the order of `cls`.
+    What a method passes on goes to the next class in the order of `cls`.
     """
     if owner is None or cls is None:
-        alone = _parameters([function])
-        return _ANY if alone is None else alone
-    bases = [x for x in cls.__mro__ if name in vars(x) and x is not object]
-    checked = (x for x in bases if _is_checked(_function_of(vars(x)[name])))
-    if next(checked) is not owner:
-        # It was called by a class that checked what it got.
-        return _ANY
-    bases = bases[bases.index(owner) :]
-    of_keras = [x for x in bases if x.__module__.startswith("keras.")]
-    own = [vars(x)[name] for x in bases if x not in of_keras]
-    known = _parameters(own)
-    if known is _ANY and name == "plot":
-        return _Drawn(_named(own[0])[0])
-    if known is not None:
-        return known
-    # Keras passes keywords on in ways of its own.
-    names = {x for c in of_keras for x in _OF_KERAS.get(c.__name__, ())}
-    more = [vars(x)[name] for x in of_keras]
-    more += [
-        vars(x)[each]
-        for each in _PASSES_ON.get(name, ())
-        for x in cls.__mro__
-        if each in vars(x) and x is not object
-    ]
-    if not more:
-        return _ANY
-    return frozenset(names.union(*(_named(x)[0] for x in (*own, *more))))
+        names, rest = _parameters(function)
+        return {*names}, rest is not None
+    own: set[str] = set()
+    of_all: set[str] = set()
+    of_keras = False
+    for base in cls.__mro__[cls.__mro__.index(owner) : -1]:
+        if (method := vars(base).get(function.__name__)) is None:
+            continue
+        names, rest = _parameters(method)
+        # A class gives its base what that requires.
+        own |= {x for x in names if base is owner or not names[x]}
+        of_all |= {*names, *_OF_KERAS.get(base.__name__, ())}
+        # Keras passes keywords on in ways of its own.
+        of_keras = of_keras or base.__module__.startswith("keras.")
+        if not of_keras and rest not in _PASSED_ON:
+            return own, base is owner and rest is not None
+    if function.__name__ == "fit_on":
+        after = [
+            vars(base)[name]
+            for base in cls.__mro__
+            for name in _AFTER_FIT_ON
+            if name in vars(base)
+        ]
+        return of_all.union(*(_parameters(x)[0] for x in after)), False
+    return of_all, not of_keras
 
 
-def _parameters(functions: list[Any]) -> frozenset[str] | None:
-    """Names of parameters of functions, of which each calls the next.
-
-    It is None if the last passes others on, and all if the first keeps them.
-    """
-    known: set[str] = set()
-    for function in functions:
-        names, rest = _named(function, function is functions[0])
-        known |= names
-        if rest is not None and rest not in _PASSED_ON:
-            # What a base keeps under another name is not for its classes.
-            return _ANY if function is functions[0] else frozenset(known)
-        if rest is None:
-            return frozenset(known)
-    return None
-
-
-def _named(function: Any, is_first: bool = True) -> tuple[set[str], str | None]:
-    """Names of the parameters, and what holds all others, or None.
-
-    A class gives its base what that needs, so the first has them all.
-    """
-    names: set[str] = set()
+def _parameters(function: Any) -> tuple[dict[str, bool], str | None]:
+    """Parameters, and whether each is required; and the name of all others."""
+    names: dict[str, bool] = {}
     rest = None
-    parameters = inspect.signature(_function_of(function)).parameters
-    for each in parameters.values():
+    function = getattr(function, "__func__", function)
+    for each in inspect.signature(function).parameters.values():
         if each.kind is each.VAR_KEYWORD:
             rest = each.name
             if typing.get_origin(each.annotation) is typing.Unpack:
                 (options,) = typing.get_args(each.annotation)
-                names |= {*options.__annotations__}
+                names |= dict.fromkeys(options.__annotations__, False)
                 rest = each.name if each.name == "kwargs" else None
-        elif each.kind is each.VAR_POSITIONAL:
-            continue
-        elif is_first or each.default is not each.empty:
-            names.add(each.name)
-    return names - {"self", "cls"}, rest
+        elif each.kind is not each.VAR_POSITIONAL:
+            names[each.name] = each.default is each.empty
+    return {x: names[x] for x in names if x not in ("self", "cls")}, rest
 
 
-def _function_of(method: Any) -> Any:
-    return getattr(method, "__func__", method)
-
-
-def _wrong(given: Iterable[str], known: frozenset[str], called: str) -> Any:
-    """The error for keywords of which some are not known."""
+def _check(
+    name: str,
+    cls: type | None,
+    given: Iterable[str],
+    names: set[str],
+    others: bool,
+) -> None:
+    """Raises for keywords that a function does not take."""
     import difflib
 
-    wrong = [x for x in given if not known.issuperset([x])]
-    names = sorted(known)
+    wrong = [x for x in given if x not in names]
+    if others:
+        # A display takes those of matplotlib, but not its own misspelt.
+        near = functools.partial(difflib.get_close_matches, n=1, cutoff=0.75)
+        wrong = [x for x in wrong if name == "plot" and near(x, names)]
+    if not wrong:
+        return
+    if cls is not None:
+        name = cls.__name__ if name == "__init__" else f"{cls.__name__}.{name}"
+    known = sorted(names)
     found = [x for x in _HABITS.get(wrong[0], ()) if x in known]
     if not found and wrong[0] not in _ADVICE:
-        found = difflib.get_close_matches(wrong[0], names, 1)
+        found = difflib.get_close_matches(wrong[0], known, 1)
     if found:
         advice = f"did you mean `{found[0]}`?"
     else:
-        takes = ", ".join(f"`{x}`" for x in names)
+        takes = ", ".join(f"`{x}`" for x in known)
         advice = _ADVICE.get(wrong[0], f"it takes {takes}")
-    rule = f"`{wrong[0]}` must be an argument of `{called}`: {advice}"
-    return type_error(rule, arguments=wrong)
+    rule = f"`{wrong[0]}` must be an argument of `{name}`: {advice}"
+    raise type_error(rule, arguments=wrong)

@@ -40,18 +40,11 @@ from keras_calib.data.classes import (
     map_classes,
 )
 from keras_calib.data.crops import center_crop, random_resized_crop
-from keras_calib.data.epochs import (
-    EpochBatches,
-    array_pipeline,
-    with_index,
-)
+from keras_calib.data.epochs import EpochBatches, array_pipeline, with_index
 from keras_calib.data.folders import from_folder
 from keras_calib.data.layers import apply_layers
 from keras_calib.data.mixing import color_jitter, cutmix, mixup, ricap
-from keras_calib.data.painting import (
-    context_examples,
-    object_examples,
-)
+from keras_calib.data.painting import context_examples, object_examples
 from keras_calib.data.pipelines import training_pipeline, validation_pipeline
 from keras_calib.data.summary import DatasetSummary, describe
 from keras_calib.data.tfds import from_tfds

@@ -17,9 +17,9 @@ __all__ = [
     "EpochBatches",
     "Epochs",
     "array_pipeline",
-    "each_epoch",
     "hashed",
     "shuffled_epochs",
+    "with_epoch",
     "with_index",
 ]
 
@@ -70,8 +70,15 @@ def with_index(dataset: Any, *, input_context: Any = None) -> Any:
     return named_like(dataset.enumerate().map(numbered), dataset)
 
 
+def with_epoch(epoch: Any, shuffled: Any) -> Any:
+    """Pairs `(epoch, element)` of the elements of one epoch."""
+    numbers = tf.data.Dataset.from_tensors(epoch).repeat()
+    return tf.data.Dataset.zip(numbers, shuffled)
+
+
 def shuffled_epochs(
     dataset: Any,
+    one_epoch: Callable[[Any, Any], Any] = with_epoch,
     *,
     seed: int,
     buffer_size: int,
@@ -86,6 +93,9 @@ def shuffled_epochs(
 
     Args:
         dataset: A `tf.data.Dataset` in an order that does not change.
+        one_epoch: Function of the number of an epoch, int64, and the shuffled
+            data set to the data set of that epoch. By default it has pairs
+            `(epoch, element)`.
         seed: An integer.
         buffer_size: Number of elements held while shuffling. The order is
             fully random if the data set has no more.
@@ -93,7 +103,7 @@ def shuffled_epochs(
         first_epoch: Number of the first epoch.
 
     Returns:
-        A `tf.data.Dataset` of pairs `(epoch, element)`, epoch int64.
+        A `tf.data.Dataset` of the epochs, one after the other.
 
     Raises:
         ValueError: If a number is out of its range.
@@ -102,31 +112,6 @@ def shuffled_epochs(
         TensorFlow, tf.data.Dataset.shuffle,
         https://www.tensorflow.org/api_docs/python/tf/data/Dataset#shuffle
     """
-
-    def one_epoch(epoch: Any, shuffled: Any) -> Any:
-        numbers = tf.data.Dataset.from_tensors(epoch).repeat()
-        return tf.data.Dataset.zip(numbers, shuffled)
-
-    return each_epoch(
-        dataset,
-        one_epoch,
-        seed=seed,
-        buffer_size=buffer_size,
-        epochs=epochs,
-        first_epoch=first_epoch,
-    )
-
-
-def each_epoch(
-    dataset: Any,
-    one_epoch: Callable[[Any, Any], Any],
-    *,
-    seed: int,
-    buffer_size: int,
-    epochs: int | None,
-    first_epoch: int,
-) -> Any:
-    """Concatenates `one_epoch(number, shuffled data set)` over epochs."""
     check_integer("seed", seed)
     check_integer("buffer_size", buffer_size, 1)
     numbers = _epoch_numbers(epochs, first_epoch)

@@ -17,13 +17,8 @@ from keras_calib.data.boxes import (
     objectness_from_mask,
     selected,
 )
-from keras_calib.data.crops import (
-    Cropped,
-    Cropping,
-    random_bits,
-    shown_window,
-)
-from keras_calib.data.epochs import each_epoch, hashed
+from keras_calib.data.crops import Cropped, Cropping, random_bits, shown_window
+from keras_calib.data.epochs import hashed, shuffled_epochs
 from keras_calib.data.examples import (
     check_parts,
     name_of,
@@ -270,7 +265,7 @@ def training_pipeline(
         batches = crops.batch(batch_size, drop_remainder=given.drop_remainder)
         return batches.map(label, calls, deterministic=True)
 
-    return each_epoch(
+    return shuffled_epochs(
         dataset,
         one_epoch,
         seed=seed,

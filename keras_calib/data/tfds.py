@@ -13,12 +13,7 @@ from keras_calib.backend.late import tensorflow_datasets as tfds
 from keras_calib.data.boxes import selected
 from keras_calib.data.examples import require, without
 from keras_calib.data.folders import NO_FILE, read_annotations
-from keras_calib.data.validity import (
-    Reading,
-    Tally,
-    check_policies,
-    clean,
-)
+from keras_calib.data.validity import Reading, Tally, check_policies, clean
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.options import filled
 

@@ -1,6 +1,6 @@
 """Detection: boxes, matched to true ones, and how far to trust them.
 
-- Matching: `match_detections`, `DetectionRecords`.
+- Matching: `match`, which returns `BoxPredictions`.
 - Errors: `detection_ece`, `DetectionECE`, `localization_aware_ece`,
   `LocalizationAwareECE`, `adaptive_localization_error`,
   `DetectionCalibrationError`, `DetectionReliabilityDisplay`.
@@ -18,13 +18,13 @@ from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.detection.display import DetectionReliabilityDisplay
 from keras_calib.detection.errors import (
     DetectionCalibrationError,
-    DetectionRecords,
     adaptive_localization_error,
     detection_ece,
     localization_aware_ece,
 )
-from keras_calib.detection.matching import match_detections
+from keras_calib.detection.matching import match
 from keras_calib.detection.metric import DetectionECE, LocalizationAwareECE
+from keras_calib.detection.predictions import BoxPredictions
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.detection.selector import CalibratedDecoder, DetectionSelector
 from keras_calib.detection.thresholds import (
@@ -33,10 +33,10 @@ from keras_calib.detection.thresholds import (
 )
 
 __all__ = [
+    "BoxPredictions",
     "CalibratedDecoder",
     "DetectionCalibrationError",
     "DetectionECE",
-    "DetectionRecords",
     "DetectionReliabilityDisplay",
     "DetectionScaling",
     "DetectionSelector",
@@ -46,7 +46,7 @@ __all__ = [
     "choose_detection_threshold",
     "detection_ece",
     "localization_aware_ece",
-    "match_detections",
+    "match",
 ]
 
 answer_wrong_keywords(__name__)

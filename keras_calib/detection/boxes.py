@@ -79,24 +79,12 @@ def read_boxes(
             "one for each image",
             type=type(boxes).__name__,
         )
-    if by_image:
-        boxes = _padded(boxes, name, scored)
-    check_keys(name, boxes, _KEYS[scored])
-    given = _key(boxes, name, ("boxes",), "coordinates")
-    if given.ndim != 3 or given.shape[-1] != 4:
-        raise value_error(
-            f'`{name}["boxes"]` must have shape (images, boxes, 4)',
-            shape=given.shape,
-        )
-    shape = given.shape[:2]
-    labels = _key(boxes, name, _LABELS, "class ids", shape)
-    score, crowd = np.ones(shape), np.zeros(shape, bool)
-    if scored:
-        score = _key(boxes, name, _SCORES, "confidence", shape)
-    elif "crowd" in boxes:
-        crowd = _key(boxes, name, ("crowd",), "crowds", shape)
+    check = name, _KEYS[scored], 3
+    columns = _padded(boxes, name, scored) if by_image else _read(boxes, *check)
+    given, labels, score, crowd = columns
+    shape = labels.shape
     within = np.ones(shape, bool)
-    if "num_detections" in boxes:
+    if not by_image and "num_detections" in boxes:
         count = as_array(boxes["num_detections"], f'{name}["num_detections"]')
         count = _fitting(count.reshape(-1), shape[:1], name)
         if not np.all((count >= 0) & (count <= shape[1])):
@@ -217,37 +205,43 @@ def _key(
     return found if shape is None else _fitting(found, shape, name)
 
 
-def _padded(boxes: Any, name: str, scored: bool) -> dict[str, np.ndarray]:
-    """A list with a dict for each image as one dict of padded arrays."""
-    beside = "confidence" if scored else "crowd"
-    columns: dict[str, list] = {"boxes": [], "labels": [], beside: []}
-    for image in boxes:
-        given = _key(image, name, ("boxes",), "coordinates")
-        check_keys(name, image, {*_KEYS[scored]} - {"num_detections"})
-        if given.size == 0:
-            given = given.reshape(0, 4)
-        if given.ndim != 2 or given.shape[-1] != 4:
-            raise value_error(
-                f'"boxes" of each image in `{name}` must have shape (n, 4)',
-                shape=given.shape,
-            )
-        shape = given.shape[:1]
-        labels = _key(image, name, _LABELS, "class ids", shape)
-        found = np.zeros(shape)
-        if scored:
-            found = _key(image, name, _SCORES, "confidence", shape)
-        elif "crowd" in image:
-            found = _key(image, name, ("crowd",), "crowds", shape)
-        columns["boxes"].append(given)
-        columns["labels"].append(labels)
-        columns[beside].append(found)
-    width = max(map(len, columns["labels"]), default=0)
-    tables = {key: np.zeros((len(boxes), width)) for key in columns}
-    tables["boxes"] = np.zeros((len(boxes), width, 4))
-    tables["labels"] -= 1.0
-    for key, rows in columns.items():
-        for table, row in zip(tables[key], rows, strict=True):
-            table[: len(row)] = row
+def _read(
+    boxes: Any, name: str, known: tuple[str, ...], axes: int
+) -> tuple[np.ndarray, ...]:
+    """Coordinates, class ids, confidence and crowds of one image or all.
+
+    Coordinates have so many `axes`; detections are no crowds, and true boxes
+    have a confidence of 1.
+    """
+    given = _key(boxes, name, ("boxes",), "coordinates")
+    check_keys(name, boxes, known)
+    if axes == 2 and given.size == 0:
+        given = given.reshape(0, 4)
+    if given.ndim != axes or given.shape[-1] != 4:
+        told = f'`{name}["boxes"]` must have shape (images, boxes, 4)'
+        if axes == 2:
+            told = f'"boxes" of each image in `{name}` must have shape (n, 4)'
+        raise value_error(told, shape=given.shape)
+    shape = given.shape[:-1]
+    labels = _key(boxes, name, _LABELS, "class ids", shape)
+    score, crowd = np.ones(shape), np.zeros(shape, bool)
+    if _SCORES[0] in known:
+        score = _key(boxes, name, _SCORES, "confidence", shape)
+    elif "crowd" in boxes:
+        crowd = _key(boxes, name, ("crowd",), "crowds", shape)
+    return given, labels, score, crowd
+
+
+def _padded(boxes: Any, name: str, scored: bool) -> list[np.ndarray]:
+    """The same of a list with a dict for each image, padded."""
+    known = tuple(x for x in _KEYS[scored] if x != "num_detections")
+    images = [_read(image, name, known, 2) for image in boxes]
+    width = max((len(x[1]) for x in images), default=0)
+    tables = [np.zeros((len(boxes), width, 4))]
+    tables += [np.full((len(boxes), width), pad) for pad in (-1.0, 0.0, 0.0)]
+    for place, image in enumerate(images):
+        for table, rows in zip(tables, image, strict=True):
+            table[place, : len(rows)] = rows
     return tables
 
 

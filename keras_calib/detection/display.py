@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 
 from keras_calib.detection.errors import (
-    DetectionRecords,
-    check_records,
     detection_ece,
     localization_aware_ece,
 )
+from keras_calib.detection.predictions import BoxPredictions, check_boxes
 from keras_calib.formulas.bins import bin_index
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import safe_divide
@@ -27,12 +26,12 @@ class DetectionReliabilityDisplay(Display):
     second has the share of each overlap among the boxes of a bin.
 
     Args:
-        records: What `match_detections` returns.
+        predictions: What `match` returns.
         num_bins: Number of bins of the confidence and of the overlap.
         name: Name of the model, for the title.
 
     Raises:
-        TypeError: If the records are not from `match_detections`.
+        TypeError: If `predictions` are not from `match`.
         ValueError: If there is no detection.
 
     Attributes:
@@ -46,11 +45,11 @@ class DetectionReliabilityDisplay(Display):
 
     Example:
 
-    >>> from keras_calib.detection import match_detections
+    >>> from keras_calib.detection import match
     >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
     >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
     ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
-    >>> display = DetectionReliabilityDisplay(match_detections(truth, found))
+    >>> display = DetectionReliabilityDisplay(match(truth, found))
     >>> round(display.detection_ece, 4)
     0.2
 
@@ -65,34 +64,34 @@ class DetectionReliabilityDisplay(Display):
 
     def __init__(
         self,
-        records: DetectionRecords,
+        predictions: BoxPredictions,
         *,
         num_bins: int = 10,
         name: str | None = None,
     ):
-        check_records(records)
+        check_boxes(predictions)
         check_integer("num_bins", num_bins, 1)
-        index = bin_index(records.confidence, num_bins)
+        index = bin_index(predictions.confidence, num_bins)
         count = np.bincount(index, minlength=num_bins).astype("float64")
 
         def mean(values: np.ndarray) -> np.ndarray:
             total = np.bincount(index, values, num_bins)
             return np.where(count > 0, safe_divide(total, count), np.nan)
 
-        cells = index * num_bins + bin_index(records.overlap, num_bins)
+        cells = index * num_bins + bin_index(predictions.overlap, num_bins)
         shares = np.bincount(cells, minlength=num_bins**2)
         shares = shares.reshape(num_bins, num_bins)
         laece = localization_aware_ece(
-            records, num_bins=num_bins, average="pooled"
+            predictions, num_bins=num_bins, average="pooled"
         )
         self.name = name
-        self.confidence = mean(records.confidence)
-        self.precision = mean(records.correct * 1.0)
-        self.overlap = mean(records.overlap)
+        self.confidence = mean(predictions.confidence)
+        self.precision = mean(predictions.correct)
+        self.overlap = mean(predictions.overlap)
         self.shares = safe_divide(
             shares, np.repeat(count[:, None], num_bins, 1)
         )
-        self.detection_ece = detection_ece(records, num_bins=num_bins).value
+        self.detection_ece = detection_ece(predictions, num_bins=num_bins).value
         self.localization_aware_ece = laece.value
 
     def _draw(self, *axes: Any) -> None:

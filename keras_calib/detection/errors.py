@@ -12,6 +12,7 @@ import numpy as np
 from scipy.stats import norm as normal
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.detection.predictions import BoxPredictions, check_boxes
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import CLOSED, BinSums, bin_index
 from keras_calib.inputs.checks import check_in, check_integer
@@ -22,14 +23,12 @@ from keras_calib.numerics.results import Result
 __all__ = [
     "AVERAGES",
     "DetectionCalibrationError",
-    "DetectionRecords",
     "DetectionSums",
     "FEATURES",
     "UNITS",
     "adaptive_localization_error",
     "bins_of",
     "cells_of",
-    "check_records",
     "detection_ece",
     "error_of",
     "errors_by_class",
@@ -42,51 +41,6 @@ AVERAGES = ("pooled", "macro")
 FEATURES = ("center_x", "center_y", "width", "height")
 # Units of the sums of a streaming metric, in 1.
 UNITS = 2.0**30
-
-
-class DetectionRecords(Result):
-    """Detections that were matched with true boxes, and what became of them.
-
-    Attributes:
-        outcomes: What became of each of n detections, as `Outcomes`. Its score
-            and its confidence are those of the detection, which is correct if
-            it found a true box of its class. Its unit is the index of its
-            image, and its group the predicted class id.
-        overlap: Intersection over union with the box that it found, 0 if it
-            found none, `(n,)`.
-        features: Center x, center y, width and height `(n, 4)`, relative to
-            the image. None without the sizes of the images.
-        num_images: Number of images, with those without a detection.
-        num_true: Number of true boxes, without crowds.
-        max_detections: Most detections that an image can have, or None.
-    """
-
-    outcomes: Outcomes
-    overlap: np.ndarray
-    features: np.ndarray | None
-    num_images: int
-    num_true: int
-    max_detections: int | None
-
-    @property
-    def confidence(self) -> np.ndarray:
-        """Confidence in [0, 1], `(n,)`."""
-        return self.outcomes.confidence
-
-    @property
-    def correct(self) -> np.ndarray:
-        """Whether each found a true box of its class, `(n,)`."""
-        return self.outcomes.correct > 0.0
-
-    @property
-    def label(self) -> np.ndarray:
-        """Predicted class id `(n,)`."""
-        return self.outcomes.group
-
-    @property
-    def image(self) -> np.ndarray:
-        """Index of the image `(n,)`."""
-        return self.outcomes.unit
 
 
 class DetectionSums(NamedTuple):
@@ -106,33 +60,6 @@ class DetectionSums(NamedTuple):
     own: Any
     images: Any
     whole: Any
-
-
-def check_records(
-    records: Any, num_classes: int | None = None, *, empty: bool = False
-) -> None:
-    """Raise unless there are records of detections, or with `empty` none.
-
-    Class ids must be below `num_classes`, if it is given.
-    """
-    if not isinstance(records, DetectionRecords):
-        raise type_error(
-            "`records` must be what `match_detections` returns",
-            type=type(records).__name__,
-        )
-    if not empty and not len(records.label):
-        raise value_error(
-            "`records` must have a detection: lower the threshold of the "
-            "detector",
-            images=records.num_images,
-        )
-    largest = int(records.label.max(initial=-1))
-    if num_classes is not None and largest >= num_classes:
-        raise value_error(
-            "`labels` of detections must be < `num_classes`",
-            largest=largest,
-            num_classes=num_classes,
-        )
 
 
 def bins_of(
@@ -163,7 +90,7 @@ def bins_of(
 
 
 def cells_of(
-    records: DetectionRecords,
+    predictions: BoxPredictions,
     num_bins: tuple[int, ...],
     features: Sequence[str],
     closed: str,
@@ -172,16 +99,16 @@ def cells_of(
 
     Values outside of [0, 1] go to the nearest bin.
     """
-    columns = [records.confidence]
+    columns = [predictions.confidence]
     for name in features:
-        if records.features is None:
+        if predictions.features is None:
             raise value_error(
                 "`features` need the sizes of the images: pass `image_shape` "
-                "to `match_detections`",
+                "to `match`",
                 features=tuple(features),
             )
-        columns.append(records.features[:, FEATURES.index(name)])
-    cells = np.zeros(len(records.confidence), "int64")
+        columns.append(predictions.features[:, FEATURES.index(name)])
+    cells = np.zeros(len(predictions), "int64")
     for column, count in zip(columns, num_bins, strict=True):
         inside = np.clip(column, 0.0, 1.0)
         cells = cells * count + bin_index(inside, count, closed)
@@ -326,7 +253,7 @@ class DetectionCalibrationError(Result):
 
 
 def detection_ece(
-    records: DetectionRecords,
+    predictions: BoxPredictions,
     *,
     num_bins: int | Sequence[int] = 10,
     features: Sequence[str] = (),
@@ -344,7 +271,7 @@ def detection_ece(
     The bins b split the confidence and each of `features`.
 
     Args:
-        records: What `match_detections` returns.
+        predictions: What `match` returns.
         num_bins: Number of bins of the confidence and of each feature, or of
             all. Defaults to `10`.
         features: Any of `"center_x"`, `"center_y"`, `"width"` and `"height"`,
@@ -360,31 +287,31 @@ def detection_ece(
         DetectionCalibrationError. The interval assumes `min_count=1`.
 
     Raises:
-        TypeError: If `records` are not from `match_detections`.
+        TypeError: If `predictions` are not from `match`.
         ValueError: If there is no detection, or features have no image size.
 
     Example:
 
-    >>> from keras_calib.detection import match_detections
+    >>> from keras_calib.detection import match
     >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
     >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
     ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
-    >>> records = match_detections(truth, found)
-    >>> round(detection_ece(records).value, 4)
+    >>> p = match(truth, found)
+    >>> round(detection_ece(p).value, 4)
     0.2
 
     Reference:
         Kueppers et al., Multivariate Confidence Calibration for Object
         Detection, CVPR Workshops 2020, https://arxiv.org/abs/2004.13546
     """
-    check_records(records)
-    target = records.outcomes.correct
+    check_boxes(predictions)
+    target = predictions.correct
     options = average, min_count, closed
-    return _error(records, target, num_bins, features, *options)
+    return _error(predictions, target, num_bins, features, *options)
 
 
 def localization_aware_ece(
-    records: DetectionRecords,
+    predictions: BoxPredictions,
     *,
     num_bins: int = 25,
     average: str = "macro",
@@ -402,7 +329,7 @@ def localization_aware_ece(
     `min_overlap=0.1` for LaECE, and with `min_overlap=0.0` for LaECE_0.
 
     Args:
-        records: What `match_detections` returns.
+        predictions: What `match` returns.
         num_bins: Number of bins of the confidence. Defaults to `25`.
         average: `"macro"` for the mean over the classes that have detections,
             as in the papers, or `"pooled"` over all detections.
@@ -413,17 +340,17 @@ def localization_aware_ece(
         DetectionCalibrationError.
 
     Raises:
-        TypeError: If `records` are not from `match_detections`.
+        TypeError: If `predictions` are not from `match`.
         ValueError: If there is no detection.
 
     Example:
 
-    >>> from keras_calib.detection import match_detections
+    >>> from keras_calib.detection import match
     >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
     >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
     ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
-    >>> records = match_detections(truth, found, min_overlap=0.1)
-    >>> round(localization_aware_ece(records).value, 4)
+    >>> p = match(truth, found, min_overlap=0.1)
+    >>> round(localization_aware_ece(p).value, 4)
     0.2
 
     Reference:
@@ -438,13 +365,13 @@ def localization_aware_ece(
         errors of 0, and leaves out a confidence of 1. This function takes the
         mean over classes with detections, true boxes or not, of all of them.
     """
-    check_records(records)
+    check_boxes(predictions)
     options = average, 1, closed
-    return _error(records, records.overlap, num_bins, (), *options)
+    return _error(predictions, predictions.overlap, num_bins, (), *options)
 
 
 def adaptive_localization_error(
-    records: DetectionRecords, *, average: str = "macro"
+    predictions: BoxPredictions, *, average: str = "macro"
 ) -> DetectionCalibrationError:
     """Localization-aware adaptive calibration error (LaACE).
 
@@ -457,24 +384,24 @@ def adaptive_localization_error(
     if the confidence of each detection is its overlap.
 
     Args:
-        records: What `match_detections` returns.
+        predictions: What `match` returns.
         average: As in `localization_aware_ece`.
 
     Returns:
         DetectionCalibrationError, without an interval.
 
     Raises:
-        TypeError: If `records` are not from `match_detections`.
+        TypeError: If `predictions` are not from `match`.
         ValueError: If there is no detection.
 
     Example:
 
-    >>> from keras_calib.detection import match_detections
+    >>> from keras_calib.detection import match
     >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
     >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
     ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
-    >>> records = match_detections(truth, found, min_overlap=0.0)
-    >>> round(adaptive_localization_error(records).value, 4)
+    >>> p = match(truth, found, min_overlap=0.0)
+    >>> round(adaptive_localization_error(p).value, 4)
     0.2
 
     Reference:
@@ -485,10 +412,10 @@ def adaptive_localization_error(
         The released code counts detections in crowds as overlaps of 0. This
         function leaves them out.
     """
-    check_records(records)
+    check_boxes(predictions)
     check_in("average", average, AVERAGES)
-    classes, group = np.unique(records.label, return_inverse=True)
-    error = np.abs(records.confidence - records.overlap)
+    classes, group = np.unique(predictions.groups["class"], return_inverse=True)
+    error = np.abs(predictions.confidence - predictions.overlap)
     of_class = np.bincount(group, error) / np.bincount(group)
     value = error.mean() if average == "pooled" else of_class.mean()
     return DetectionCalibrationError(
@@ -508,7 +435,7 @@ def _enough(sums: DetectionSums, min_count: int) -> DetectionSums:
 
 
 def _error(
-    records: DetectionRecords,
+    predictions: BoxPredictions,
     target: np.ndarray,
     num_bins: int | Sequence[int],
     features: Sequence[str],
@@ -520,11 +447,11 @@ def _error(
     check_in("average", average, AVERAGES)
     check_in("closed", closed, CLOSED)
     check_integer("min_count", min_count, 1)
-    cell = cells_of(records, counts, features, closed)
+    cell = cells_of(predictions, counts, features, closed)
     # Few of the cells of several features have detections.
     cells, cell = np.unique(cell, return_inverse=True)
-    classes, group = np.unique(records.label, return_inverse=True)
-    outcomes = records.outcomes._replace(group=group)
+    classes, group = np.unique(predictions.groups["class"], return_inverse=True)
+    outcomes = predictions.boxes()._replace(group=group)
     sums = sums_of_cells(outcomes, target, cell, (len(classes), len(cells)))
     values = errors_by_class(_enough(sums, min_count)).tolist()
     if average == "pooled":

@@ -10,12 +10,11 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.detection.boxes import Boxes, read_boxes, relative_sizes
-from keras_calib.detection.errors import DetectionRecords
+from keras_calib.detection.predictions import BoxPredictions
 from keras_calib.inputs.checks import check_share
-from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["match_detections"]
+__all__ = ["match"]
 
 # Overlaps held at once.
 _LARGEST_BLOCK = 4_000_000
@@ -35,7 +34,7 @@ class _Matches(NamedTuple):
     overlap: np.ndarray
 
 
-def match_detections(
+def match(
     labels: Any,
     detections: Any,
     *,
@@ -43,11 +42,12 @@ def match_detections(
     box_format: str = "xyxy",
     image_shape: Any = None,
     min_confidence: float = 0.0,
-) -> DetectionRecords:
+) -> BoxPredictions:
     """Match detections with true boxes: which are right, and how well.
 
     Use it once on the detections of a data set. Errors, thresholds and
-    calibrators take the records that it returns.
+    calibrators take what it returns, and so does what takes a log of
+    predictions.
 
     In each image, detections of falling confidence take the free true box of
     their class that they overlap most. A detection is right if this overlap,
@@ -75,7 +75,7 @@ def match_detections(
             to `0.0`.
 
     Returns:
-        DetectionRecords.
+        BoxPredictions.
 
     Raises:
         TypeError: If arguments are neither dicts nor lists of dicts.
@@ -87,8 +87,8 @@ def match_detections(
     >>> truth = [{"boxes": [[0, 0, 10, 10]], "labels": [1]}]
     >>> found = [{"boxes": [[0, 0, 10, 8], [20, 0, 30, 9]],
     ...           "labels": [1, 1], "confidence": [0.9, 0.3]}]
-    >>> records = match_detections(truth, found)
-    >>> [round(float(x), 4) for x in records.overlap]
+    >>> p = match(truth, found)
+    >>> [round(float(x), 4) for x in p.overlap]
     [0.8, 0.0]
 
     Reference:
@@ -119,21 +119,15 @@ def match_detections(
         low, high = np.split(found.corners / sizes[:, None, :], 2, axis=-1)
         features = np.concatenate([0.5 * (low + high), high - low], axis=-1)
         features = features[kept]
-    confidence = found.score[kept]
-    outcomes = Outcomes(
-        score=confidence,
-        correct=matches.matched[kept].astype("float64"),
-        confidence=confidence,
-        unit=np.nonzero(kept)[0],
-        group=found.labels[kept].astype("int64"),
-    )
-    return DetectionRecords(
-        outcomes,
-        matches.overlap[kept],
-        features,
-        num_images,
-        int((truth.valid & ~truth.crowd).sum()),
-        found.most,
+    return BoxPredictions(
+        matches.matched[kept],
+        found.score[kept],
+        classes=found.labels[kept].astype("int64"),
+        images=np.nonzero(kept)[0],
+        overlap=matches.overlap[kept],
+        features=features,
+        true_boxes=(truth.valid & ~truth.crowd).sum(axis=1),
+        max_detections=found.most,
     )
 
 

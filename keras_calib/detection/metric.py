@@ -18,17 +18,16 @@ from keras_calib.detection.boxes import BOX_FORMATS
 from keras_calib.detection.errors import (
     AVERAGES,
     UNITS,
-    DetectionRecords,
     DetectionSums,
     bins_of,
     cells_of,
-    check_records,
     error_of,
     errors_by_class,
     interval_of,
     sums_of_cells,
 )
-from keras_calib.detection.matching import match_detections
+from keras_calib.detection.matching import match
+from keras_calib.detection.predictions import BoxPredictions, check_boxes
 from keras_calib.formulas.bins import CLOSED
 from keras_calib.inputs.checks import check_in, check_integer, check_share
 from keras_calib.inputs.options import filled
@@ -47,7 +46,7 @@ _BLOCK = 512
 
 
 class Matching(TypedDict, total=False):
-    """Options of metrics about matches, as of `match_detections`."""
+    """Options of metrics about matches, as of `match`."""
 
     min_overlap: Annotated[float, 0.5]
     min_confidence: Annotated[float, 0.0]
@@ -97,8 +96,8 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
         """Add the boxes of a batch of images.
 
         Args:
-            y_true: True boxes, as `match_detections` takes them.
-            y_pred: Detections, as `match_detections` takes them.
+            y_true: True boxes, as `match` takes them.
+            y_pred: Detections, as `match` takes them.
             sample_weight: Must be None.
         """
         if sample_weight is not None:
@@ -114,7 +113,7 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
                 method="update_state",
             )
         self.update_records(
-            match_detections(
+            match(
                 y_true,
                 y_pred,
                 min_overlap=self.min_overlap,
@@ -124,24 +123,27 @@ class _DetectionMetric(KeepsArguments, MergeableMetric):
             )
         )
 
-    def update_records(self, records: DetectionRecords) -> None:
-        """Add records of `match_detections`, of images not added before."""
-        check_records(records, self.num_classes, empty=True)
-        if not len(records.confidence):
+    def update_records(self, predictions: BoxPredictions) -> None:
+        """Add what `match` returned, of images not added before."""
+        check_boxes(predictions, self.num_classes, empty=True)
+        if not len(predictions):
             return
-        cells = cells_of(records, self.num_bins, self.features, self.closed)
-        group = records.label
+        cells = cells_of(predictions, self.num_bins, self.features, self.closed)
+        group = predictions.groups["class"]
         if self.num_classes is None:
             group = np.zeros_like(group)
-        target = records.outcomes.correct
+        target = predictions.correct
         if self._of_overlap:
-            target = records.overlap
+            target = predictions.overlap
         confidence, target = (
-            np.round(x * UNITS) / UNITS for x in (records.confidence, target)
+            np.round(x * UNITS) / UNITS
+            for x in (predictions.confidence, target)
         )
-        outcomes = records.outcomes._replace(confidence=confidence, group=group)
+        outcomes = predictions.boxes()._replace(
+            confidence=confidence, group=group
+        )
         # A block of images has sums that float64 holds without rounding.
-        blocks = records.image // _BLOCK
+        blocks = outcomes.unit // _BLOCK
         added = np.zeros(self.sums.shape[1], "int64")
         for block in np.unique(blocks):
             own = blocks == block
@@ -220,7 +222,7 @@ class DetectionECE(_DetectionMetric):
         min_overlap: Least intersection over union of a match, in [0, 1].
         min_confidence: Least confidence of a detection that counts, in
             [0, 1].
-        box_format: Format of the boxes, as in `match_detections`.
+        box_format: Format of the boxes, as in `match`.
         image_shape: Height and width of all images, or None. Only `features`
             need it.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
@@ -264,20 +266,18 @@ class DetectionECE(_DetectionMetric):
         **matching: Unpack[ShapedMatching],
     ):
         how = filled("DetectionECE", matching, ShapedMatching)
+        if how.image_shape is not None:
+            how.image_shape = tuple(how.image_shape)
         super().__init__(
             num_bins=bins_of(num_bins, features),
             num_classes=num_classes,
             average=average,
-            min_overlap=how.min_overlap,
-            min_confidence=how.min_confidence,
-            box_format=how.box_format,
             closed=closed,
             name=name,
             dtype=dtype,
+            **vars(how),
         )
-        shape = how.image_shape
-        shape = None if shape is None else tuple(shape)
-        self._keep(image_shape=shape, features=tuple(features))
+        self._keep(features=tuple(features))
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")
@@ -300,7 +300,7 @@ class LocalizationAwareECE(_DetectionMetric):
             Defaults to `0.1`, as in the paper; `0.0` is LaECE_0.
         min_confidence: Least confidence of a detection that counts, in
             [0, 1].
-        box_format: Format of the boxes, as in `match_detections`.
+        box_format: Format of the boxes, as in `match`.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
         name: Name of the metric.
         dtype: Dtype of the result.
@@ -352,12 +352,10 @@ class LocalizationAwareECE(_DetectionMetric):
             num_bins=bins_of(num_bins, ()),
             num_classes=num_classes,
             average=average,
-            min_overlap=how.min_overlap,
-            min_confidence=how.min_confidence,
-            box_format=how.box_format,
             closed=closed,
             name=name,
             dtype=dtype,
+            **vars(how),
         )
 
     def get_config(self):

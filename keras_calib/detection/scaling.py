@@ -12,7 +12,7 @@ from keras_calib.calibrators.columns import fit_columns
 from keras_calib.calibrators.fitted_layer import FittedLayer
 from keras_calib.calibrators.logistic import least_polynomial
 from keras_calib.detection.boxes import read_entries
-from keras_calib.detection.errors import DetectionRecords, check_records
+from keras_calib.detection.predictions import BoxPredictions, check_boxes
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.numerics.arrays import as_array, to_numpy, value_if_eager
@@ -28,9 +28,9 @@ _NEAREST = 1e-7
 class DetectionScaling(FittedLayer):
     """Platt or temperature scaling of the confidence of detections, by class.
 
-    Use it behind a detector: fit it on the records of images that did not train
-    the detector, then call it on what the detector returns. With the log-odds
-    s = log p / (1 - p) of a confidence p of class k, it becomes
+    Use it behind a detector: fit it on matched boxes of images that did not
+    train the detector, then call it on what the detector returns. With the
+    log-odds s = log p / (1 - p) of a confidence p of class k, it becomes
 
     sigmoid(a_k s + b_k)
 
@@ -78,7 +78,7 @@ class DetectionScaling(FittedLayer):
         be negative.
     """
 
-    how_to_fit = "`fit(records)` with held-out detections"
+    how_to_fit = "`fit(match(labels, detections))` with held-out detections"
 
     def __init__(
         self,
@@ -122,28 +122,28 @@ class DetectionScaling(FittedLayer):
         self.check_fitted()
         return to_numpy(self._coefficients)
 
-    def fit(self, records: DetectionRecords) -> Self:
+    def fit(self, predictions: BoxPredictions) -> Self:
         """Fits on held-out detections and returns self.
 
         Args:
-            records: What `match_detections` returns.
+            predictions: What `match` returns.
 
         Raises:
-            TypeError: If `records` are not from `match_detections`.
+            TypeError: If `predictions` are not from `match`.
             ValueError: If there is no detection, a class is not below
                 `num_classes`, or all detections are right or all wrong.
         """
-        check_records(records, self.num_classes)
-        label, target = records.label, records.overlap
+        check_boxes(predictions, self.num_classes)
+        label, target = predictions.groups["class"], predictions.overlap
         if self.target == "correct":
-            target = records.outcomes.correct
+            target = predictions.correct
         if not 0.0 < target.sum() < len(target):
             raise value_error(
-                "`records` must have right detections and wrong ones",
-                right=int(records.correct.sum()),
+                "`predictions` must have right detections and wrong ones",
+                right=int(predictions.correct.sum()),
                 detections=len(target),
             )
-        log_odds = _log_odds(np, records.confidence)
+        log_odds = _log_odds(np, predictions.confidence)
 
         def of_class(k: int) -> tuple:
             own = label == k
@@ -165,7 +165,7 @@ class DetectionScaling(FittedLayer):
                     "The more confident these detections are, the less often "
                     "they are right, so that calibration reverses their "
                     "order: check `box_format` and the class ids of "
-                    '`match_detections`; a shift (`method="platt"`) may help',
+                    '`match`; a shift (`method="platt"`) may help',
                     slope=float(shared[0]),
                     method=self.method,
                 )

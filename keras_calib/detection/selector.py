@@ -63,7 +63,7 @@ class DetectionSelector(Selector):
     """
 
     how_to_fit_again = (
-        "choose a threshold for records of the calibrated boxes, and make a "
+        "choose a threshold for matches of the calibrated boxes, and make a "
         "selector with it"
     )
 

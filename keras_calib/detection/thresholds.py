@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_calib.backend.errors import value_error
-from keras_calib.detection.errors import DetectionRecords, check_records
+from keras_calib.detection.predictions import BoxPredictions, check_boxes
 from keras_calib.formulas.bounded_means import (
     betting_p_value,
     first_rank_by_betting,
@@ -69,13 +69,13 @@ class PrecisionTarget(NamedTuple):
     seed: int
 
     def check(
-        self, records: Any, num_classes: int | None = None
+        self, predictions: Any, num_classes: int | None = None
     ) -> "PrecisionTarget":
-        """The target for these records, or for each class of theirs.
+        """The target for these boxes, or for each class of theirs.
 
         Fills in defaults. Raises for values that are not allowed.
         """
-        check_records(records, num_classes)
+        check_boxes(predictions, num_classes)
         precision: Any = self.precision
         if num_classes is not None:
             given = as_array(precision, "precision", "float64")
@@ -91,7 +91,7 @@ class PrecisionTarget(NamedTuple):
         check_inside("delta", self.delta)
         check_in("average", self.average, ("boxes", "images"))
         most = self.max_boxes
-        most = records.max_detections if most is None else most
+        most = predictions.max_detections if most is None else most
         if most is None:
             raise value_error(
                 "`max_boxes` must be given for detections in a list: the most "
@@ -106,10 +106,10 @@ class PrecisionTarget(NamedTuple):
             thresholds=_read_thresholds(self.thresholds),
         )
 
-    def choose(self, records: DetectionRecords) -> Choice:
+    def choose(self, predictions: BoxPredictions) -> Choice:
         """The best threshold; ValueError if none is certified."""
-        wanted, size = float(self.precision), records.num_images
-        one = self.tested(records.outcomes, size, wanted, self.delta)
+        wanted, size = float(self.precision), predictions.num_images
+        one = self.tested(predictions.boxes(), size, wanted, self.delta)
         ladder, p_values = one.ladder, one.claim.p_value
         certified = alone(one.claim, len(self.thresholds))
         if not certified.any():
@@ -146,7 +146,7 @@ class PrecisionTarget(NamedTuple):
             facts={
                 "precision": precision,
                 "target": wanted,
-                "recall": (kept - wrong) / max(records.num_true, 1),
+                "recall": (kept - wrong) / max(predictions.num_true, 1),
                 "boxes_per_image": kept / size,
                 "average": self.average,
                 "max_boxes": self.max_boxes,
@@ -155,9 +155,9 @@ class PrecisionTarget(NamedTuple):
         )
         return replace(chosen, risk=1.0 - precision)
 
-    def choose_each(self, records: DetectionRecords) -> Choice:
+    def choose_each(self, predictions: BoxPredictions) -> Choice:
         """The best threshold of each class; ValueError if none is certified."""
-        outcomes, count = records.outcomes, len(self.precision)
+        outcomes, count = predictions.boxes(), len(self.precision)
         tested = []
         for k, wanted in enumerate(self.precision):
             own = outcomes.part(outcomes.group == k)
@@ -192,7 +192,7 @@ class PrecisionTarget(NamedTuple):
                 self.delta,
                 noun="class",
                 advice="; ".join(told),
-                images=records.num_images,
+                images=predictions.num_images,
                 max_boxes=self.max_boxes,
             )
         chosen = chosen_each(
@@ -207,7 +207,9 @@ class PrecisionTarget(NamedTuple):
             facts={
                 "precision": tuple(precision),
                 "target": self.precision,
-                "boxes_per_image": tuple(x / records.num_images for x in kept),
+                "boxes_per_image": tuple(
+                    x / predictions.num_images for x in kept
+                ),
                 "average": self.average,
                 "max_boxes": self.max_boxes,
                 "advice": tuple(advice),
@@ -283,7 +285,7 @@ class PrecisionTarget(NamedTuple):
 
 
 def choose_detection_threshold(
-    records: DetectionRecords,
+    predictions: BoxPredictions,
     *,
     precision: float,
     delta: float = 0.05,
@@ -309,7 +311,7 @@ def choose_detection_threshold(
     Derivation: docs/derivations.md, 'Detections'.
 
     Args:
-        records: What `match_detections` returns on images that neither
+        predictions: What `match` returns on images that neither
             trained nor calibrated the detector.
         precision: Least precision, in (0, 1).
         delta: Probability that the guarantee may fail, in (0, 1).
@@ -326,18 +328,18 @@ def choose_detection_threshold(
         1 - precision, and its coverage the share of boxes that are kept.
 
     Raises:
-        TypeError: If `records` are not from `match_detections`.
+        TypeError: If `predictions` are not from `match`.
         ValueError: If no threshold is certified, `max_boxes` is unknown, or
             a value is out of range.
 
     Example:
 
-    >>> from keras_calib.detection import match_detections
+    >>> from keras_calib.detection import match
     >>> truth = [{"boxes": [[0, 0, 9, 9]], "labels": [0]}] * 300
     >>> found = [{"boxes": [[0, 0, 9, 8], [20, 0, 30, 9]], "labels": [0, 0],
     ...           "confidence": [0.9, 0.3]}] * 300
     >>> found = choose_detection_threshold(
-    ...     match_detections(truth, found), precision=0.9, max_boxes=2)
+    ...     match(truth, found), precision=0.9, max_boxes=2)
     >>> found.threshold, found.risk, found.facts["recall"]
     (0.31, 0.0, 1.0)
 
@@ -350,11 +352,11 @@ def choose_detection_threshold(
     target = PrecisionTarget(
         precision, delta, average, max_boxes, thresholds, seed
     )
-    return target.check(records).choose(records)
+    return target.check(predictions).choose(predictions)
 
 
 def choose_detection_class_thresholds(
-    records: DetectionRecords,
+    predictions: BoxPredictions,
     *,
     num_classes: int,
     precision: Any,
@@ -378,7 +380,7 @@ def choose_detection_class_thresholds(
     Derivation: docs/derivations.md, 'Detections'.
 
     Args:
-        records: What `match_detections` returns on images that neither
+        predictions: What `match` returns on images that neither
             trained nor calibrated the detector.
         num_classes: Number of classes, at least 1. Each has its share of
             `delta`, also if these images have none of its boxes.
@@ -400,18 +402,18 @@ def choose_detection_class_thresholds(
         each class. `facts["advice"]` says what a class without one takes.
 
     Raises:
-        TypeError: If `records` are not from `match_detections`.
+        TypeError: If `predictions` are not from `match`.
         ValueError: If no class has a certified threshold, `max_boxes` is
             unknown, or a value is out of range.
 
     Example:
 
-    >>> from keras_calib.detection import match_detections
+    >>> from keras_calib.detection import match
     >>> truth = [{"boxes": [[0, 0, 9, 9]], "labels": [0]}] * 300
     >>> found = [{"boxes": [[0, 0, 9, 8], [20, 0, 30, 9]], "labels": [0, 1],
     ...           "confidence": [0.9, 0.3]}] * 300
     >>> found = choose_detection_class_thresholds(
-    ...     match_detections(truth, found), num_classes=2, precision=0.9,
+    ...     match(truth, found), num_classes=2, precision=0.9,
     ...     max_boxes=1)
     >>> found.threshold, found.group_samples
     ((0.01, inf), (300, 300))
@@ -426,7 +428,7 @@ def choose_detection_class_thresholds(
     target = PrecisionTarget(
         precision, delta, average, max_boxes, thresholds, seed
     )
-    return target.check(records, num_classes).choose_each(records)
+    return target.check(predictions, num_classes).choose_each(predictions)
 
 
 def _read_thresholds(thresholds: Any) -> np.ndarray:

@@ -18,7 +18,9 @@ from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.numerics.results import call_text, html_facts
 from keras_calib.numerics.softmax import log_odds_of, sigmoid
+from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection.choice import Choice
+from keras_calib.selection.ladder import named_group
 
 __all__ = [
     "AnswerThreshold",
@@ -86,9 +88,11 @@ class AnswerThreshold:
 
         Args:
             confidence: Confidences `(...)` in [0, 1], as in the log; scores
-                if the file is for a score.
+                if the file is for a score. Or `Predictions`.
             group: Groups of the answers `(...)`, if the file has a threshold
                 for each group; else None. Unknown groups are not accepted.
+                With `Predictions` a name of their groups; None takes the name
+                that the log of the file had.
 
         Returns:
             A dict of arrays `(...)`: the calibrated `confidence`, or the
@@ -98,6 +102,19 @@ class AnswerThreshold:
             ValueError: If a value is not finite or no confidence, or groups
                 are missing or not asked for.
         """
+        if isinstance(confidence, Predictions):
+            if self.column == "score":
+                raise value_error(
+                    "`confidence` must be the scores that this file is for, "
+                    "which `Predictions` do not have",
+                    column=self.column,
+                )
+            if self._thresholds is not None:
+                name = self.facts["data"].get("group")
+                group = named_group(
+                    confidence, name if group is None else group
+                )
+            confidence = confidence.confidence
         values = as_array(confidence, self.column, "float64")
         is_score = self.column == "score"
         wrong = ~np.isfinite(values)
@@ -129,7 +146,6 @@ class AnswerThreshold:
         return {name: known.get(name) for name in names}
 
     def _least(self, values: np.ndarray, group: Any) -> Any:
-        """Threshold of each answer."""
         if (self._thresholds is None) != (group is None):
             raise value_error(
                 "`group` must be left out: the file has one threshold"

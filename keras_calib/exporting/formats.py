@@ -136,7 +136,6 @@ def _write_onnx(
     path: Path,
     images: ImageReader | None = None,
 ) -> None:
-    """Writes an ONNX file."""
     import tensorflow as tf
     import tf2onnx
 
@@ -172,7 +171,6 @@ def _load(made: str, path: Path) -> Signatures:
 def _write_litert(
     served: ServedModel, path: Path, images: ImageReader | None = None
 ) -> None:
-    """Writes a LiteRT file."""
     import tensorflow as tf
 
     # Converts a SavedModel, as that names inputs and outputs.

@@ -18,13 +18,7 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import each_once, replacing
-from keras_calib.exporting.statement_facts import (
-    METHODS,
-    contradictions,
-    facts_of,
-    facts_of_given,
-)
-from keras_calib.selection.choice import Choice
+from keras_calib.exporting.statement_facts import METHODS, contradictions
 from keras_calib.version import __version__
 
 __all__ = [
@@ -44,8 +38,6 @@ __all__ = [
 
 # Number of the form.
 _SCHEMA = 1
-# What the files of `keras-calib threshold` had before they were statements.
-_OLD_KEY = "answer_threshold"
 # In the folder of a SavedModel, where servers ignore it; beside other files.
 _INSIDE = "assets.extra/certificate.json"
 _BESIDE = ".certificate.json"
@@ -414,8 +406,7 @@ def read_statement(path: Path, check: bool = False) -> dict[str, Any]:
     """The statement in a file; ValueError if there is none or it is broken.
 
     Its bytes must be those that its facts are written as. With `check` its
-    facts must also agree with each other. Files that `keras-calib threshold`
-    wrote before they had this form are read for one more version.
+    facts must also agree with each other.
     """
     if not path.is_file():
         raise value_error(
@@ -432,19 +423,16 @@ def read_statement(path: Path, check: bool = False) -> dict[str, Any]:
             certificate=str(path),
             error=str(error),
         ) from error
-    if isinstance(found, dict) and _OLD_KEY in found:
-        found = _of_old(found, path)
-    else:
-        schema = found.get("certificate") if isinstance(found, dict) else None
-        if type(schema) is not int or schema != _SCHEMA:
-            raise value_error(
-                "The certificate must be of a form that this version knows: "
-                "use the version of keras-calib that made it",
-                certificate=schema,
-                known=_SCHEMA,
-            )
-        check_form(found)
-        _check_text(found, data, path)
+    schema = found.get("certificate") if isinstance(found, dict) else None
+    if type(schema) is not int or schema != _SCHEMA:
+        raise value_error(
+            "The certificate must be of a form that this version knows: use "
+            "the version of keras-calib that made it",
+            certificate=schema,
+            known=_SCHEMA,
+        )
+    check_form(found)
+    _check_text(found, data, path)
     if check and (differences := differences_within(found)):
         raise value_error(
             "The certificate must be unchanged since it was made",
@@ -465,86 +453,6 @@ def _check_text(found: dict[str, Any], data: bytes, path: Path) -> None:
             "its facts are written as",
             certificate=str(path),
         )
-
-
-_OLD_FACTS: _Form = {
-    "num_samples": _COUNT,
-    **_table(_SHARE, "coverage", "risk", "certified_risk", "delta"),
-    "method": _TEXT,
-}
-
-
-def _of_old(old: dict[str, Any], path: Path) -> dict[str, Any]:
-    """A statement of the facts of a file of the form before."""
-    try:
-        found = _facts_of_old(old)
-    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
-        raise value_error(
-            "The certificate must be as `keras-calib threshold` writes it",
-            certificate=str(path),
-            error=str(error),
-        ) from error
-    check_form(found)
-    return found
-
-
-def _facts_of_old(old: dict[str, Any]) -> dict[str, Any]:
-    # Thresholds by group become given ones: the file lacks some of their facts.
-    _check(_OLD_KEY, old[_OLD_KEY], _Rule("1", lambda x: x == 1))
-    facts = {
-        name: old[name] for name in _OLD_FACTS if old.get(name) is not None
-    }
-    _check("", facts, {name: _OLD_FACTS[name] for name in facts})
-    groups, score = old.get("groups"), score_of_column(old.get("column"))
-    kind = "given"
-    if groups is not None:
-        _check("groups", groups, _Rule("groups", _are_old_groups))
-        told = facts_of_given(
-            [float(one["threshold"]) for one in groups],
-            tuple(one["group"] for one in groups),
-        )
-    else:
-        _check("threshold", old.get("threshold"), _CUT)
-        threshold = float(old["threshold"])
-        told = facts_of_given(threshold)
-        coverage = (old.get("target") or {}).get("coverage")
-        if {*_OLD_FACTS} == {*facts}:
-            kind, coverage = "errors", None
-        elif coverage is not None and len(facts) == 3:
-            kind = "coverage"
-        if kind != "given":
-            facts["limit"] = facts.pop("certified_risk", None)
-            chosen = Choice(threshold, **facts)
-            told = facts_of(kind, chosen, score["scale"], coverage=coverage)
-    data: dict[str, Any] = {}
-    if kind != "given":
-        data = {"rows_sha256": "unknown", "group": None, "wrong": 0}
-        data |= old.get("data") or {}
-    calibrator = old.get("calibrator")
-    if isinstance(calibrator, dict):
-        calibrator = {"num_samples": 0, **calibrator}
-    found = stated(
-        kind,
-        told,
-        keras_calib=old.get("keras_calib", "unknown"),
-        score=score,
-        calibrator=calibrator,
-        data=data,
-        weights=None,
-        artefact=None,
-    )
-    if "digest" in old and old["digest"] != digest_of(old):
-        found["digest"] = "changed"
-    return found
-
-
-def _are_old_groups(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(one, dict)
-        and isinstance(one.get("group"), str)
-        and _CUT.holds(one.get("threshold"))
-        for one in value
-    )
 
 
 def score_of_column(column: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from keras_calib.exporting.statement_facts import (
 )
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.results import Result
+from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection.costs import CostTarget
 from keras_calib.selection.data_hash import (
     cost_hashes,
@@ -35,7 +36,11 @@ from keras_calib.selection.data_hash import (
     data_hashes,
     group_hashes,
 )
-from keras_calib.selection.ladder import by_group, of_scores
+from keras_calib.selection.ladder import (
+    by_group,
+    named_group,
+    of_scores,
+)
 from keras_calib.selection.thresholds import ErrorTarget
 
 __all__ = ["CertificateCheck", "check_certificate"]
@@ -77,7 +82,6 @@ def check_certificate(
     scores: Any = None,
     correct: Any = None,
     *,
-    confidence: Any = None,
     groups: Any = None,
     cost: Any = None,
 ) -> CertificateCheck:
@@ -102,14 +106,16 @@ def check_certificate(
         path: The exported folder or file, or the `.json` file of
             `keras-calib threshold`.
         scores: Scores `(n,)` of the data that chose the threshold, as
-            `save_records` writes them; None checks the files alone.
-        correct: 1 for right and 0 for wrong predictions `(n,)`.
-        confidence: Confidences `(n,)` in (0, 1) instead of scores, if the
-            score is in log-odds. The hash of counts then stands for that of
-            scores, and the threshold is compared to three digits. For the
-            threshold of answers, the confidences of their log.
+            `save_records` writes them; None checks the files alone. Or
+            `Predictions`: calibrated outputs for a score in log-odds or of
+            costs, or a log. For a log the hash of counts stands for that of
+            scores, and the threshold is compared to three digits, unless the
+            threshold is of answers.
+        correct: 1 for right and 0 for wrong predictions `(n,)`. None with
+            `Predictions`.
         groups: Group of each sample `(n,)`, integers or strings, for a
-            selector with thresholds by group.
+            selector with thresholds by group. With `Predictions` also the
+            name of a group of theirs.
         cost: Cost of each answer `(n,)`, for a selector with costs.
 
     Returns:
@@ -147,10 +153,14 @@ def check_certificate(
         not_checked.append("the fit of the calibrator (needs its own log)")
     if found["kind"] == "chow" and found["costs"]["matrix"] is None:
         not_checked.append("the matrix of costs, of which only a hash is told")
-    given = scores, confidence, correct, groups, cost
+    given, is_log = (scores, correct, groups, cost), False
+    if isinstance(scores, Predictions):
+        scores.arguments(None, {"correct": correct})
+        given = _columns_of(found, scores, groups, cost)
+        is_log = scores.kind == "records"
     if any(x is not None for x in given):
-        rows = _read_rows(found, *given)
-        rounded = confidence is not None and found["artefact"] is not None
+        rows = _read_rows(found, *given, is_log=is_log)
+        rounded = is_log and found["artefact"] is not None
         differences += _differing_numbers(found, rows, rounded)
         checked.append("numbers of the guarantee, from the data")
     elif found["data"]:
@@ -279,13 +289,39 @@ def _again(found: dict[str, Any], rows: Outcomes) -> dict[str, dict[str, Any]]:
     )
 
 
+def _columns_of(
+    found: dict[str, Any], p: Predictions, groups: Any, cost: Any
+) -> tuple[Any, ...]:
+    """The data that `_read_rows` takes, of the rows that count."""
+    if p.kind == "records":
+        rows = p.outcomes(every=True)._replace(cost=cost)
+    else:
+        # Here, as they need Keras.
+        from keras_calib.selection.rules import CostRule, ScoreRule
+        from keras_calib.selection.tuning import outcomes_of
+
+        matrix = found.get("costs", {}).get("matrix")
+        if matrix is None and found["score"]["scale"] != "log-odds":
+            raise value_error(
+                "`Predictions` need a score in log-odds, or costs of which "
+                "the matrix is told: give `scores`",
+                score=found["score"]["name"],
+            )
+        rule = ScoreRule("msp") if matrix is None else CostRule(matrix)
+        (rows,), _ = outcomes_of(p, None, [rule])
+    group = named_group(p, groups)
+    rows = rows._replace(group=group, unit=None).counted()
+    return rows.score, rows.correct, rows.group, rows.cost
+
+
 def _read_rows(
     found: dict[str, Any],
     scores: Any,
-    confidence: Any,
     correct: Any,
     groups: Any,
     cost: Any,
+    *,
+    is_log: bool,
 ) -> Outcomes:
     """The data for a certificate; raises ValueError for those of a wrong form.
 
@@ -309,23 +345,20 @@ def _read_rows(
                 f"`{argument}` must be {rule} for this certificate",
                 kind=kind,
             )
-    name = "scores" if confidence is None else "confidence"
-    values = scores if confidence is None else confidence
-    both = scores is not None and confidence is not None
-    if values is None or correct is None or both:
+    name = "confidence" if is_log else "scores"
+    if scores is None or correct is None:
         raise value_error(
-            "One of `scores` and `confidence` must be given, with `correct`",
+            "`scores` must be given with `correct`, or be `Predictions`",
             scores=type(scores).__name__,
-            confidence=type(confidence).__name__,
             correct=type(correct).__name__,
         )
-    given = _column(name, values, np.asarray(correct))
+    given = _column(name, scores, np.asarray(correct))
     correct = _column("correct", correct, given)
     _check_rows("correct", (correct == 0) | (correct == 1), "be 0 or 1")
     score = _score(found, name, given)
     _check_rows(name, ~np.isnan(score), "not be NaN")
     rows = Outcomes(score, correct.astype("float64"))
-    if found["artefact"] is None and name == "confidence":
+    if found["artefact"] is None and is_log:
         rows = rows._replace(confidence=given)
     if groups is not None:
         names = tuple(x["group"] for x in found["selection"]["groups"])
@@ -349,16 +382,14 @@ def _score(found: dict[str, Any], name: str, given: np.ndarray) -> np.ndarray:
                 "threshold is for it",
                 given=name,
             )
-        given = given.astype("float64")
-        if column == "confidence":
-            inside = (given >= 0) & (given <= 1)
-            _check_rows(name, inside, "lie between 0 and 1")
-        return calibrated_confidence(found["calibrator"], given)
+        return calibrated_confidence(
+            found["calibrator"], given.astype("float64")
+        )
     if name == "scores":
         return given.astype("float32")
     if scale != "log-odds":
         raise value_error(
-            "`confidence` needs a score in log-odds: give `scores`",
+            "`Predictions` of a log need a score in log-odds: give `scores`",
             score=column,
         )
     given = given.astype("float64")

@@ -3,6 +3,8 @@
 All functions take `BinSums` `(num_bins,)` of NumPy or of tensors, and return
 scalars, 0 if all bins are empty. In formulas w_b is the share of the weight in
 bin b.
+
+Derivation: docs/derivations.md, 'Binned errors', 'Votes'.
 """
 
 from dataclasses import replace
@@ -48,10 +50,7 @@ class Decomposition(Result):
 
 
 def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
-    """Norm of the gaps: sum_b w_b |gap_b|, root mean square, or maximum.
-
-    Derivation: docs/derivations.md, 'Binned errors'.
-    """
+    """Norm of the gaps: sum_b w_b |gap_b|, root mean square, or maximum."""
     check_in("norm", norm, NORMS)
     xp = array_namespace(sums.weight)
     if norm == "l1":
@@ -64,10 +63,7 @@ def calibration_error(sums: BinSums, norm: str = "l1") -> Any:
 
 
 def average_error(sums: BinSums) -> Any:
-    """Mean of |gap| over the bins that are not empty.
-
-    Derivation: docs/derivations.md, 'Binned errors'.
-    """
+    """Mean of |gap| over the bins that are not empty."""
     xp = array_namespace(sums.weight)
     filled = xp.where(
         sums.weight > 0, xp.ones_like(sums.weight), xp.zeros_like(sums.weight)
@@ -76,10 +72,7 @@ def average_error(sums: BinSums) -> Any:
 
 
 def overconfidence_error(sums: BinSums) -> Any:
-    """sum_b w_b confidence_b max(gap_b, 0).
-
-    Derivation: docs/derivations.md, 'Binned errors'.
-    """
+    """sum_b w_b confidence_b max(gap_b, 0)."""
     return _mean(
         sums, sums.mean_confidence * at_least(sums.confidence_gap, 0.0)
     )
@@ -91,8 +84,6 @@ def debiased_squared_error(sums: BinSums) -> Any:
     Bins of fewer than two samples add nothing. With weights n_b is the
     effective number of samples, weight^2 / squared_weight, an approximation.
     With votes, the variance of confidence - share stands for acc_b (1 - acc_b).
-
-    Derivation: docs/derivations.md, 'Binned errors', 'Votes'.
     """
     xp = array_namespace(sums.weight)
     count = safe_divide(sums.weight * sums.weight, sums.squared_weight)
@@ -111,8 +102,6 @@ def debiased_error(sums: BinSums, frequency_weights: Any) -> Any:
 
     `frequency_weights` is a bool, or a bool tensor: whether weights are numbers
     of repeats. Each repeat is then a sample.
-
-    Derivation: docs/derivations.md, 'Binned errors'.
     """
     xp = array_namespace(sums.weight)
     squares = xp.where(frequency_weights, sums.weight, sums.squared_weight)
@@ -127,8 +116,6 @@ def brier_decomposition(sums: BinSums) -> Decomposition:
 
     The event is that the prediction is correct, and its forecast is the mean
     confidence of the bin.
-
-    Derivation: docs/derivations.md, 'Binned errors'.
     """
     gap = sums.confidence_gap
     return Decomposition(
@@ -141,8 +128,6 @@ def nll_decomposition(sums: BinSums) -> Decomposition:
 
     The event and its forecast are as in `brier_decomposition`. Forecasts of 0
     and 1 are clipped by 1e-37.
-
-    Derivation: docs/derivations.md, 'Binned errors'.
     """
     gap, right, wrong = sums.confidence_gap, sums.accuracy, _error_rate(sums)
     divergence = _relative_entropy(right, gap) + _relative_entropy(wrong, -gap)

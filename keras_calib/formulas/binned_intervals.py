@@ -4,6 +4,8 @@ Noise biases a binned error upwards, and resampling adds more bias: a bootstrap
 interval misses the error of a calibrated model. So tests are inverted. A value
 stays in the interval unless even the gaps most favourable to it make the
 observed error improbable.
+
+Derivation: docs/derivations.md, 'Intervals and guarantees', 'Votes'.
 """
 
 from typing import NamedTuple
@@ -117,8 +119,6 @@ def error_interval(
     the effective number of predictions is used. The interval is (0, 1) without
     predictions. Labels that are votes have the variance between samples.
 
-    Derivation: docs/derivations.md, 'Intervals and guarantees', 'Votes'.
-
     Reference:
         Berger and Boos, P Values Maximized over a Confidence Set for the
         Nuisance Parameter, JASA 1994,
@@ -151,8 +151,6 @@ def accuracy_interval(
 
     With weights, the effective number of predictions is used. Labels that are
     votes have the variance between samples. It is (0, 1) in empty bins.
-
-    Derivation: docs/derivations.md, 'Intervals and guarantees', 'Votes'.
     """
     bins, filled = _filled(sums)
     ends = np.zeros(len(filled)), np.ones(len(filled))

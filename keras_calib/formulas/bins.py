@@ -3,6 +3,8 @@
 With `closed="right"`, as in the papers' code, bins are (lo, hi], and the first
 also includes its lower edge. With `"left"` bins are [lo, hi), and the last also
 includes its upper edge.
+
+Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
 """
 
 from typing import Any
@@ -184,8 +186,6 @@ def equal_mass_edges(
 ) -> Any:
     """Masses at which equal-mass bins end, `(num_bins + 1, ...)`.
 
-    Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
-
     With frequency weights, edges lie between samples: the first
     `total mod num_bins` bins hold one more. `sample`, the mass of one, gives
     the edges `"interp"` of samples without ties. A bin then ends with the
@@ -214,8 +214,6 @@ def equal_mass_error(
     sample: Any = None,
 ) -> Any:
     """Equal-mass calibration error of groups `(..., n)` in ascending order.
-
-    Derivation: docs/derivations.md, 'Equal-mass errors from cells'.
 
     `before` is the mass of all groups before a group. `residual` is its mass
     times (mean confidence - accuracy). A group that an edge cuts is shared in

@@ -1,4 +1,7 @@
-"""Costs of decisions: the cheapest answer, and what decisions cost."""
+"""Costs of decisions: the cheapest answer, and what decisions cost.
+
+Derivation: docs/derivations.md, 'Costs'.
+"""
 
 from typing import Any
 
@@ -119,7 +122,7 @@ def cheapest_answers(
 
     answer = argmin_k E_k,  E_k = sum_j p_j cost[j, k]
 
-    Among ties the first class wins. Derivation: docs/derivations.md, 'Costs'.
+    Among ties the first class wins.
 
     Args:
         probs: Probabilities `(..., num_classes)`.
@@ -144,10 +147,7 @@ def cheapest_answers(
 
 
 def within_price(expected: np.ndarray, reject_cost: float | None) -> np.ndarray:
-    """Chow's rule: which answers cost no more than a rejection; None for all.
-
-    Derivation: docs/derivations.md, 'Costs'.
-    """
+    """Chow's rule: answers that cost no more than a rejection; None for all."""
     if reject_cost is None:
         return np.ones(len(expected), bool)
     return expected <= reject_cost * (1.0 + _ROUNDING)

@@ -3,6 +3,8 @@
 Noise raises the range and the largest size of a walk, and resampling adds more
 noise: a bootstrap interval misses the error of a calibrated model. So each end
 inverts a test of its own.
+
+Derivation: docs/derivations.md, 'Cumulative errors'.
 """
 
 from typing import Any
@@ -65,8 +67,6 @@ class CumulativeCurve(Result):
 def cumulative_error(difference: Any, kind: str = "range") -> Any:
     """Range or largest size of differences C_k `(n,)` (array-agnostic).
 
-    Derivation: docs/derivations.md, 'Cumulative errors'.
-
     C_0 = 0 counts too.
     """
     xp = array_namespace(difference)
@@ -83,10 +83,7 @@ def differences_of(
     correct: np.ndarray,
     weight: np.ndarray | None = None,
 ) -> CumulativeCurve:
-    """Differences of samples `(n,)` in any order; tied scores are one step.
-
-    Derivation: docs/derivations.md, 'Cumulative errors'.
-    """
+    """Differences of samples `(n,)` in any order; tied scores are one step."""
     order = np.argsort(score, kind="stable")
     score = score[order]
     confidence = confidence[order].astype("float64")
@@ -111,8 +108,6 @@ def brownian_tail(value: float, kind: str) -> float:
 
     The statistic is its range, or the largest absolute value. Two series
     reach full precision, one for small values and one for large ones.
-
-    Derivation: docs/derivations.md, 'Cumulative errors'.
 
     Reference:
         Feller, The Asymptotic Distribution of the Range of Sums of
@@ -174,8 +169,6 @@ def cumulative_interval(
     the top of the walk less the lowest near its bottom. Near is within 4
     standard deviations of the last difference. The interval is (0, 1) without
     samples.
-
-    Derivation: docs/derivations.md, 'Cumulative errors'.
 
     Args:
         difference: Differences C through each step `(steps,)`.

@@ -4,6 +4,8 @@ An e-process starts at 1 and, while its hypothesis holds, is at most 1 in the
 mean at every time. By Ville's inequality it then ever reaches 1 / alpha with
 probability alpha at most. So it may be looked at after every outcome, and an
 alarm needs no correction for the looks.
+
+Derivation: docs/derivations.md, 'Alarms'.
 """
 
 import math
@@ -63,8 +65,6 @@ def log_factors(
     and 1 if q is one of them. Its mean is at most 1 if the hypothesis holds. It
     is the bet 1 + lambda (outcome - p) with lambda = (q - p) / (p (1 - p)).
 
-    Derivation: docs/derivations.md, 'Alarms'.
-
     Args:
         outcome: 1 or 0 `(n,)`.
         low: Least probability `(n,)`, in [0, 1].
@@ -95,8 +95,6 @@ def start_mass(
 
     Its density at count t is in proportion to 1 / (t + scale) up to the
     horizon, where all mass is spent.
-
-    Derivation: docs/derivations.md, 'Alarms'.
     """
     ends = [math.log1p(min(x, horizon) / scale) for x in (first, last)]
     low, high = ends
@@ -116,8 +114,6 @@ def with_block(
     That sums the evidence from every start, weighted by its mass, in one
     number. Wealth lost in good times does not delay an alarm. The mass must be
     known before the first outcome of the block.
-
-    Derivation: docs/derivations.md, 'Alarms'.
 
     Args:
         log_wealth: Before the block `(num_alternatives,)`; -inf at first.
@@ -145,8 +141,6 @@ def log_evidence(
 
     Returns:
         Logs `(...)`.
-
-    Derivation: docs/derivations.md, 'Alarms'.
     """
     terms = np.log(prior) + log_wealth
     top = np.maximum(terms.max(axis=-1), _LEAST)

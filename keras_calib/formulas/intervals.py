@@ -1,4 +1,7 @@
-"""Confidence intervals of shares and of means."""
+"""Confidence intervals of shares and of means.
+
+Derivation: docs/derivations.md, 'Intervals and guarantees'.
+"""
 
 from typing import Any, NamedTuple, Self
 
@@ -30,10 +33,8 @@ def clopper_pearson(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Exact binomial interval of a share (Clopper and Pearson).
 
-    Use it for the interval of an accuracy or a risk: it covers the true share
-    with at least the probability `level`, however few the trials.
-
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
+    It covers the true share with at least the probability `level`, however few
+    the trials.
 
     Args:
         successes: Number of successes `(...)`, between 0 and `trials`. It may
@@ -43,10 +44,6 @@ def clopper_pearson(
 
     Returns:
         `(lower, upper)`, each `(...)`, in [0, 1]. It is (0, 1) without trials.
-
-    Raises:
-        TypeError: If counts are not real numbers, or masked arrays.
-        ValueError: If an argument is out of its range.
 
     Reference:
         Clopper and Pearson, The Use of Confidence or Fiducial Limits
@@ -84,10 +81,7 @@ def binomial_upper_bound(
 
 
 def binomial_p_value(errors: Any, trials: Any, risk: float) -> np.ndarray:
-    """P(Bin(trials, risk) <= errors), which is small if the risk is lower.
-
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
-    """
+    """P(Bin(trials, risk) <= errors), which is small if the risk is lower."""
     return binom.cdf(errors, trials, risk)
 
 
@@ -105,8 +99,6 @@ def poisson_binomial_tails(
     is exact, by a discrete Fourier transform. Beyond, it is the normal
     distribution with a term for the skewness, with errors below 3e-4 from a
     variance of 100. The tails that many tests need must be smaller than that.
-
-    Derivation: docs/derivations.md, 'Intervals and guarantees'.
 
     Reference:
         Hong, On Computing the Distribution Function for the Poisson Binomial

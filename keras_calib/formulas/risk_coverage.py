@@ -9,6 +9,8 @@ With frequency weights AURC is the mean over the prefixes k = 1 .. N. With
 fractional weights it is the integral over the mass. With frequency weights the
 conventions of other libraries follow in closed form from that mean, which keeps
 them exact under ties.
+
+Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
 """
 
 from typing import Any, NamedTuple
@@ -71,10 +73,7 @@ class RankedGroups(NamedTuple):
 
 
 def aurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
-    """AURC, 0 without predictions.
-
-    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
-    """
+    """AURC, 0 without predictions."""
     xp = array_namespace(groups.mass)
     if order:
         total = _total_in_order(groups, order)
@@ -115,10 +114,7 @@ def _optimal_aurc(groups: RankedGroups) -> Any:
 
 
 def eaurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
-    """AURC minus its optimum, >= 0.
-
-    Derivation: docs/derivations.md, 'AURC under ties'.
-    """
+    """AURC minus its optimum, >= 0."""
     excess = aurc_of_groups(groups, order) - _optimal_aurc(groups)
     return array_namespace(excess).maximum(excess, 0.0)
 
@@ -126,10 +122,7 @@ def eaurc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
 def normalized_aurc_of_groups(
     groups: RankedGroups, order: str | None = None
 ) -> Any:
-    """(AURC - optimum) / (error rate - optimum), 0 if all correct or wrong.
-
-    Derivation: docs/derivations.md, 'AURC under ties'.
-    """
+    """(AURC - optimum) / (error rate - optimum), 0 if all correct or wrong."""
     # Error rate minus the optimal AURC, as a product.
     xp = array_namespace(groups.mass)
     one = _as_one(groups)
@@ -140,10 +133,7 @@ def normalized_aurc_of_groups(
 
 
 def augrc_of_groups(groups: RankedGroups, order: str | None = None) -> Any:
-    """AUGRC: the area under wrong accepted mass over coverage.
-
-    Derivation: docs/derivations.md, 'AURC under ties', 'AURC from a histogram'.
-    """
+    """AUGRC: the area under wrong accepted mass over coverage."""
     xp = array_namespace(groups.mass)
     m, q, a = groups.mass, groups.wrong, groups.wrong_before
     # Shares are used because squares of masses overflow float32.
@@ -162,8 +152,6 @@ def failure_auroc_of_groups(
     """P(a correct prediction scores above a wrong one), ties half.
 
     It is 0.5 if all predictions are correct, all are wrong, or there are none.
-
-    Derivation: docs/derivations.md, 'AURC under ties'.
     """
     xp = array_namespace(groups.mass)
     q, a = groups.wrong, groups.wrong_before
@@ -280,10 +268,7 @@ class RiskCoveragePoints(Result):
 
 
 def aurc_by_convention(groups: RankedGroups, area: str = "mean") -> float:
-    """AURC of NumPy groups by one of the conventions of `aurc`.
-
-    Derivation: docs/derivations.md, 'AURC under ties'.
-    """
+    """AURC of NumPy groups by one of the conventions of `aurc`."""
     check_in("area", area, (*_FOR_ANY_WEIGHTS, *_FOR_COUNTS))
     _check_weights(groups, area, _FOR_ANY_WEIGHTS)
     groups = _filled(groups)

@@ -58,7 +58,6 @@ def log_evidence(
     e = prod_y (1 + b w_y risk)^R (1 - b w_y (1 - risk))^W
 
     If the risk at the prior exceeds `risk`, E[e] <= 1. So 1 / e is a p-value.
-    Derivation: docs/derivations.md, 'Other priors and mixtures'.
 
     Args:
         right: Right accepted samples of each class
@@ -87,7 +86,6 @@ def subsample_of(
     The sample has Multinomial(size, prior) rows of each class. A class lacks
     some with a probability of at most `failure` over all classes, by the union
     bound.
-    Derivation: docs/derivations.md, 'Other priors and mixtures'.
     """
     some = prior > 0
     have, share = count[some], prior[some]

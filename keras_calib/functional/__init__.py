@@ -16,9 +16,12 @@
 - Scores of logits: `msp`, `max_logit`, `logit_margin`, `prob_margin`,
   `neg_entropy`, `neg_energy`, `p_norm`, `gini`.
 - Models and groups: `compare`, `Comparison`, `prediction_flips`, `by_group`,
-  `by_group_from_top1`, `GroupMetrics`, `LargestDifference`, `per_image`.
-- Costs and priors: `mean_cost`, `mean_cost_of_records`, `CostEstimate`,
-  `estimate_prior`, `PriorEstimate`.
+  `GroupMetrics`, `LargestDifference`, `per_image`.
+- Costs and priors: `mean_cost`, `CostEstimate`, `estimate_prior`,
+  `PriorEstimate`.
+
+Functions of `labels, outputs` take `Predictions` in their place, which tell how
+they are read. Those of confidence and correctness take logs too.
 
 Lives here: one function per quantity. It reads its arrays, calls the formula
 and returns numbers. Not here: formulas (`formulas`) and streaming metrics
@@ -69,9 +72,9 @@ from keras_calib.functional.confidence import (
     overconfidence_error,
     underconfidence,
 )
-from keras_calib.functional.costs import mean_cost, mean_cost_of_records
+from keras_calib.functional.costs import mean_cost
 from keras_calib.functional.group_table import GroupMetrics, LargestDifference
-from keras_calib.functional.groups import by_group, by_group_from_top1
+from keras_calib.functional.groups import by_group
 from keras_calib.functional.hypothesis_tests import (
     CalibrationTestResult,
     calibration_test,
@@ -122,7 +125,6 @@ __all__ = [
     "brier_decomposition",
     "brier_score",
     "by_group",
-    "by_group_from_top1",
     "calibration_decomposition",
     "calibration_test",
     "classwise_ece",
@@ -146,7 +148,6 @@ __all__ = [
     "mce",
     "mean_confidence",
     "mean_cost",
-    "mean_cost_of_records",
     "msp",
     "naurc",
     "neg_energy",

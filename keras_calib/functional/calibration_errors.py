@@ -26,8 +26,8 @@ from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import MODES, check_in, check_integer
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.top_label import event_of, top_of_arrays
-from keras_calib.inputs.weights import are_frequency_weights
+from keras_calib.inputs.top_label import event_of, has_shares, top_of_arrays
+from keras_calib.inputs.weights import are_binary, are_frequency_weights
 
 __all__ = [
     "aece",
@@ -52,9 +52,8 @@ def equal_width_bins(
     **options: Unpack[ArrayOptions],
 ) -> BinSums:
     """Sums of the equal-width bins of a whole data set."""
-    votes = getattr(labels, "votes", options.get("votes", False))
     top = event_of(labels, outputs, mode, **options)
-    return _bins_of(top, num_bins, closed, votes)
+    return _bins_of(top, num_bins, closed, has_shares(labels, options))
 
 
 def _bins_of(top: Outcomes, num_bins: int, closed: str, votes: bool) -> BinSums:
@@ -68,7 +67,7 @@ def _bins_of(top: Outcomes, num_bins: int, closed: str, votes: bool) -> BinSums:
 
 def ece(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     num_bins: int = 15,
     norm: str = "l1",
@@ -93,7 +92,8 @@ def ece(
         labels: Class ids `(n, ...)`, or one-hot or soft labels
             `(n, ..., num_classes)`. The largest class of a soft label is the
             true class. With `votes=True`, counts or shares of annotators'
-            votes `(n, ..., num_classes)`, which weigh correctness.
+            votes `(n, ..., num_classes)`, which weigh correctness. Or
+            `Predictions`, which tell the outputs and options too.
         outputs: Probabilities `(n, ..., num_classes)`, or `(n, 1)` for the
             second of two classes. With `mode="binary"` also `(n,)`.
         num_bins: Number of bins, at least 1.
@@ -161,7 +161,7 @@ def ece(
 
 def mce(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     num_bins: int = 15,
     closed: str = "right",
@@ -176,8 +176,7 @@ def mce(
     MCE = max_b |mean confidence_b - accuracy_b|, over bins that are not empty
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        num_bins, closed, mode, **options: As in `ece`.
+        labels, outputs, num_bins, closed, mode, **options: As in `ece`.
 
     Returns:
         MCE in [0, 1].
@@ -197,7 +196,7 @@ def mce(
 
 def rmsce(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     num_bins: int = 15,
     closed: str = "right",
@@ -213,8 +212,7 @@ def rmsce(
     The value is at least the ECE and at most the MCE of the same bins.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        num_bins, closed, mode, **options: As in `ece`.
+        labels, outputs, num_bins, closed, mode, **options: As in `ece`.
 
     Returns:
         RMSCE in [0, 1].
@@ -238,7 +236,7 @@ def rmsce(
 
 def average_calibration_error(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     num_bins: int = 15,
     closed: str = "right",
@@ -255,8 +253,7 @@ def average_calibration_error(
     with `edges="mass"`.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        num_bins, closed, mode, **options: As in `ece`.
+        labels, outputs, num_bins, closed, mode, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -277,7 +274,7 @@ def average_calibration_error(
 
 def debiased_calibration_error(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     num_bins: int = 15,
     closed: str = "right",
@@ -297,8 +294,7 @@ def debiased_calibration_error(
     acc_b (1 - acc_b).
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        num_bins, closed, mode, **options: As in `ece`.
+        labels, outputs, num_bins, closed, mode, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -324,13 +320,13 @@ def debiased_calibration_error(
     if not counts:
         # So that no square is 0.
         top = top._replace(weight=top.weight / top.weight.max())
-    sums = _bins_of(top, num_bins, closed, bool(options.get("votes")))
+    sums = _bins_of(top, num_bins, closed, has_shares(labels, options))
     return float(binned_errors.debiased_error(sums, counts))
 
 
 def aece(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     num_bins: int = 15,
     edges: str = "mass",
@@ -360,7 +356,7 @@ def aece(
             each gets their mean, with `"order"` they keep their order.
         mode: `"top_label"` for the confidence of the predicted class,
             `"binary"` for the probability of the second of two, as in `ece`.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -383,9 +379,8 @@ def aece(
         return sorted_mass_error(
             top.score, residual, num_bins, weight=top.weight, ties=ties
         )
-    if options.get("sample_weight") is not None:
+    if not are_binary(top.weight):
         raise value_error('`sample_weight` needs `edges="mass"`', edges=edges)
-    # Rows that Keras masks weigh 0.
     top = top.counted()
     _, sums = interpolated_bins(top.confidence, top.correct, num_bins)
     return float(np.sum(np.abs(sums.residual)) / len(top.confidence))
@@ -393,7 +388,7 @@ def aece(
 
 def smooth_ece(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     mode: str = "top_label",
     **options: Unpack[ArrayOptions],
@@ -414,7 +409,7 @@ def smooth_ece(
     Args:
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         mode: `"top_label"` or `"binary"`, as in `ece`.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -444,7 +439,7 @@ def smooth_ece(
 
 def cumulative_differences(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     mode: str = "top_label",
     **options: Unpack[ArrayOptions],
@@ -458,8 +453,7 @@ def cumulative_differences(
     Args:
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         mode: `"top_label"`, or `"binary"` as in `ecce`.
-        **options: `from_logits`, `sample_weight`, `ignore_class` and `votes`
-            as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Shares, differences and a standard deviation. Predictions of equal
@@ -482,7 +476,7 @@ def cumulative_differences(
 
 def ecce(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     kind: str = "range",
     mode: str = "top_label",
@@ -510,8 +504,8 @@ def ecce(
         mode: `"top_label"` for the confidence of the predicted class,
             `"binary"` for the probability of the second of two classes, and
             whether the class is the second.
-        **options: `from_logits`, `sample_weight`, `ignore_class` and `votes`
-            as in `ece`. Weights multiply the terms, and their sum replaces n.
+        **options: As in `ece`. Weights multiply the terms, and their sum
+            replaces n.
 
     Returns:
         Error in [0, 1].

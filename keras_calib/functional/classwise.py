@@ -7,10 +7,15 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.formulas.bins import CLOSED, bin_index, sorted_mass_error
-from keras_calib.inputs.batch import Batch, standardize_arrays
+from keras_calib.inputs.batch import (
+    Batch,
+    standardize_arrays,
+    without_masked,
+)
 from keras_calib.inputs.checks import check_in, check_integer, check_share
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.top_label import hard_labels
+from keras_calib.inputs.weights import are_binary
 from keras_calib.numerics.softmax import logsumexp
 
 __all__ = [
@@ -45,7 +50,7 @@ class ClasswiseBins(NamedTuple):
 
 def classwise_ece(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     num_bins: int = 15,
     edges: str = "width",
@@ -81,7 +86,7 @@ def classwise_ece(
             [lo, hi), with 1 in the last. Only for `edges="width"`.
         classes: `"all"`, or `"to_largest_label"` as in released code, where K
             is the largest id in `labels` plus one.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Error in [0, 1], at most 2 / K, because the p_k of a sample sum to 1.
@@ -101,13 +106,15 @@ def classwise_ece(
     check_share("threshold", threshold)
     check_in("closed", closed, CLOSED)
     check_in("classes", classes, ("all", "to_largest_label"))
-    if edges == "rank" and options.get("sample_weight") is not None:
-        raise value_error(
-            '`sample_weight` needs `edges="width"` or "mass"', edges=edges
-        )
     if edges != "width" and closed != "right":
         raise value_error('`closed` needs `edges="width"`', edges=edges)
     read = standardize_arrays(labels, outputs, **options)
+    if edges == "rank":
+        if not are_binary(read.weight):
+            raise value_error(
+                '`sample_weight` needs `edges="width"` or "mass"', edges=edges
+            )
+        read = without_masked(read._replace(weight=None, mask=read.counted))
     truth = _truth_of(read)
     num_classes = read.outputs.shape[-1]
     if classes == "to_largest_label":
@@ -141,7 +148,7 @@ def classwise_ece(
 
 def classwise_bins(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     num_bins: int = 15,
     **options: Unpack[ArrayOptions],

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.progress import shows_progress, tracked
 from keras_calib.formulas.intervals import tail_of
 from keras_calib.inputs.checks import (
@@ -15,11 +15,12 @@ from keras_calib.inputs.checks import (
     class_axis,
     generator,
 )
-from keras_calib.inputs.given_metrics import of_arrays
+from keras_calib.inputs.given_metrics import of_predictions
+from keras_calib.inputs.groups import read_groups
 from keras_calib.inputs.rows import check_no_nan
-from keras_calib.inputs.weights import read_masked
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.results import Result
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = ["Comparison", "compare", "flipped_share", "prediction_flips"]
 
@@ -46,9 +47,8 @@ class Comparison(Result):
 
 @shows_progress
 def compare(
-    labels: Any,
-    outputs_a: Any,
-    outputs_b: Any,
+    a: Predictions,
+    b: Predictions,
     metric: Any,
     *,
     level: float = 0.95,
@@ -62,20 +62,21 @@ def compare(
     Use it to decide whether one network is better than another: it gives the
     difference, an interval and a p-value.
 
-    It is a paired bootstrap. In a replicate, every row of the first axis is
-    repeated a Poisson(1) number of times, the same for both networks. This
-    removes the noise they share. The interval is difference -+ z times the
-    standard deviation of the replicates. Percentiles are not used, because
-    they would have the bias of a binned error twice.
+    It is a paired bootstrap. In a replicate, every unit of the predictions, by
+    default each row, such as an image, is repeated a Poisson(1) number of
+    times, the same for both networks. This removes the noise they share. The
+    interval is difference -+ z times the standard deviation of the replicates.
+    Percentiles are not used, because they would have the bias of a binned error
+    twice.
 
     If one network is much better calibrated, the difference of a binned error
     is biased too. The interval is then for what to expect from test sets of
     this size.
 
     Args:
-        labels: Class ids `(n, ...)`, or one-hot or soft labels.
-        outputs_a: Outputs of the first network, `(n, ..., num_classes)`.
-        outputs_b: Outputs of the second network, of the same number of rows.
+        a: Predictions of the first network.
+        b: Predictions of the second network, for the same rows. Logs of
+            confidence and correctness are compared by what they have.
         metric: A metric of one value, as `keras_calib.metrics.get` takes it.
             That is a key such as `"nll"`, a function such as
             `keras_calib.aurc` or one of yours with the same arguments, a
@@ -85,21 +86,24 @@ def compare(
         seed: Seed of the replicates.
         verbose: `"auto"` or 1 for a progress bar after two seconds, 2 for a
             line at the end, 0 for silence.
-        **options: Arguments of `metric`, such as `num_bins`, `from_logits`,
-            `ignore_class` and `sample_weight`. A replicate multiplies weights
-            by the numbers of repeats.
+        **options: Arguments of `metric`, such as `num_bins`. A replicate
+            multiplies weights by the numbers of repeats.
 
     Returns:
         Both values, their difference, its interval and a p-value.
 
     Raises:
-        ValueError: If shapes do not fit or a value is out of range.
+        TypeError: If `a` or `b` is no `Predictions`, or what they tell is
+            told again.
+        ValueError: If they are not of the same rows, or a value is out of
+            range.
 
     Example:
 
-    >>> from keras_calib import ece
     >>> labels = [0] * 70 + [1] * 30
-    >>> result = compare(labels, [[0.9, 0.1]] * 100, [[0.7, 0.3]] * 100, ece)
+    >>> a = Predictions(labels, [[0.9, 0.1]] * 100)
+    >>> b = Predictions(labels, [[0.7, 0.3]] * 100)
+    >>> result = compare(a, b, "ece")
     >>> print(f"{result.value:.2f}, p = {result.p_value:.2g}")
     0.20, p = 6.1e-05
 
@@ -109,51 +113,69 @@ def compare(
     """
     tail = tail_of(level)
     check_integer("num_draws", num_draws, 2)
-    sample_weight = options.pop("sample_weight", None)
-    outputs_a, sample_weight = read_masked(
-        outputs_a, "outputs_a", sample_weight
-    )
-    outputs_b, sample_weight = read_masked(
-        outputs_b, "outputs_b", sample_weight
-    )
-    given = {"labels": labels, "outputs_a": outputs_a, "outputs_b": outputs_b}
-    arrays = {name: as_array(x, name) for name, x in given.items()}
-    labels, *outputs = arrays.values()
-    rows = outputs[0].shape[0] if outputs[0].ndim else 0
-    for name, x in arrays.items():
-        if x.shape[:1] != (rows,):
-            raise value_error(
-                f"`{name}` must have as many rows as `outputs_a`",
-                **{f"{k}.shape": v.shape for k, v in arrays.items()},
-            )
-
-    value = of_arrays("metric", metric, options)
-
-    def both(weight: Any) -> np.ndarray:
-        return np.array(
-            [value(labels, x, sample_weight=weight) for x in outputs]
-        )
-
-    values = both(sample_weight)
+    _check_same_rows(a, b)
+    a.arguments(None, options)
+    values = [of_predictions("metric", metric, p, options) for p in (a, b)]
+    rows = unit = np.arange(len(a))
+    units = a.units if b.units is None else b.units
+    if units is not None:
+        unit = read_groups(units, rows.shape, "units")[1]
+    sample_weight = a.sample_weight
+    both = np.array([value(sample_weight) for value in values])
     if sample_weight is not None:
         sample_weight = as_array(sample_weight, "sample_weight", "float64")
     rng = generator(seed)
     replicates = np.empty(num_draws)
     for i in tracked(range(num_draws), num_draws):
-        counts = rng.poisson(size=rows).astype("float64")
+        counts = rng.poisson(size=unit.max() + 1).astype("float64")[unit]
         if sample_weight is not None:
-            shape = (rows, *[1] * (sample_weight.ndim - 1))
+            shape = (len(a), *[1] * (sample_weight.ndim - 1))
             counts = sample_weight * counts.reshape(shape)
         # A replicate of a few rows may leave out all of them.
-        replicates[i] = np.subtract(*both(counts)) if counts.any() else 0.0
-    observed = float(values[0] - values[1])
+        replicates[i] = 0.0
+        if counts.any():
+            replicates[i] = np.subtract(*[value(counts) for value in values])
+    observed = float(both[0] - both[1])
     error = float(np.std(replicates, ddof=1))
     reach = norm.isf(tail) * error
     p_value = float(observed == 0.0)
     if error > 0.0:
         p_value = float(2.0 * norm.sf(abs(observed) / error))
-    found = (*values, observed, observed - reach, observed + reach, p_value)
+    found = (*both, observed, observed - reach, observed + reach, p_value)
     return Comparison(*map(float, found))
+
+
+def _check_same_rows(a: Any, b: Any) -> None:
+    """Raises unless both are predictions of the same rows."""
+    for name, p in (("a", a), ("b", b)):
+        if not isinstance(p, Predictions):
+            raise type_error(
+                f"`{name}` must be `Predictions(labels, outputs)`",
+                **{name: type(p).__name__},
+            )
+    if len(a) != len(b):
+        raise value_error(
+            "`b` must have as many rows as `a`", a=len(a), b=len(b)
+        )
+    for fact in ("kind", "ignore_class"):
+        found = [getattr(p, fact) for p in (a, b)]
+        if found[0] != found[1]:
+            raise value_error(
+                f"`a` and `b` must agree on `{fact}`",
+                a=found[0],
+                b=found[1],
+            )
+    same = ["sample_weight"]
+    if a.kind != "records":
+        same.append("labels")
+    if a.units is not None and b.units is not None:
+        same.append("units")
+    for column in same:
+        if not np.array_equal(getattr(a, column), getattr(b, column)):
+            raise value_error(
+                f"`a` and `b` must have the same `{column}` in the same order",
+                rows=len(a),
+            )
 
 
 def prediction_flips(before: Any, after: Any) -> float:

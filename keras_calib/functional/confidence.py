@@ -10,7 +10,7 @@ from keras_calib.functional.calibration_errors import equal_width_bins
 from keras_calib.inputs.labels import CONTEXT, check_objectness
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.rows import of_one_output
-from keras_calib.inputs.top_label import top_label
+from keras_calib.inputs.top_label import lead_of, top_label, top_of_all
 from keras_calib.numerics.arrays import as_array
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def accuracy(
-    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any = None, **options: Unpack[ArrayOptions]
 ) -> float:
     """Accuracy: the share of correct predictions, in float64.
 
@@ -33,9 +33,8 @@ def accuracy(
     model is right. `Accuracy` streams the same value.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`,
-            or `(n,)` of the second of two classes.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        labels, outputs, **options: As in `ece`. Outputs may be `(n,)`, of the
+            second of two classes.
 
     Returns:
         Accuracy in [0, 1]. With `votes=True`, the mean share of votes for the
@@ -55,7 +54,7 @@ def accuracy(
 
 
 def mean_confidence(
-    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any = None, **options: Unpack[ArrayOptions]
 ) -> float:
     """Mean probability of the predicted class, in float64.
 
@@ -63,8 +62,7 @@ def mean_confidence(
     is overconfident.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        labels, outputs, **options: As in `ece`.
 
     Returns:
         Confidence in [0, 1].
@@ -84,7 +82,7 @@ def mean_confidence(
 
 
 def confidence_gap(
-    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any = None, **options: Unpack[ArrayOptions]
 ) -> float:
     """Mean confidence less accuracy, in float64.
 
@@ -92,8 +90,7 @@ def confidence_gap(
     Gaps of both signs cancel, so read it beside `ece`.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        labels, outputs, **options: As in `ece`.
 
     Returns:
         Gap in [-1, 1].
@@ -113,7 +110,7 @@ def confidence_gap(
 
 
 def overconfidence(
-    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any = None, **options: Unpack[ArrayOptions]
 ) -> float:
     """Mean confidence of the wrong predictions, in float64.
 
@@ -121,8 +118,7 @@ def overconfidence(
     is `overconfidence_error`.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        labels, outputs, **options: As in `ece`.
 
     Returns:
         Confidence in [0, 1], 0 if no prediction is wrong.
@@ -141,15 +137,14 @@ def overconfidence(
 
 
 def underconfidence(
-    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any = None, **options: Unpack[ArrayOptions]
 ) -> float:
     """Mean of 1 - confidence of the correct predictions, in float64.
 
     Use it to see how much a model doubts its correct predictions.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        labels, outputs, **options: As in `ece`.
 
     Returns:
         Mean in [0, 1], 0 if no prediction is correct.
@@ -169,7 +164,7 @@ def underconfidence(
 
 def overconfidence_error(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     num_bins: int = 15,
     closed: str = "right",
@@ -183,8 +178,7 @@ def overconfidence_error(
     OE = sum_b (n_b / N) confidence_b max(confidence_b - accuracy_b, 0)
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        num_bins, closed, **options: As in `ece`.
+        labels, outputs, num_bins, closed, **options: As in `ece`.
 
     Returns:
         Error in [0, 1].
@@ -205,7 +199,8 @@ def overconfidence_error(
 
 def objectness_deviation(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
+    *,
     objectness: Any,
     **options: Unpack[ArrayOptions],
 ) -> float:
@@ -219,7 +214,7 @@ def objectness_deviation(
         objectness: Share of the image that the object covers, in [0, 1], of
             the shape of the class ids; -1 where all objects are painted out,
             which is 0. Its value does not matter where the class is ignored.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Deviation in [0, 1].
@@ -227,28 +222,24 @@ def objectness_deviation(
     Example:
 
     >>> probs = [[0.8, 0.2], [0.6, 0.4]]
-    >>> round(objectness_deviation([0, 1], probs, [0.5, 0.6]), 4)
+    >>> share = [0.5, 0.6]
+    >>> round(objectness_deviation([0, 1], probs, objectness=share), 4)
     0.15
 
     Reference:
         Krothapalli and Abbott, Adaptive Label Smoothing, 2020,
         https://arxiv.org/abs/2009.06432
     """
-    labels, outputs = as_array(labels, "labels"), as_array(outputs, "outputs")
     objectness = as_array(objectness, "objectness", "float64")
-    if objectness.shape != outputs.shape[:-1]:
+    top, lead = top_of_all(labels, outputs, **options), lead_of(labels, outputs)
+    if objectness.shape != lead:
         raise value_error(
             "`objectness` must have the shape of `outputs` without the classes",
-            **{
-                "objectness.shape": objectness.shape,
-                "outputs.shape": outputs.shape,
-            },
+            **{"objectness.shape": objectness.shape, "samples": lead},
         )
-    top = top_label(labels, outputs, **options)
     objectness = objectness.reshape(-1)
-    ignored = options.get("ignore_class")
-    if ignored is not None and labels.size == objectness.size:
-        objectness = objectness[labels.reshape(-1) != ignored]
+    if top.mask is not None:
+        top, objectness = top.part(top.mask), objectness[top.mask]
     objectness = np.where(objectness == CONTEXT, 0.0, objectness)
     check_objectness(objectness)
     distance = np.abs(top.confidence - objectness)

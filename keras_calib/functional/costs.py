@@ -15,28 +15,21 @@ from keras_calib.formulas.costs import (
     within_price,
 )
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import (
-    check_above,
-    check_any_weight,
-    check_not_empty,
-    located,
-)
-from keras_calib.inputs.options import ArrayOptions
-from keras_calib.inputs.top_label import hard_labels
-from keras_calib.inputs.values import in_unit_interval
-from keras_calib.inputs.weights import weight_of_rows
+from keras_calib.inputs.checks import check_above
+from keras_calib.inputs.options import ArrayOptions, is_log
+from keras_calib.inputs.top_label import hard_labels, top_of_all
 from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.row_blocks import block_slices, probability_blocks
 from keras_calib.numerics.softmax import is_ruled_out
 
-__all__ = ["mean_cost", "mean_cost_of_records"]
+__all__ = ["mean_cost"]
 
 
 def mean_cost(
     labels: Any,
-    outputs: Any,
-    costs: Any,
+    outputs: Any = None,
     *,
+    costs: Any,
     reject_cost: float | None = None,
     level: float = 0.95,
     **options: Unpack[ArrayOptions],
@@ -57,15 +50,16 @@ def mean_cost(
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         costs: Costs >= 0 `(num_classes, num_classes)`: row j is the true
             class, column k the answer. For a benefit add one amount to
-            every entry and to `reject_cost`, which changes no decision.
+            every entry and to `reject_cost`, which changes no decision. One
+            number > 0 is the cost of every error, which is all that a log of
+            confidence and correctness takes.
         reject_cost: Cost >= 0 of leaving a sample to a human. None accepts
             every answer.
         level: Probability that the interval covers the true mean cost, in
             (0, 1). The interval is approximate. It counts on one more
             sample of cost 0 and of the largest of `reject_cost` and `costs`,
             also where that is of a class that is ruled out.
-        **options: `from_logits`, `sample_weight`, `ignore_class`, `votes` as
-            in `ece`. With votes an answer costs the mean over them.
+        **options: As in `ece`. With votes an answer costs the mean over them.
 
     Returns:
         CostEstimate.
@@ -77,7 +71,8 @@ def mean_cost(
     Example:
 
     >>> probs = [[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]
-    >>> found = mean_cost([0, 1, 1], probs, [[0, 1], [5, 0]], reject_cost=0.5)
+    >>> costs = [[0, 1], [5, 0]]
+    >>> found = mean_cost([0, 1, 1], probs, costs=costs, reject_cost=0.5)
     >>> round(found.coverage, 3), round(found.value, 3), found.accept_all
     (0.667, 0.167, 0.0)
 
@@ -88,9 +83,17 @@ def mean_cost(
         Cost-Sensitive Learning, IJCAI 2001,
         https://cseweb.ucsd.edu/~elkan/rescale.pdf
     """
-    matrix = check_costs(costs)
+    matrix = as_array(costs, "costs")
+    if matrix.ndim == 0:
+        check_above("costs", costs, 0.0)
+    else:
+        matrix = check_costs(costs)
     check_reject_cost(reject_cost)
+    if is_log(labels):
+        return _of_log(labels, outputs, costs, reject_cost, level, options)
     read = standardize_arrays(labels, outputs, **options)
+    if matrix.ndim == 0:
+        matrix = costs * (1.0 - np.eye(read.outputs.shape[-1]))
     check_same_classes(matrix, read.outputs.shape, "outputs")
     answers = np.empty(len(read.outputs), int)
     expected = np.empty(len(read.outputs))
@@ -113,78 +116,27 @@ def mean_cost(
     )
 
 
-def mean_cost_of_records(
-    confidence: Any,
-    correct: Any,
-    *,
-    error_cost: float = 1.0,
-    reject_cost: float | None = None,
-    sample_weight: Any = None,
-    level: float = 0.95,
+def _of_log(
+    log: Any,
+    outputs: Any,
+    cost: Any,
+    reject_cost: float | None,
+    level: float,
+    options: ArrayOptions,
 ) -> CostEstimate:
-    """Mean cost of decisions from logs of confidence and correctness.
-
-    Use it in place of `mean_cost` if the logs keep the predicted class alone
-    and every error costs the same. A prediction is accepted if
-
-    `error_cost` (1 - confidence) <= `reject_cost`
-
-    Args:
-        confidence: Probability of the predicted class in [0, 1], any shape.
-        correct: Whether it is correct, 0 or 1, or its share of the votes.
-        error_cost: Cost of an accepted error, > 0.
-        reject_cost: Cost >= 0 of leaving a sample to a human. None accepts
-            every prediction.
-        sample_weight: Weights of that shape, or None.
-        level: Probability of the interval, in (0, 1).
-
-    Returns:
-        CostEstimate.
-
-    Raises:
-        ValueError: If shapes differ, or a value is out of its range.
-
-    Example:
-
-    >>> found = mean_cost_of_records(
-    ...     [0.9, 0.6, 0.8], [1, 0, 1], error_cost=5.0, reject_cost=1.0
-    ... )
-    >>> round(found.coverage, 3), round(found.value, 3)
-    (0.667, 0.333)
-
-    Reference:
-        Chow, On Optimum Recognition Error and Reject Tradeoff, IEEE
-        Transactions on Information Theory 1970,
-        https://doi.org/10.1109/TIT.1970.1054406
-    """
-    check_above("error_cost", error_cost, 0.0)
-    check_reject_cost(reject_cost)
-    sure = as_array(confidence, "confidence", "float64")
-    right = as_array(correct, "correct", "float64")
-    if sure.shape != right.shape:
+    """That of a log, in which each error costs the same."""
+    top = top_of_all(log, outputs, **options)
+    if np.ndim(cost):
         raise value_error(
-            "`correct` must have the shape of `confidence`",
-            **{
-                "correct.shape": right.shape,
-                "confidence.shape": sure.shape,
-            },
+            "`costs` must be one number for a log, the cost of an error: it "
+            "does not have the classes",
+            **{"costs.shape": np.shape(cost)},
         )
-    check_not_empty("confidence", sure)
-    for name, x in (("confidence", sure), ("correct", right)):
-        bad = ~in_unit_interval(x)
-        if bad.any():
-            raise value_error(f"`{name}` must lie in [0, 1]", **located(bad))
-    weight = None
-    if sample_weight is not None:
-        weight = weight_of_rows(sample_weight, sure.shape)
-        check_any_weight(weight)
-    cost = error_cost * (1.0 - right.reshape(-1))
-    expected = error_cost * (1.0 - sure.reshape(-1))
     return mean_cost_of_decisions(
+        cost * top.loss,
+        within_price(cost * (1.0 - top.confidence), reject_cost),
+        top.weight,
         cost,
-        within_price(expected, reject_cost),
-        weight,
-        error_cost,
         reject_cost=reject_cost,
         level=level,
     )

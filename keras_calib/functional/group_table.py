@@ -74,7 +74,8 @@ class GroupMetrics(Result):
     Example:
 
     >>> import keras_calib as kc
-    >>> found = kc.by_group([0, 1] * 40, [[0.6, 0.4]] * 80, ["a"] * 80)
+    >>> found = kc.by_group(
+    ...     [0, 1] * 40, [[0.6, 0.4]] * 80, groups=["a"] * 80)
     >>> found.rows[0]["group"], found.rows[0]["size"]
     ('a', 80)
 

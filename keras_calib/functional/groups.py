@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.formulas.bootstrap import rank_interval
 from keras_calib.formulas.group_sums import Estimates, GroupedSums
 from keras_calib.formulas.intervals import Moments, mean_interval, tail_of
@@ -31,28 +31,30 @@ from keras_calib.functional.group_table import (
     GroupMetrics,
     group_metrics,
 )
-from keras_calib.functional.hypothesis_tests import check_test, records_test
+from keras_calib.functional.hypothesis_tests import (
+    check_test,
+    records_test,
+    votes_of,
+)
 from keras_calib.functional.ranking import rank
 from keras_calib.inputs.batch import standardize_arrays
-from keras_calib.inputs.checks import (
-    check_flag,
-    check_integer,
-    located,
-)
+from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.inputs.given_metrics import key_of
 from keras_calib.inputs.groups import joined_names, read_groups
-from keras_calib.inputs.labels import numbers_of_votes
-from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import ArrayOptions, GivenTogether, is_log
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.top_label import top_of_arrays
-from keras_calib.inputs.values import both, in_unit_interval
-from keras_calib.inputs.weights import weight_of_rows
+from keras_calib.inputs.top_label import (
+    has_shares,
+    lead_of,
+    top_of_all,
+    top_of_arrays,
+)
+from keras_calib.inputs.weights import are_binary
 from keras_calib.numerics.arrays import as_array
 
 __all__ = [
     "Grouping",
     "by_group",
-    "by_group_from_top1",
     "grouping",
     "groupings",
 ]
@@ -100,10 +102,10 @@ class _Rows(NamedTuple):
 
 def by_group(
     labels: Any,
-    outputs: Any,
-    groups: Any,
+    outputs: Any = None,
     *,
-    metrics: Sequence[str] = (*_DEFAULT, *_LOSSES),
+    groups: Any = None,
+    metrics: Sequence[str] | None = None,
     statistic: str | None = _COUNT,
     intersections: bool | int = False,
     min_count: int = 30,
@@ -134,13 +136,16 @@ def by_group(
     Args:
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         groups: Names or whole numbers, `(n,)` or of the shape of the class
-            ids; or a dict of these by the name of the attribute.
+            ids; or a dict of these by the name of the attribute. None takes
+            those of the `Predictions`.
         metrics: Names out of `"accuracy"`, `"mean_confidence"`,
             `"confidence_gap"` (mean confidence less accuracy), `"ece"`,
             `"mce"`, `"rmsce"`, `"brier_score"`, `"nll"`, `"aurc"`, `"augrc"`
             and `"failure_auroc"`, or functions or classes of these names. The
             last three are slow for many groups: their intervals are
-            bootstraps.
+            bootstraps. None takes accuracy, confidence, their gap, the ECE,
+            and the Brier score and NLL, which logs of confidence and
+            correctness do not have.
         statistic: Test of calibration: `"count"` for the test of the number of
             correct predictions, exact but for confidences that are averaged in
             cells; a `statistic` of `calibration_test`; or None. Values from
@@ -158,8 +163,8 @@ def by_group(
             of the attribute (Fisher's exact test).
         num_bins: Number of bins of calibration errors and of the tests.
         num_draws, seed: Draws, as in `calibration_test`.
-        **options: `from_logits`, `sample_weight`, `ignore_class` and `votes` of
-            `ArrayOptions`. Weights need `statistic=None`.
+        **options: As in `ece`. Weights other than 0 and 1 need
+            `statistic=None`.
 
     Returns:
         `GroupMetrics`: print it, or take `table`, `rows` and `largest`.
@@ -172,7 +177,8 @@ def by_group(
 
     >>> labels, probs = [0, 0, 0, 1] * 30, [[0.8, 0.2]] * 120
     >>> sites = ["A", "A", "B", "B"] * 30
-    >>> found = by_group(labels, probs, {"site": sites}, metrics=("accuracy",))
+    >>> sites = {"site": sites}
+    >>> found = by_group(labels, probs, groups=sites, metrics=("accuracy",))
     >>> found.table["group"].tolist(), found.table["accuracy"].tolist()
     (['A', 'B'], [1.0, 0.5])
     >>> (found.table["p_holm"] < 0.01).tolist()
@@ -186,24 +192,35 @@ def by_group(
         al., Multicalibration, ICML 2018, https://arxiv.org/abs/1711.08513
         (groups and their intersections)
     """
-    known = (*_TOP1, *_LOSSES)
+    known, default = _TOP1, _DEFAULT
+    if not is_log(labels):
+        known, default = (*_TOP1, *_LOSSES), (*_DEFAULT, *_LOSSES)
+    metrics = default if metrics is None else metrics
     metrics = _check(metrics, known, statistic, min_count, num_bins, num_draws)
-    read = standardize_arrays(labels, outputs, drop=False, **options)
-    if read.weight is not None and options.get("sample_weight") is None:
-        # Those of Keras' mask are no weights.
-        read = read._replace(weight=None, mask=both(read.mask, read.weight > 0))
-    lead = as_array(outputs, "outputs").shape[:-1]
+    if groups is None:
+        groups = _told_groups(labels)
+    if is_log(labels):
+        top, losses = top_of_all(labels, outputs, **options), {}
+    else:
+        read = standardize_arrays(labels, outputs, drop=False, **options)
+        top = top_of_arrays(read)._replace(mask=read.mask)
+        losses = {
+            "brier_score": partial(brier_losses_of_rows, read),
+            "nll": partial(losses_of_rows, log_losses, read),
+        }
+    if top.weight is not None and are_binary(top.weight):
+        # A mask is no weight.
+        top = top._replace(weight=None, mask=top.counts)
+    lead = lead_of(labels, outputs)
     columns = _accepted(accept, lead)
-    if read.votes and statistic is not None:
-        columns["votes"] = numbers_of_votes(labels, len(read.outputs))
-    if "brier_score" in metrics:
-        columns["brier_score"] = brier_losses_of_rows(read, "float64")
-    if "nll" in metrics:
-        columns["nll"] = losses_of_rows(log_losses, read, "float64")
+    columns |= {k: losses[k]("float64") for k in _LOSSES if k in metrics}
+    votes = None
+    if statistic is not None:
+        votes = votes_of(labels, options, len(top.correct))
+    if votes is not None:
+        columns["votes"] = votes
     return _table(
-        _Rows(
-            top_of_arrays(read)._replace(mask=read.mask), columns, read.votes
-        ),
+        _Rows(top, columns, has_shares(labels, options)),
         groupings(groups, lead, intersections),
         metrics=metrics,
         statistic=statistic,
@@ -215,89 +232,16 @@ def by_group(
     )
 
 
-def by_group_from_top1(
-    confidence: Any,
-    correct: Any,
-    groups: Any,
-    *,
-    metrics: Sequence[str] = _DEFAULT,
-    statistic: str | None = _COUNT,
-    intersections: bool | int = False,
-    min_count: int = 30,
-    level: float = 0.95,
-    simultaneous: bool = False,
-    accept: Any = None,
-    sample_weight: Any = None,
-    num_bins: int = 15,
-    num_draws: int = 1000,
-    seed: int = 0,
-) -> GroupMetrics:
-    """Metrics by group of top-1 records, as logs keep them.
-
-    Use it in place of `by_group` where only the confidence of the prediction
-    and whether it was correct are known.
-
-    Args:
-        confidence: Probability of the predicted class in [0, 1], `(n, ...)`.
-        correct: Whether it is correct, 0 or 1, of that shape.
-        groups: As in `by_group`.
-        metrics: As in `by_group`, without `"brier_score"` and `"nll"`.
-        statistic, intersections, min_count, level, simultaneous, accept: As in
-            `by_group`.
-        sample_weight: Weights of that shape, or `(n,)`, or None.
-        num_bins, num_draws, seed: As in `by_group`.
-
-    Returns:
-        `GroupMetrics`.
-
-    Raises:
-        ValueError: If shapes do not fit, a group is missing, or a value is
-            out of range.
-
-    Example:
-
-    >>> found = by_group_from_top1(
-    ...     [0.9] * 80, [1] * 40 + [0, 1] * 20, ["a"] * 40 + ["b"] * 40)
-    >>> [round(x, 4) for x in found.table["confidence_gap"].tolist()]
-    [-0.1, 0.4]
-
-    Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        https://arxiv.org/abs/1706.04599
-    """
-    metrics = _check(metrics, _TOP1, statistic, min_count, num_bins, num_draws)
-    confidence = as_array(confidence, "confidence", "float64")
-    correct = as_array(correct, "correct", "float64")
-    lead = confidence.shape
-    if correct.shape != lead or not confidence.size or not lead:
-        raise value_error(
-            "`confidence` and `correct` must have one shape, (n, ...)",
-            **{"confidence.shape": lead, "correct.shape": correct.shape},
+def _told_groups(labels: Any) -> Any:
+    """The groups of `Predictions`, of which there must be some."""
+    found = getattr(labels, "groups", None)
+    if not (isinstance(labels, GivenTogether) and found):
+        raise type_error(
+            "`groups` must be given: names or whole numbers of the rows, here "
+            "or to `Predictions`",
+            groups=None,
         )
-    confidence, correct = confidence.reshape(-1), correct.reshape(-1)
-    rules = {
-        "`confidence` must lie in [0, 1]": in_unit_interval(confidence),
-        "`correct` must be 0 or 1": (correct == 0) | (correct == 1),
-    }
-    for rule, right in rules.items():
-        if not right.all():
-            raise value_error(rule, **located(~right))
-    weight = None
-    if sample_weight is not None:
-        weight = weight_of_rows(sample_weight, lead)
-    confidence = np.clip(confidence, 0.0, 1.0)
-    top = Outcomes(confidence, correct, weight=weight, confidence=confidence)
-    return _table(
-        _Rows(top, _accepted(accept, lead)),
-        groupings(groups, lead, intersections),
-        metrics=metrics,
-        statistic=statistic,
-        min_count=min_count,
-        level=level,
-        simultaneous=simultaneous,
-        num_bins=num_bins,
-        draws={"num_draws": num_draws, "seed": seed},
-    )
+    return found
 
 
 def _check(

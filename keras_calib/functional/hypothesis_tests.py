@@ -1,6 +1,6 @@
 """Tests of whether a network is calibrated."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self, Unpack
 
 import numpy as np
@@ -19,9 +19,10 @@ from keras_calib.formulas.intervals import poisson_binomial_tails
 from keras_calib.inputs.checks import check_in, check_integer, generator
 from keras_calib.inputs.given_metrics import key_of
 from keras_calib.inputs.labels import numbers_of_votes
-from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import ArrayOptions, GivenTogether, is_log
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.top_label import top_label
+from keras_calib.inputs.top_label import has_shares, top_of_all
+from keras_calib.inputs.weights import are_binary
 from keras_calib.numerics.results import Result
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "check_test",
     "intraclass_correlation",
     "records_test",
+    "votes_of",
 ]
 
 # Uniform numbers drawn at once, 8 MB.
@@ -132,7 +134,7 @@ class CalibrationTestResult(Result):
 
 def calibration_test(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     statistic: str = "ece",
     num_bins: int = 15,
@@ -171,21 +173,20 @@ def calibration_test(
 
     Args:
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-            With `votes=True`, counts of votes `(n, ..., num_classes)`; shares
-            do not say how many votes there were.
         statistic: `"ece"`, `"chi2"`, `"spiegelhalter"`, `"ecce_range"` or
             `"ecce_maximum"`.
         num_bins: Number of bins of `"ece"` and `"chi2"`, at least 1.
         num_draws: Number of draws, at least 1.
         seed: Seed of the draws.
-        **options: `from_logits`, `ignore_class` and `votes` as in `ece`.
-            Weights raise an error: they change the null distributions.
+        **options: As in `ece`. With `votes=True` labels are counts of votes;
+            shares do not say how many there were. Weights must be 0 or 1, as a
+            mask: others change the null distributions.
 
     Returns:
         Statistic and p-value.
 
     Raises:
-        ValueError: If there are weights, votes are shares, shapes do not
+        ValueError: If weights are not 0 or 1, votes are shares, shapes do not
             fit, there is no sample, or a value is out of range.
 
     Example:
@@ -212,19 +213,41 @@ def calibration_test(
     """
     statistic = key_of("statistic", statistic, _STATISTICS)
     check_test(statistic, num_bins, num_draws)
-    weight = options.get("sample_weight")
-    if weight is not None:
+    top = top_of_all(labels, outputs, **options)
+    if not are_binary(top.weight):
         raise value_error(
-            "`sample_weight` must be None: the test counts predictions",
-            sample_weight=type(weight).__name__,
+            "`sample_weight` must be None, or a mask: the test counts "
+            "predictions",
+            sample_weight=top.weight,
         )
-    # Rows that Keras masks weigh 0.
-    top, votes = top_label(labels, outputs, **options).counted(), None
-    if options.get("votes"):
-        votes = numbers_of_votes(labels, len(top.confidence))
+    votes = votes_of(labels, options, len(top.confidence))
+    if votes is not None and top.counts is not None:
+        votes = votes[top.counts]
     return records_test(
-        top, votes, statistic, num_bins, num_draws=num_draws, seed=seed
+        top.counted(),
+        votes,
+        statistic,
+        num_bins,
+        num_draws=num_draws,
+        seed=seed,
     )
+
+
+def votes_of(
+    labels: Any, options: Mapping[str, Any], num_rows: int
+) -> np.ndarray | None:
+    """How many votes each row has; None if each has one label."""
+    if not has_shares(labels, options):
+        return None
+    if is_log(labels):
+        raise value_error(
+            "`correct` must be 0 or 1 for a test: a log of shares does not "
+            "tell how many votes there were",
+            shares=int(np.sum(labels.correct % 1 > 0)),
+        )
+    if isinstance(labels, GivenTogether):
+        labels = labels.labels
+    return numbers_of_votes(labels, num_rows)
 
 
 def check_test(statistic: Any, num_bins: Any, num_draws: Any) -> None:

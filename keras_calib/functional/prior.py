@@ -13,6 +13,7 @@ from keras_calib.formulas.prior import (
     likeliest_prior,
     read_prior,
 )
+from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import (
     check_any_weight,
     check_integer,
@@ -20,7 +21,7 @@ from keras_calib.inputs.checks import (
     class_axis,
     generator,
 )
-from keras_calib.inputs.options import check_reading
+from keras_calib.inputs.options import GivenTogether, check_reading
 from keras_calib.inputs.rows import (
     both_classes,
     check_no_nan,
@@ -91,7 +92,8 @@ def estimate_prior(
 
     Args:
         outputs: Calibrated probabilities `(n, ..., num_classes)`, or
-            `(n, ..., 1)` for the second of two classes.
+            `(n, ..., 1)` for the second of two classes. Or `Predictions`, of
+            whose labels only the ignored class matters.
         source: Shares of the classes for which these are calibrated
             `(num_classes,)`, > 0, with sum 1.
         from_logits: Whether `outputs` are logits.
@@ -144,6 +146,13 @@ def estimate_prior(
             "does not have",
             absent=np.flatnonzero(source == 0).tolist(),
         )
+    if isinstance(outputs, GivenTogether):
+        outputs.arguments(
+            None, {"from_logits": from_logits, "sample_weight": sample_weight}
+        )
+        read = standardize_arrays(outputs)
+        outputs, from_logits = read.outputs, read.from_logits
+        sample_weight = read.weight
     rows, weight = _read(outputs, from_logits, sample_weight, len(source))
     if num_draws and len(rows) < 2:
         raise value_error(

@@ -34,7 +34,7 @@ __all__ = [
 
 def nll(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     clip: float | None = None,
     **options: Unpack[ArrayOptions],
@@ -49,11 +49,11 @@ def nll(
     For soft labels it is the cross entropy.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`,
-            or `(n,)` of the second of two classes.
+        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         clip: Lower bound on probabilities, in (0, 1]. Published tables clip
             at 1e-15 or 1e-12, and None clips at 1e-37.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: As in `ece`. Outputs may be `(n,)`, of the second of two
+            classes.
 
     Returns:
         NLL in nats, >= 0.
@@ -75,7 +75,7 @@ def nll(
 
 
 def brier_score(
-    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any = None, **options: Unpack[ArrayOptions]
 ) -> float:
     """Brier score of a whole data set, in float64.
 
@@ -88,9 +88,8 @@ def brier_score(
     the distance from the shares s by 1 - sum_k s_k^2, their disagreement.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`,
-            or `(n,)` of the second of two classes.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        labels, outputs, **options: As in `ece`. Outputs may be `(n,)`, of the
+            second of two classes.
 
     Returns:
         Score in [0, 2], where 0 is best.
@@ -120,7 +119,7 @@ def _mean(losses: np.ndarray, read: Batch) -> float:
 
 def calibration_decomposition(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     num_bins: int = 15,
     score: str = "brier_score",
@@ -147,7 +146,7 @@ def calibration_decomposition(
         num_bins: Number of bins, at least 1.
         score: `"brier_score"`, the squared error, or `"nll"`, the log score.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         `(calibration, refinement)`, both >= 0.
@@ -169,7 +168,7 @@ def calibration_decomposition(
 
 def brier_decomposition(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     num_bins: int = 15,
     closed: str = "right",
@@ -200,7 +199,7 @@ def brier_decomposition(
         labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
         num_bins: Number of bins of each class, at least 1.
         closed: `"right"` for bins (lo, hi], `"left"` for [lo, hi).
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Five floats, and `within_bins`, the variance less the covariance.

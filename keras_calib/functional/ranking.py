@@ -14,9 +14,9 @@ from keras_calib.formulas.risk_coverage import (
 )
 from keras_calib.inputs.batch import standardize_arrays
 from keras_calib.inputs.checks import check_in, check_share
-from keras_calib.inputs.options import ArrayOptions
+from keras_calib.inputs.options import ArrayOptions, is_log
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.inputs.top_label import top_of_arrays
+from keras_calib.inputs.top_label import top_label, top_of_arrays
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import safe_divide, shape_of, to_numpy
 from keras_calib.numerics.row_blocks import read_rows
@@ -105,6 +105,13 @@ def top_scored(
 ) -> Outcomes:
     """Outcomes of a whole data set with a named or own score, checked."""
     function = scores.get(score)
+    if is_log(labels):
+        if score != "msp":
+            raise value_error(
+                '`score` must be "msp" for a log, which has no other score',
+                score=score,
+            )
+        return top_label(labels, outputs, **options).counted()
     read = standardize_arrays(labels, outputs, **options)
     top, outputs = top_of_arrays(read), read.outputs
     if score == "msp":
@@ -149,7 +156,7 @@ def _in_blocks(
 
 def failure_auroc(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
@@ -164,8 +171,7 @@ def failure_auroc(
     With the accuracy a, AUGRC = (1 - AUROC) a (1 - a) + (1 - a)^2 / 2.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        score, **options: As in `aurc`.
+        labels, outputs, score, **options: As in `aurc`.
 
     Returns:
         AUROC in [0, 1]. It is 0.5, as by chance, if all predictions are
@@ -188,7 +194,7 @@ def failure_auroc(
 
 def failure_fpr95(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     tpr: float = 0.95,
     score: str | Callable[[Any], Any] = "msp",
@@ -227,7 +233,7 @@ def failure_fpr95(
 
 def failure_average_precision(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     positive: str = "error",
     score: str | Callable[[Any], Any] = "msp",

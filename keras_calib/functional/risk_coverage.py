@@ -36,7 +36,7 @@ __all__ = [
 
 def aurc(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
@@ -71,7 +71,7 @@ def aurc(
             `"order"` for the order given.
         area: One of the list above. Fractional weights need `"mean"`,
             `"merged"` or `"achievable"`.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         AURC in [0, 1]. Papers print it times 1000.
@@ -95,7 +95,7 @@ def aurc(
 
 def eaurc(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
@@ -113,7 +113,7 @@ def eaurc(
         optimum: `"finite"` for the optimum of as many samples, by the same
             area. `"analytic"` for its limit r + (1 - r) log(1 - r) at
             the error rate r.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         E-AURC in [0, 1]. With the analytic optimum it can be below 0.
@@ -135,7 +135,7 @@ def eaurc(
 
 def naurc(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
@@ -149,8 +149,7 @@ def naurc(
     (AURC - AURC*) / (error rate - AURC*), AURC* the AURC with all errors last
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        score, ties, area, **options: As in `aurc`.
+        labels, outputs, score, ties, area, **options: As in `aurc`.
 
     Returns:
         0 for a perfect ranking, 1 for a random one (with `"mean"`), and more
@@ -184,7 +183,7 @@ def naurc(
 
 def augrc(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
@@ -204,7 +203,7 @@ def augrc(
         area: `"origin"` for the area from coverage 0. `"trapezoid"` for
             the trapezoid rule from coverage 1/N, over 1 - 1/N, without
             fractional weights.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         AUGRC in [0, 0.5].
@@ -219,7 +218,7 @@ def augrc(
 
 def eaugrc(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
@@ -229,8 +228,7 @@ def eaugrc(
     Use it to look at the ranking of predictions apart from their accuracy.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        score, **options: As in `aurc`.
+        labels, outputs, score, **options: As in `aurc`.
 
     Returns:
         (1 - AUROC) r (1 - r), in [0, 0.25], with the AUROC of
@@ -247,9 +245,9 @@ def eaugrc(
 
 def coverage_at_risk(
     labels: Any,
-    outputs: Any,
-    risk: float,
+    outputs: Any = None,
     *,
+    risk: float,
     score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
     **options: Unpack[ArrayOptions],
@@ -265,7 +263,7 @@ def coverage_at_risk(
         score: As in `aurc`.
         ties: With `"average"` tied samples are accepted together, as by any
             threshold. With `"order"` the last accepted may be one of them.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Coverage in [0, 1], 0 if no threshold is good enough.
@@ -281,9 +279,9 @@ def coverage_at_risk(
 
 def coverage_at_accuracy(
     labels: Any,
-    outputs: Any,
-    accuracy: float,
+    outputs: Any = None,
     *,
+    accuracy: float,
     score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
     **options: Unpack[ArrayOptions],
@@ -309,15 +307,20 @@ def coverage_at_accuracy(
     """
     check_share("accuracy", accuracy)
     return coverage_at_risk(
-        labels, outputs, 1.0 - accuracy, score=score, ties=ties, **options
+        labels,
+        outputs,
+        risk=1.0 - accuracy,
+        score=score,
+        ties=ties,
+        **options,
     )
 
 
 def risk_at_coverage(
     labels: Any,
-    outputs: Any,
-    coverage: float,
+    outputs: Any = None,
     *,
+    coverage: float,
     score: str | Callable[[Any], Any] = "msp",
     ties: str = "average",
     **options: Unpack[ArrayOptions],
@@ -333,7 +336,7 @@ def risk_at_coverage(
         score: As in `aurc`.
         ties: With `"average"` samples tied at the threshold are accepted in
             proportion. With `"order"` tied samples stay in the order given.
-        **options: `from_logits`, `sample_weight`, `ignore_class` as in `ece`.
+        **options: As in `ece`.
 
     Returns:
         Share of errors among accepted predictions, in [0, 1].
@@ -349,7 +352,7 @@ def risk_at_coverage(
 
 def risk_coverage_curve(
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     score: str | Callable[[Any], Any] = "msp",
     **options: Unpack[ArrayOptions],
@@ -359,8 +362,7 @@ def risk_coverage_curve(
     Use it to plot risk against coverage, or to choose a threshold by eye.
 
     Args:
-        labels, outputs: Labels `(n, ...)`, predictions `(n, ..., num_classes)`.
-        score, **options: As in `aurc`.
+        labels, outputs, score, **options: As in `aurc`.
 
     Returns:
         RiskCoveragePoints of arrays `(num_thresholds,)`, coverage ascending.

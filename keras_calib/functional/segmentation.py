@@ -7,6 +7,8 @@ import numpy as np
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_integer, check_not_empty, check_rank
 from keras_calib.inputs.given_metrics import of_arrays
+from keras_calib.inputs.options import GivenTogether, check_classes
+from keras_calib.inputs.weights import are_binary, weight_of_rows
 from keras_calib.numerics.arrays import as_array
 
 __all__ = ["per_image"]
@@ -15,7 +17,7 @@ __all__ = ["per_image"]
 def per_image(
     metric: Any,
     labels: Any,
-    outputs: Any,
+    outputs: Any = None,
     *,
     background: int | None = None,
     ignore_class: int | None = None,
@@ -36,7 +38,8 @@ def per_image(
             A function of yours gets labels `(n_i,)`, predictions
             `(n_i, num_classes)` and `options`, and returns a number.
         labels: Labels of any form that `metric` takes: class ids
-            `(batch, ...)`, or one-hot or soft labels, or rows of votes.
+            `(batch, ...)`, or one-hot or soft labels, or rows of votes. Or
+            `Predictions`, which tell the outputs and options too.
         outputs: Predictions for `metric`, `(batch, ..., num_classes)`.
         background: Class id whose pixels are left out, or None.
         ignore_class: Class id of further pixels to leave out, or None.
@@ -48,7 +51,7 @@ def per_image(
 
     Raises:
         ValueError: If shapes do not fit or no pixel is valid.
-        TypeError: If `options` has a `sample_weight`.
+        TypeError: If there are weights, but a mask in `Predictions`.
 
     Example:
 
@@ -63,6 +66,14 @@ def per_image(
         for Network Calibration, CVPR 2022, https://arxiv.org/abs/2111.15430,
         whose released code evaluates segmentation so.
     """
+    mask = None
+    if isinstance(labels, GivenTogether):
+        check_classes(labels)
+        given = {**options, "ignore_class": ignore_class}
+        options |= labels.reading
+        ignore_class = options.pop("ignore_class", None)
+        labels, outputs, known = labels.arguments(outputs, given)
+        mask = known["sample_weight"]
     labels, outputs = as_array(labels, "labels"), as_array(outputs, "outputs")
     check_rank("outputs", outputs, 3, "(batch, ..., num_classes)")
     check_not_empty("outputs", outputs)
@@ -81,10 +92,10 @@ def per_image(
             "labels",
             ignore_class=ignore_class,
         )
-    if "sample_weight" in options:
+    if "sample_weight" in options or not are_binary(mask):
         raise type_error(
-            "`options` must not have `sample_weight`: all pixels have equal "
-            "weight",
+            "`sample_weight` must be left out, or a mask of 0 and 1 in "
+            "`Predictions`: all pixels have equal weight",
             options=sorted(options),
         )
     ids = labels.argmax(axis=-1) if soft else labels
@@ -92,6 +103,8 @@ def per_image(
         # A share above a half is of the second class.
         ids = np.ceil(labels.astype("float64") - 0.5)
     valid = np.ones(ids.shape, "bool")
+    if mask is not None:
+        valid = weight_of_rows(mask, ids.shape).reshape(ids.shape) > 0
     dropped = {"background": background, "ignore_class": ignore_class}
     for name, index in dropped.items():
         if index is not None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from keras import ops
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.keras_internals import keras_mask
 from keras_calib.inputs import rows
 from keras_calib.inputs.checks import (
@@ -28,6 +28,7 @@ from keras_calib.inputs.options import (
     ArrayOptions,
     GivenTogether,
     ReadOptions,
+    check_classes,
     check_reading,
 )
 from keras_calib.inputs.values import SUM_TOLERANCE, Rules, both, has_values
@@ -313,13 +314,14 @@ def standardize_arrays(
         **options: Those of `ArrayOptions`. Votes become shares.
     """
     if isinstance(labels, GivenTogether):
-        if labels.kind not in ("classes", "votes"):
-            raise value_error(
-                "`Predictions` must have outputs of all classes here, of which "
-                "one is true",
-                kind=labels.kind,
-            )
-        labels, outputs, options = labels.arguments(outputs, dict(options))
+        check_classes(labels)
+        labels, outputs, options = labels.arguments(outputs, options)
+    elif outputs is None:
+        raise type_error(
+            f"`{name}` must be given beside `labels`, or `Predictions` in "
+            "place of both",
+            **{name: None},
+        )
     from_logits = options.get("from_logits", False)
     ignore_class = options.get("ignore_class")
     votes = options.get("votes", False)

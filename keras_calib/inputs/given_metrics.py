@@ -14,9 +14,19 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.late import keras_module
+from keras_calib.inputs.options import GivenTogether, ReadOptions, check_classes
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = ["get", "key_of", "made", "of_arrays", "tell_class", "tell_functions"]
+__all__ = [
+    "get",
+    "key_of",
+    "made",
+    "of_arrays",
+    "of_predictions",
+    "tell_class",
+    "tell_functions",
+    "told_key",
+]
 
 metrics = keras_module("keras.metrics")
 
@@ -74,7 +84,7 @@ def get(metric: Any, **options: Any) -> Any:
 
 
 def _get(argument: str, metric: Any, options: dict[str, Any]) -> Any:
-    key = _told_key(argument, metric)
+    key = told_key(argument, metric)
     if key is not None and not isinstance(metric, type):
         metric = _CLASSES.get(key) or _FUNCTIONS[key]
     if isinstance(metric, type) and issubclass(metric, metrics.Metric):
@@ -98,7 +108,7 @@ def _get(argument: str, metric: Any, options: dict[str, Any]) -> Any:
 
 def made(argument: str, metric: Any, reading: dict[str, Any]) -> Any:
     """A metric object; a class of this library reads outputs as is told."""
-    own = _told_key(argument, metric) is not None
+    own = told_key(argument, metric) is not None
     found = _get(argument, metric, reading if own else {})
     if not isinstance(found, metrics.Metric):
         raise type_error(
@@ -115,11 +125,14 @@ def of_arrays(argument: str, metric: Any, options: dict[str, Any]) -> Callable:
     A metric object is made once and reset before each use. `weight` is
     `sample_weight`, or nothing.
     """
-    key = _told_key(argument, metric)
+    key = told_key(argument, metric)
     if isinstance(metric, str) and key in _FUNCTIONS:
         metric = _FUNCTIONS[key]
     if not inspect.isroutine(metric):
-        metric = _get(argument, metric, options)
+        as_class = {k: x for k, x in options.items() if k != "votes"}
+        if options.get("votes"):
+            as_class["labels"] = "votes"
+        metric = _get(argument, metric, as_class)
     if not isinstance(metric, metrics.Metric):
         return lambda labels, outputs, **weight: metric(
             labels, outputs, **weight, **options
@@ -139,6 +152,43 @@ def of_arrays(argument: str, metric: Any, options: dict[str, Any]) -> Callable:
     return value
 
 
+def of_predictions(
+    argument: str, metric: Any, told: GivenTogether, options: dict[str, Any]
+) -> Callable:
+    """A function `(sample_weight)` that gives one number of `Predictions`.
+
+    A metric object reads as it was made to, which must be as they tell.
+    """
+    key, reading = told_key(argument, metric), told.reading
+    function = _FUNCTIONS.get(metric) if isinstance(metric, str) else metric
+    if key is not None and inspect.isroutine(function):
+        return lambda weight: function(told.weighted(weight), **options)
+    is_object = isinstance(metric, metrics.Metric)
+    if not is_object or told.kind == "records":
+        check_classes(told)
+    if is_object:
+        own = getattr(metric, "options", None)
+        if isinstance(own, ReadOptions) and not _reads_as(own, told):
+            raise value_error(
+                f"`{argument}` must read outputs as the `Predictions` tell: "
+                "give its class, or an object made so",
+                **{argument: metric.name},
+                predictions=reading,
+            )
+        reading = {}
+    value = of_arrays(argument, metric, {**reading, **options})
+    labels, outputs = told.labels, told.outputs
+    return lambda weight: value(labels, outputs, sample_weight=weight)
+
+
+def _reads_as(own: ReadOptions, told: GivenTogether) -> bool:
+    known = told.options
+    return all(
+        getattr(own, name) == known[name]
+        for name in ("from_logits", "ignore_class", "votes")
+    )
+
+
 def key_of(argument: str, metric: Any, known: Sequence[str]) -> str:
     """The key, among those known, of what was given as a metric."""
     key: Any = metric
@@ -146,13 +196,13 @@ def key_of(argument: str, metric: Any, known: Sequence[str]) -> str:
         if isinstance(metric, metrics.Metric):
             _check_defaults(argument, metric)
             metric = type(metric)
-        key = _told_key(argument, metric)
+        key = told_key(argument, metric)
     if key not in known:
         raise _unknown(argument, metric if key is None else key, known)
     return key
 
 
-def _told_key(argument: str, metric: Any) -> str | None:
+def told_key(argument: str, metric: Any) -> str | None:
     """The key of a key, a function or a class; None if it has none."""
     if isinstance(metric, str):
         known = sorted({*_CLASSES, *_FUNCTIONS})

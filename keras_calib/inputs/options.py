@@ -12,9 +12,12 @@ __all__ = [
     "ArrayOptions",
     "GivenTogether",
     "ReadOptions",
+    "check_classes",
     "check_reading",
     "filled",
+    "is_log",
     "taken",
+    "told",
 ]
 
 
@@ -55,11 +58,19 @@ class GivenTogether:
         """The rows that count, as `Outcomes`."""
         raise NotImplementedError
 
-    def arguments(self, outputs: Any, told: dict[str, Any]) -> tuple[Any, ...]:
+    def arguments(
+        self, outputs: Any, told: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
         """Labels, outputs and options, which must not be told again."""
-        again = sorted(
-            k for k, x in told.items() if not (x is None or x is False)
-        )
+        again = [
+            name
+            for name in (
+                "correct",
+                "ids",
+                *sorted(ArrayOptions.__annotations__),
+            )
+            if not (told.get(name) is None or told[name] is False)
+        ]
         again += ["outputs"] * (outputs is not None)
         if again:
             raise type_error(
@@ -68,6 +79,46 @@ class GivenTogether:
                 arguments=again,
             )
         return self.labels, self.outputs, self.options
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The options that are no weights and no defaults."""
+        return {
+            name: x
+            for name, x in self.options.items()
+            if name != "sample_weight" and not (x is None or x is False)
+        }
+
+    def weighted(self, sample_weight: Any) -> "GivenTogether":
+        """The same rows with other weights."""
+        raise NotImplementedError
+
+
+def told(labels: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Options of arrays, or those that `Predictions` in their place tell."""
+    return labels.options if isinstance(labels, GivenTogether) else options
+
+
+def is_log(labels: Any) -> bool:
+    """Whether it is a log of correctness and confidence alone."""
+    return isinstance(labels, GivenTogether) and labels.kind == "records"
+
+
+def check_classes(told: GivenTogether) -> None:
+    """Raise unless it has outputs of classes of which one is true."""
+    if told.kind in ("classes", "votes"):
+        return
+    advice = "a log of correctness and confidence does not have them"
+    if told.kind == "labels":
+        advice = (
+            "measure several labels with `labels.MultiLabelMetric`, or one of "
+            "them as two classes, `labels[:, k]` with `outputs[:, k]`"
+        )
+    raise value_error(
+        "`Predictions` must have outputs of all classes here, of which one is "
+        f"true: {advice}",
+        kind=told.kind,
+    )
 
 
 def taken(
@@ -109,25 +160,7 @@ def filled(
 
 
 class ReadOptions(NamedTuple):
-    """How labels and predictions are read.
-
-    Attributes:
-        from_logits: Whether predictions are logits. Confidences that round to
-            1 in float32 differ only as logits.
-        axis: Axis of the classes.
-        ignore_class: Class id of the labels to leave out, or None.
-        objectness: Whether labels are pairs `(batch, ..., 2)` of class id
-            and objectness, as for `AdaptiveLabelSmoothing`.
-        pixels_per_image: Number of pixels to draw from each image of dense
-            predictions, among those not left out. None for all.
-        seed: Seed of that draw.
-        jit_compile: Whether XLA compiles the reading of rows inside a graph
-            of TensorFlow.
-        output: Output to read of a model with several, or None.
-        labels: `"classes"`, or `"votes"` for rows of annotators' votes.
-        columns: Number of samples side by side, of which one that is invalid
-            leaves out all.
-    """
+    """How labels and predictions are read, as `StreamingMetric` explains it."""
 
     from_logits: bool = False
     axis: int = -1
@@ -136,8 +169,10 @@ class ReadOptions(NamedTuple):
     pixels_per_image: int | None = None
     seed: int = 0
     jit_compile: bool = False
+    # Output to read of a model with several.
     output: Any = None
     labels: str = "classes"
+    # Samples side by side, of which one that is invalid leaves out all.
     columns: int = 1
 
     @property

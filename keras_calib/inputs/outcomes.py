@@ -45,12 +45,17 @@ class Outcomes(NamedTuple):
         """What is to be small: the cost, or whether the answer is wrong."""
         return 1 - self.correct if self.cost is None else self.cost
 
+    @property
+    def counts(self) -> Any:
+        """Whether a row of arrays has a weight above 0 and no mask, or None."""
+        if self.weight is None:
+            return self.mask
+        some = self.weight > 0
+        return some if self.mask is None else self.mask & some
+
     def counted(self) -> "Outcomes":
         """The rows of arrays that no mask leaves out, of a weight above 0."""
-        counts = self.mask
-        if self.weight is not None:
-            some = self.weight > 0
-            counts = some if counts is None else counts & some
+        counts = self.counts
         if counts is None or counts.all():
             return self
         return self.part(counts)

@@ -1,16 +1,23 @@
 """Confidence and correctness of whole data sets, exact."""
 
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import numpy as np
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.batch import Batch, standardize_arrays
-from keras_calib.inputs.checks import MODES, check_in
-from keras_calib.inputs.options import ArrayOptions, GivenTogether
+from keras_calib.inputs.checks import MODES, check_any_weight, check_in
+from keras_calib.inputs.options import (
+    ArrayOptions,
+    GivenTogether,
+    is_log,
+    told,
+)
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.rows import of_one_output
-from keras_calib.numerics.arrays import array_namespace
+from keras_calib.inputs.weights import are_binary, weight_of_rows
+from keras_calib.numerics.arrays import array_namespace, as_array
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import sigmoid
 
@@ -18,6 +25,8 @@ __all__ = [
     "check_two_classes",
     "event_of",
     "hard_labels",
+    "has_shares",
+    "lead_of",
     "top_label",
     "top_of_all",
     "top_of_arrays",
@@ -31,18 +40,44 @@ def top_label(
 
     A log has nothing else.
     """
-    if isinstance(labels, GivenTogether) and labels.kind == "records":
-        labels.arguments(outputs, dict(options))
-        return labels.outcomes()
+    if is_log(labels):
+        return _of_log(labels, outputs, options)
     return top_of_arrays(standardize_arrays(labels, outputs, **options))
 
 
 def top_of_all(
-    labels: Any, outputs: Any, **options: Unpack[ArrayOptions]
+    labels: Any, outputs: Any = None, **options: Unpack[ArrayOptions]
 ) -> Outcomes:
     """The same, with a mask of rows that are left out in `top_label`."""
+    if is_log(labels):
+        return _of_log(labels, outputs, options)
     read = standardize_arrays(labels, outputs, drop=False, **options)
     return top_of_arrays(read)._replace(mask=read.mask)
+
+
+def lead_of(labels: Any, outputs: Any = None) -> tuple[int, ...]:
+    """The shape of the samples of arrays, or of `Predictions`."""
+    if isinstance(labels, GivenTogether):
+        outputs = labels.outputs
+    shape = as_array(outputs, "outputs").shape
+    return shape if is_log(labels) else shape[:-1]
+
+
+def has_shares(labels: Any, options: Mapping[str, Any]) -> bool:
+    """Whether correctness is a share of votes, and not 0 or 1."""
+    if is_log(labels):
+        return not are_binary(labels.correct)
+    return bool(told(labels, options).get("votes"))
+
+
+def _of_log(log: Any, outputs: Any, options: Mapping[str, Any]) -> Outcomes:
+    """All rows of a log, also those of weight 0."""
+    log.arguments(outputs, options)
+    sure, weight = log.confidence, log.sample_weight
+    if weight is not None:
+        weight = weight_of_rows(weight, sure.shape)
+        check_any_weight(weight)
+    return Outcomes(sure, log.correct, weight=weight, confidence=sure)
 
 
 def top_of_arrays(read: Batch) -> Outcomes:
@@ -70,9 +105,12 @@ def event_of(
     `"binary"` that the class is the second of two.
     """
     check_in("mode", mode, MODES)
-    if isinstance(labels, GivenTogether) and labels.kind == "records":
-        # The event is that the answer is right.
-        check_in("mode", mode, ("top_label",))
+    if is_log(labels):
+        if mode == "binary":
+            raise value_error(
+                '`mode` must be "top_label" for a log, which has no classes',
+                mode=mode,
+            )
         return top_label(labels, outputs, **options)
     if mode == "binary":
         outputs = of_one_output(outputs, "outputs")

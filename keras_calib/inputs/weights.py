@@ -17,6 +17,7 @@ from keras_calib.numerics.arrays import (
 )
 
 __all__ = [
+    "are_binary",
     "are_frequency_weights",
     "broadcast_weight",
     "check_weight_scale",
@@ -159,6 +160,11 @@ def read_masked(
     mask = keras_mask(outputs, rank)
     array = as_array(outputs, name)
     return array, masked_weight(sample_weight, mask, array.shape[:rank])
+
+
+def are_binary(values: np.ndarray | None) -> bool:
+    """Whether all are 0 or 1, as of a mask; None is a mask of nothing."""
+    return values is None or bool(np.isin(values, (0, 1)).all())
 
 
 def are_frequency_weights(weight: np.ndarray | None) -> bool:

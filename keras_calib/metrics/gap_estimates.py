@@ -71,9 +71,6 @@ def gap_estimate(
 ) -> GapEstimate:
     """Compute mean confidence minus accuracy, with an exact test's interval.
 
-    Use it to decide whether a model is over- or underconfident, or whether the
-    data are too few to say.
-
     If predictions are calibrated, the number of wrong ones is a sum of
     independent Bernoulli variables of probability 1 - confidence. The interval
     excludes 0 only if this distribution has less than (1 - level) / 2 beyond
@@ -93,9 +90,6 @@ def gap_estimate(
         doubt: Mean of 1 - confidence of each group `(num_groups,)`.
         weight_ratio: Sum of squared weights divided by the sum of weights.
         level: Probability to cover, in (0, 1).
-
-    Returns:
-        The gap, its interval, and what is too rare to detect one.
 
     Reference:
         Hoeffding, On the Distribution of the Number of Successes in

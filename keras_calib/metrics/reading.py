@@ -40,12 +40,7 @@ from keras_calib.inputs.values import (
 from keras_calib.inputs.weights import check_weight_scale, standardize_weights
 from keras_calib.metrics.states.records import split_rows
 from keras_calib.numerics import exact_sums
-from keras_calib.numerics.arrays import (
-    as_numbers,
-    on_host,
-    shape_of,
-    to_numpy,
-)
+from keras_calib.numerics.arrays import as_numbers, on_host, shape_of, to_numpy
 from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import log_odds_of

@@ -31,6 +31,7 @@ from keras_calib.numerics.softmax import to_logits
 from keras_calib.predictions.batches import Examples, predict_batches
 from keras_calib.predictions.collect import labels_of, rows_that_count
 from keras_calib.predictions.outputs import to_model_logits
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "DatasetEvaluator",
@@ -114,7 +115,7 @@ class DatasetEvaluator:
             shown.append(self.diagram)
         self._states = [(x, x.stateless_reset_state()) for x in shown]
         self._regularizer: RegularizerCounts | None = None
-        self._held: list[FittingData] = []
+        self._held: list[tuple] = []
         self._classes: list[np.ndarray] = []
         self._index: list[np.ndarray] = []
         self._digest = hashlib.blake2b()
@@ -174,7 +175,7 @@ class DatasetEvaluator:
             return
         given = block.labels, block.outputs, weight
         if self.parts:
-            self._held.append(_samples(*given, self.options))
+            self._held.append(_rows(*given, self.options))
         self._states = [
             (metric, metric.stateless_update_state(state, *given))
             for metric, state in self._states
@@ -205,16 +206,13 @@ class DatasetEvaluator:
     def _values_of_parts(self) -> dict[str, float]:
         if not self._held:
             return dict.fromkeys(self.parts, 0.0)
-        held = self._held
-        if any(x.weight is not None for x in held):
-            # A batch without weights has weights of 1.
-            held = [x._replace(weight=x.weights()) for x in held]
-        labels, logits, weight, *_ = zip(*held, strict=True)
-        samples = FittingData(
-            np.concatenate(labels),
-            np.concatenate(logits),
-            None if weight[0] is None else np.concatenate(weight),
-        )
+        p = Predictions.of_batches(self._held)
+        logits = p.outputs
+        if not self.options.from_logits:
+            logits = to_logits(logits)
+        lowest = logits.max(axis=-1, keepdims=True) - np.float32(_RULED_OUT)
+        logits = np.maximum(logits, lowest)
+        samples = FittingData(p.labels, logits, p.sample_weight)
         found = dict(zip(PARTS, split_nll(samples), strict=True))
         return {name: found[name] for name in self.parts}
 
@@ -300,18 +298,14 @@ def flips(before: Predicted, after: Predicted) -> float:
     return float("nan")
 
 
-def _samples(
+def _rows(
     labels: Any, outputs: Any, weight: Any, options: ReadOptions
-) -> FittingData:
-    """The valid samples of a block, as the fit of a temperature reads them."""
+) -> tuple[np.ndarray | None, ...]:
+    """Labels, outputs and weights of the rows of a block that count."""
     batch, _ = read_batch(labels, outputs, weight, options)
-    rows = to_numpy(batch.mask)
-    labels, outputs = (to_numpy(x)[rows] for x in (batch.labels, batch.outputs))
-    if not options.from_logits:
-        outputs = to_logits(outputs)
-    lowest = outputs.max(axis=-1, keepdims=True) - np.float32(_RULED_OUT)
-    weight = None if batch.weight is None else to_numpy(batch.weight)[rows]
-    return FittingData(labels, np.maximum(outputs, lowest), weight)
+    keep = to_numpy(batch.mask)
+    columns = batch.labels, batch.outputs, batch.weight
+    return tuple(None if x is None else to_numpy(x)[keep] for x in columns)
 
 
 def _joined(batches: Iterable[Examples]) -> Iterator[Examples]:

@@ -21,10 +21,11 @@ from keras_calib.monitoring.outcomes import (
     MOST_LOG,
     PIECE,
     Record,
+    columns_of,
+    labels_of,
     named,
     read_answers,
     read_by,
-    read_labels,
     read_sums,
     sums_of,
 )
@@ -160,8 +161,13 @@ class Monitor:
 
         Args:
             confidence: Confidence of the predicted class `(n,)`, in [0, 1].
-                It may be None if calibration is not watched.
+                It may be None if calibration is not watched. Or `Predictions`,
+                which know correctness and ids; their rows of weight 0 or of
+                the ignored class have no label.
             accepted: Whether each answer was accepted, `(n,)` or one for all.
+                With `Predictions` also what accepts them: a
+                `SelectiveClassifier` for outputs, or for a log what
+                `load_threshold` returns.
             correct: 1 for a right and 0 for a wrong prediction `(n,)`, NaN
                 without a label. None if none has one.
             ids: Ids of the answers `(n,)`, texts or whole numbers. Answers
@@ -171,7 +177,8 @@ class Monitor:
             ValueError: If a value is out of its range or an id came before.
                 Nothing is added then.
         """
-        outcomes = read_answers(confidence, accepted, correct, self._holds)
+        given, ids = columns_of(confidence, accepted, correct, ids)
+        outcomes = read_answers(*given, self._holds)
         confidence, accepted, correct = outcomes
         known = ~np.isnan(correct)
         if ids is not None:
@@ -183,13 +190,14 @@ class Monitor:
 
     @in_turn
     def update_labels(
-        self, ids: Any, correct: Any, *, unknown: str = "raise"
+        self, ids: Any, correct: Any = None, *, unknown: str = "raise"
     ) -> int:
         """Adds labels of answers that wait for them, in order of arrival.
 
         Args:
-            ids: Ids of the answers `(n,)`.
-            correct: 1 for a right and 0 for a wrong prediction `(n,)`.
+            ids: Ids of the answers `(n,)`; or `Predictions` that have them.
+            correct: 1 for a right and 0 for a wrong prediction `(n,)`. None
+                with `Predictions`.
             unknown: `"raise"`, or `"skip"` to leave out and count labels of
                 unknown answers, and all but the first of an answer.
 
@@ -201,7 +209,7 @@ class Monitor:
                 has a label already. Nothing is added then.
         """
         check_in("unknown", unknown, ("raise", "skip"))
-        correct = read_labels(correct)
+        ids, correct = labels_of(ids, correct)
         hashes, found, left_out = self._waiting.find(
             ids, len(correct), unknown == "skip"
         )
@@ -221,7 +229,8 @@ class Monitor:
         Use them where workers see parts of a window in no order: add their
         arrays, and give the total to `add_sums`. Arguments as in `update`.
         """
-        outcomes = read_answers(confidence, accepted, correct, self._holds)
+        given, _ = columns_of(confidence, accepted, correct)
+        outcomes = read_answers(*given, self._holds)
         return sums_of(outcomes, self._holds, self._setup.marks())
 
     @in_turn

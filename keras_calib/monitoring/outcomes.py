@@ -8,17 +8,19 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import Stored
 from keras_calib.inputs.checks import located
-from keras_calib.numerics.arrays import as_array
+from keras_calib.numerics.arrays import as_array, to_numpy
+from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "MOST_LOG",
     "PIECE",
     "Record",
     "are_counts",
+    "columns_of",
+    "labels_of",
     "named",
     "read_answers",
     "read_by",
-    "read_labels",
     "read_sums",
     "sums_of",
 ]
@@ -83,8 +85,53 @@ def read_answers(
     return confidence, found[0] > 0.5, found[1]
 
 
-def read_labels(correct: Any) -> np.ndarray:
-    """Correctness `(n,)` of answers that all have a label."""
+def columns_of(
+    given: Any, accepted: Any, correct: Any, ids: Any = None
+) -> tuple[tuple[Any, Any, Any], Any]:
+    """Confidence, acceptance and correctness; and ids: given, or told.
+
+    `Predictions` tell them. What they do not count, of weight 0 or the ignored
+    class, has no label.
+    `accepted` may be a selector or a threshold, which answers then.
+    """
+    if not isinstance(given, Predictions):
+        return (given, accepted, correct), ids
+    given.arguments(None, {"correct": correct, "ids": ids})
+    rows = given.outcomes(every=True)
+    confidence, correct = rows.confidence, rows.correct
+    if hasattr(accepted, "facts"):
+        # An `AnswerThreshold`, which knows confidence alone.
+        answers = accepted(given)
+        confidence, accepted = (
+            answers[x].reshape(-1) for x in ("confidence", "accept")
+        )
+    elif callable(accepted):
+        true = given.class_ids.reshape(-1)
+        answers = accepted(given.outputs, from_logits=given.from_logits)
+        confidence, accepted, label = (
+            to_numpy(answers[x]).reshape(-1)
+            for x in ("confidence", "accept", "label")
+        )
+        # Costs or a calibrator may prefer another class than the model.
+        correct = label == true
+    if rows.weight is not None:
+        correct = np.where(rows.weight > 0.0, correct, np.nan)
+    return (confidence, accepted, correct), given.ids
+
+
+def labels_of(ids: Any, correct: Any) -> tuple[Any, np.ndarray]:
+    """Ids, and correctness `(n,)` of answers that all have a label."""
+    if isinstance(ids, Predictions):
+        (_, _, correct), ids = columns_of(ids, None, correct)
+        if ids is None:
+            raise value_error(
+                "`Predictions` must have the ids of their answers", ids=None
+            )
+        ids, correct = ids[correct == correct], correct[correct == correct]
+    return ids, _read_labels(correct)
+
+
+def _read_labels(correct: Any) -> np.ndarray:
     correct = np.atleast_1d(as_array(correct, "correct", "float64"))
     if correct.ndim != 1:
         raise value_error(

@@ -8,6 +8,8 @@ NumPy arrays are summed by NumPy, to the same limbs.
 
 Sums by key and of rows are over the last axis. Axes before it are kept, each
 with a scale of its own.
+
+Derivation: docs/derivations.md, 'Exact sums'.
 """
 
 from typing import Any
@@ -48,8 +50,6 @@ _SATURATED = 2**27
 
 def add(state: Any, addition: Any) -> Any:
     """Add two int32 limb arrays `(3, ...)`, and move up the carries.
-
-    Derivation: docs/derivations.md, 'Exact sums'.
 
     Each limb of `addition` must be below 2^30, the highest below 1.6e9.
     """
@@ -105,8 +105,6 @@ def sum_by_key(
     num_digits: int | None = None,
 ) -> Any:
     """Limbs `(3, num_keys)` of the sum of `values` over each key.
-
-    Derivation: docs/derivations.md, 'Exact sums'.
 
     Values lie in `[0, scale]`, with `scale` a power of two. Each is rounded
     once, to `num_digits` base-256 digits. The default is scale 1 with the three
@@ -203,8 +201,6 @@ def to_float(limbs: Any, dtype: str = "float32") -> Any:
 
 def sum_before(limbs: Any) -> Any:
     """Sum of all earlier cells of limbs along the last axis (array-agnostic).
-
-    Derivation: docs/derivations.md, 'Exact sums'.
 
     It is computed in float64. JAX, which has none, uses integers of 12 bits,
     for n below 2^19.

@@ -215,7 +215,6 @@ class Predictor:
         return batch._replace(outputs=outputs, sample_weight=weight)
 
     def _mask(self, inputs: Any) -> Any:
-        """The mask of the output, or None."""
         if self._output is None:
             return mask_of_output(self._model, None, _only, inputs)
         chosen = self._output

@@ -10,14 +10,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypedDict, Unpack
 
 import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import generator
 from keras_calib.inputs.groups import as_groups, read_groups
-from keras_calib.inputs.options import GivenTogether
+from keras_calib.inputs.options import GivenTogether, filled
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.roles import FileOptions
@@ -58,8 +58,8 @@ class PredictionFacts(TypedDict, total=False):
 
     sample_weight: Any
     ignore_class: int | None
-    multi_label: bool
-    votes: bool
+    multi_label: Annotated[bool, False]
+    votes: Annotated[bool, False]
     class_names: Sequence[str] | None
     groups: Any
     units: Any
@@ -96,14 +96,18 @@ class ModelOptions(TypedDict, total=False):
 
 
 class DataOptions(ModelOptions, total=False):
-    """Options of `Predictions.of_model`, for functions that call it.
+    """How a model is run over data, and what is known of the rows.
 
     Attributes:
-        groups: Groups of the rows, or a function of the inputs of a batch.
+        groups: As in `Predictions`. A function gives those of a batch from its
+            inputs, such as `lambda x: x["site"]`. Arrays need data in a fixed
+            order, which are then read twice.
         units: What rows belong to, in the same forms.
-        class_names: Names of the classes, or of the labels.
-        multi_label: Whether each output is a label of its own.
-        votes: Whether labels are rows of annotators' votes.
+        class_names: Names of the classes or labels; None takes those of the
+            data, if they have the attribute `class_names`.
+        multi_label: Whether each output is a label of its own; None takes it
+            from the compiled loss.
+        votes: Whether the labels are rows of annotators' votes.
     """
 
     groups: Any
@@ -152,6 +156,9 @@ class Predictions(GivenTogether):
     >>> len(p[:2])
     2
     """
+
+    # Whether there may be no row.
+    may_be_empty = False
 
     def __init__(
         self,
@@ -209,13 +216,7 @@ class Predictions(GivenTogether):
         cls,
         model: Any,
         data: Any,
-        *,
-        groups: Any = None,
-        units: Any = None,
-        class_names: Sequence[str] | None = None,
-        multi_label: bool | None = None,
-        votes: bool = False,
-        **options: Unpack[ModelOptions],
+        **options: Unpack[DataOptions],
     ) -> Self:
         """The predictions of a model on data, which runs once, when asked.
 
@@ -229,16 +230,8 @@ class Predictions(GivenTogether):
                 `(batch, ..., 1)` for the second of two classes.
             data: Whatever `fit` takes, with labels: arrays `(x, y)` or
                 `(x, y, sample_weight)`, or batches of such tuples.
-            groups: As in `Predictions`. A function gives those of a batch from
-                its inputs, such as `lambda x: x["site"]`. Arrays need data in
-                a fixed order, which are then read twice.
-            units: What rows belong to, in the same forms.
-            class_names: Names of the classes; None takes those of the data, if
-                they have the attribute `class_names`.
-            multi_label: Whether each output is a label of its own; None takes
-                it from the compiled loss.
-            votes: Whether the labels are rows of annotators' votes.
-            **options: How the model is run, as in `ModelOptions`.
+            **options: How the model is run, and what is known of the rows, as
+                in `DataOptions`.
 
         Raises:
             TypeError: If the model has several outputs and none is named, or
@@ -249,23 +242,19 @@ class Predictions(GivenTogether):
         # It needs Keras.
         from keras_calib.predictions.collect import ModelRun
 
-        run = ModelRun(
-            model, data, groups, units, multi_label=multi_label, **options
-        )
-        if class_names is None:
-            class_names = getattr(data, "class_names", None)
-        made = cls.__new__(cls)
-        made._facts = _settings(
-            run.reading.from_logits,
-            {
-                "ignore_class": run.reading.ignore_class,
-                "multi_label": run.multi_label,
-                "votes": votes,
-                "class_names": class_names,
-            },
-        )
-        made._arrays, made.run, made._spool = None, run, None
-        made._others = {}
+        given: dict[str, Any] = {**options}
+        names, votes = given.pop("class_names", None), given.pop("votes", False)
+        run = ModelRun(model, data, **given)
+        if names is None:
+            names = getattr(data, "class_names", None)
+        facts = {
+            "ignore_class": run.reading.ignore_class,
+            "multi_label": run.multi_label,
+            "votes": votes,
+            "class_names": names,
+        }
+        made = cls._made(_settings(run.reading.from_logits, facts), None)
+        made.run = run
         return made
 
     @classmethod
@@ -306,11 +295,7 @@ class Predictions(GivenTogether):
         **facts: Unpack[PredictionFacts],
     ) -> Self:
         """Columns as they were given to a function, which checks them."""
-        made = cls.__new__(cls)
-        made._facts = _settings(from_logits, facts)
-        made._arrays = {**dict.fromkeys(_COLUMNS), **columns}
-        made.run, made._spool, made._others = None, None, {}
-        return made
+        return cls._made(_settings(from_logits, facts), columns)
 
     @classmethod
     def read(cls, path: Any, **options: Unpack[FileOptions]) -> "Predictions":
@@ -502,6 +487,11 @@ class Predictions(GivenTogether):
             "votes": self.votes,
         }
 
+    def weighted(self, sample_weight: Any) -> Self:
+        """The same rows with other weights."""
+        columns = {**self._columns(), "sample_weight": sample_weight}
+        return self._like(columns, self._spool)
+
     def batches(self, size: int | None = None) -> Iterator[Self]:
         """The rows in order, part by part, each of which is in memory.
 
@@ -589,10 +579,9 @@ class Predictions(GivenTogether):
             for part in parts:
                 own.add({"outputs": part})
             columns["outputs"] = own.arrays()["outputs"]
-            spool = _Both(own, spool)
-        made = self._like(columns, spool)
-        made._facts = {**self._facts, "from_logits": from_logits}
-        return made
+            spool = own, spool
+        facts = {**self._facts, "from_logits": from_logits}
+        return self._made(facts, columns, spool)
 
     def with_inputs(self, inputs: Any) -> Self:
         """The same rows with what was predicted, `(n, ...)`."""
@@ -627,7 +616,7 @@ class Predictions(GivenTogether):
                         if columns[name] is not None
                     }
                 )
-            copied, spool = own.arrays(), _Both(own, spool)
+            copied, spool = own.arrays(), (own, spool)
         kept = {
             name: None if x is None else x[rows]
             for name, x in columns.items()
@@ -665,12 +654,9 @@ class Predictions(GivenTogether):
 
     def as_event(self) -> Self:
         """A log as outputs `(n, 1)`: the probability that each row is right."""
-        columns = self._columns()
-        made = self._like(
-            {**columns, "outputs": self.outputs[:, None]}, self._spool
-        )
-        made._facts = {**self._facts, "kind": "classes"}
-        return made
+        columns = {**self._columns(), "outputs": self.outputs[:, None]}
+        facts = {**self._facts, "kind": "classes"}
+        return self._made(facts, columns, self._spool)
 
     def _top(self) -> Outcomes:
         """All predictions as rows, also those that count nowhere."""
@@ -787,7 +773,7 @@ class Predictions(GivenTogether):
             raise value_error(
                 "all columns of `Predictions` must have one length", **lengths
             )
-        if not kept["outputs"].size:
+        if not (kept["outputs"].size or self.may_be_empty):
             raise value_error(
                 "`outputs` must not be empty",
                 **{"outputs.shape": kept["outputs"].shape},
@@ -799,29 +785,32 @@ class Predictions(GivenTogether):
         return self._like(columns, None)
 
     def _like(self, columns: dict[Any, Any], spool: Any) -> Self:
-        made = type(self).__new__(type(self))
-        made._facts, made.run, made._others = self._facts, None, {}
-        made._arrays = {**dict.fromkeys(_COLUMNS), **columns}
-        made._spool = spool
+        return self._made(self._facts, columns, spool)
+
+    @classmethod
+    def _made(
+        cls,
+        facts: dict[str, Any],
+        columns: dict[Any, Any] | None,
+        spool: Any = None,
+    ) -> Self:
+        """Predictions of columns that need no check, None of a model's."""
+        made = cls.__new__(cls)
+        made._facts, made.run, made._others = facts, None, {}
+        made._arrays, made._spool = columns, spool
+        if columns is not None:
+            made._arrays = {**dict.fromkeys(_COLUMNS), **columns}
         return made
-
-
-class _Both:
-    """Keeps two things alive."""
-
-    def __init__(self, *kept: Any):
-        self.kept = kept
 
 
 def _settings(from_logits: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What is no column; raises for what contradicts itself."""
-    if unknown := {*facts} - {*PredictionFacts.__annotations__}:
-        raise type_error(
-            f"`{min(unknown)}` must be an argument of `Predictions`",
-            arguments=sorted(PredictionFacts.__annotations__),
-        )
-    flags = {"from_logits": from_logits}
-    flags |= {k: facts.get(k, False) for k in ("multi_label", "votes")}
+    given = filled("Predictions", facts, PredictionFacts)
+    flags = {
+        "from_logits": from_logits,
+        "multi_label": given.multi_label,
+        "votes": given.votes,
+    }
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise type_error(f"`{name}` must be True or False", **{name: flag})
@@ -829,7 +818,7 @@ def _settings(from_logits: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
         raise value_error(
             "`votes` must be False for several labels at once", **flags
         )
-    names = facts.get("class_names")
+    names = given.class_names
     if isinstance(names, str):
         raise type_error(
             "`class_names` must be a sequence of names", class_names=names
@@ -837,7 +826,7 @@ def _settings(from_logits: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
     kind = "labels" if flags["multi_label"] else "classes"
     return {
         "from_logits": from_logits,
-        "ignore_class": facts.get("ignore_class"),
+        "ignore_class": given.ignore_class,
         "kind": "votes" if flags["votes"] else kind,
         "class_names": None if names is None else [*map(str, names)],
     }
@@ -845,22 +834,19 @@ def _settings(from_logits: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_log(correct: Any, confidence: Any) -> dict[str, np.ndarray]:
     """Two columns of a log, checked."""
+    given = {"correct": correct, "confidence": confidence}
     columns = {
-        "labels": as_array(correct, "correct").astype("float64", copy=False),
-        "outputs": as_array(confidence, "confidence").astype(
-            "float64", copy=False
-        ),
+        k: as_array(x, k).astype("float64", copy=False)
+        for k, x in given.items()
     }
-    for name, x in zip(
-        ("correct", "confidence"), columns.values(), strict=True
-    ):
+    for name, x in columns.items():
         right = (x >= 0.0) & (x <= 1.0)
         if x.ndim != 1 or not right.all():
             raise value_error(
                 f"`{name}` must be one number in [0, 1] a row",
                 **{f"{name}.shape": x.shape, "wrong": x[~right][:4].tolist()},
             )
-    return columns
+    return {"labels": columns["correct"], "outputs": columns["confidence"]}
 
 
 def _ids_of_names(labels: Any, names: list[str] | None) -> np.ndarray:

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calib.backend.errors import type_error, value_error
+from keras_calib.backend.errors import value_error
+from keras_calib.inputs.options import filled
 from keras_calib.predictions.correctness import flags_of, same_labels
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.predictions.roles import FileOptions, find_roles
@@ -55,16 +56,10 @@ class _Reader:
     """Reads a file and checks its values; options are `FileOptions`."""
 
     def __init__(self, path: Any, options: Mapping[str, Any]):
-        if unknown := {*options} - {*FileOptions.__annotations__}:
-            raise type_error(
-                f"`{min(unknown)}` must be an argument of `Predictions.read`",
-                arguments=sorted(FileOptions.__annotations__),
-            )
-        self._file = Table(
-            path, options.get("separator"), options.get("decimal", ".")
-        )
+        given = filled("Predictions.read", options, FileOptions)
+        self._file = Table(path, given.separator, given.decimal)
         self.num_rows = self._file.num_rows
-        self._ignored = options.get("ignore_class")
+        self._ignored = given.ignore_class
         options = {**options, "class_names": self._names(options)}
         name, names = self._file.path.name, self._file.names
         self._roles = roles = find_roles(name, names, options)
@@ -94,7 +89,10 @@ class _Reader:
         is_unchecked = roles.from_logits
         for part in parts:
             if is_unchecked:
-                _check_logits(part.outputs)
+                # It needs Keras.
+                from keras_calib.inputs.rows import check_no_probabilities
+
+                check_no_probabilities(part.outputs[:_FIRST], "logits")
                 is_unchecked = False
             groups = zip(roles.groups, part.groups, strict=True)
             columns = {**part._asdict(), "groups": None}
@@ -433,14 +431,6 @@ def _votes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if votes.shape[-1] == 1:
         votes = np.concatenate([1.0 - votes, votes], axis=-1)
     return votes, shares_of_rows(votes)[1]
-
-
-def _check_logits(outputs: np.ndarray) -> None:
-    """Raises for logits that look like probabilities."""
-    # It needs Keras.
-    from keras_calib.inputs.rows import check_no_probabilities
-
-    check_no_probabilities(outputs[:_FIRST], "logits")
 
 
 def _listed(text: str) -> list[str] | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from os.path import commonprefix
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 from keras_calib.backend.errors import value_error
 
@@ -66,7 +66,7 @@ class FileOptions(TypedDict, total=False):
     multi_label: bool
     ignore_class: int | None
     separator: str | None
-    decimal: str
+    decimal: Annotated[str, "."]
 
 
 class Role(NamedTuple):
@@ -141,12 +141,10 @@ class Roles(NamedTuple):
             of records without `predicted` that of correctness.
         outputs: Column of each class, one column of all, or confidences.
         from_logits: Whether outputs are logits.
-        predicted: Predicted classes of records, or None.
         sample_weight: Column of weights, those of each label, or none.
-        ids: Names of the rows, or None.
-        units: What rows belong to, or None.
         groups: Columns of groups by the name of their attribute.
-        class_names: Names of the classes, or None.
+
+    Others are as in `FileOptions`.
     """
 
     kind: str
@@ -281,7 +279,9 @@ def _log_columns(
     raise value_error(
         f"{file} must say of each `{confidence}` what was right: by a column "
         "`correct`, or by `label` and `predicted`. `correct=`, `labels=` and "
-        "`predicted=` give columns of other names",
+        "`predicted=` give columns of other names. Confidences alone say "
+        "nothing of calibration: add `correct`, 1 for a right answer and 0 "
+        "for a wrong one, to rows that are drawn at random",
         columns=names[:20],
     )
 

@@ -324,7 +324,6 @@ class Table:
         return values
 
     def _numbers(self, values: np.ndarray, name: str, start: int) -> np.ndarray:
-        """Values that are numbers; ValueError if one is not."""
         if values.dtype == object and self._is_lines:
             for row, value in enumerate(values):
                 if type(value) not in (int, float):

@@ -1,5 +1,6 @@
 """One page that says how far a model's confidence can be trusted.
 
+- Tables: `evaluate`, `MetricTable`.
 - Pages: `report`, `ReportPage`, `model_card`.
 
 Lives here: the report, its page, and the command line. Not here: diagrams
@@ -8,8 +9,9 @@ Floor: the highest, above `monitoring`: a command may use every package.
 
 Read in this order:
 
-- `entry_points`: `report`, from data to page, with what users gave by
-  `model_parts`. `source` gives the rows; small batches are joined on the way.
+- `entry_points`: `report`, from data to page; `metric_table`: `evaluate`, the
+  same numbers as a table. `gathering` reads the rows for both, with what users
+  gave by `model_parts`. `source` gives the rows; small batches are joined.
 - Figures: `evaluation` gathers them batch by batch, with `groups` (classes,
   levels of confidence, sites); `labels` does so for several labels at once.
   `measures`, `verdict` and `slider` say what the page tells of them.
@@ -28,9 +30,12 @@ if TYPE_CHECKING:
     from keras_calib.reporting.cards import model_card
     from keras_calib.reporting.entry_points import report
     from keras_calib.reporting.html import ReportPage
+    from keras_calib.reporting.metric_table import MetricTable, evaluate
 
 __all__ = [
+    "MetricTable",
     "ReportPage",
+    "evaluate",
     "model_card",
     "report",
 ]
@@ -41,5 +46,6 @@ __getattr__ = late_names(
         "cards": "model_card",
         "entry_points": "report",
         "html": "ReportPage",
+        "metric_table": "MetricTable evaluate",
     },
 )

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
+from keras_calib.backend.late import imported
 from keras_calib.exporting.statement import read_statement, statement_path
 from keras_calib.inputs.checks import check_number
 from keras_calib.inputs.options import filled
@@ -19,24 +20,6 @@ _TITLES = {
     "aurc": "Area under the risk-coverage curve (AURC)",
     "nll": "Negative log-likelihood",
     "brier_score": "Brier score",
-}
-
-
-# What the card calls facts of the guarantee, of its data, and of their costs.
-_PROMISED = {
-    "risk": "largest risk",
-    "max_cost": "largest mean cost of accepted predictions",
-    "reject_cost": "price of a rejection",
-    "delta": "probability that the guarantee fails (delta)",
-}
-_COUNTED = {
-    "num_samples": "samples that chose the threshold ({dataset})",
-    "coverage": "accepted share of them (coverage)",
-    "risk": "share of errors among the accepted",
-}
-_PRICED = {
-    "accepted_cost": "mean cost of the accepted",
-    "accept_all_cost": "mean cost if all were accepted",
 }
 
 
@@ -133,8 +116,7 @@ def model_card(
             "license": given.license,
             "tags": [*own, *(x for x in given.tags if x not in own)],
             "results": _results(facts, texts, evaluation),
-            "rows": _rows(facts, dataset),
-            "matrix": facts.get("costs", {}).get("matrix"),
+            "costs": facts.get("costs"),
             "evaluation": evaluation or {},
             "titles": _TITLES,
         }
@@ -167,33 +149,6 @@ def _results(
     }
 
 
-def _rows(facts: dict[str, Any], dataset: str) -> list[tuple[str, Any]]:
-    """The facts of the card; one that a kind has not is None."""
-    guarantee, chosen = facts["guarantee"], facts["selection"]
-    kind, costs = facts["kind"], facts.get("costs")
-    score, told = f"`{facts['score']['name']}`", None
-    if costs and costs["matrix"] is None:
-        told = f"{costs['num_classes']} classes, the largest cost is "
-        told += str(costs["largest"])
-    threshold = f"threshold on the score {score}", chosen.get("threshold")
-    return [
-        ("method", f"`{guarantee['method']}`"),
-        *((text, guarantee.get(name)) for name, text in _PROMISED.items()),
-        ("score", score) if kind == "groups" else threshold,
-        ("the same as a confidence", chosen.get("confidence")),
-        ("calibrator", (facts["calibrator"] or {"name": "none"})["name"]),
-        *(
-            (text.format(dataset=dataset), chosen.get(name))
-            for name, text in (_COUNTED if kind != "chow" else {}).items()
-        ),
-        *(
-            (text, chosen.get(name))
-            for name, text in (_PRICED if kind == "costs" else {}).items()
-        ),
-        ("costs", told),
-    ]
-
-
 def _cell(value: Any) -> str:
     """A name in one cell of a table."""
     text = " ".join(str(value).split())
@@ -206,12 +161,7 @@ def _slug(name: str) -> str:
 
 
 def _template() -> Any:
-    try:
-        import jinja2
-    except ImportError as error:
-        raise ImportError(
-            "Model cards need Jinja2: pip install 'keras-calib[report]'"
-        ) from error
+    jinja2 = imported("jinja2", "A model card", "report")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("keras_calib", "reporting"),
         undefined=jinja2.StrictUndefined,

@@ -1,29 +1,13 @@
 """Make a report of models or of predictions: from data to the page."""
 
-from collections.abc import Mapping
 from typing import Any, Unpack
 
-from keras_calib.backend.errors import type_error, value_error
-from keras_calib.labels.columns import check_class_names
 from keras_calib.predictions.predictions import DataOptions
-from keras_calib.reporting.evaluation import ClassEvaluation, ScoreEvaluation
+from keras_calib.reporting.gathering import gathered
 from keras_calib.reporting.html import ReportPage, page_of, template
-from keras_calib.reporting.labels import LabelEvaluation
-from keras_calib.reporting.model_parts import (
-    ModelParts,
-    by_name,
-    check_contents,
-    has_parts_of_labels,
-)
-from keras_calib.reporting.source import Source, of_models, of_predictions
+from keras_calib.reporting.model_parts import check_contents
 
 __all__ = ["report"]
-
-_EVALUATIONS: dict[str, Any] = {
-    "classes": ClassEvaluation,
-    "scores": ScoreEvaluation,
-    "labels": LabelEvaluation,
-}
 
 
 def report(
@@ -87,46 +71,17 @@ def report(
         Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
         https://arxiv.org/abs/1706.04599
     """
-    if data is None:
-        verbose = options.pop("verbose", "auto")
-        if options:
-            raise type_error(
-                f"`{min(options)}` must be told to the `Predictions`, or to "
-                "models with their `data`",
-                arguments=sorted(options),
-            )
-        source = of_predictions(by_name("predictions", predictions), verbose)
-    else:
-        if has_parts_of_labels((calibrator, selector)):
-            options.setdefault("multi_label", True)
-        fitted = [
-            part
-            for x in (calibrator, selector)
-            for part in (x.values() if isinstance(x, Mapping) else [x])
-        ]
-        models = by_name("models", predictions)
-        source = of_models(models, data, options, fitted)
     # Check what can be checked before hours of predictions.
     template()
     check_contents(num_bins, num_mistakes, notes)
-    parts = ModelParts(source.names, calibrator, selector)
-    evaluations = _evaluations(source, parts, num_bins, num_mistakes)
-    for labels, outputs, *others in source.batches:
-        for evaluation, own in zip(evaluations, outputs, strict=True):
-            evaluation.add(labels, own, *others)
-    num_classes, names = (
-        {x.num_classes for x in evaluations},
-        source.class_names,
+    evaluations, parts = gathered(
+        predictions,
+        data,
+        {**options},
+        {"calibrator": calibrator, "selector": selector},
+        num_bins=num_bins,
+        num_mistakes=num_mistakes,
     )
-    if 0 in num_classes:
-        what = "labels" if source.kind == "labels" else "samples"
-        raise value_error(f"`labels` must have {what} that count", **{what: 0})
-    if names is not None and num_classes != {len(names)}:
-        raise value_error(
-            "`class_names` must have a name for each class",
-            names=len(names),
-            num_classes=num_classes,
-        )
     results = {x.name: x.results() for x in evaluations}
     for name, choice in parts.choices.items():
         results[name]["choice"] = {
@@ -149,21 +104,3 @@ def report(
         notes=notes or {},
     )
     return ReportPage(html, results)
-
-
-def _evaluations(
-    source: Source, parts: ModelParts, num_bins: int, num_mistakes: int
-) -> list[Any]:
-    """What gathers the results of each model."""
-    several, made = source.kind == "labels", []
-    if several:
-        parts.check_of_labels()
-    for name in source.names:
-        own, names = parts.of(name), source.class_names
-        if several:
-            known = [getattr(part, "class_names", None) for part in own]
-            names = names or next(filter(None, known), None)
-            names = check_class_names(names, None)
-        given = name, *own, source.reading, num_bins, num_mistakes, names
-        made.append(_EVALUATIONS[source.kind](*given))
-    return made

@@ -5,7 +5,7 @@ hold: here are those of classes and of logs, in `labels` that of several labels.
 """
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ __all__ = [
     "Mistake",
     "ScoreEvaluation",
     "accepted",
+    "estimates_of",
     "with_intervals",
 ]
 
@@ -206,17 +207,25 @@ class ClassEvaluation(Evaluation):
     kind, _unit = "classes", "class"
     _measured = tuple(EXPLAINED)
 
-    def __init__(self, *args: Any):
+    def __init__(
+        self,
+        *args: Any,
+        keys: Sequence[str] | None = None,
+        others: Callable[[ReadOptions], dict[str, Any]] = lambda options: {},
+    ):
+        """Measures `keys`, None for those of the page, and `others` by name."""
         super().__init__(*args)
         # Metrics and groups of each stage, before and after calibration.
+        read = [self.options._replace(from_logits=x) for x in self._from_logits]
         self.stages = [
             CalibrationMetrics(
-                list(self._measured),
+                list(self._measured if keys is None else keys),
                 num_bins=self.num_bins,
-                **self.options._replace(from_logits=x).of_metric(),
+                **options.of_metric(),
             )
-            for x in self._from_logits
+            for options in read
         ]
+        self.others = [others(options) for options in read]
         self.groups: list[StageGroups] = []
         # Whether a sample has several predictions, as an image has pixels.
         self.is_dense = False
@@ -234,7 +243,7 @@ class ClassEvaluation(Evaluation):
 
     def results(self) -> dict[str, Any]:
         metrics, gap = (
-            _estimates(self.stages[0]),
+            estimates_of(self.stages[0]),
             self.stages[0].confidence_gap(),
         )
         results = {
@@ -254,7 +263,7 @@ class ClassEvaluation(Evaluation):
             results["annotators"] = self.annotators.results()
         before, after = (gap, metrics["ece"]), None
         if self.calibrator is not None:
-            repaired = _estimates(self.final)
+            repaired = estimates_of(self.final)
             after = self.final.confidence_gap(), repaired["ece"]
             results |= {
                 "calibrated_confidence_gap": after[0].to_dict(),
@@ -273,6 +282,8 @@ class ClassEvaluation(Evaluation):
             self.stages[0].update_state(labels, outputs, weight)
         if batch is None:
             batch = read_arrays(labels, outputs, weight, options)
+        for metric in self.others[0].values():
+            metric.update_state(labels, outputs, weight)
         self.num_classes = batch.outputs.shape[-1]
         self.is_dense |= len(lead) > 1
         logits = batch.outputs.reshape(*lead, -1)
@@ -286,6 +297,8 @@ class ClassEvaluation(Evaluation):
             after = with_rows(after, rows, "y_pred", rules)
             if not (rules.hold and add_rows(self.final, after)):
                 self.final.update_state(labels, calibrated, weight)
+            for metric in self.others[-1].values():
+                metric.update_state(labels, calibrated, weight)
             stages.append(after.facts)
         truth = batch.labels
         if not options.votes:
@@ -484,7 +497,7 @@ def with_intervals(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
     }
 
 
-def _estimates(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
+def estimates_of(metrics: CalibrationMetrics) -> dict[str, dict[str, Any]]:
     """Every metric by its name, with its 95 % interval.
 
     The ECCE has a p-value of calibration too, None of too few data and of

@@ -8,6 +8,7 @@ import keras
 
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.files import path_of, replacing
+from keras_calib.backend.late import imported
 from keras_calib.numerics.results import call_text
 from keras_calib.plots import RiskCoverageDisplay
 from keras_calib.plots.display import matplotlib_module, printable
@@ -125,7 +126,6 @@ def page_of(
 
 
 def _model(evaluation: Any, results: dict, number: int) -> dict[str, Any]:
-    """What the template shows of a model."""
     stages = stages_of(evaluation)
     repaired = len(stages) > 1
     it = "them" if evaluation.kind == "labels" else "it"
@@ -148,15 +148,9 @@ def _model(evaluation: Any, results: dict, number: int) -> dict[str, Any]:
     }
 
 
-def template(name: str = "page.html.jinja") -> Any:
-    """A template of a page; ImportError if a package is missing."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise ImportError(
-            "Reports need Jinja2 and matplotlib: "
-            "pip install 'keras-calib[report]'"
-        ) from error
+def template() -> Any:
+    """The template of a page; ImportError if a package is missing."""
+    jinja2 = imported("jinja2", "A report", "report")
     matplotlib_module("figure")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("keras_calib", "reporting"),
@@ -166,7 +160,7 @@ def template(name: str = "page.html.jinja") -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name)
+    return environment.get_template("page.html.jinja")
 
 
 def _printed(value: Any) -> Any:

@@ -9,6 +9,7 @@ __all__ = [
     "EXPLAINED",
     "Measure",
     "TOP1_METRICS",
+    "cell",
     "directions",
     "kinds_told",
     "listed",
@@ -80,7 +81,7 @@ def measures(results: dict[str, Any]) -> list[Measure]:
             continue
         estimates = [stage[name] for stage in stages]
         change = _change(name, *estimates) if len(estimates) > 1 else None
-        cells = [_cell(name, x) for x in estimates]
+        cells = [cell(name, x) for x in estimates]
         found.append(Measure(*explained, cells, change))
     return found
 
@@ -127,7 +128,8 @@ def names_of(rows: Sequence, name_of: Callable[[Any], str]) -> str:
     return names + (f" and {more:,} more" if more > 0 else "")
 
 
-def _cell(name: str, x: dict[str, Any]) -> tuple[str, str, str]:
+def cell(name: str, x: dict[str, Any]) -> tuple[str, str, str]:
+    """Value, interval and p-value of a metric as texts, empty if unknown."""
     # Four decimals would show an AURC near 0 as 0.
     usual = "{:.2g}" if name == "aurc" and x["value"] < 1e-3 else "{:.4f}"
     form = {"nll": "{:.3f}", _GAP: "{:+.4f}"}.get(name, usual)

@@ -49,15 +49,6 @@ _NUM_PAIRS = 6
 _TALL, _LOW = (3.5, 4.2), (3.5, 3.0)
 # Labels in pictures, and in tables before the others are folded away.
 _NUM_PICTURES, _NUM_ROWS = 6, 25
-# Measures of the summary: key, title, words.
-_MEASURES = (
-    ("probability", "Mean probability", "of a label"),
-    ("prevalence", "Share with the label", "of the examples"),
-    ("ece", "ECE", "mean gap over bins of the probability"),
-    ("nll", "NLL", "log loss of yes and no, in nats"),
-    ("brier_score", "Brier score", "squared error, summed over yes and no"),
-    ("auroc", "AUROC", "ranks examples with the label first; 0.5 chance"),
-)
 
 
 class Section(NamedTuple):
@@ -141,9 +132,7 @@ def _change(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
 
 
 def _errors(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
-    name_of = evaluation.name_of
     final = stages_of(evaluation)[-1]
-    pairs = evaluation.confused.most_common(_NUM_PAIRS)
     return {
         "sure": {
             when: _sure(groups)
@@ -157,14 +146,8 @@ def _errors(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
             + "; counts on a logarithmic scale.",
             WIDE,
         ),
-        "confused": [
-            (name_of(label), name_of(predicted), count)
-            for (label, predicted), count in pairs
-        ],
-        "mistakes": [
-            {**x, "predicted": name_of(x["predicted"])}
-            for x in _mistakes(evaluation)
-        ],
+        "confused": evaluation.confused.most_common(_NUM_PAIRS),
+        "mistakes": _mistakes(evaluation),
     }
 
 
@@ -203,39 +186,6 @@ def _groups(evaluation: ClassEvaluation, results: dict) -> dict[str, Any]:
     }
 
 
-def _label_measures(
-    evaluation: LabelEvaluation, results: dict
-) -> dict[str, Any]:
-    stages = [results["summary"]]
-    if evaluation.calibrator is not None:
-        stages.append(results["calibrated_summary"])
-    whens = [*filter(None, stages_of(evaluation))] or [""]
-    # Of one label both means are the same.
-    kinds = 1 if evaluation.num_classes == 1 else 2
-    return {
-        "columns": [
-            (text, when)
-            for text in ("Mean over labels", "Mean over answers")[:kinds]
-            for when in (*whens, "base rate")
-        ],
-        "measures": [
-            {
-                "title": measure,
-                "words": words,
-                "numbers": [
-                    value
-                    for kind in ("macro", "micro")[:kinds]
-                    for value in (
-                        *(x[kind][key] for x in stages),
-                        _base(key, stages[-1][kind]),
-                    )
-                ],
-            }
-            for key, measure, words in _MEASURES
-        ],
-    }
-
-
 def _labels(evaluation: LabelEvaluation, results: dict) -> dict[str, Any]:
     rows = sorted(results["labels"], key=_place)
     pictures = []
@@ -258,17 +208,8 @@ def _label_automation(
     evaluation: LabelEvaluation, results: dict
 ) -> dict[str, Any]:
     selected = (results["selection"] or {}).get("labels", ())
-    return {
-        "rows": [
-            {
-                **x,
-                "accepts": x["threshold"] < np.inf,
-                "accepts_all": x["threshold"] == -np.inf,
-            }
-            for x in sorted(selected, key=lambda x: x["coverage"])
-        ],
-        "most": _NUM_ROWS,
-    }
+    rows = sorted(selected, key=lambda x: x["coverage"])
+    return {"rows": rows, "most": _NUM_ROWS}
 
 
 _OF_CLASSES = (
@@ -308,8 +249,7 @@ SECTIONS: dict[str, tuple[Section, ...]] = {
         Section(
             "change",
             "How far off are they?",
-            _label_measures,
-            "What did calibration change?",
+            repaired="What did calibration change?",
         ),
         Section("labels", "Which labels are off?", _labels),
         Section(
@@ -329,15 +269,8 @@ SECTIONS: dict[str, tuple[Section, ...]] = {
 
 
 def _mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """The surest mistakes, with names and what can be shown of samples."""
-    return [
-        {
-            **x._asdict(),
-            **shown(x.sample),
-            "label": evaluation.name_of(x.label),
-        }
-        for x in evaluation.mistakes
-    ]
+    """The surest mistakes, with what can be shown of samples."""
+    return [{**x._asdict(), **shown(x.sample)} for x in evaluation.mistakes]
 
 
 def _sure(
@@ -421,11 +354,3 @@ def _place(row: dict[str, Any]) -> tuple:
         -row["ece"],
         row["number"],
     )
-
-
-def _base(key: str, values: dict[str, float]) -> float | None:
-    """What stating the shares of the labels scores."""
-    if key == "probability":
-        return values["prevalence"]
-    own = {"prevalence": values["prevalence"], "ece": 0.0, "auroc": 0.5}
-    return own.get(key, values.get(f"base_{key}"))

@@ -365,5 +365,4 @@ def _points(share: float) -> str:
 
 
 def _percent(share: float, digits: int = 1) -> str:
-    """A share as text."""
     return f"{100.0 * share:.{digits}f} %"

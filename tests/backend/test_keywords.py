@@ -111,7 +111,8 @@ def test_every_public_callable_names_itself_and_the_wrong_keyword():
 
 def test_what_is_passed_on_is_answered_by_who_gets_it():
     with pytest.raises(TypeError, match="argument of `ece`: .* `num_bins`"):
-        kc.compare(IDS, PROBS, PROBS, kc.ece, n_bins=3)
+        p = kc.Predictions(IDS, PROBS)
+        kc.compare(p, p, kc.ece, n_bins=3)
 
 
 def test_keywords_of_keras_and_of_other_bases_are_taken():
@@ -152,5 +153,5 @@ def test_signatures_and_pickles_are_those_of_the_functions():
 def test_other_mistakes_keep_the_message_of_python():
     with pytest.raises(TypeError, match="positional arguments? but"):
         kc.ece(IDS, PROBS, 15)
-    with pytest.raises(TypeError, match="missing 1 required positional"):
+    with pytest.raises(TypeError, match="`outputs` must be given beside"):
         kc.ece(IDS)

@@ -67,7 +67,12 @@ LONG = {
         LABELS, LOGITS, candidates=kc.TemperatureScaling(), num_folds=2, **o
     ),
     "compare": lambda **o: kc.compare(
-        LABELS, LOGITS, 2 * LOGITS, kc.nll, from_logits=True, **o
+        *(
+            kc.Predictions(LABELS, x, from_logits=True)
+            for x in (LOGITS, 2 * LOGITS)
+        ),
+        kc.nll,
+        **o,
     ),
     "estimate_prior": lambda **o: kc.functional.estimate_prior(
         *(LOGITS[:, :2], [0.5, 0.5]), from_logits=True, **o

@@ -117,7 +117,7 @@ def test_epochs_without_a_batch_do_not_go_on_for_ever():
     few = tf.data.Dataset.range(16).filter(lambda number: number < 5)
     nothing = few.filter(lambda number: number < 0)
     options = {"seed": 0, "buffer_size": 2}
-    batches = epochs.each_epoch(
+    batches = epochs.shuffled_epochs(
         few,
         lambda epoch, shuffled: shuffled.batch(8, drop_remainder=True),
         epochs=None,

@@ -1,6 +1,5 @@
 """Thresholds by class keep the precision of all classes at once."""
 
-import dataclasses
 import re
 
 import numpy as np
@@ -64,13 +63,10 @@ def test_a_class_that_misses_its_precision_is_seldom_certified(average, alike):
 def test_good_classes_get_a_threshold_and_others_an_advice():
     rng = np.random.default_rng(1)
     found = _drawn(rng, np.array([0.02, 0.9, 0.05, 0.0, 0.0]), alike=False)
-    rare = (found.label == 3) & (found.image >= 10)
-    rare |= found.label == 4
-    found = dataclasses.replace(
-        found, outcomes=found.outcomes.part(~rare), overlap=found.overlap[~rare]
-    )
+    rare = (found.groups["class"] == 3) & (found.units >= 10)
+    rare |= found.groups["class"] == 4
     chosen = kc.detection.choose_detection_class_thresholds(
-        found,
+        found[~rare],
         num_classes=5,
         precision=[0.7, 0.7, 0.8, 0.7, 0.7],
         average="images",
@@ -101,7 +97,7 @@ def test_good_classes_get_a_threshold_and_others_an_advice():
 
 
 def test_one_class_alone_has_the_threshold_of_all_boxes():
-    found = changed(records(), group=np.zeros_like(records().label))
+    found = changed(records(), classes=np.zeros_like(records().groups["class"]))
     options = {"precision": 0.15, "max_boxes": 3, "thresholds": [0.9, 0.5, 0.1]}
     one = kc.detection.choose_detection_threshold(found, **options)
     by_class = kc.detection.choose_detection_class_thresholds(
@@ -132,7 +128,7 @@ def test_what_cannot_be_certified_is_refused(name):
 
 
 def test_only_records_have_thresholds():
-    with pytest.raises(TypeError, match="match_detections"):
+    with pytest.raises(TypeError, match="detection.match"):
         kc.detection.choose_detection_class_thresholds(
             images("found"), num_classes=4, precision=0.5
         )

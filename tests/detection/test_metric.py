@@ -115,7 +115,7 @@ def test_padded_tensors_are_read():
         {k: keras.ops.convert_to_numpy(x) for k, x in boxes.items()}
         for boxes in tensors
     ]
-    exact = kc.detection.detection_ece(kc.detection.match_detections(*arrays))
+    exact = kc.detection.detection_ece(kc.detection.match(*arrays))
     np.testing.assert_allclose(float(metric.result()), exact.value, rtol=1e-6)
 
 
@@ -150,7 +150,7 @@ REFUSED = {
     ),
     "records": (
         lambda: kc.detection.DetectionECE().update_records([0.5]),
-        "`match_detections`",
+        "detection.match",
     ),
     "by class": (
         lambda: kc.detection.DetectionECE().by_class(),

@@ -43,7 +43,7 @@ def test_fits_are_the_optimum_of_each_class(method, target):
     everything = _optimum(method, target, slice(None))
     for k in range(6):
         expected = (
-            _optimum(method, target, records().label == k)
+            _optimum(method, target, records().groups["class"] == k)
             if k < 4
             else everything
         )
@@ -93,7 +93,9 @@ def test_layers_are_saved_and_loaded(tmp_path):
 def test_scaling_lowers_the_d_ece_of_its_own_detections():
     found = records()
     scaling = kc.detection.DetectionScaling(4, by_class=False).fit(found)
-    after = scaling({"confidence": found.confidence, "labels": found.label})
+    after = scaling(
+        {"confidence": found.confidence, "labels": found.groups["class"]}
+    )
     after = keras.ops.convert_to_numpy(after["confidence"])
     after = changed(found, confidence=after.astype("float64"))
     assert (
@@ -113,11 +115,11 @@ REFUSED = {
     ),
     "records": (
         lambda: kc.detection.DetectionScaling(2).fit([1]),
-        "match_detections",
+        "detection.match",
     ),
     "all right": (
         lambda: kc.detection.DetectionScaling(4).fit(
-            changed(records(), correct=np.ones(len(records().label)))
+            changed(records(), correct=np.ones(len(records().groups["class"])))
         ),
         "right detections and wrong ones",
     ),

@@ -73,13 +73,15 @@ def test_kept_boxes_come_first_and_the_others_are_padding(threshold):
 def test_a_choice_keeps_the_boxes_that_its_guarantee_is_for():
     found, true = padded(images("found"), 40), images("true", crowds=False)
     scaling = kc.detection.DetectionScaling(4, by_class=False).fit(records())
-    scaled = kc.detection.match_detections(true, _numbers(scaling(found)))
+    scaled = kc.detection.match(true, _numbers(scaling(found)))
     chosen = kc.detection.choose_detection_threshold(
         scaled, precision=0.15, max_boxes=3, thresholds=[0.5, 0.25, 0.1]
     )
     selector = kc.detection.DetectionSelector(scaling, chosen)
-    kept = kc.detection.match_detections(true, _numbers(selector(found)))
-    assert len(kept.label) == round(60 * chosen.facts["boxes_per_image"])
+    kept = kc.detection.match(true, _numbers(selector(found)))
+    assert len(kept.groups["class"]) == round(
+        60 * chosen.facts["boxes_per_image"]
+    )
     assert kept.correct.mean() == pytest.approx(chosen.facts["precision"])
 
 

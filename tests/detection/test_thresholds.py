@@ -63,10 +63,10 @@ def test_losses_are_those_of_the_boxes_that_an_image_keeps():
     for place, threshold in enumerate((0.9, 0.5, 0.1)):
         losses = []
         for image in range(found.num_images):
-            own = found.image == image
+            own = found.units == image
             order = np.argsort(-found.confidence[own], kind="stable")[:3]
             kept = found.confidence[own][order] >= threshold
-            wrong = kept & ~found.correct[own][order]
+            wrong = kept & (found.correct[own][order] == 0)
             losses.append(0.85 + (wrong.sum() - 0.85 * kept.sum()) / 3)
         p_value = betting_p_value(np.clip(losses, 0, 1), 0.85)
         np.testing.assert_allclose(
@@ -99,5 +99,5 @@ def test_what_cannot_be_certified_is_refused(name):
 
 
 def test_only_records_have_thresholds():
-    with pytest.raises(TypeError, match="match_detections"):
+    with pytest.raises(TypeError, match="detection.match"):
         kc.detection.choose_detection_threshold(images("found"), precision=0.9)

@@ -13,7 +13,7 @@ from forged import BAD, changed, got, other, places, put
 from paths import ROOT
 
 import keras_calib as kc
-from keras_calib.exporting.statement import digest_of, read_statement
+from keras_calib.exporting.statement import read_statement
 from keras_calib.reporting.command_line import main
 
 
@@ -78,6 +78,38 @@ def answers(request, tmp_path_factory):
     return folder / "t.json", data
 
 
+def test_predictions_are_checked_and_accepted_as_their_columns(answers):
+    path, data = answers
+    grouped = "groups" in data
+    p = kc.Predictions(
+        correct=data["correct"],
+        confidence=data["confidence"],
+        groups={"task": data["groups"]} if grouped else None,
+    )
+    name = "task" if grouped else None
+    found = kc.exporting.check_certificate(path, p, groups=name)
+    assert found.holds, found.differences
+    assert not any("numbers" in x for x in found.not_checked)
+    rule = kc.exporting.load_threshold(path)
+    alone = rule(data["confidence"], data.get("groups"))
+    for key, values in rule(p).items():
+        np.testing.assert_array_equal(values, alone[key])
+    with pytest.raises(TypeError, match="`correct` must not be given beside"):
+        kc.exporting.check_certificate(path, p, data["correct"], groups=name)
+    if grouped:
+        np.testing.assert_array_equal(
+            rule(p, "task")["accept"], alone["accept"]
+        )
+        return
+    watched = kc.Monitor(risk=0.3).update(p, rule)
+    assert watched.counts["accepted"] == alone["accept"].sum()
+
+
+def checked(path, confidence, correct, groups=None):
+    p = kc.Predictions(correct=correct, confidence=confidence)
+    return kc.exporting.check_certificate(path, p, groups=groups)
+
+
 def test_numbered_groups_are_in_the_order_of_their_numbers(tmp_path):
     log, out = tmp_path / "log.csv", tmp_path / "t.json"
     rows = [f"0.9,1,{task}" for task in ("10", "2") * 40]
@@ -92,7 +124,7 @@ def test_numbered_groups_are_in_the_order_of_their_numbers(tmp_path):
 def test_every_changed_fact_of_answers_is_found(answers):
     path, data = answers
     facts = json.loads(path.read_text())
-    found = kc.exporting.check_certificate(path, **data)
+    found = checked(path, **data)
     assert found.holds, found.differences
     assert (len(found.not_checked) == 1) == (facts["calibrator"] is not None)
     assert len(places(facts)) > 12
@@ -101,7 +133,7 @@ def test_every_changed_fact_of_answers_is_found(answers):
             path, lambda x, at=at: put(x, at, other(got(x, at)))
         )
         try:
-            assert not kc.exporting.check_certificate(path, **data).holds, at
+            assert not checked(path, **data).holds, at
         except ValueError as error:
             assert re.search("certificate|confidence", str(error)), at
         file.write_text(text)
@@ -119,9 +151,7 @@ def test_no_fact_of_answers_has_another_type(answers):
         try:
             is_found = not kc.exporting.check_certificate(path).holds
             if not is_found:
-                is_found = not kc.exporting.check_certificate(
-                    path, **data
-                ).holds
+                is_found = not checked(path, **data).holds
             assert is_found, (at, value)
         except ValueError as error:
             told = "certificate|confidence|`score`"
@@ -133,17 +163,15 @@ def test_changed_answers_are_found_and_their_order_is_not(answers):
     path, data = answers
     order = np.random.default_rng(0).permutation(600)
     turned = {k: x[order] for k, x in data.items()}
-    assert kc.exporting.check_certificate(path, **turned).holds
+    assert checked(path, **turned).holds
     for name, values in data.items():
         wrong = np.roll(values, 7)
         if name == "confidence":
             wrong = values.copy()
             wrong[3] = np.nextafter(wrong[3], 0.0)
-        assert not kc.exporting.check_certificate(
-            path, **{**data, name: wrong}
-        ).holds
+        assert not checked(path, **{**data, name: wrong}).holds
         short = {k: x[1:] for k, x in data.items()}
-        (told, *_) = kc.exporting.check_certificate(path, **short).differences
+        (told, *_) = checked(path, **short).differences
         assert "599 rows instead of 600" in told
 
 
@@ -187,66 +215,3 @@ def test_answers_are_checked_where_no_keras_is(answers):
     )
     assert run.returncode == 0, run.stderr
     assert "The certificate holds." in run.stdout
-
-
-# The form of such files before they were statements.
-AFFINE = '"calibrator": {"name": "affine", "slope": 2, "intercept": 0}'
-
-
-@pytest.mark.parametrize(
-    ("part", "other"),
-    [
-        ('"slope": 2', '"slope": -2'),
-        ('"slope": 2', '"slope": 0'),
-        ('"slope": 2', '"slope": Infinity'),
-        ('"slope": 2', '"slope": "2"'),
-        ('"intercept": 0', '"intercept": NaN'),
-        ('"intercept": 0', '"intercept": 0, "slope": 3'),
-        ("0.7", "-Infinity"),
-        ("0.7", "NaN"),
-        ("0.7", "1e999"),
-        ("0.7", "1" + "0" * 400),
-        ("0.05", "1" + "0" * 400),
-        ("0.01", "-1" + "0" * 400),
-        ('"slope": 2', '"slope": 1' + "0" * 400),
-        ('"intercept": 0', '"intercept": 1' + "0" * 400),
-        (": 9", ": 1" + "0" * 400),
-        (": 9", ": 9.5"),
-        ('"confidence"', '"foo"'),
-        ('"confidence"', '["confidence"]'),
-        ('"confidence"', '"score"'),
-        ("0.7", "true"),
-        ("0.7", '"0.7"'),
-        ("0.7", '0.7, "threshold": 0.1'),
-        ("0.1", '"0.1"'),
-        ("0.1", "-0.1"),
-        ("0.1", "[0.1]"),
-        ("null", '[{"group": "a", "threshold": "0.5"}]'),
-        ("null", '[{"group": "a", "threshold": -Infinity}]'),
-        (AFFINE, '"calibrator": {"name": "beta", "a": 1, "b": -1, "c0": 0}'),
-    ],
-)
-def test_what_the_command_did_not_write_is_refused(tmp_path, part, other):
-    path = tmp_path / "threshold.json"
-    text = (
-        '{"answer_threshold": 1, "column": "confidence", "threshold": 0.7, '
-        '"coverage": 0.5, "risk": 0.05, "num_samples": 9, "certified_risk": '
-        f'0.1, "delta": 0.01, "method": "ltt", "groups": null, {AFFINE}}}'
-    )
-    path.write_text(text)
-    assert kc.exporting.load_threshold(path)([0.5, 0.8])["accept"].tolist() == [
-        0,
-        1,
-    ]
-    assert read_statement(path)["guarantee"]["certified_risk"] == 0.1
-    facts = json.loads(text)
-    for digest in (digest_of(facts), "another"):
-        path.write_text(json.dumps({**facts, "digest": digest}))
-        assert kc.exporting.check_certificate(path).holds == (
-            digest != "another"
-        )
-    assert text.count(part) == 1
-    path.write_text(text.replace(part, other))
-    with pytest.raises(ValueError, match="`path` must be") as raised:
-        kc.exporting.load_threshold(path)
-    assert str(path) in str(raised.value)

@@ -207,6 +207,20 @@ def test_the_order_of_the_data_does_not_matter(certified):
     assert kc.exporting.check_certificate(path, **data).differences == ()
 
 
+def test_calibrated_predictions_are_data_of_every_kind(certified):
+    path, made, name = certified
+    p = kc.Predictions(
+        LABELS, LOGITS, from_logits=True, groups={"site": NAMES[PLACES]}
+    )
+    groups = {"names": "site", "ids": 7 * PLACES - 3}.get(name)
+    if name != "chow":
+        found = kc.exporting.check_certificate(
+            path, made.calibrator.calibrate(p), groups=groups
+        )
+        assert found.holds, found.differences
+        assert not kc.exporting.check_certificate(path, p, groups=groups).holds
+
+
 def test_other_data_are_found(certified):
     path, _, name = certified
     for column, values in ({} if name == "chow" else records(path)).items():
@@ -240,11 +254,14 @@ def test_confidences_stand_for_scores_of_groups(certified):
     path, made, _ = certified
     data = {} if made.costs is not None else records(path)
     if data:
-        score = data.pop("scores").astype("float64")
-        data["confidence"] = 1.0 / (1.0 + np.exp(-score))
-        assert kc.exporting.check_certificate(path, **data).holds
-        data["confidence"] = np.minimum(data["confidence"], 0.9)
-        assert not kc.exporting.check_certificate(path, **data).holds
+        score = data["scores"].astype("float64")
+        for most in (np.inf, 0.9):
+            confidence = np.minimum(1.0 / (1.0 + np.exp(-score)), most)
+            p = kc.Predictions(correct=data["correct"], confidence=confidence)
+            found = kc.exporting.check_certificate(
+                path, p, groups=data["groups"]
+            )
+            assert found.holds == (most > 1.0)
 
 
 @pytest.mark.parametrize("ending", ["npz", "csv", "parquet"])

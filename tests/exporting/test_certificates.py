@@ -90,6 +90,10 @@ def test_a_copy_is_confirmed_by_the_data_in_any_order(certified, tmp_path):
     copy = copied(path, tmp_path)
     found = kc.exporting.check_certificate(copy, score[order], correct[order])
     assert found.holds, found.differences
+    p = kc.Predictions(*noisy(), from_logits=True)
+    calibrated = selector.calibrator.calibrate(p)
+    again = kc.exporting.check_certificate(copy, calibrated)
+    assert again.holds, again.differences
     facts, chosen = found.certificate, selector.chosen
     assert facts["selection"]["coverage"] == chosen.coverage
     assert facts["guarantee"]["risk"] == 0.1
@@ -158,8 +162,9 @@ def test_files_that_came_or_went_are_found(certified, tmp_path):
     assert "fingerprint.pb is missing" in told
 
 
-def as_confidence(score):
-    return 1.0 / (1.0 + np.exp(-score.astype("float64")))
+def as_log(score, correct):
+    confidence = 1.0 / (1.0 + np.exp(-score.astype("float64")))
+    return kc.Predictions(correct=correct, confidence=confidence)
 
 
 @pytest.mark.parametrize("of", ["scores", "confidence"])
@@ -170,7 +175,7 @@ def test_every_changed_number_is_found_even_with_a_new_digest(
     score, correct = records(certified[0])
     given = {"scores": score, "correct": correct}
     if of == "confidence":
-        given = {"confidence": as_confidence(score), "correct": correct}
+        given = {"scores": as_log(score, correct)}
     file = statement_path(path)
     text = file.read_text()
     facts = json.loads(text)
@@ -246,11 +251,10 @@ def test_other_data_are_refused(certified):
 def test_confidences_stand_for_log_odds_up_to_rounding(certified):
     path, _ = certified
     score, correct = records(path)
-    confidence = as_confidence(score)
-    given = {"correct": correct, "confidence": confidence}
-    assert kc.exporting.check_certificate(path, **given).holds
-    given["confidence"] = np.minimum(confidence, 0.9)
-    assert not kc.exporting.check_certificate(path, **given).holds
+    log = as_log(score, correct)
+    assert kc.exporting.check_certificate(path, log).holds
+    other = as_log(np.minimum(score, 2.0), correct)
+    assert not kc.exporting.check_certificate(path, other).holds
 
 
 @pytest.mark.parametrize(
@@ -261,7 +265,7 @@ def test_confidences_stand_for_log_odds_up_to_rounding(certified):
         (([1.0, np.nan], [1, 0]), "must not be NaN.*row=2"),
         (([1.0, 2.0], [1, 0.5]), "`correct` must be 0 or 1"),
         ((["a", "b"], [1, 0]), "must hold numbers"),
-        ((None, [1, 0]), "One of `scores` and `confidence`"),
+        ((None, [1, 0]), "`scores` must be given with `correct`"),
     ],
 )
 def test_data_of_a_wrong_form_are_refused(certified, rows, told):

@@ -173,7 +173,9 @@ def test_pairs_flag_context_by_an_objectness_of_minus_1():
     metric = kc.ObjectnessDeviation()
     metric.update_state(pairs, probs)
     shares = np.maximum(pairs[:, 1], 0)
-    expected = kc.functional.objectness_deviation(labels, probs, shares)
+    expected = kc.functional.objectness_deviation(
+        labels, probs, objectness=shares
+    )
     assert float(metric.result()) == pytest.approx(expected, abs=1e-6)
 
 

@@ -20,8 +20,8 @@ RECORDS = {
     "confidence": "confidence",
     "right": "correct",
     "overlap": "overlap",
-    "class": "label",
-    "image": "image",
+    "class": "groups.class",
+    "image": "units",
     "places": "features",
     "images": "num_images",
     "true boxes": "num_true",
@@ -91,7 +91,7 @@ def images(seed: int = 70, n: int = 60):
 
 def _matched(overlap: float = 0.5, **given: Any) -> Any:
     true, found = images()
-    return kc.detection.match_detections(
+    return kc.detection.match(
         true, found, min_overlap=overlap, image_shape=SIZE, **given
     )
 

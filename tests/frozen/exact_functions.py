@@ -271,6 +271,6 @@ def quantities() -> Iterator[tuple[str, Any]]:
     yield (
         "confidence against objectness/weights",
         kc.functional.objectness_deviation(
-            data.labels, data.probs, share, **data.options
+            data.labels, data.probs, objectness=share, **data.options
         ),
     )

@@ -114,7 +114,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
             kc.by_group,
             data.labels,
             data.probs,
-            place,
+            groups=place,
             statistic=statistic,
             min_count=5,
             **few,
@@ -126,12 +126,12 @@ def _groups() -> Iterator[tuple[str, Any]]:
         place = np.arange(len(right)) % 3
         for weight in (None, np.arange(len(right)) % 4):
             found = tried(
-                kc.functional.by_group_from_top1,
-                confidence,
-                right,
-                place,
+                kc.by_group,
+                kc.Predictions(
+                    correct=right, confidence=confidence, sample_weight=weight
+                ),
+                groups=place,
                 accept=confidence > 0.4,
-                sample_weight=weight,
                 statistic="count" if weight is None else None,
                 min_count=4,
             )
@@ -150,14 +150,14 @@ def _comparisons() -> Iterator[tuple[str, Any]]:
         }.items():
             found = tried(
                 kc.compare,
-                data.labels,
-                data.probs,
-                other,
+                *(
+                    kc.Predictions(data.labels, x, **data.options)
+                    for x in (data.probs, other)
+                ),
                 metric,
                 num_draws=15,
                 seed=1,
                 level=0.9,
-                **data.options,
             )
             if not isinstance(found, dict):
                 found = read(found, COMPARISON)

@@ -253,12 +253,13 @@ def _costs() -> Iterator[tuple[str, Any]]:
                 key = f"threshold by {kind}, {quantity}/{name}"
                 yield key, chosen(found)
         for price in (None, 0.25):
-            found = kc.functional.mean_cost_of_records(
-                scores,
-                right,
-                error_cost=2.0,
+            weight = np.arange(len(scores)) % 3
+            found = kc.functional.mean_cost(
+                kc.Predictions(
+                    correct=right, confidence=scores, sample_weight=weight
+                ),
+                costs=2.0,
                 reject_cost=price,
-                sample_weight=np.arange(len(scores)) % 3,
                 level=0.9,
             )
             key = f"mean cost of records, rejected at {price}/{name}"

@@ -14,6 +14,7 @@ _STATE = "files of training, with no number of their own"
 NOT_FROZEN = {
     "Predictions": "holds what others compute with",
     "choice_labels": "places of texts in a list",
+    "evaluate": "has the numbers of `report`",
     **dict.fromkeys(
         ("BatchCoupledLoss", "Calibrator", "PerSampleLoss", "StreamingMetric"),
         _ABSTRACT,
@@ -24,9 +25,9 @@ NOT_FROZEN = {
             *("CalibrationTestResult", "CalibratorChoice", "CandidateScore"),
             *("CertificateCheck", "Choice", "Comparison", "Target"),
             *("CumulativeCurve", "Decomposition"),
-            *("DetectionCalibrationError", "DetectionRecords"),
+            *("DetectionCalibrationError", "BoxPredictions"),
             *("EffectiveTargets", "GroupMetrics", "LabelTable"),
-            *("LargestDifference", "LoggedEpoch"),
+            *("LargestDifference", "LoggedEpoch", "MetricTable"),
             *("CostEstimate", "SampleSizePlan", "PriorEstimate"),
             *("RegularizerCounts",),
             *(

@@ -29,6 +29,11 @@ def networks(n, rng):
     return labels, *outputs
 
 
+def two(labels, good, bad, **facts):
+    """Predictions of two networks for the same rows."""
+    return [kc.Predictions(labels, x, **facts) for x in (good, bad)]
+
+
 def quick(formula):
     """A metric without the reading of arguments, which takes the time."""
 
@@ -72,7 +77,7 @@ def test_comparisons_cover_the_difference(metric, exact, draws):
     value = metric(labels, probs, sample_weight=None)
     assert value == pytest.approx(exact(labels, probs, **options), rel=1e-9)
     results = [
-        compare(*networks(n, rng), metric, num_draws=50, seed=i)
+        compare(*two(*networks(n, rng)), metric, num_draws=50, seed=i)
         for i in range(draws)
     ]
     # ECE is biased at any n: the difference to expect at this one.
@@ -86,27 +91,67 @@ def test_comparisons_cover_the_difference(metric, exact, draws):
 
 def test_comparison_of_a_network_with_itself_and_of_weights():
     labels, good, bad = networks(200, np.random.default_rng(11))
-    same = compare(labels, good, good, kc.aurc, num_draws=10)
+    same = compare(*two(labels, good, good), kc.aurc, num_draws=10)
     assert same.value == same.low == same.high == 0.0
     assert same.p_value == 1.0
-    ab = compare(labels, good, bad, kc.nll, num_draws=50)
-    ba = compare(labels, bad, good, kc.nll, num_draws=50)
+    ab = compare(*two(labels, good, bad), kc.nll, num_draws=50)
+    ba = compare(*two(labels, bad, good), kc.nll, num_draws=50)
     assert ab.a == ba.b == kc.nll(labels, good)
     assert ab.low == pytest.approx(-ba.high) and ab.p_value == ba.p_value
     # Rows of weight 0 are not there.
     weight = (np.arange(200) < 150).astype("float64")
-    kept = compare(
-        labels,
-        good,
-        bad,
-        kc.ece,
-        num_draws=10,
-        sample_weight=weight,
-        num_bins=10,
-    )
+    p, q = two(labels, good, bad, sample_weight=weight)
+    kept = compare(p, q, "ece", num_draws=10, num_bins=10)
     assert kept.a == kc.ece(labels[:150], good[:150], num_bins=10)
-    with pytest.raises(ValueError, match=r"`outputs_b` must have as many rows"):
-        compare(labels, good, bad[:10], kc.ece)
+
+
+def test_what_is_not_of_the_same_rows_is_not_compared():
+    labels, good, bad = networks(20, np.random.default_rng(13))
+    p, q = two(labels, good, bad)
+    weighted = kc.Predictions(labels, bad, sample_weight=labels + 1)
+    units = [kc.Predictions(labels, bad, units=labels % x) for x in (2, 3)]
+    log = kc.Predictions(correct=labels > 0, confidence=bad[:, 0])
+    for one, other, rule in (
+        (p, q[:10], "`b` must have as many rows as `a`"),
+        (p, q[::-1], "the same `labels` in the same order"),
+        (p, weighted, "the same `sample_weight` in"),
+        (*units, "the same `units` in"),
+        (p, log, "`a` and `b` must agree on `kind`"),
+    ):
+        with pytest.raises(ValueError, match=rule):
+            compare(one, other, "ece")
+    with pytest.raises(TypeError, match=r"`b` must be `Predictions\(labels"):
+        compare(p, bad, "ece")
+    with pytest.raises(TypeError, match="`from_logits` must not be given besi"):
+        compare(p, q, "ece", from_logits=True)
+    logits = kc.Predictions(labels, np.log(bad), from_logits=True)
+    with pytest.raises(ValueError, match="must read outputs as the `Predicti"):
+        compare(p, logits, kc.ECE())
+
+
+def test_logs_forms_and_votes_are_compared():
+    labels, good, bad = networks(100, np.random.default_rng(14))
+    p, q = two(labels, good, bad)
+    wanted = compare(p, q, "ece", num_draws=5)
+    logits = kc.Predictions(labels, np.log(bad), from_logits=True)
+    mixed = compare(p, logits, "ece", num_draws=5)
+    assert mixed.b == pytest.approx(wanted.b)
+    logs = [
+        kc.Predictions(correct=x.correct, confidence=x.confidence)
+        for x in (p, q)
+    ]
+    assert compare(*logs, kc.ece, num_draws=5) == wanted
+    for metric in (kc.nll, kc.ECE, quick_ece):
+        with pytest.raises(ValueError, match="a log of correctness and conf"):
+            compare(*logs, metric, num_draws=5)
+    votes = two(np.eye(3)[labels] * 2, good, bad, votes=True)
+    found = [compare(*votes, x, num_draws=5) for x in (kc.ece, kc.ECE)]
+    assert found[0].value == pytest.approx(found[1].value, abs=1e-6)
+    several = two(np.eye(3)[labels], good, bad, multi_label=True)
+    with pytest.raises(ValueError, match=r"labels\.MultiLabelMetric"):
+        compare(*several, "ece")
+    metric = kc.labels.MultiLabelMetric(kc.ECE)
+    assert compare(*several, metric, num_draws=3).a > 0
 
 
 def test_dense_predictions_are_resampled_by_image():
@@ -115,12 +160,18 @@ def test_dense_predictions_are_resampled_by_image():
     labels, good, bad = networks(60, rng)
     dense = [np.repeat(v, 4, axis=0) for v in (labels, good, bad)]
     images = [v.reshape(60, 4, *v.shape[1:]) for v in dense]
-    one = compare(labels, good, bad, kc.nll, num_draws=50)
-    four = compare(*images, kc.nll, num_draws=50)
+    one = compare(*two(labels, good, bad), kc.nll, num_draws=50)
+    four = compare(*two(*images), kc.nll, num_draws=50)
     assert four.low == pytest.approx(one.low, rel=1e-6)
     assert four.high == pytest.approx(one.high, rel=1e-6)
-    pixels = compare(*dense, kc.nll, num_draws=50)
+    pixels = compare(*two(*dense), kc.nll, num_draws=50)
     assert pixels.high - pixels.low < 0.7 * (one.high - one.low)
+    # Patients are units too, whatever the order of their rows.
+    places = np.random.default_rng(0).permutation(240)
+    patients = np.repeat(np.arange(60), 4)[places]
+    rows = two(*(v[places] for v in dense), units=patients)
+    found = compare(*rows, kc.nll, num_draws=50)
+    assert found.low == pytest.approx(one.low, rel=1e-6)
 
 
 def test_prediction_flips_by_hand():

@@ -38,7 +38,7 @@ def test_decisions_cost_what_a_loop_says(price, weighted):
     found = kc.functional.mean_cost(
         labels,
         logits,
-        COSTS,
+        costs=COSTS,
         reject_cost=price,
         from_logits=True,
         sample_weight=weight if weighted else None,
@@ -52,7 +52,7 @@ def test_decisions_cost_what_a_loop_says(price, weighted):
     assert found.reject_all == price
     assert found.low <= found.value <= found.high
     same = kc.functional.mean_cost(
-        labels, probs, COSTS, reject_cost=price, sample_weight=weight
+        labels, probs, costs=COSTS, reject_cost=price, sample_weight=weight
     )
     np.testing.assert_allclose(same.value, found.value, rtol=1e-12)
 
@@ -61,7 +61,7 @@ def test_the_interval_is_near_students_and_grows_with_an_unseen_cost():
     labels, logits = data(20_000)
     costs = 1.0 - np.eye(3)
     found = kc.functional.mean_cost(
-        labels, logits, costs, from_logits=True, level=0.9
+        labels, logits, costs=costs, from_logits=True, level=0.9
     )
     wrong = logits.argmax(-1) != labels
     reach = t.isf(0.05, 19_999) * wrong.std(ddof=1) / np.sqrt(20_000)
@@ -74,7 +74,7 @@ def test_the_interval_is_near_students_and_grows_with_an_unseen_cost():
     probs[:, 0], probs[:, 1] = 0.9999, 0.00005
     probs[:, 2] = 0.00005
     # No sample of the other classes is there, and one more could be.
-    found = kc.functional.mean_cost(zeros, probs, dear)
+    found = kc.functional.mean_cost(zeros, probs, costs=dear)
     assert found.value == 0.0
     assert found.high > 1000.0 / 501.0
 
@@ -84,9 +84,9 @@ def test_the_interval_is_near_students_and_grows_with_an_unseen_cost():
 def test_calibrated_probabilities_decide_best(costs, price):
     labels, logits = data(20_000)
     options = {"reject_cost": price, "from_logits": True}
-    best = kc.functional.mean_cost(labels, logits, costs, **options)
+    best = kc.functional.mean_cost(labels, logits, costs=costs, **options)
     for wrong in (0.3 * logits, 3.0 * logits):
-        found = kc.functional.mean_cost(labels, wrong, costs, **options)
+        found = kc.functional.mean_cost(labels, wrong, costs=costs, **options)
         assert found.value > 1.02 * best.value
 
 
@@ -96,7 +96,7 @@ def test_votes_cost_their_mean():
     answer = (probs @ COSTS).argmin(axis=-1)
     shares = votes / votes.sum(axis=-1, keepdims=True)
     costs = [shares[i] @ COSTS[:, answer[i]] for i in range(2)]
-    found = kc.functional.mean_cost(votes, probs, COSTS, votes=True)
+    found = kc.functional.mean_cost(votes, probs, costs=COSTS, votes=True)
     np.testing.assert_allclose(found.value, np.mean(costs), rtol=1e-12)
 
 
@@ -105,19 +105,17 @@ def test_records_and_counted_errors_cost_the_same():
     probs = softmax(logits)
     correct = probs.argmax(-1) == labels
     for price in (None, 0.5, 2.0):
-        found = kc.functional.mean_cost_of_records(
-            probs.max(-1), correct, error_cost=7.0, reject_cost=price
-        )
+        log = kc.Predictions(correct=correct, confidence=probs.max(-1))
+        found = kc.functional.mean_cost(log, costs=7.0, reject_cost=price)
         same = kc.functional.mean_cost(
-            labels, probs, 7.0 * (1.0 - np.eye(3)), reject_cost=price
+            labels, probs, costs=7.0 * (1.0 - np.eye(3)), reject_cost=price
         )
         for name, wanted in vars(same).items():
             given = getattr(found, name)
             assert given is wanted or abs(given - wanted) < 1e-12
     # Chow's confidence: 1 - price / error cost, of a float that rounds.
-    found = kc.functional.mean_cost_of_records(
-        [0.7, 0.69], [1, 1], reject_cost=0.3
-    )
+    log = kc.Predictions(correct=[1, 1], confidence=[0.7, 0.69])
+    found = kc.functional.mean_cost(log, costs=1.0, reject_cost=0.3)
     assert found.coverage == 0.5
 
 
@@ -130,7 +128,7 @@ def test_two_classes_are_cut_at_the_ratio_of_their_costs(false_alarm, miss):
     given = selector(np.log(p / (1 - p))[:, None])
     assert np.asarray(given["label"]).tolist() == [0, 1]
     # Both samples are of the second class: the first answer is a miss.
-    found = kc.functional.mean_cost([1, 1], p[:, None], costs)
+    found = kc.functional.mean_cost([1, 1], p[:, None], costs=costs)
     assert found.value == miss / 2
 
 
@@ -152,21 +150,20 @@ def test_two_classes_are_cut_at_the_ratio_of_their_costs(false_alarm, miss):
 )
 def test_impossible_costs_are_refused(costs, options, match):
     with pytest.raises(ValueError, match=match):
-        kc.functional.mean_cost([0], [[0.2, 0.3, 0.5]], costs, **options)
+        kc.functional.mean_cost([0], [[0.2, 0.3, 0.5]], costs=costs, **options)
 
 
 @pytest.mark.parametrize(
-    ("confidence", "correct", "options", "match"),
+    ("facts", "options", "match"),
     [
-        ([0.5], [1, 0], {}, "must have the shape of `confidence`"),
-        ([1.5], [1], {}, r"`confidence` must lie in \[0, 1\].*rows=1"),
-        ([0.5], [2], {}, r"`correct` must lie in \[0, 1\]"),
-        ([0.5], [1], {"error_cost": 0.0}, "`error_cost` must be > 0"),
-        ([0.5], [1], {"reject_cost": -1.0}, "`reject_cost` must be finite"),
-        ([0.5], [1], {"sample_weight": [0]}, "must not be 0 everywhere"),
-        ([], [], {}, "`confidence` must not be empty"),
+        ({}, {"costs": 0.0}, "`costs` must be > 0"),
+        ({}, {"costs": 1 - np.eye(2)}, "`costs` must be one number for a log"),
+        ({}, {"reject_cost": -1.0}, "`reject_cost` must be finite"),
+        ({"sample_weight": [0]}, {}, "must not be 0 everywhere"),
+        ({"sample_weight": [-1]}, {}, "must be finite and >= 0"),
     ],
 )
-def test_impossible_records_are_refused(confidence, correct, options, match):
+def test_impossible_costs_of_logs_are_refused(facts, options, match):
+    log = kc.Predictions(correct=[1], confidence=[0.5], **facts)
     with pytest.raises(ValueError, match=match):
-        kc.functional.mean_cost_of_records(confidence, correct, **options)
+        kc.functional.mean_cost(log, **{"costs": 1.0, **options})

@@ -43,7 +43,7 @@ def test_a_table_has_what_functions_say_of_each_group(data, monkeypatch):
     found = kc.by_group(
         labels,
         probs,
-        {"sex": sex, "site": site},
+        groups={"sex": sex, "site": site},
         metrics=NAMES,
         intersections=True,
     )
@@ -99,25 +99,27 @@ def test_a_table_has_what_functions_say_of_each_group(data, monkeypatch):
 def test_every_form_of_input_gives_the_same_table(data):
     labels, probs, sex, _ = data
     plain = kc.by_group(
-        labels, probs, sex, metrics=("ece", "confidence_gap")
+        labels, probs, groups=sex, metrics=("ece", "confidence_gap")
     ).rows
-    top1 = kc.functional.by_group_from_top1(
-        probs.max(axis=-1),
-        probs.argmax(axis=-1) == labels,
-        sex.astype(object),
+    top1 = kc.by_group(
+        kc.Predictions(
+            correct=probs.argmax(axis=-1) == labels,
+            confidence=probs.max(axis=-1),
+            groups=sex.astype(object),
+        ),
         metrics=("ece", "confidence_gap"),
     )
     padded = kc.by_group(
         np.r_[labels, -1],
         np.concatenate([probs, probs[:1]]),
-        [*sex, "x"],
+        groups=[*sex, "x"],
         metrics=("ece", "confidence_gap"),
         ignore_class=-1,
     )
     dense = kc.by_group(
         labels.reshape(200, 2),
         probs.reshape(200, 2, 3),
-        sex.reshape(200, 2),
+        groups=sex.reshape(200, 2),
         metrics=("ece", "confidence_gap"),
     )
     for other in (top1, padded, dense):
@@ -130,7 +132,7 @@ def test_every_form_of_input_gives_the_same_table(data):
     weighted = kc.by_group(
         labels,
         probs,
-        sex,
+        groups=sex,
         metrics=("ece",),
         statistic=None,
         sample_weight=np.full(400, 2.0),
@@ -142,7 +144,7 @@ def test_every_form_of_input_gives_the_same_table(data):
 def test_votes_are_tested_as_the_test_of_votes_does(data):
     labels, probs, sex, _ = data
     votes = np.eye(3, dtype=int)[labels] * 2 + np.eye(3, dtype=int)[0]
-    found = kc.by_group(votes, probs, sex, metrics=("ece",), votes=True)
+    found = kc.by_group(votes, probs, groups=sex, metrics=("ece",), votes=True)
     part = sex == "f"
     expected = kc.functional.calibration_test(
         votes[part], probs[part], statistic="chi2", num_bins=1, votes=True
@@ -154,7 +156,7 @@ def test_votes_are_tested_as_the_test_of_votes_does(data):
 
 def test_another_statistic_is_that_of_the_test(data):
     labels, probs, sex, _ = data
-    found = kc.by_group(labels, probs, sex, statistic="spiegelhalter")
+    found = kc.by_group(labels, probs, groups=sex, statistic="spiegelhalter")
     part = sex == "m"
     expected = kc.functional.calibration_test(
         labels[part], probs[part], statistic="spiegelhalter"
@@ -166,8 +168,10 @@ def test_risk_among_accepted_is_held_against_the_other_groups():
     right = np.r_[np.ones(180), np.zeros(20), np.ones(120), np.zeros(80)]
     confidence = np.tile(np.linspace(0.5, 1.0, 200), 2)
     accept = np.arange(400) % 2 == 0
-    found = kc.functional.by_group_from_top1(
-        confidence, right, ["a"] * 200 + ["b"] * 200, accept=accept
+    found = kc.by_group(
+        kc.Predictions(correct=right, confidence=confidence),
+        groups=["a"] * 200 + ["b"] * 200,
+        accept=accept,
     )
     first, second = found.rows
     assert (first["coverage"], first["risk"]) == (0.5, 0.1)
@@ -185,10 +189,9 @@ def test_calibrated_groups_are_rarely_blamed_together():
     for _ in range(60):
         confidence = 0.5 + 0.5 * rng.beta(5.0, 0.5, len(group))
         right = rng.random(len(group)) < confidence
-        found = kc.functional.by_group_from_top1(
-            confidence,
-            right,
-            group,
+        found = kc.by_group(
+            kc.Predictions(correct=right, confidence=confidence),
+            groups=group,
             metrics=("confidence_gap",),
             simultaneous=True,
         )
@@ -203,7 +206,7 @@ def test_calibrated_groups_are_rarely_blamed_together():
 
 def test_the_result_prints_and_travels(data, tmp_path):
     labels, probs, sex, site = data
-    found = kc.by_group(labels, probs, {"sex": sex, "site": site})
+    found = kc.by_group(labels, probs, groups={"sex": sex, "site": site})
     text = repr(found)
     assert "too few" in text
     assert "Largest difference of accuracy by sex" in text
@@ -214,7 +217,7 @@ def test_the_result_prints_and_travels(data, tmp_path):
     assert len(lines) == len(found) + 1
     assert "nan" not in written
     odd = {"=1": ["@cmd"] * 4 + ["-1"] * 4}
-    written = kc.by_group([0, 1] * 4, [[0.6, 0.4]] * 8, odd, min_count=2)
+    written = kc.by_group([0, 1] * 4, [[0.6, 0.4]] * 8, groups=odd, min_count=2)
     cells = [line.split(",")[:2] for line in written.to_csv().splitlines()]
     assert cells[1:] == [["'=1", "-1"], ["'=1", "'@cmd"]]
 
@@ -239,7 +242,7 @@ BAD = {
     "metric": ({"metrics": ("auc",)}, "`metrics` must be one of"),
     "statistic": ({"statistic": "hl"}, "`statistic` must be one of"),
     "accept": ({"accept": [1, 0]}, "`accept` must be True or False"),
-    "weights": ({"sample_weight": [1.0] * 4}, "`statistic` must be None"),
+    "weights": ({"sample_weight": [2.0] * 4}, "`statistic` must be None"),
 }
 
 
@@ -252,15 +255,14 @@ def test_wrong_arguments_are_named(case):
 
 
 def test_wrong_records_and_too_many_groups_are_named():
-    with pytest.raises(ValueError, match="`confidence` must lie in"):
-        kc.functional.by_group_from_top1([1.2], [1], ["a"])
-    with pytest.raises(ValueError, match="`correct` must be 0 or 1"):
-        kc.functional.by_group_from_top1([0.9], [0.5], ["a"])
-    with pytest.raises(ValueError, match="one shape"):
-        kc.functional.by_group_from_top1([0.9], [1, 0], ["a"])
-    with pytest.raises(ValueError, match="must be of fewer values"):
-        kc.functional.by_group_from_top1(
-            [0.9] * 10001, [1] * 10001, range(10001)
-        )
+    log = kc.Predictions(correct=[0.5], confidence=[0.9])
+    with pytest.raises(ValueError, match="`correct` must be 0 or 1 for a test"):
+        kc.by_group(log, groups=["a"])
+    with pytest.raises(ValueError, match="`metrics` must be one of"):
+        kc.by_group(log, groups=["a"], metrics="nll", statistic=None)
+    with pytest.raises(TypeError, match="`groups` must be given"):
+        kc.by_group(log, statistic=None)
     with pytest.raises(TypeError, match="must be names or whole numbers"):
-        kc.functional.by_group_from_top1([0.9], [1], [1j])
+        kc.by_group(log, groups=[1j], statistic=None)
+    with pytest.raises(ValueError, match="must be of fewer values"):
+        kc.by_group([0] * 10001, [[0.9, 0.1]] * 10001, groups=range(10001))

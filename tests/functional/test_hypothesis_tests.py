@@ -111,7 +111,7 @@ def test_calibration_test_reads_as_the_metrics_do():
     padded = np.r_[probs, probs[:50]]
     assert calibration_test(more, padded, ignore_class=-1) == plain
     with pytest.raises(ValueError, match=r"`sample_weight` must be None"):
-        calibration_test(labels, probs, sample_weight=np.ones(300))
+        calibration_test(labels, probs, sample_weight=np.full(300, 2))
     with pytest.raises(ValueError, match=r"`statistic` must be one of"):
         calibration_test(labels, probs, statistic="hl")
     with pytest.raises(ValueError, match="`seed` must be >= 0"):

@@ -57,14 +57,16 @@ def metric_case(goldens, case):
 
 def test_objectness_deviation_leaves_out_the_ignored_class():
     probs = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]
-    same(objectness_deviation([0, 1, 0], probs, [0.9, 0.5, 0.3]), 0.2)
+    same(
+        objectness_deviation([0, 1, 0], probs, objectness=[0.9, 0.5, 0.3]), 0.2
+    )
     for labels in ([0, 7, 0], [[0], [7], [0]]):
         value = objectness_deviation(
-            labels, probs, [0.9, 99.0, 0.3], ignore_class=7
+            labels, probs, objectness=[0.9, 99.0, 0.3], ignore_class=7
         )
         same(value, 0.15)
     value = objectness_deviation(
-        [0, 1, 0], probs, [0.9, 0.5, 0.3], sample_weight=[1, 1, 0]
+        [0, 1, 0], probs, objectness=[0.9, 0.5, 0.3], sample_weight=[1, 1, 0]
     )
     same(value, 0.15)
 
@@ -212,9 +214,9 @@ def test_wrong_arguments_are_told():
     with pytest.raises(ValueError, match="`score` must be one of"):
         calibration_decomposition(labels, probs, score="auc")
     with pytest.raises(ValueError, match="`objectness` must have the shape"):
-        objectness_deviation(labels, probs, [0.5])
+        objectness_deviation(labels, probs, objectness=[0.5])
     with pytest.raises(ValueError, match="`y_true` must hold an objectness"):
-        objectness_deviation(labels, probs, np.full(20, 1.5))
+        objectness_deviation(labels, probs, objectness=np.full(20, 1.5))
     with pytest.raises(ValueError, match="`labels` must be class ids"):
         per_image(ece, labels[:-1].reshape(1, -1), probs[None])
     with pytest.raises(ValueError, match="a class that is neither ignored"):

@@ -216,12 +216,14 @@ def test_operating_points_equal_a_loop_over_thresholds(weights):
             expected = loop_points(correct, score, weight, risk, coverage, tpr)
             w = {"sample_weight": weight}
             got = (
-                coverage_at_risk(labels, probs, risk, **w),
-                risk_at_coverage(labels, probs, coverage, **w),
+                coverage_at_risk(labels, probs, risk=risk, **w),
+                risk_at_coverage(labels, probs, coverage=coverage, **w),
                 failure_fpr95(labels, probs, tpr=tpr, **w),
             )
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-12)
-            accuracy = coverage_at_accuracy(labels, probs, 1 - risk, **w)
+            accuracy = coverage_at_accuracy(
+                labels, probs, accuracy=1 - risk, **w
+            )
             assert accuracy == got[0]
 
 

@@ -95,7 +95,7 @@ HYPERPARAMETERS = [
     *integer(on_data(taking(ReliabilityDisplay)), "num_bins", (0, -1), ">= 1"),
     Case(
         "aece edges='interp' with weights",
-        on_data(aece, edges="interp", sample_weight=np.ones(2)),
+        on_data(aece, edges="interp", sample_weight=np.full(2, 2)),
         ValueError,
         '`sample_weight` needs `edges="mass"`',
     ),

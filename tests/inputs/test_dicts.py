@@ -14,7 +14,7 @@ _FOUND = {**_TRUE, "confidence": np.array([[0.5]])}
 
 
 def _match(true=_TRUE, found=_FOUND):
-    return kc.detection.match_detections(true, found, box_format="xyxy")
+    return kc.detection.match(true, found, box_format="xyxy")
 
 
 def _per_image(boxes):

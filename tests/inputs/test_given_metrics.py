@@ -57,6 +57,9 @@ def test_every_metric_class_and_function_has_a_key():
         ), key
 
 
+TWO = [kc.Predictions(IDS, x) for x in (PROBS, OTHER)]
+
+
 class _Any(tuple):
     def __contains__(self, key):
         return key is not None
@@ -82,8 +85,8 @@ def is_metric(thing):
 )
 def test_comparisons_are_the_same_for_each_form_of_a_metric(given):
     options = {"num_draws": 30, "seed": 1}
-    exact = kc.compare(IDS, PROBS, OTHER, kc.nll, **options)
-    found = kc.compare(IDS, PROBS, OTHER, given, **options)
+    exact = kc.compare(*TWO, kc.nll, **options)
+    found = kc.compare(*TWO, given, **options)
     for name in ("a", "b", "low", "high", "p_value"):
         want = getattr(exact, name)
         assert getattr(found, name) == pytest.approx(want, rel=1e-5, abs=1e-6)
@@ -91,10 +94,10 @@ def test_comparisons_are_the_same_for_each_form_of_a_metric(given):
 
 def test_metrics_of_keras_and_functions_of_users_are_compared():
     metric = of_keras()
-    found = kc.compare(IDS, PROBS, OTHER, metric, num_draws=5)
+    found = kc.compare(*TWO, metric, num_draws=5)
     assert found.a == pytest.approx(kc.nll(IDS, PROBS), rel=1e-4)
     assert not any(np.any(x) for x in metric.variables)
-    own = kc.compare(IDS, PROBS, OTHER, float_of, num_draws=5, power=2)
+    own = kc.compare(*TWO, float_of, num_draws=5, power=2)
     assert own.a == pytest.approx((PROBS[:, 0] ** 2).mean())
 
 
@@ -115,13 +118,13 @@ def test_images_labels_tables_and_loggers_take_each_form():
         wanted = wanted or float(several.result())
         assert float(several.result()) == wanted
         assert kc.CalibrationMetrics([given]).include == ("nll",)
-        table = kc.by_group(IDS, PROBS, ["a"] * 60, metrics=[given])
+        table = kc.by_group(IDS, PROBS, groups=["a"] * 60, metrics=[given])
         assert table.metrics == ("nll",)
         x = np.eye(3, dtype="float32")[IDS]
         kc.CalibrationLogger((x, IDS), metrics=[given])
-    assert kc.by_group(IDS, PROBS, ["a"] * 60, metrics=kc.nll).metrics == (
-        "nll",
-    )
+    assert kc.by_group(
+        IDS, PROBS, groups=["a"] * 60, metrics=kc.nll
+    ).metrics == ("nll",)
     found = kc.functional.calibration_test(
         IDS, PROBS, statistic=kc.ece, num_draws=5
     )
@@ -135,8 +138,10 @@ def test_a_metric_with_samples_is_refused_everywhere():
         else:
             uses = [get, kc.PerImage, kc.labels.MultiLabelMetric]
             uses.append(lambda x: kc.CalibrationMetrics([x]))
-            uses.append(lambda x: kc.by_group(IDS, PROBS, IDS, metrics=[x]))
-        uses.append(lambda x: kc.compare(IDS, PROBS, OTHER, x))
+            uses.append(
+                lambda x: kc.by_group(IDS, PROBS, groups=IDS, metrics=[x])
+            )
+        uses.append(lambda x: kc.compare(*TWO, x))
         uses.append(lambda x: kc.CalibrationLogger((PROBS, IDS), metrics=[x]))
         for use in uses:
             with pytest.raises(ValueError, match="must be a metric without"):
@@ -146,7 +151,7 @@ def test_a_metric_with_samples_is_refused_everywhere():
 
 
 def test_what_is_no_metric_is_refused_with_what_may_be_given():
-    for use in (get, lambda x: kc.compare(IDS, PROBS, OTHER, x)):
+    for use in (get, lambda x: kc.compare(*TWO, x)):
         with pytest.raises(ValueError, match="`metric` .*did you mean 'ece'"):
             use("eec")
         with pytest.raises(TypeError, match="a key such as 'ece', a function"):
@@ -156,13 +161,13 @@ def test_what_is_no_metric_is_refused_with_what_may_be_given():
     with pytest.raises(
         ValueError, match="`metrics` .*did you mean 'brier_score'"
     ):
-        kc.by_group(IDS, PROBS, IDS, metrics=["brierr"])
+        kc.by_group(IDS, PROBS, groups=IDS, metrics=["brierr"])
     with pytest.raises(ValueError, match="give the arguments of `ECE` beside"):
         kc.CalibrationMetrics([kc.ECE(num_bins=4)])
     with pytest.raises(TypeError, match="an object has its own"):
         get(kc.ECE(), num_bins=3)
     with pytest.raises(TypeError, match="one value, not several"):
-        kc.compare(IDS, PROBS, OTHER, kc.CalibrationMetrics)
+        kc.compare(*TWO, kc.CalibrationMetrics)
     with pytest.raises(TypeError, match="cannot be streamed"):
         kc.CalibrationLogger((PROBS, IDS), metrics=[float_of])
     nameless = keras.metrics.MeanMetricWrapper(float_of)

@@ -138,9 +138,12 @@ def test_ids_that_are_missing_are_refused():
 def test_large_numbers_are_not_rounded_together():
     large = [2**63, -(2**63)], [2**53, 2**53 + 1], [float(2**53), 2**53 + 1]
     for one, other in (*large, (2**63, 0), (1e19, 0)):
-        table = kc.functional.by_group_from_top1(
-            np.full(40, 0.7), np.arange(40) % 3 > 0, {"s": [one, other] * 20}
-        ).table
+        log = kc.Predictions(
+            correct=np.arange(40) % 3 > 0,
+            confidence=np.full(40, 0.7),
+            groups={"s": [one, other] * 20},
+        )
+        table = kc.by_group(log).table
         assert set(table["group"]) == {str(int(one)), str(int(other))}
     monitor = kc.Monitor(risk=0.3, tolerance=None)
     monitor.update(None, [1, 1], ids=[2**53 + 1, 0.0])

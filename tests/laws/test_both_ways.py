@@ -173,7 +173,7 @@ def test_objectness_is_refused_alike():
 
     def exact(labels, outputs, **options):
         return kc.functional.objectness_deviation(
-            labels[:, 0], outputs, labels[:, 1], **options
+            labels[:, 0], outputs, objectness=labels[:, 1], **options
         )
 
     odd = {

@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 import keras
 import numpy as np
 import pytest
-from scored_boxes import records
 
 import keras_calib as kc
 from keras_calib.metrics.gap_estimates import GapEstimate
@@ -57,7 +56,14 @@ def made(kind):
 
 def groups():
     names = np.arange(300).astype(str)
-    return kc.by_group([0, 1] * 300, [[0.6, 0.4]] * 600, [*names, *names])
+    return kc.by_group(
+        [0, 1] * 300, [[0.6, 0.4]] * 600, groups=[*names, *names]
+    )
+
+
+def estimates():
+    ends = {"low": 0.1, "high": 0.3}
+    return {f"metric {k}": {"value": k / 3, **ends} for k in range(MANY)}
 
 
 def choice():
@@ -75,8 +81,10 @@ def calibrators():
 SPECIAL = {
     "CalibratorChoice": calibrators,
     "Choice": choice,
-    "DetectionRecords": records,
     "GroupMetrics": groups,
+    "MetricTable": lambda: kc.reporting.MetricTable(
+        {f"model {k}": estimates() for k in range(2)}
+    ),
     "RegularizerCounts": lambda: kc.losses.RegularizerCounts(
         np.arange(20), np.linspace(0.0, 1.0, 21), 3
     ),
@@ -138,7 +146,7 @@ def test_losses_metrics_and_displays_say_what_they_are():
     bins = kc.functional.BinSums(*np.ones((5, 9)))
     display = kc.ReliabilityDisplay(bins, name="net")
     assert repr(display) == (
-        "ReliabilityDisplay(name='net', mode='top_label', "
+        "ReliabilityDisplay(mode='top_label', name='net', "
         "sums=BinSums(9 rows), ece=1)"
     )
     ElementTree.fromstring(display._repr_html_())

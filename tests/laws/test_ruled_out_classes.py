@@ -164,7 +164,7 @@ def test_the_cheapest_answer_is_none_that_is_ruled_out():
     expected = narrow(logits)
     assert 0 < array(expected["accept"]).sum() < len(labels)
     price = kc.functional.mean_cost(
-        labels, logits, of_left, reject_cost=0.8, from_logits=True
+        labels, logits, costs=of_left, reject_cost=0.8, from_logits=True
     )
     for value in CONVENTIONS:
         rows = np.where(np.isneginf(wide), value, wide).astype("float32")
@@ -177,7 +177,7 @@ def test_the_cheapest_answer_is_none_that_is_ruled_out():
                 array(found[name]), array(expected[name]), 1e-5, err_msg=name
             )
         wanted = kc.functional.mean_cost(
-            of_wide, rows, costs, reject_cost=0.8, from_logits=True
+            of_wide, rows, costs=costs, reject_cost=0.8, from_logits=True
         )
         assert wanted.value == pytest.approx(price.value, rel=1e-6)
         assert wanted.coverage == price.coverage

@@ -263,7 +263,9 @@ READS = {"from_logits": True}
 
 def table_of(labels, outputs):
     groups = labels % 2
-    found = kc.by_group(labels, outputs, groups, min_count=5, **READS).table
+    found = kc.by_group(
+        labels, outputs, groups=groups, min_count=5, **READS
+    ).table
     names = ("size", "accuracy", "ece", "nll", "p_value", "p_holm")
     return [found[x] for x in names]
 
@@ -273,7 +275,9 @@ ARRAYS = {
     "selector": lambda *a: facts_of(
         kc.SelectiveClassifier().fit(*a, coverage=0.5)
     ),
-    "compare": lambda y, z: kc.compare(y, z, z, kc.nll, num_draws=2, **READS).a,
+    "compare": lambda *a: (
+        kc.compare(*2 * [kc.Predictions(*a, **READS)], kc.nll, num_draws=2).a
+    ),
     "calibration_test": lambda *a: (
         kc.functional.calibration_test(*a, **READS).statistic
     ),

@@ -34,10 +34,10 @@ def test_a_keras_hub_detector_is_trained_measured_and_calibrated(tmp_path):
     for name, value in whole.items():
         np.testing.assert_allclose(found[name][:6], value, atol=1e-3)
     true = hub_detectors.true_of(found)
-    records = kc.detection.match_detections(
+    records = kc.detection.match(
         true, found, box_format="yxyx", image_shape=(32, 32)
     )
-    assert len(records.label) == found["num_detections"].sum() > 0
+    assert len(records.groups["class"]) == found["num_detections"].sum() > 0
     assert records.max_detections == 12
     assert records.correct.sum() == 7
     metric = kc.detection.DetectionECE(num_classes=3, box_format="yxyx")
@@ -46,7 +46,7 @@ def test_a_keras_hub_detector_is_trained_measured_and_calibrated(tmp_path):
     np.testing.assert_allclose(float(metric.result()), value, rtol=1e-6)
     scaling = kc.detection.DetectionScaling(3, by_class=False).fit(records)
     chosen = kc.detection.choose_detection_threshold(
-        kc.detection.match_detections(
+        kc.detection.match(
             *map(repeated, (true, scaling(found))), box_format="yxyx"
         ),
         precision=0.05,
@@ -60,7 +60,7 @@ def test_a_keras_hub_detector_is_trained_measured_and_calibrated(tmp_path):
     assert 0 < answers["num_detections"].sum() <= 5 * 7
     for name, value in selector(found).items():
         np.testing.assert_allclose(answers[name], value, atol=1e-3)
-    after = kc.detection.match_detections(true, answers, box_format="yxyx")
+    after = kc.detection.match(true, answers, box_format="yxyx")
     assert (
         kc.detection.detection_ece(after).value
         < kc.detection.detection_ece(records).value

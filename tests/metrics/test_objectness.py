@@ -24,7 +24,7 @@ def test_deviation_from_objectness_follows_the_exact_function(weighted):
     metric = kc.ObjectnessDeviation()
     metric.update_state(y, probs, weight)
     exact = kc.functional.objectness_deviation(
-        ids, probs, share, sample_weight=weight
+        ids, probs, objectness=share, sample_weight=weight
     )
     assert float(metric.result()) == pytest.approx(exact, abs=1e-6)
     parts = [kc.ObjectnessDeviation() for _ in range(2)]
@@ -43,7 +43,7 @@ def test_deviation_from_objectness_follows_the_exact_function(weighted):
 def test_deviation_from_objectness_in_other_forms():
     ids, share, probs, y = pairs()
     logits = np.log(probs)
-    exact = kc.functional.objectness_deviation(ids, probs, share)
+    exact = kc.functional.objectness_deviation(ids, probs, objectness=share)
     metric = kc.ObjectnessDeviation(from_logits=True)
     metric.update_state(y, logits)
     assert float(metric.result()) == pytest.approx(exact, abs=1e-6)
@@ -53,7 +53,9 @@ def test_deviation_from_objectness_in_other_forms():
     y[:7] = 255, 99.0
     dense = kc.ObjectnessDeviation(ignore_class=255)
     dense.update_state(y.reshape(12, 10, 2), probs.reshape(12, 10, 4))
-    rest = kc.functional.objectness_deviation(ids[7:], probs[7:], share[7:])
+    rest = kc.functional.objectness_deviation(
+        ids[7:], probs[7:], objectness=share[7:]
+    )
     assert float(dense.result()) == pytest.approx(rest, abs=1e-6)
     with pytest.raises(ValueError, match="`objectness` must be True"):
         kc.ObjectnessDeviation(objectness=False)
@@ -67,7 +69,7 @@ def test_deviation_from_objectness_in_compiled_code():
     probs[3] = np.nan
     kept = np.arange(len(y)) != 3
     exact = kc.functional.objectness_deviation(
-        ids[kept], probs[kept], share[kept]
+        ids[kept], probs[kept], objectness=share[kept]
     )
     metric = kc.ObjectnessDeviation()
     for _ in updated_compiled(metric, y.astype("float32"), probs, jit=[False]):

@@ -163,9 +163,9 @@ def test_operating_points_are_those_asked_for():
     metric = kc.CalibrationMetrics(include, **options)
     metric.update_state(labels, probs)
     exact = [
-        kc.functional.coverage_at_risk(labels, probs, 0.2),
-        kc.functional.coverage_at_accuracy(labels, probs, 0.9),
-        kc.functional.risk_at_coverage(labels, probs, 0.5),
+        kc.functional.coverage_at_risk(labels, probs, risk=0.2),
+        kc.functional.coverage_at_accuracy(labels, probs, accuracy=0.9),
+        kc.functional.risk_at_coverage(labels, probs, coverage=0.5),
     ]
     for (low, high), value in zip(metric.bounds().values(), exact, strict=True):
         assert low <= value <= high

@@ -72,7 +72,9 @@ def test_areas_of_whole_samples_are_means_over_prefixes_of_their_risks():
     risk = 1.0 - share[np.arange(60), probs.argmax(axis=-1)][order]
     through = np.cumsum(risk) / np.arange(1, 61)
     assert kc.aurc(counts, probs, votes=True) == pytest.approx(through.mean())
-    found = kc.functional.risk_at_coverage(counts, probs, 0.5, votes=True)
+    found = kc.functional.risk_at_coverage(
+        counts, probs, coverage=0.5, votes=True
+    )
     assert found == pytest.approx(through[29])
 
 

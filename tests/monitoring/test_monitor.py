@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from cases import array
 from monitored import answers, monitor, names, same
+from selection_data import noisy, temperature
 
 import keras_calib as kc
 from keras_calib import Monitor
@@ -64,6 +66,52 @@ def test_late_labels_count_as_those_at_once():
     assert later.update_labels(range(500), correct) == 0
     assert later.evidence["risk"] == pytest.approx(at_once.evidence["risk"])
     assert later.counts == at_once.counts
+
+
+def test_predictions_are_watched_as_their_columns_are():
+    confidence, accepted, correct = answers(500, drift=3.0)
+    known = np.arange(500) % 3 > 0
+    log = kc.Predictions(
+        correct=correct,
+        confidence=confidence,
+        ids=np.arange(500),
+        sample_weight=known * 1.0,
+    )
+    at_once = monitor().update(confidence, accepted, correct)
+    later = monitor().update(log, accepted)
+    assert later.counts["waiting"] == (~known).sum()
+    late = kc.Predictions(
+        correct=correct, confidence=confidence, ids=np.arange(500)
+    )
+    assert later.update_labels(late[~known]) == 0
+    assert later.counts == pytest.approx(at_once.counts)
+    np.testing.assert_array_equal(
+        monitor().sums(late, accepted),
+        monitor().sums(confidence, accepted, correct),
+    )
+    with pytest.raises(TypeError, match="`ids` must not be given beside"):
+        monitor().update(log, accepted, ids=range(500))
+    with pytest.raises(ValueError, match="must have the ids"):
+        monitor().update_labels(
+            kc.Predictions(correct=correct, confidence=confidence)
+        )
+
+
+def test_a_selector_answers_for_predictions():
+    labels, logits = noisy()
+    selector = kc.SelectiveClassifier(calibrator=temperature())
+    selector.fit(labels, logits, risk=0.1, delta=0.05)
+    found = {k: array(x) for k, x in selector(logits).items()}
+    p = kc.Predictions(labels, logits, from_logits=True)
+    log = kc.Predictions(correct=labels > 0, confidence=labels / 4.0)
+    with pytest.raises(ValueError, match="which a log of correctness"):
+        Monitor(selector).update(log, selector)
+    same(
+        Monitor(selector).update(p, selector),
+        Monitor(selector).update(
+            found["confidence"], found["accept"], found["label"] == labels
+        ),
+    )
 
 
 def test_sums_of_parts_add_and_leave_the_monitor_alone():

@@ -36,7 +36,7 @@ def test_a_page_has_the_table_by_group_and_blames_the_right_one(data, page):
     expected = kc.by_group(
         labels,
         probs,
-        {"site": site},
+        groups={"site": site},
         metrics=("accuracy", "confidence_gap", "ece"),
         simultaneous=True,
     )

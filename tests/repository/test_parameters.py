@@ -10,7 +10,6 @@ MOST = 8
 # options that several functions share are a TypedDict, as `ArrayOptions`.
 MORE = {
     "by_group": 13,
-    "by_group_from_top1": 14,
     "plan": 11,
 }
 

@@ -59,6 +59,9 @@ EXCEPTIONS = {
     "plots/display.py": {
         "figure.savefig(file, format=kind, **options)": "into memory",
     },
+    "reporting/commands/plan.py": {
+        "PlanDisplay(found).save(path)": "`Display.save`, by `replacing`",
+    },
     "reporting/commands/report.py": {
         "report.save(given.out)": "`ReportPage.save`, by `replacing`",
     },
@@ -81,6 +84,7 @@ EXCEPTIONS = {
         "tempfile.TemporaryFile()": "catches what libraries print",
     },
     "reporting/commands/watched_logs.py": {
+        "display.save(path)": "`Display.save`, by `replacing`",
         "monitor.save(given.state)": "`Monitor.save`, by `replacing`",
     },
 }

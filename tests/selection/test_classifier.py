@@ -26,7 +26,7 @@ def test_the_coverage_is_that_of_the_metric(seed, risk, levels):
     expected = kc.functional.coverage_at_risk(
         labels,
         logits,
-        risk,
+        risk=risk,
         score=lambda z: array(selector.score_of(z)),
         from_logits=True,
     )

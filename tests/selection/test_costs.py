@@ -66,7 +66,7 @@ def test_the_cheapest_answer_is_given_and_accepted_up_to_its_price():
     same = kc.functional.mean_cost(
         labels,
         given["logits"],
-        COSTS,
+        costs=COSTS,
         reject_cost=0.5,
         from_logits=True,
     )

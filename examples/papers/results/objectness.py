@@ -67,7 +67,7 @@ def save_measures(model, views, row, folder):
             row |= row_of_view
             row["objectness_deviation"] = (
                 keras_calib.functional.objectness_deviation(
-                    labels, logits, objectness, from_logits=True
+                    labels, logits, objectness=objectness, from_logits=True
                 )
             )
     # The last: a run that has it is done.

@@ -209,7 +209,7 @@ def _ranking(labels, logits, **options):
         "aurc": keras_calib.aurc(labels, logits, **options),
         **{
             f"coverage_at_{round(100 * risk)}": coverage_at_risk(
-                labels, logits, risk, **options
+                labels, logits, risk=risk, **options
             )
             for risk in (0.01, 0.05)
         },

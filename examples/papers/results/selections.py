@@ -33,7 +33,7 @@ def selection_row(folder, part="test"):
         for risk in _RISKS:
             row[f"coverage_at_{risk:g}_{name}"] = (
                 keras_calib.functional.coverage_at_risk(
-                    labels, logits, risk, **options
+                    labels, logits, risk=risk, **options
                 )
             )
     return row

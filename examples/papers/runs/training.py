@@ -343,6 +343,9 @@ def _deviation(model, objects):
         return {}
     pairs, logits = predict(model, objects)
     deviation = keras_calib.functional.objectness_deviation(
-        pairs[:, 0].astype("int32"), logits, pairs[:, 1], from_logits=True
+        pairs[:, 0].astype("int32"),
+        logits,
+        objectness=pairs[:, 1],
+        from_logits=True,
     )
     return {"objectness_deviation": deviation}

@@ -252,7 +252,7 @@ def labelled_answers(
     start = 0
     for part in log.watched(progress):
         values = np.asarray(getattr(part.outcomes, column))
-        _check_values(column, values, start)
+        _check_values(log, column, values, start)
         start += len(values)
         others = part.labels, part.outcomes.unit, part.group
         read = values.astype("float64"), *others
@@ -290,18 +290,14 @@ def _check_once(ids: np.ndarray) -> None:
         )
 
 
-def _check_values(column: str, values: np.ndarray, start: int) -> None:
-    """Raises ValueError for the first value that is no confidence or score."""
-    if column == "score":
-        wrong, rule = np.isnan(values), "must not be NaN"
-    else:
-        wrong = ~((values >= 0.0) & (values <= 1.0))
+def _check_values(
+    log: AnswerLog, column: str, values: np.ndarray, start: int
+) -> None:
+    good, rule = ~np.isnan(values), "must not be NaN"
+    if column == "confidence":
+        good = (values >= 0.0) & (values <= 1.0)
         rule = (
             "must be in [0, 1] in every row; give a log-probability or "
             "another number by `score=`"
         )
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise value_error(
-            f"`{column}` {rule}", row=start + row + 1, value=float(values[row])
-        )
+    log._file.check(column, good, rule, start, values)

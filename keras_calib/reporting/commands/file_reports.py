@@ -216,7 +216,6 @@ def _check_independent(p: Predictions) -> None:
 def _calibrator(
     p: Predictions, given: Namespace, progress: Progress
 ) -> Calibrator | CalibratorChoice | ConfidenceCalibrator:
-    """The calibrator that is asked for, fitted."""
     is_log = p.kind == "records"
     kind = given.calibrator or ("affine" if is_log else "choose")
     if kind not in (_OF_LOGS if is_log else _OF_LOGITS):

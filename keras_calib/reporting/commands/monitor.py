@@ -127,7 +127,6 @@ _NAMES = ("risk", "calibration", "coverage")
 
 
 def _check(given: argparse.Namespace) -> None:
-    """Raises ValueError if arguments are wrong, alone or together."""
     further = given.late_labels or given.restart
     if not given.log and not (given.state and further):
         raise ValueError(

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ from keras_calib.reporting.commands.terminal import (
     Found,
     Progress,
     blamed,
+    for_json,
     load_keras,
     of_arguments,
-    picture_of,
 )
 
 __all__ = ["COMMAND"]
@@ -86,7 +85,6 @@ _COLUMNS = {
 
 
 def _check(given: argparse.Namespace) -> None:
-    """Raises ValueError if arguments are wrong, alone or together."""
     if given.risk is None:
         raise ValueError("--risk must be given")
     check_shares(given, [x.removeprefix("--") for x in _SHARES])
@@ -146,35 +144,22 @@ def _pilot(given: argparse.Namespace) -> tuple[Any, Any]:
 
 def _write(found: Any, path: Path) -> None:
     kind = path.suffix.lower()
-    if kind == ".json":
-        text = json.dumps(_facts(found), indent=2, allow_nan=False)
-        content = f"{text}\n".encode()
-    elif kind == ".csv":
-        table = vars(found.by_samples)
-        text = io.StringIO()
-        write_csv(text, [table, *zip(*table.values(), strict=True)])
-        content = text.getvalue().encode()
-    else:
+    if kind not in (".json", ".csv"):
         from keras_calib.plots import PlanDisplay
 
-        content = picture_of(PlanDisplay(found), path)
-    with replacing(path) as file:
-        file.write(content)
+        PlanDisplay(found).save(path)
+        return
+    with replacing(path, text=True) as file:
+        if kind == ".csv":
+            table = vars(found.by_samples)
+            write_csv(file, [table, *zip(*table.values(), strict=True)])
+        else:
+            text = json.dumps(_facts(found), indent=2, allow_nan=False)
+            file.write(f"{text}\n")
 
 
-def _facts(value: Any) -> Any:
-    """A plan for JSON, which has no infinity and no NaN: null and text."""
-    if hasattr(value, "to_dict"):
-        value = value.to_dict()
-    if isinstance(value, dict):
-        return {name: _facts(x) for name, x in value.items()}
-    if isinstance(value, list):
-        return [_facts(x) for x in value]
-    if isinstance(value, float):
-        if value != value:
-            return "never"
-        return "more" if value == float("inf") else value
-    return value
+def _facts(found: Any) -> Any:
+    return for_json(found, nan="never", infinity="more")
 
 
 COMMAND = Command(

@@ -171,7 +171,6 @@ _GROUPS = {"files": _FILES, "columns": _COLUMNS, "content": _CONTENT}
 
 
 def _check(given: argparse.Namespace) -> None:
-    """Raises ValueError if arguments are wrong, alone or together."""
     if not 1 <= given.num_bins <= 1000:
         bound = ">= 1" if given.num_bins < 1 else "<= 1000"
         raise value_error(
@@ -306,7 +305,6 @@ def _class_names(text: str | None) -> list[str] | None:
 
 
 def _notes(texts: list[str] | None) -> dict[str, str] | None:
-    """Notes by their names."""
     if texts is None:
         return None
     pairs = [text.partition("=") for text in texts]

@@ -1,4 +1,4 @@
-"""What commands show: pictures, a line of progress, whose fault it is.
+"""What commands show: results, a line of progress, whose fault it is.
 
 Log lines are those of compiled code, which come as Keras is imported.
 """
@@ -14,16 +14,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 __all__ = [
     "Found",
     "Progress",
     "blamed",
+    "for_json",
     "load_keras",
     "of_arguments",
-    "picture_of",
     "printed",
 ]
 
@@ -51,21 +50,24 @@ def printed(found: Found, as_json: bool) -> str:
     """What to print of it."""
     if not as_json:
         return found.text
-    return json.dumps(_plain(found.facts), indent=2, allow_nan=False)
+    return json.dumps(for_json(found.facts), indent=2, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
-    """A value for JSON, which has no NaN and no infinity: null."""
+def for_json(value: Any, nan: Any = None, infinity: Any = None) -> Any:
+    """A value for JSON, which has no NaN and no infinity."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if hasattr(value, "_asdict"):
         value = value._asdict()
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
     if isinstance(value, dict):
-        return {str(k): _plain(x) for k, x in value.items()}
+        return {str(k): for_json(x, nan, infinity) for k, x in value.items()}
     if isinstance(value, list | tuple | set):
-        return [*map(_plain, value)]
+        return [for_json(x, nan, infinity) for x in value]
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        told = nan if math.isnan(value) else infinity
+        return value if math.isfinite(value) else told
     is_known = value is None or isinstance(value, bool | int | str)
     return value if is_known else str(value)
 
@@ -86,13 +88,6 @@ def of_arguments() -> Iterator[None]:
         yield
     except ValueError as error:
         raise argparse.ArgumentError(None, str(error)) from error
-
-
-def picture_of(display: Any, path: Path) -> bytes:
-    """What a picture's file holds, .svg or .png."""
-    if path.suffix.lower() == ".svg":
-        return display.to_svg().encode("utf-8")
-    return display.to_png()
 
 
 class Progress:

@@ -90,7 +90,6 @@ _GROUPS = {
 
 
 def _check(given: argparse.Namespace) -> None:
-    """Raises ValueError if arguments are wrong, alone or together."""
     if (given.risk is None) == (given.coverage is None):
         raise value_error(
             "One of --risk and --coverage must be given",

@@ -60,7 +60,6 @@ _OPTIONS: Options = {
 
 
 def _check(given: argparse.Namespace) -> None:
-    """Raises ValueError if arguments are wrong, alone or together."""
     if given.score is not None and given.confidence is not None:
         raise ValueError("--score and --confidence exclude each other")
     used = [f"--{x}" for x in _COLUMNS if getattr(given, x) is not None]
@@ -143,10 +142,12 @@ def _records(given: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     parts = [*file.parts(texts, numbers)]
     if not parts:
         raise ValueError(f"{given.data} must have records, not names alone")
-    return {
-        argument: np.concatenate([np.atleast_1d(x[column]) for x in parts])
-        for argument, column in wanted.items()
-    }
+    return _arguments(
+        {
+            argument: np.concatenate([np.atleast_1d(x[column]) for x in parts])
+            for argument, column in wanted.items()
+        }
+    )
 
 
 def _answers(
@@ -170,7 +171,17 @@ def _answers(
     found = {"scores" if column == "score" else column: log.score}
     if log.names:
         found["groups"] = np.array(log.names)[log.group]
-    return {**found, "correct": log.correct}
+    return _arguments({**found, "correct": log.correct})
+
+
+def _arguments(columns: dict[str, Any]) -> dict[str, Any]:
+    """What `check_certificate` takes; a log of confidences as such."""
+    from keras_calib.predictions.predictions import Predictions
+
+    if "confidence" in columns:
+        log = {x: columns.pop(x) for x in ("correct", "confidence")}
+        columns["scores"] = Predictions(**log)
+    return columns
 
 
 COMMAND = Command(_DESCRIPTION, _EXAMPLES, _WORDS, {"": _OPTIONS}, _check, _run)

@@ -20,7 +20,6 @@ from keras_calib.reporting.commands.terminal import (
     Progress,
     blamed,
     of_arguments,
-    picture_of,
 )
 from keras_calib.selection import Choice
 
@@ -111,7 +110,6 @@ def _reserved(path: str | None) -> Iterator[None]:
 
 
 def _monitor(given: Namespace) -> Monitor:
-    """The monitor of the state, or a new one."""
     arguments: dict[str, Any] = {
         "risk": given.risk,
         "coverage": given.coverage,
@@ -309,12 +307,10 @@ def _draw(monitor: Monitor, text: str, path: Path) -> None:
     from keras_calib.plots import MonitorDisplay
 
     display = MonitorDisplay(monitor)
-    if path.suffix.lower() == ".html":
-        picture = display.to_svg()
-        picture = picture[picture.index("<svg") :]
-        page = _PAGE.format(picture=picture, text=html.escape(text))
-        content = page.encode("utf-8")
-    else:
-        content = picture_of(display, path)
-    with replacing(path) as file:
-        file.write(content)
+    if path.suffix.lower() != ".html":
+        display.save(path)
+        return
+    picture = display.to_svg()
+    picture = picture[picture.index("<svg") :]
+    with replacing(path, text=True) as file:
+        file.write(_PAGE.format(picture=picture, text=html.escape(text)))

@@ -1,12 +1,16 @@
 """Logs that `keras-calib monitor` refuses, and what it says of them."""
 
-import json
-
 import numpy as np
 import pytest
 
 from keras_calib import Monitor
 from keras_calib.exporting import load_threshold
+from keras_calib.exporting.statement import (
+    score_of_column,
+    stated,
+    write_statement,
+)
+from keras_calib.exporting.statement_facts import facts_of_given
 from keras_calib.reporting.command_line import main
 
 
@@ -48,9 +52,21 @@ def test_a_column_says_what_was_accepted_and_not_the_threshold(
     own.write_text(f"{HEAD}\na,0.95,0,1\nb,0.55,1,0\nc,0.75,1,1")
     other.write_text("id,confidence\nd,0.95\ne,0.55")
     rule = tmp_path / "threshold.json"
-    told = {"name": "affine", "slope": 0.5, "intercept": 0}
-    told = {"answer_threshold": 1, "column": "confidence", "calibrator": told}
-    rule.write_text(json.dumps({**told, "threshold": 0.6}))
+    told = stated(
+        "given",
+        facts_of_given(0.6),
+        score=score_of_column("confidence"),
+        calibrator={
+            "name": "affine",
+            "slope": 0.5,
+            "intercept": 0.0,
+            "num_samples": 9,
+        },
+        data={},
+        weights=None,
+        artefact=None,
+    )
+    write_statement(rule, told)
     state, line = tmp_path / "s.npz", f"{own} says what was accepted, not"
     for threshold, change in (
         ("0.6", lambda c: c),

@@ -1,0 +1,219 @@
+"""The metrics of models as a table with intervals: a report without a page."""
+
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import numpy as np
+
+from keras_calib.backend.errors import value_error
+from keras_calib.backend.late import keras_module
+from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.given_metrics import made, told_key
+from keras_calib.inputs.options import ReadOptions
+from keras_calib.metrics.registry import QUANTITIES
+from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.results import Result
+from keras_calib.predictions.predictions import DataOptions
+from keras_calib.reporting.evaluation import Evaluation, estimates_of
+from keras_calib.reporting.gathering import gathered
+from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS, cell
+from keras_calib.reporting.source import Source
+
+__all__ = ["MetricTable", "evaluate"]
+
+_keras = keras_module("keras.metrics")
+
+# Of several labels at once, over labels and over all entries.
+_OF_LABELS = ("ece", "nll", "brier_score", "auroc")
+_NO_ENDS = {"low": float("nan"), "high": float("nan")}
+
+
+class MetricTable(Result):
+    """Result of `evaluate`: print it, or take `results` or `to_frame()`.
+
+    Attributes:
+        results: By the name of the model, and then of the metric, a dict with
+            `value`, `low` and `high`. The last two are the ends of a 95 %
+            interval, NaN where there is none. What a calibrator makes of a
+            model has the name `"..., calibrated"`.
+    """
+
+    results: dict[str, dict[str, dict[str, Any]]]
+
+    def _columns(self) -> dict[str, Any]:
+        rows = [
+            (model, metric, x["value"], x["low"], x["high"])
+            for model, found in self.results.items()
+            for metric, x in found.items()
+        ]
+        names = "model", "metric", "value", "low", "high"
+        columns = zip(*rows, strict=True)
+        return dict(zip(names, map(np.array, columns), strict=True))
+
+    def _shown(self) -> dict[str, Any]:
+        """A row for each metric, and a column for each model."""
+        metrics = [*next(iter(self.results.values()))]
+        return {"metric": metrics} | {
+            model: [
+                "{} ({})".format(*x) if x[1] else x[0]
+                for x in (cell(name, found[name]) for name in metrics)
+            ]
+            for model, found in self.results.items()
+        }
+
+
+def evaluate(
+    predictions: Any,
+    data: Any = None,
+    *,
+    metrics: Sequence[Any] | None = None,
+    num_bins: int = 15,
+    calibrator: Any = None,
+    **options: Unpack[DataOptions],
+) -> MetricTable:
+    """The metrics of one or several models as a table, with 95 % intervals.
+
+    Use it to see how accurate, how calibrated and how sure of its errors each
+    model is, before and after calibration. They are the numbers of the page of
+    `report`. The data are read once, in memory that does not grow with them.
+
+    Args:
+        predictions, data: As in `report`.
+        metrics: Keys, functions, metric classes or new objects, as
+            `keras_calib.metrics.get` takes them; None for those of the page.
+            An object reads outputs as it was made to. Those that
+            `CalibrationMetrics` has get an interval. For several labels at
+            once, give names out of the table.
+        num_bins: Number of bins of the calibration errors.
+        calibrator, **options: As in `report`.
+
+    Returns:
+        A `MetricTable`.
+
+    Raises:
+        TypeError: If a metric cannot be streamed, such as a function of yours.
+        ValueError: If shapes or names do not fit, there are no data, or a
+            metric needs what the predictions do not have.
+
+    Example:
+
+    >>> import keras_calib
+    >>> p = keras_calib.Predictions([0, 1, 1], [[0.9, 0.1]] * 3)
+    >>> print(keras_calib.evaluate(p, metrics=["accuracy"], verbose=0))
+    metric                        model
+    accuracy  0.3333 (0.0084 to 0.9057)
+
+    Reference:
+        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
+        https://arxiv.org/abs/1706.04599
+    """
+    check_integer("num_bins", num_bins, 1)
+    if isinstance(metrics, str) or not isinstance(metrics, Sequence | None):
+        metrics = [metrics]
+    if metrics is not None and not metrics:
+        raise value_error("`metrics` must have a metric", metrics=metrics)
+    evaluations, _ = gathered(
+        predictions,
+        data,
+        {**options},
+        {"calibrator": calibrator, "selector": None},
+        num_bins=num_bins,
+        measured=lambda source: _measured(source, metrics),
+    )
+    results: dict[str, Any] = {}
+    for x in evaluations:
+        stages = _of_labels(x) if x.kind == "labels" else _of_classes(x)
+        named = zip((x.name, f"{x.name}, calibrated"), stages, strict=False)
+        results |= dict(named)
+    if metrics is not None and evaluations[0].kind == "labels":
+        known = [*next(iter(results.values()))]
+        for metric in metrics:
+            check_in("metrics", metric, known)
+        results = {
+            model: {metric: found[metric] for metric in metrics}
+            for model, found in results.items()
+        }
+    return MetricTable(results)
+
+
+def _measured(source: Source, metrics: Sequence[Any] | None) -> dict[str, Any]:
+    """What evaluations of classes or of logs measure, in the order given."""
+    if source.kind == "labels":
+        return {}
+    known = {*QUANTITIES} - {"objectness_deviation"}
+    if source.kind == "scores":
+        known -= {"nll", "brier_score"}
+    if metrics is None:
+        page = TOP1_METRICS if source.kind == "scores" else EXPLAINED
+        first, second, *rest = page
+        return {"keys": [first, second, "confidence_gap", *rest]}
+    keys, others = [], []
+    for metric in metrics:
+        is_object = isinstance(metric, _keras.Metric)
+        key = None if is_object else told_key("metrics", metric)
+        if key in known:
+            keys.append(key)
+        elif source.kind == "scores":
+            raise value_error(
+                "`metrics` must be of confidence and correctness: a log does "
+                "not have the outputs of all classes",
+                metric=metric,
+            )
+        else:
+            others.append(metric)
+    return {
+        "keys": keys,
+        "others": lambda options: {
+            x.name: x for x in (_made(metric, options) for metric in others)
+        },
+    }
+
+
+def _made(metric: Any, options: ReadOptions) -> Any:
+    own = getattr(metric, "options", None)
+    if (
+        isinstance(own, ReadOptions)
+        and own.from_logits is not options.from_logits
+    ):
+        raise value_error(
+            "`metrics` must read outputs as they are: give the class, or an "
+            "object that does. Calibrated outputs are logits",
+            metric=metric.name,
+            from_logits=options.from_logits,
+        )
+    return made("metrics", metric, options.of_metric())
+
+
+def _of_classes(evaluation: Any) -> list[dict[str, Any]]:
+    found = []
+    pairs = zip(evaluation.stages, evaluation.others, strict=True)
+    for table, others in pairs:
+        estimates = estimates_of(table) if table.include else {}
+        for name, metric in others.items():
+            value = metric.result()
+            named = value if isinstance(value, dict) else {name: value}
+            estimates |= {
+                k: {"value": float(to_numpy(x)), **_NO_ENDS}
+                for k, x in named.items()
+            }
+        found.append(estimates)
+    return found
+
+
+def _of_labels(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Means over labels and over all entries, and examples as a whole."""
+    results = evaluation.results()
+    summaries = [results["summary"], results.get("calibrated_summary")]
+    found = [
+        {
+            f"{mean}_{name}": {"value": value, **_NO_ENDS}
+            for mean, values in summary.items()
+            for name, value in values.items()
+            if name in _OF_LABELS
+        }
+        for summary in summaries
+        if summary is not None
+    ]
+    examples = {f"example_{k}": x for k, x in results["examples"].items()}
+    found[-1] |= {k: x for k, x in examples.items() if isinstance(x, dict)}
+    return found

@@ -1,0 +1,127 @@
+"""Metrics of models as a table: the numbers of the page, and others."""
+
+import keras
+import numpy as np
+import pytest
+from report_pages import few_replicates, report_of, results_alone
+
+import keras_calib as kc
+
+RNG = np.random.default_rng(0)
+PROBS = RNG.dirichlet([2.0, 0.7, 0.5], 90)
+LABELS = (RNG.random(90)[:, None] > PROBS.cumsum(axis=-1)).sum(axis=-1)
+LOGITS = np.log(PROBS)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    results_alone(monkeypatch)
+    few_replicates(monkeypatch)
+
+
+def ends(found):
+    return {
+        name: [x[k] for k in ("value", "low", "high")]
+        for name, x in found.items()
+    }
+
+
+def test_values_and_intervals_are_those_of_the_page():
+    p = kc.Predictions(LABELS, LOGITS, from_logits=True)
+    q = kc.Predictions(LABELS, 2 * LOGITS, from_logits=True)
+    part = kc.TemperatureScaling(temperature=2.0)
+    models, parts = {"a": p, "b": q}, {"a": part}
+    found = kc.evaluate(models, calibrator=parts, verbose=0).results
+    assert [*found] == ["a", "a, calibrated", "b"]
+    page = kc.report(models, calibrator=parts, verbose=0).results
+    for name, told in (
+        ("a", page["a"]["metrics"]),
+        ("a, calibrated", page["a"]["calibrated_metrics"]),
+        ("b", page["b"]["metrics"]),
+    ):
+        own = ends(found[name])
+        gap = own.pop("confidence_gap")
+        assert own == ends(told)
+    gap_of_page = ends({"gap": page["b"]["confidence_gap"]})["gap"]
+    assert gap == pytest.approx(gap_of_page, abs=1e-6)
+
+
+def test_logs_and_several_labels_have_tables_too():
+    p = kc.Predictions(LABELS, PROBS)
+    log = kc.Predictions(correct=p.correct, confidence=p.confidence)
+    found = kc.evaluate(log, verbose=0).results["model"]
+    page = report_of(LABELS, PROBS, verbose=0).results["model"]["metrics"]
+    assert "nll" not in found
+    assert found["aurc"]["value"] == pytest.approx(page["aurc"]["value"])
+    with pytest.raises(ValueError, match="`metrics` must be of confidence"):
+        kc.evaluate(log, metrics=["nll"], verbose=0)
+    yes = (RNG.random(PROBS.shape) < PROBS).astype(int)
+    several = kc.Predictions(yes, PROBS, multi_label=True)
+    found = kc.evaluate(several, verbose=0).results["model"]
+    page = kc.report(several, verbose=0).results["model"]
+    assert found["macro_ece"]["value"] == page["summary"]["macro"]["ece"]
+    assert ends({"": found["example_ece"]}) == ends(
+        {"": page["examples"]["ece"]}
+    )
+    picked = kc.evaluate(several, metrics=["micro_nll"], verbose=0)
+    assert [*picked.results["model"]] == ["micro_nll"]
+    with pytest.raises(ValueError, match="`metrics` must be one of"):
+        kc.evaluate(several, metrics=["nll"], verbose=0)
+
+
+def test_metrics_are_picked_in_every_form():
+    p = kc.Predictions(LABELS, PROBS)
+    forms = [
+        *("accuracy", kc.nll, kc.ECE),
+        kc.metrics.ClasswiseECE(num_classes=3),
+        keras.metrics.SparseCategoricalAccuracy(name="of_keras"),
+    ]
+    found = kc.evaluate(p, metrics=forms, verbose=0).results["model"]
+    assert [*found] == ["accuracy", "nll", "ece", "classwise_ece", "of_keras"]
+    assert found["nll"]["value"] == pytest.approx(kc.nll(p), rel=1e-6)
+    value = kc.functional.classwise_ece(p)
+    assert found["classwise_ece"]["value"] == pytest.approx(value, abs=1e-6)
+    assert found["of_keras"]["value"] == pytest.approx(
+        found["accuracy"]["value"]
+    )
+    assert np.isnan(found["of_keras"]["low"])
+    alone = kc.evaluate(p, metrics=keras.metrics.SparseCategoricalAccuracy)
+    assert len(alone.results["model"]) == 1
+    for wrong, error, rule in (
+        (["eec"], ValueError, "did you mean 'ece'"),
+        ([lambda y, p: 0.0], TypeError, "cannot be streamed"),
+        ([], ValueError, "`metrics` must have a metric"),
+        (
+            [kc.metrics.ClasswiseECE(num_classes=3, from_logits=True)],
+            ValueError,
+            "must read outputs as they are",
+        ),
+    ):
+        with pytest.raises(error, match=rule):
+            kc.evaluate(p, metrics=wrong, verbose=0)
+    with pytest.raises(TypeError, match="must be told to the `Predictions`"):
+        kc.evaluate(p, from_logits=True)
+
+
+def test_a_table_prints_a_row_for_each_metric():
+    p = kc.Predictions(LABELS, PROBS)
+    found = kc.evaluate({"a": p, "b": p}, metrics=["ece", "nll"], verbose=0)
+    head, *rows = str(found).splitlines()
+    assert head.split() == ["metric", "a", "b"]
+    assert [x.split()[0] for x in rows] == ["ece", "nll"]
+    assert "<th>metric</th><th>a</th>" in found._repr_html_()
+    columns = found._columns()
+    assert columns["model"].tolist() == ["a", "a", "b", "b"]
+    assert columns["value"][0] == found.results["a"]["ece"]["value"]
+
+
+def test_models_are_run_over_data_once():
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, keras.layers.Identity()(inputs))
+    data = LOGITS.astype("float32"), LABELS
+    found = kc.evaluate(
+        model, data, metrics=["ece"], from_logits=True, verbose=0
+    )
+    p = kc.Predictions(LABELS, data[0], from_logits=True)
+    wanted = kc.evaluate(p, metrics=["ece"], verbose=0)
+    assert found.results == wanted.results
