@@ -95,8 +95,14 @@ def answering(thing: Any) -> Any:
                 if base.__module__.startswith(_TOP):
                     _change_methods(base)
     elif isinstance(thing, types.FunctionType) and not _is_checked(thing):
-        thing = _checked(thing)
+        given, thing = thing, _checked(thing)
         setattr(sys.modules[thing.__module__], thing.__name__, thing)
+        if "keras" in sys.modules:
+            # What Keras saves by its name is found again as this one.
+            saving = sys.modules["keras"].saving
+            known = saving.get_custom_objects()
+            if known.get(f"{_TOP}>{thing.__name__}") is given:
+                saving.register_keras_serializable(_TOP)(thing)
     return thing
 
 
