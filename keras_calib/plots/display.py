@@ -96,8 +96,8 @@ class Display:
             ax: matplotlib axes to draw on, or a sequence of them for a
                 display of several panels; None makes a figure with pyplot.
             label: Name of the curve in the legend; None takes that of the
-                model, or what is drawn.
-            color: Colour of the curve.
+                model, or what is drawn. Several models have their own names.
+            color: Colour of the curve; a list of one for each model.
             title: Title of the first panel; None says what is shown.
             legend: Whether to draw a legend.
             **line: Options of `matplotlib.lines.Line2D` for the curve, such as
@@ -107,6 +107,13 @@ class Display:
             ImportError: If matplotlib is not installed.
             ValueError: If there are fewer or more axes than panels.
         """
+        models = getattr(self, "models", getattr(self, "curves", ()))
+        if label is not None and len(models) > 1:
+            raise value_error(
+                "`label` must be None for several models: give a dict of them "
+                "by name",
+                label=label,
+            )
         self._look = _Look(label, color, title, legend, line)
         if ax is None:
             make = matplotlib_module("pyplot").figure
@@ -224,8 +231,11 @@ class Display:
     def _style(self, i: int) -> dict[str, Any]:
         """Options of matplotlib for the i-th of several curves, as wanted."""
         style = line_style(i)
-        if self._look.color is not None and i == 0:
-            style["color"] = self._look.color
+        colors = self._look.color
+        if isinstance(colors, list):
+            style["color"] = colors[i % len(colors)]
+        elif colors is not None and i == 0:
+            style["color"] = colors
         return {**style, **self._look.line}
 
     def _legend(self, ax: Any, place: str) -> None:

@@ -212,10 +212,8 @@ class ReliabilityDisplay(_BinnedDisplay):
             ax.plot(
                 sums.mean_confidence[filled],
                 sums.accuracy[filled],
-                marker="o",
-                markersize=4,
                 label=f"{plain(name)} (ECE {self.values[name]:.4f})",
-                **self._style(i),
+                **{"marker": "o", "markersize": 4, **self._style(i)},
             )
 
     def _bars(self, ax: Any) -> None:

@@ -176,6 +176,12 @@ def test_several_models_are_drawn_together_as_the_caller_wants(
         display.save(tmp_path / "picture.jpg")
     with pytest.raises(TypeError, match="`predictions` must be `Predictions`"):
         cls(probs)
+    if len(display.axes_[0].lines) > 1:
+        display.plot(color=["red", "green"], marker="s")
+        colors = [x.get_color() for x in display.ax_.lines]
+        assert colors[-2:] == ["red", "green"]
+    with pytest.raises(ValueError, match="`label` must be None for several"):
+        display.plot(label="both")
 
 
 def test_curves_are_overlaid_in_colours_of_ones_own(goldens):
