@@ -3,7 +3,7 @@
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, Unpack
 
 import keras
 import numpy as np
@@ -19,13 +19,20 @@ from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.results import call_text, html_facts
-from keras_calib.predictions.fitting import FitsOnModel, check_kind, given_rows
+from keras_calib.predictions.fitting import (
+    FitsOnModel,
+    KindOptions,
+    check_kind,
+    given_rows,
+)
 from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "CalibratesPredictions",
     "DEPENDENTS",
     "FittedLayer",
+    "FoldOptions",
+    "KerasLayerOptions",
     "LayerOptions",
     "of_logits",
 ]
@@ -34,12 +41,25 @@ __all__ = [
 DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-class LayerOptions(TypedDict, total=False):
+class KerasLayerOptions(TypedDict, total=False):
     """Options of Keras' layers that those of this library pass on."""
 
     trainable: bool
     dtype: Any
+
+
+class LayerOptions(KerasLayerOptions, total=False):
+    """The same, and what fitted values are for, as `FittedLayer` says."""
+
     from_logits: bool | None
+
+
+class FoldOptions(KindOptions, total=False):
+    """Options of `fit`, which explains them."""
+
+    num_folds: int
+    force: bool
+    verbose: str | int
 
 
 class FittedLayer(keras.layers.Layer):
@@ -66,11 +86,14 @@ class FittedLayer(keras.layers.Layer):
     # Set once the operation of a traced graph caused a warning.
     _has_told = False
 
-    def __init__(self, *, from_logits: bool | None = None, **kwargs: Any):
+    def __init__(
+        self, *, name: str | None = None, **kwargs: Unpack[LayerOptions]
+    ):
+        from_logits = kwargs.pop("from_logits", None)
         if from_logits is not None:
             check_flag("from_logits", from_logits)
         # A half-precision policy would turn logits of 1e5 into infinity.
-        super().__init__(**{**kwargs, "dtype": "float32"})
+        super().__init__(name=name, **{**kwargs, "dtype": "float32"})
         self._from_logits = from_logits
 
     def __call__(self, logits, *args, **kwargs):

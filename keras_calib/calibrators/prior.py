@@ -1,6 +1,6 @@
 """Correction of logits for another prior of the classes."""
 
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -8,7 +8,11 @@ from keras import ops
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.fitted_layer import of_logits
+from keras_calib.calibrators.fitted_layer import (
+    FoldOptions,
+    LayerOptions,
+    of_logits,
+)
 from keras_calib.formulas.prior import read_prior
 
 __all__ = ["PriorCorrection"]
@@ -66,7 +70,7 @@ class PriorCorrection(Calibrator):
         *,
         calibrator: Calibrator | None = None,
         name: str = "prior_correction",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         source = read_prior("source", source)
         target = read_prior("target", target)
@@ -125,7 +129,13 @@ class PriorCorrection(Calibrator):
         if self.calibrator is not None:
             self.calibrator._fitted = value
 
-    def fit(self, *data: Any, **options: Any) -> Self:
+    def fit(
+        self,
+        labels: Any,
+        logits: Any = None,
+        sample_weight: Any = None,
+        **options: Unpack[FoldOptions],
+    ) -> Self:
         """Fits the calibrator on data of the source, and returns self.
 
         The priors stay. Arguments, errors and warnings are those of `fit` of
@@ -142,7 +152,7 @@ class PriorCorrection(Calibrator):
                     calibrator=None,
                 )
             )
-        self.calibrator.fit(*data, **options)
+        self.calibrator.fit(labels, logits, sample_weight, **options)
         return self
 
     def map_logits(self, logits: Any) -> Any:
