@@ -51,16 +51,10 @@ class _AffineCalibrator(Calibrator):
     diagonal = False
     lowers_nll = True
 
-    def __init__(
-        self,
-        *,
-        penalty: float | None,
-        name: str,
-        **kwargs: Unpack[LayerOptions],
-    ):
+    def __init__(self, *, penalty: float | None, **kwargs: Any):
         if penalty is not None:
             check_above("penalty", penalty, 0.0)
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self._keep(penalty=None if penalty is None else float(penalty))
         # Only a ridge leaves the bias of an absent class finite.
         self.needs_every_class = penalty is None

@@ -36,9 +36,7 @@ __all__ = [
 class _Table(OneVsRest):
     """Abstract: looks up the calibrated q_k of each p_k."""
 
-    def __init__(
-        self, *, min_prob: float, name: str, **kwargs: Unpack[LayerOptions]
-    ):
+    def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
         check_at_least("min_prob", min_prob, 0.0)
         check_at_most("min_prob", min_prob, 0.5)
         super().__init__(name=name, **kwargs)

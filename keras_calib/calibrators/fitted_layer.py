@@ -32,7 +32,6 @@ __all__ = [
     "DEPENDENTS",
     "FittedLayer",
     "FoldOptions",
-    "KerasLayerOptions",
     "LayerOptions",
     "of_logits",
 ]
@@ -41,16 +40,11 @@ __all__ = [
 DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
-class KerasLayerOptions(TypedDict, total=False):
+class LayerOptions(TypedDict, total=False):
     """Options of Keras' layers that those of this library pass on."""
 
     trainable: bool
     dtype: Any
-
-
-class LayerOptions(KerasLayerOptions, total=False):
-    """The same, and what fitted values are for, as `FittedLayer` says."""
-
     from_logits: bool | None
 
 

@@ -70,13 +70,7 @@ class _LogOddsScaling(OneVsRest):
 class _Polynomial(_LogOddsScaling):
     """Abstract: a polynomial of the log-odds, with a ridge."""
 
-    def __init__(
-        self,
-        *,
-        penalty: float | None,
-        name: str,
-        **kwargs: Unpack[LayerOptions],
-    ):
+    def __init__(self, *, penalty: float | None, name: str, **kwargs: Any):
         if penalty is not None:
             check_above("penalty", penalty, 0.0)
             penalty = float(penalty)

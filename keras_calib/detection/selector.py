@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.calibrators.fitted_layer import KerasLayerOptions, LayerOptions
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.detection.boxes import read_entries
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.inputs.checks import check_integer
@@ -263,7 +263,7 @@ class CalibratedDecoder(keras.layers.Layer):
         selector: DetectionSelector | None = None,
         *,
         name: str = "calibrated_decoder",
-        **kwargs: Unpack[KerasLayerOptions],
+        **kwargs: Any,
     ):
         super().__init__(name=name, **kwargs)
         bare = isinstance(decoder, keras.layers.Layer)

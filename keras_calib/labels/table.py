@@ -1,6 +1,6 @@
 """A table of what is known of each label, from one state."""
 
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.risk_coverage import failure_auroc_of_groups
 from keras_calib.labels.metric import MultiLabelMetric, pooled
-from keras_calib.metrics.base import MetricOptions, StreamingMetric
+from keras_calib.metrics.base import StreamingMetric
 from keras_calib.metrics.gap_estimates import GapEstimate, gap_of
 from keras_calib.metrics.proper import brier_of_records, nll_of_records
 from keras_calib.metrics.states.composite import CompositeSummary, Readings
@@ -127,11 +127,7 @@ class _LabelState(StreamingMetric):
     """The state of one label: a histogram of its probability, and losses."""
 
     def __init__(
-        self,
-        num_bins: int = 15,
-        *,
-        name: str = "label",
-        **kwargs: Unpack[MetricOptions],
+        self, num_bins: int = 15, *, name: str = "label", **kwargs: Any
     ):
         losses = nll_of_records(None), brier_of_records
         summary = CompositeSummary(

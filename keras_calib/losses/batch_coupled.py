@@ -38,7 +38,7 @@ class BatchCoupledLoss(PerSampleLoss):
             the same `from_logits`, `axis`, `ignore_class`, `reduction` and
             `dtype`. None for cross entropy.
         hyperparameters: Keyword arguments of `statistic`.
-        **kwargs: Arguments of `PerSampleLoss`.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Raises:
         TypeError: If `fidelity` is not a `PerSampleLoss` for plain labels.

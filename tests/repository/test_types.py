@@ -48,6 +48,7 @@ WRONG = {
 }
 # They hand keywords on to what the caller names, or to Keras or matplotlib.
 PASS_ON = {
+    "CalibratedDecoder.__init__",
     "Calibrator.set_fitted",
     "Calibrator.set_known",
     "CalibratesPredictions.given",
