@@ -3,7 +3,7 @@
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict
 
 import keras
 import numpy as np
@@ -80,14 +80,11 @@ class FittedLayer(keras.layers.Layer):
     # Set once the operation of a traced graph caused a warning.
     _has_told = False
 
-    def __init__(
-        self, *, name: str | None = None, **kwargs: Unpack[LayerOptions]
-    ):
-        from_logits = kwargs.pop("from_logits", None)
+    def __init__(self, *, from_logits: bool | None = None, **kwargs: Any):
         if from_logits is not None:
             check_flag("from_logits", from_logits)
         # A half-precision policy would turn logits of 1e5 into infinity.
-        super().__init__(name=name, **{**kwargs, "dtype": "float32"})
+        super().__init__(**{**kwargs, "dtype": "float32"})
         self._from_logits = from_logits
 
     def __call__(self, logits, *args, **kwargs):

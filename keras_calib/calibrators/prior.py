@@ -8,11 +8,7 @@ from keras import ops
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.fitted_layer import (
-    FoldOptions,
-    LayerOptions,
-    of_logits,
-)
+from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
 from keras_calib.formulas.prior import read_prior
 
 __all__ = ["PriorCorrection"]
@@ -129,13 +125,7 @@ class PriorCorrection(Calibrator):
         if self.calibrator is not None:
             self.calibrator._fitted = value
 
-    def fit(
-        self,
-        labels: Any,
-        logits: Any = None,
-        sample_weight: Any = None,
-        **options: Unpack[FoldOptions],
-    ) -> Self:
+    def fit(self, *data: Any, **options: Any) -> Self:
         """Fits the calibrator on data of the source, and returns self.
 
         The priors stay. Arguments, errors and warnings are those of `fit` of
@@ -152,7 +142,7 @@ class PriorCorrection(Calibrator):
                     calibrator=None,
                 )
             )
-        self.calibrator.fit(labels, logits, sample_weight, **options)
+        self.calibrator.fit(*data, **options)
         return self
 
     def map_logits(self, logits: Any) -> Any:

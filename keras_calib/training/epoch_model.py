@@ -44,7 +44,6 @@ class KerasOptions(TypedDict, total=False):
     trainable: bool
     dtype: Any
     autocast: bool
-    activity_regularizer: Any
 
 
 def no_data() -> None:

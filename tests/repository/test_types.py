@@ -27,6 +27,18 @@ error: float = kc.ece(y, model.predict(x), from_logits=True)
 coverage: float = kc.choose_threshold([0.9], [1], risk=0.1).coverage
 picture: str = kc.ReliabilityDisplay(kc.Predictions(y, x)).plot().to_svg()
 page: kc.reporting.Report = kc.report(model, (x, y))
+
+
+class Both(kc.SharpnessAwareModel, kc.CorrectnessRankingModel):
+    pass
+
+
+trained = Both(model.inputs, model.outputs, rho=0.1, num_samples=8, name="both")
+kc.ScheduledFocalModel(inputs=x, outputs=y, from_logits=True, trainable=False)
+kc.CoverageAtRisk(0.1, score="entropy", ignore_class=2, dtype="float32")
+kc.MMCE(from_logits=True, reduction="sum", name="mmce", jit_compile=True)
+kc.VectorScaling(trainable=False).fit(y, x, from_logits=False, force=True)
+kc.SelectiveClassifier().fit(y, x, risk=0.1, delta=0.05, sample_weight=y)
 """
 # Lines of mistakes, by what mypy says of each.
 WRONG = {
@@ -58,6 +70,7 @@ PASS_ON = {
     "LocalTemperatureScaling.given",
     "MultiLabel",
     "PerSampleLoss.__init__",
+    "PriorCorrection.fit",
     "Predictor.fit",
     "SharpnessAwareModel.__init__",
     "compare",
