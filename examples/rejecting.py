@@ -2,9 +2,8 @@
 # Rejecting with a guarantee
 
 Turn a network that always answers into one that answers when it is sure. A
-score ranks its predictions, and a threshold keeps the surest. A guarantee for
-these is tested on noisy digits of scikit-learn. The script prints what each
-score keeps and how often the guarantee failed, in ten seconds on one core.
+score ranks its predictions, and a threshold keeps the surest. The script prints
+what each score keeps and how often the guarantee failed, in ten seconds.
 
     python examples/rejecting.py
 """
@@ -146,7 +145,6 @@ with tempfile.TemporaryDirectory() as folder:
 """
 ## Next
 
-What `delta` asks of the data, scores of your own, pixels:
-`docs/abstaining.md`. A page with a slider from risk to threshold:
-`docs/seeing.md`. The files that are served: `docs/serving.md`.
+What `delta` asks of the data, and pixels: `docs/abstaining.md`. A page with a
+slider: `docs/seeing.md`. The files that are served: `docs/serving.md`.
 """

@@ -280,9 +280,14 @@ def activation_behind(tensor: Any) -> str | None:
         layer = history.operation
         outputs = getattr(layer, "outputs", None)
         if not isinstance(layer, keras.Model) or not outputs:
-            if isinstance(layer, keras.layers.Softmax):
+            if getattr(layer, "returns_logits", False):
+                return "logits"
+            # Also the operation, as of `keras.ops.softmax`.
+            if type(layer).__name__ == "Softmax":
                 last = layer.axis in (-1, len(tensor.shape) - 1)
                 return "softmax" if last else None
+            if type(layer).__name__ == "Sigmoid":
+                return "sigmoid"
             activation = getattr(layer, "activation", None)
             return getattr(activation, "__name__", None)
         tensor = outputs[history.tensor_index]

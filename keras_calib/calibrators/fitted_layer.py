@@ -77,6 +77,8 @@ class FittedLayer(keras.layers.Layer):
     reads_labels = False
     # What a user who forgot to fit it has to call.
     how_to_fit = "`fit(labels, logits)` with held-out data"
+    # What it gives, for whoever asks a model that ends in it.
+    returns_logits = True
     # Set once the operation of a traced graph caused a warning.
     _has_told = False
 

@@ -97,7 +97,10 @@ def columns_of(
     if not isinstance(given, Predictions):
         return (given, accepted, correct), ids
     given.arguments(None, {"correct": correct, "ids": ids})
-    rows = given.outcomes(every=True)
+    weight = given.sample_weight
+    no_labels = weight is not None and not np.any(weight)
+    known = given.unlabelled() if no_labels else given
+    rows = known.outcomes(every=True)
     confidence, correct = rows.confidence, rows.correct
     if hasattr(accepted, "facts"):
         # An `AnswerThreshold`, which knows confidence alone.
@@ -106,7 +109,7 @@ def columns_of(
             answers[x].reshape(-1) for x in ("confidence", "accept")
         )
     elif callable(accepted):
-        true = given.class_ids.reshape(-1)
+        true = known.class_ids.reshape(-1)
         answers = accepted(given.outputs, from_logits=given.from_logits)
         confidence, accepted, label = (
             to_numpy(answers[x]).reshape(-1)
@@ -114,7 +117,9 @@ def columns_of(
         )
         # Costs or a calibrator may prefer another class than the model.
         correct = label == true
-    if rows.weight is not None:
+    if no_labels:
+        correct = np.full(len(confidence), np.nan)
+    elif rows.weight is not None:
         correct = np.where(rows.weight > 0.0, correct, np.nan)
     return (confidence, accepted, correct), given.ids
 

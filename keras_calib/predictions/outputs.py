@@ -327,6 +327,7 @@ def _of_last_layer(
     tensors = keras.tree.flatten(outputs)
     activation = activation_behind(tensors[0]) if tensors else None
     known: dict[Any, bool] = {"softmax": False, "sigmoid": False}
+    known["logits"] = True  # of a calibrator
     if has_no_loss:
         known["linear"] = True
     return known.get(activation)

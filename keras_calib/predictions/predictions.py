@@ -652,6 +652,21 @@ class Predictions(GivenTogether):
         """Rows of a part whose numbers fit in memory."""
         return max(1, _BLOCK // max(1, self.outputs[0].size))
 
+    def as_logits(self) -> Self:
+        """The same predictions, with logits for outputs."""
+        if self.from_logits or self.kind == "records":
+            return self
+        self._need_rows("logits")
+        _ = self.logits
+        made: Any = self._others["logits"]
+        return made
+
+    def unlabelled(self) -> Self:
+        """The same rows, all of weight 1, as if class 0 were true."""
+        columns = {**self._columns(), "sample_weight": None}
+        columns["labels"] = np.zeros(self.shape, "int64")
+        return self._like(columns, self._spool)
+
     def as_event(self) -> Self:
         """A log as outputs `(n, 1)`: the probability that each row is right."""
         columns = {**self._columns(), "outputs": self.outputs[:, None]}

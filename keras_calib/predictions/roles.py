@@ -223,6 +223,8 @@ def _found_roles(
     asked: dict[str, Any] = {role: columns.get(role) for role in ROLES}
     kind = _asked_kind(columns)
     asked_groups = columns.get("groups") or ()
+    if isinstance(asked_groups, str):
+        asked_groups = (asked_groups,)
     single = ["confidence", "correct", "predicted", "units", "ids"]
     wanted = [asked[x] for x in single + ["labels"] * (kind is None)]
     wanted += [*asked_groups, asked["sample_weight"]]

@@ -24,6 +24,7 @@ from keras_calib.metrics.reading import add_rows, read_without_faults
 from keras_calib.numerics.arrays import at_least_float32, safe_divide, to_numpy
 from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.numerics.softmax import sigmoid, to_logits
+from keras_calib.predictions.predictions import Predictions
 from keras_calib.reporting.groups import SURE, AttributeGroups, StageGroups
 from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS
 from keras_calib.reporting.verdict import (
@@ -398,7 +399,7 @@ class ScoreEvaluation(ClassEvaluation):
         facts: list[RowFacts] = []
         for metrics in self.stages:
             if facts:
-                outputs = self.calibrator(outputs)
+                outputs = self._calibrated(labels, outputs)
             metrics.update_scores(outputs, labels, sample_weight)
             facts.append(RowFacts(predicted, outputs, None))
         truth, accept = 1 - labels, None
@@ -407,6 +408,15 @@ class ScoreEvaluation(ClassEvaluation):
             accept = score >= self.selector.threshold
             self._select(accept, truth != 0, weight)
         self._add_rows(facts, truth, weight, accept, inputs, groups)
+
+    def _calibrated(
+        self, labels: np.ndarray, confidence: np.ndarray
+    ) -> np.ndarray:
+        """Confidences by a calibrator of a log, or by a map of numbers."""
+        if not hasattr(self.calibrator, "calibrate"):
+            return self.calibrator(confidence)
+        log = Predictions(correct=labels, confidence=confidence)
+        return self.calibrator.calibrate(log).confidence
 
 
 class _Annotators:

@@ -59,6 +59,9 @@ def of_predictions(given: Mapping[str, Any], verbose: Any) -> Source:
                 "models with their `data`",
                 predictions=type(p).__name__,
             )
+    if len({p.from_logits for p in given.values()}) > 1:
+        # A calibrator gives logits, also for a model of probabilities.
+        given = {name: p.as_logits() for name, p in given.items()}
     first, *others = given.values()
     if not others:
         batches: Any = ([part] for part in first.batches())

@@ -18,7 +18,7 @@ from keras_calib.calibrators import (
 from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
 from keras_calib.inputs.checks import check_flag, class_axis
 from keras_calib.inputs.labels import is_ignored
-from keras_calib.inputs.options import taken
+from keras_calib.inputs.options import is_log, taken
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.rows import usable_outputs
 from keras_calib.inputs.weights import masked_weight
@@ -274,6 +274,13 @@ class SelectiveClassifier(Selector, FitsOnModel):
             rules = (_rule_of(costs, self.score),)
         rows, rest = taken(options, RowOptions)
         target: Any = rest
+        if is_log(labels):
+            raise value_error(
+                "`fit` must have outputs of all classes: `choose_threshold("
+                "predictions, ...)` chooses for the confidence of a log, also "
+                "after `calibrate` of a calibrator",
+                kind="records",
+            )
         given = given_rows(labels, logits, **vars(rows))
         class_axis(given.outputs, -1, "logits")
         shape, ignored = given.outputs.shape[:-1], given.ignore_class

@@ -1,6 +1,7 @@
 """One threshold for all groups that holds for every mixture of them.
 
-Derivation: docs/derivations.md, 'Other priors and mixtures'.
+Derivation: docs/derivations.md, 'Other priors and mixtures' and
+'Families of claims'.
 """
 
 from dataclasses import replace

@@ -46,6 +46,12 @@ def of_tokens(answers: list, choices: list[list]) -> np.ndarray:
         for token, value in _pairs(answer, name):
             told.append(spelled(token))
             log_p, place = _number(value, name), places.get(told[-1])
+            if log_p > 0.0:
+                raise value_error(
+                    f"`{name}` must hold log-probabilities, which are at most "
+                    "0: take logarithms of probabilities",
+                    value=log_p,
+                )
             if place is not None:
                 here = number, place
                 found[here] = np.logaddexp(found[here], log_p)

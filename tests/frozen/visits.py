@@ -12,7 +12,6 @@ _IMAGES = "images and data sets, outside of what is measured or chosen"
 _STATE = "files of training, with no number of their own"
 
 NOT_FROZEN = {
-    "Predictions": "holds what others compute with",
     "choice_labels": "places of texts in a list",
     "evaluate": "has the numbers of `report`",
     **dict.fromkeys(

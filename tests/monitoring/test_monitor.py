@@ -97,6 +97,19 @@ def test_predictions_are_watched_as_their_columns_are():
         )
 
 
+def test_answers_may_all_wait_for_their_labels():
+    labels, logits = noisy()
+    p = kc.Predictions(
+        labels,
+        logits,
+        from_logits=True,
+        ids=np.arange(len(labels)),
+        sample_weight=np.zeros(len(labels)),
+    )
+    watched = monitor().update(p, True)
+    assert watched.counts["waiting"] == len(labels)
+
+
 def test_a_selector_answers_for_predictions():
     labels, logits = noisy()
     selector = kc.SelectiveClassifier(calibrator=temperature())

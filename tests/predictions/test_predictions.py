@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_calib.calibrators import TemperatureScaling
 from keras_calib.predictions import Predictions
 
 LOGITS = np.random.default_rng(0).normal(size=(40, 3)).astype("float32") * 2
@@ -90,6 +91,17 @@ def test_a_last_layer_says_what_it_returns(activation, from_logits):
     p = Predictions.of_model(model_of(activation), (INPUTS, LABELS), verbose=0)
     assert p.from_logits is from_logits
     np.testing.assert_allclose(p.probs.sum(axis=-1), 1.0, rtol=1e-6)
+
+
+def test_a_calibrator_or_an_operation_at_the_end_says_it_too():
+    inputs = keras.Input((5,))
+    probs = keras.ops.softmax(keras.layers.Dense(3)(inputs))
+    scaling = TemperatureScaling(temperature=2.0)
+    logits = scaling(keras.layers.Dense(3)(inputs))
+    for outputs, from_logits in ((probs, False), (logits, True)):
+        model = keras.Model(inputs, outputs)
+        p = Predictions.of_model(model, (INPUTS, LABELS), verbose=0)
+        assert p.from_logits is from_logits
 
 
 def test_logits_of_probabilities_are_their_logs():

@@ -125,3 +125,32 @@ def test_models_are_run_over_data_once():
     p = kc.Predictions(LABELS, data[0], from_logits=True)
     wanted = kc.evaluate(p, metrics=["ece"], verbose=0)
     assert found.results == wanted.results
+
+
+def test_a_model_of_probabilities_stands_beside_its_calibrated_self():
+    probs = np.random.default_rng(0).dirichlet(np.ones(3), 200)
+    p = kc.Predictions(probs.argmax(-1), probs)
+    repaired = kc.TemperatureScaling(temperature=2.0).calibrate(p)
+    table = kc.evaluate(
+        {"raw": p, "repaired": repaired}, metrics=["nll"], verbose=0
+    )
+    for name, x in (("raw", p), ("repaired", repaired)):
+        found = table.to_dict()["results"][name]["nll"]["value"]
+        assert found == pytest.approx(kc.nll(x), rel=1e-5)
+
+
+def test_a_calibrator_of_a_log_repairs_the_log():
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.5, 1.0, 400)
+    log = kc.Predictions(
+        correct=rng.random(400) < confidence**3, confidence=confidence
+    )
+    calibrator = kc.AffineScaling().fit(log)
+    table = kc.evaluate(
+        log, calibrator=calibrator, metrics=["confidence_gap"], verbose=0
+    )
+    values = [
+        x["confidence_gap"]["value"]
+        for x in table.to_dict()["results"].values()
+    ]
+    assert values[0] > 0.1 > abs(values[1])

@@ -198,6 +198,12 @@ def test_score_functions_are_saved_and_copied(score, tmp_path):
         assert copy.threshold == selector.threshold
 
 
+def test_a_log_has_no_classes_to_select_from():
+    log = kc.Predictions(correct=[1, 0, 1], confidence=[0.9, 0.2, 0.6])
+    with pytest.raises(ValueError, match="`choose_threshold"):
+        kc.SelectiveClassifier().fit(log, coverage=0.5)
+
+
 def test_an_unfitted_layer_loads_unfitted():
     selector = kc.SelectiveClassifier(
         calibrator=kc.TemperatureScaling(),

@@ -151,3 +151,8 @@ def test_errors_name_the_question_and_what_is_missing(case):
     call, rule = WRONG[case]
     with pytest.raises((ValueError, TypeError), match=rule):
         call()
+
+
+def test_probabilities_are_no_log_probabilities():
+    with pytest.raises(ValueError, match="at most 0: take logarithms"):
+        kc.text.choice_logits([{"A": 0.9, "B": 0.1}], ["A", "B"])
