@@ -6,7 +6,7 @@ them, as a sum of a single row would cost milliseconds.
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -34,7 +34,7 @@ except ImportError as error:
         "`keras_calib.beam` needs Apache Beam: pip install 'keras-calib[beam]'"
     ) from error
 
-__all__ = ["CalibrationCombineFn"]
+__all__ = ["CalibrationCombineFn", "CombineOptions"]
 
 _WITHOUT_MEANING = (
     "axis",
@@ -70,6 +70,17 @@ class _Accumulator:
         if self.sums is not None:
             sums = sums + self.sums
         self.sums = exact_sums.normalize_limbs(sums)
+
+
+class CombineOptions(table.TableOptions, total=False):
+    """Arguments of `CalibrationMetrics`, which explains them."""
+
+    num_bins: int
+    closed: str
+    risk: float
+    accuracy: float
+    coverage: float
+    name: str
 
 
 class CalibrationCombineFn(beam.CombineFn):
@@ -134,19 +145,20 @@ class CalibrationCombineFn(beam.CombineFn):
         *,
         top1: bool = False,
         output: str = "values",
-        **kwargs: Any,
+        **kwargs: Unpack[CombineOptions],
     ):
         super().__init__()
         check_in("output", output, ("values", "state"))
+        given: Any = kwargs
         for name in _WITHOUT_MEANING:
-            if name in kwargs:
+            if name in given:
                 raise type_error(
                     f"`{name}` has no meaning for rows `(num_classes,)`",
-                    **{name: kwargs[name]},
+                    **{name: given[name]},
                 )
         self.top1 = top1
         self.output = output
-        self._arguments = {"include": include, **kwargs}
+        self._arguments = {"include": include, **given}
         # Wrong arguments must raise here, not in the workers.
         metric = self._metric()
         self._arguments["include"] = metric.include

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -22,6 +22,7 @@ from keras_calib.calibrators.base import (
     Calibrator,
     FittedValue,
 )
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
@@ -170,7 +171,7 @@ class VectorScaling(_AffineCalibrator):
         scale: Any = None,
         bias: Any = None,
         name: str = "vector_scaling",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(penalty=penalty, name=name, **kwargs)
         self.set_known(scale=scale, bias=bias)
@@ -229,7 +230,7 @@ class MatrixScaling(_AffineCalibrator):
         matrix: Any = None,
         bias: Any = None,
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         strengths = {
             "off_diagonal_penalty": off_diagonal_penalty,
@@ -394,7 +395,7 @@ class StructuredVectorScaling(_Structured):
         scale: Any = None,
         bias: Any = None,
         name: str = "structured_vector_scaling",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(penalty=penalty, name=name, **kwargs)
         self.set_known(
@@ -461,7 +462,7 @@ class StructuredMatrixScaling(_Structured):
         matrix: Any = None,
         bias: Any = None,
         name: str = "structured_matrix_scaling",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(penalty=penalty, name=name, **kwargs)
         self.set_known(

@@ -1,7 +1,7 @@
 """The base of every calibrator."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from keras import ops
@@ -10,7 +10,10 @@ from keras_calib.backend.arguments import KeepsArguments
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.locks import unbroken
 from keras_calib.backend.traced import note_graph
-from keras_calib.calibrators.fitted_layer import CalibratesPredictions
+from keras_calib.calibrators.fitted_layer import (
+    CalibratesPredictions,
+    LayerOptions,
+)
 from keras_calib.calibrators.fitting_data import (
     FittingData,
     one_thread_of_blas,
@@ -146,7 +149,9 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
         own = {k: v for k, v in vars(cls).items() if isinstance(v, FittedValue)}
         cls.fitted_values = {**cls.fitted_values, **own}
 
-    def __init__(self, *, name: str | None = None, **kwargs: Any):
+    def __init__(
+        self, *, name: str | None = None, **kwargs: Unpack[LayerOptions]
+    ):
         super().__init__(name=name, **kwargs)
         self.supports_masking = True
         self._num_classes: int | None = None

@@ -3,7 +3,7 @@
 They use gathers and comparisons only, which every export format supports.
 """
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -13,6 +13,7 @@ from scipy.optimize import isotonic_regression
 from keras_calib.backend.errors import value_error
 from keras_calib.calibrators.base import SHARE, FittedValue
 from keras_calib.calibrators.columns import ROWS, OneVsRest
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.inputs.checks import (
     check_at_least,
@@ -109,7 +110,7 @@ class HistogramBinning(_Table):
         upper_edges: Any = None,
         values: Any = None,
         name: str = "histogram_binning",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         check_integer("num_bins", num_bins, 1)
         check_in("edges", edges, ("width", "mass"))
@@ -216,7 +217,7 @@ class IsotonicCalibration(_Table):
         thresholds: Any = None,
         values: Any = None,
         name: str = "isotonic_calibration",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(min_prob=min_prob, name=name, **kwargs)
         self.set_known(thresholds=thresholds, values=values)

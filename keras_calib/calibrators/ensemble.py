@@ -1,6 +1,6 @@
 """Ensemble temperature scaling."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -14,6 +14,7 @@ from keras_calib.calibrators.base import (
     Calibrator,
     FittedValue,
 )
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
 from keras_calib.calibrators.temperature import optimal_temperature
@@ -75,7 +76,7 @@ class EnsembleTemperatureScaling(Calibrator):
         temperature: float | None = None,
         mixture: Any = None,
         name: str = "ensemble_temperature_scaling",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         check_in("objective", objective, ("mse", "nll"))
         super().__init__(name=name, **kwargs)

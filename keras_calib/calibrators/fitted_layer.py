@@ -19,13 +19,19 @@ from keras_calib.inputs.checks import check_flag
 from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.results import call_text, html_facts
-from keras_calib.predictions.fitting import FitsOnModel, check_kind, given_rows
+from keras_calib.predictions.fitting import (
+    FitsOnModel,
+    KindOptions,
+    check_kind,
+    given_rows,
+)
 from keras_calib.predictions.predictions import Predictions
 
 __all__ = [
     "CalibratesPredictions",
     "DEPENDENTS",
     "FittedLayer",
+    "FoldOptions",
     "LayerOptions",
     "of_logits",
 ]
@@ -40,6 +46,14 @@ class LayerOptions(TypedDict, total=False):
     trainable: bool
     dtype: Any
     from_logits: bool | None
+
+
+class FoldOptions(KindOptions, total=False):
+    """Options of `fit`, which explains them."""
+
+    num_folds: int
+    force: bool
+    verbose: str | int
 
 
 class FittedLayer(keras.layers.Layer):

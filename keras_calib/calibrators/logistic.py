@@ -7,7 +7,7 @@ of `affine_solver` have thousands.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -16,6 +16,7 @@ from keras import ops
 from keras_calib.calibrators.affine_solver import warn_not_converged
 from keras_calib.calibrators.base import FittedValue
 from keras_calib.calibrators.columns import ROWS, OneVsRest, log_odds_of_classes
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.inputs.checks import (
     check_above,
@@ -132,7 +133,7 @@ class AffineScaling(_Polynomial):
         penalty: float | None = 1.0,
         coefficients: Any = None,
         name: str = "affine_scaling",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(penalty=penalty, name=name, **kwargs)
         self.set_known(coefficients=coefficients)
@@ -205,7 +206,7 @@ class QuadraticScaling(_Polynomial):
         coefficients: Any = None,
         ends: Any = None,
         name: str = "quadratic_scaling",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         check_flag("monotone", monotone)
         super().__init__(penalty=penalty, name=name, **kwargs)
@@ -313,7 +314,7 @@ class BetaCalibration(_LogOddsScaling):
         clip: float = 0.0,
         coefficients: Any = None,
         name: str = "beta_calibration",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         check_at_least("clip", clip, 0.0)
         check_at_most("clip", clip, 0.499)

@@ -1,6 +1,6 @@
 """Correction of logits for another prior of the classes."""
 
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_calib.backend.errors import invalid, type_error, value_error
 from keras_calib.calibrators.base import Calibrator
-from keras_calib.calibrators.fitted_layer import of_logits
+from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
 from keras_calib.formulas.prior import read_prior
 
 __all__ = ["PriorCorrection"]
@@ -66,7 +66,7 @@ class PriorCorrection(Calibrator):
         *,
         calibrator: Calibrator | None = None,
         name: str = "prior_correction",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         source = read_prior("source", source)
         target = read_prior("target", target)

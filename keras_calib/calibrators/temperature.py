@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -15,6 +15,7 @@ from keras_calib.calibrators.compact_logits import (
     CompactLogits,
     least_by_newton,
 )
+from keras_calib.calibrators.fitted_layer import FoldOptions, LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData, read_samples
 from keras_calib.calibrators.separation import NO_OTHER, supported_samples
 from keras_calib.formulas.binned_errors import calibration_error
@@ -101,7 +102,7 @@ class TemperatureScaling(Calibrator):
         grid: Sequence[float] | None = None,
         temperature: float | None = None,
         name: str = "temperature_scaling",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         check_in("objective", objective, _OBJECTIVES)
         super().__init__(name=name, **kwargs)
@@ -135,7 +136,7 @@ class TemperatureScaling(Calibrator):
         labels: Any,
         logits: Any = None,
         sample_weight: Any = None,
-        **options: Any,
+        **options: Unpack[FoldOptions],
     ) -> Self:
         """Fits on held-out logits, or on `CompactLogits`, and returns self.
 

@@ -1,7 +1,7 @@
 """Venn-Abers prediction: two probabilities, one of which is calibrated."""
 
 import itertools
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -10,6 +10,7 @@ from keras import ops
 from keras_calib.calibrators.base import SHARE, FittedValue
 from keras_calib.calibrators.binning import entries_of
 from keras_calib.calibrators.columns import ROWS, OneVsRest, log_odds_of_classes
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.softmax import is_ruled_out, num_allowed
 
@@ -86,7 +87,7 @@ class VennAbers(OneVsRest):
         p1: Any = None,
         p0_complement: Any = None,
         name: str = "venn_abers",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(name=name, **kwargs)
         self.set_known(

@@ -1,6 +1,6 @@
 """Calibration of the confidence of detections, by class."""
 
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from keras import ops
 from keras_calib.backend.errors import invalid, value_error, warn
 from keras_calib.backend.locks import unbroken
 from keras_calib.calibrators.columns import fit_columns
-from keras_calib.calibrators.fitted_layer import FittedLayer
+from keras_calib.calibrators.fitted_layer import FittedLayer, LayerOptions
 from keras_calib.calibrators.logistic import least_polynomial
 from keras_calib.detection.boxes import read_entries
 from keras_calib.detection.predictions import BoxPredictions, check_boxes
@@ -90,7 +90,7 @@ class DetectionScaling(FittedLayer):
         min_count: int = 50,
         coefficients: Any = None,
         name: str = "detection_scaling",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         check_integer("num_classes", num_classes, 1)
         check_in("method", method, _METHODS)

@@ -1,12 +1,13 @@
 """A detector that answers calibrated, and only with boxes that are sure."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.detection.boxes import read_entries
 from keras_calib.detection.scaling import DetectionScaling
 from keras_calib.inputs.checks import check_integer
@@ -75,7 +76,7 @@ class DetectionSelector(Selector):
         max_boxes: int | None = None,
         chosen: Choice | None = None,
         name: str = "detection_selector",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(name=name, **kwargs)
         if calibrator is not None:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -14,7 +14,10 @@ from keras_calib.backend.traced import note_graph
 from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.choosing import CalibratorChoice
 from keras_calib.calibrators.columns import OneVsRest, fit_columns, tables
-from keras_calib.calibrators.fitted_layer import CalibratesPredictions
+from keras_calib.calibrators.fitted_layer import (
+    CalibratesPredictions,
+    LayerOptions,
+)
 from keras_calib.calibrators.fitting_data import (
     FittingData,
     one_thread_of_blas,
@@ -104,7 +107,7 @@ class MultiLabelCalibrator(CalibratesPredictions):
         values: dict[str, Any] | None = None,
         applies: Sequence[bool] | None = None,
         name: str = "multi_label_calibrator",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(name=name, **kwargs)
         self.supports_masking = True

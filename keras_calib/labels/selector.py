@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.calibrators import Calibrator
-from keras_calib.calibrators.fitted_layer import of_logits
+from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
 from keras_calib.inputs.checks import check_flag, check_in
 from keras_calib.inputs.options import filled
 from keras_calib.inputs.rows import check_no_probabilities
@@ -117,7 +117,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
         threshold: Any = None,
         chosen: Choice | None = None,
         name: str = "multi_label_selector",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(name=name, **kwargs)
         known = calibrator is None or isinstance(

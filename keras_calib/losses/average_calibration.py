@@ -1,7 +1,7 @@
 """Average calibration error of the classes of an image (L1-ACE)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import ops
@@ -11,7 +11,7 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.inputs.checks import check_flag, check_in, check_integer
-from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.losses.closed_forms import (
     Targets,
@@ -239,7 +239,7 @@ class L1ACE(BatchCoupledLoss):
         include_background: bool = True,
         fidelity: PerSampleLoss | None = None,
         name: str = "l1_ace",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_integer("num_bins", num_bins, 1)
         check_in("by", by, ("image", "batch"))

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import keras
 from keras import ops
@@ -24,7 +24,18 @@ from keras_calib.losses.closed_forms import read_as
 from keras_calib.numerics.arrays import as_numbers, safe_divide
 from keras_calib.numerics.results import config_text
 
-__all__ = ["PerSampleLoss"]
+__all__ = ["LossOptions", "PerSampleLoss"]
+
+
+class LossOptions(TypedDict, total=False):
+    """Options of every loss, as `PerSampleLoss` explains them."""
+
+    from_logits: bool
+    axis: int
+    ignore_class: int | None
+    reduction: str | None
+    dtype: Any
+    jit_compile: bool
 
 
 @without_autograph

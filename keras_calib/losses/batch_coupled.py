@@ -1,7 +1,7 @@
 """The base class of losses with a term over the whole batch."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import ops
@@ -9,7 +9,7 @@ from keras import ops
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.replicas import all_rows
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
 
 __all__ = ["BatchCoupledLoss"]
@@ -38,7 +38,7 @@ class BatchCoupledLoss(PerSampleLoss):
             the same `from_logits`, `axis`, `ignore_class`, `reduction` and
             `dtype`. None for cross entropy.
         hyperparameters: Keyword arguments of `statistic`.
-        **kwargs: Arguments of `PerSampleLoss`.
+        **kwargs: `name` and arguments of `PerSampleLoss`.
 
     Raises:
         TypeError: If `fidelity` is not a `PerSampleLoss` for plain labels.
@@ -57,10 +57,12 @@ class BatchCoupledLoss(PerSampleLoss):
         strength: float = 1.0,
         fidelity: PerSampleLoss | None = None,
         hyperparameters: dict | None = None,
-        **kwargs: Any,
+        name: str | None = None,
+        **kwargs: Unpack[LossOptions],
     ):
         check_at_least("strength", strength, 0.0)
-        super().__init__(statistic, **(hyperparameters or {}), **kwargs)
+        given: Any = {**(hyperparameters or {}), **kwargs}
+        super().__init__(statistic, name=name, **given)
         if fidelity is not None:
             self._check_fidelity(fidelity)
         self.strength = strength

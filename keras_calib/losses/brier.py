@@ -1,11 +1,11 @@
 """The Brier score, as a loss."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import ops
 
-from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax, reads_ids
 
 __all__ = ["BrierLoss", "brier_loss"]
@@ -73,5 +73,7 @@ class BrierLoss(PerSampleLoss):
         squared error of the probability of the second class.
     """
 
-    def __init__(self, *, name: str = "brier_loss", **kwargs: Any):
+    def __init__(
+        self, *, name: str = "brier_loss", **kwargs: Unpack[LossOptions]
+    ):
         super().__init__(brier_loss, name=name, **kwargs)

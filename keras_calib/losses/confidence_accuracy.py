@@ -1,13 +1,13 @@
 """Mean confidence against accuracy over the batch (MDCA, DCA)."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import ops
 
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_above
-from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.losses.closed_forms import (
     Targets,
@@ -156,7 +156,7 @@ class MDCA(BatchCoupledLoss):
         *,
         fidelity: PerSampleLoss | None = None,
         name: str = "mdca",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         super().__init__(
             mdca, strength=strength, fidelity=fidelity, name=name, **kwargs
@@ -211,7 +211,7 @@ class DCA(BatchCoupledLoss):
         huber_delta: float | None = None,
         fidelity: PerSampleLoss | None = None,
         name: str = "dca",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         if huber_delta is not None:
             check_above("huber_delta", huber_delta, 0.0)

@@ -1,13 +1,13 @@
 """Correctness ranking (CRL), and its penalty under a margin."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import ops
 
 from keras_calib.formulas.scores import neg_entropy, prob_margin
 from keras_calib.inputs.checks import check_at_least, check_in, check_rows
-from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import (
     mark_first,
     of_softmax,
@@ -197,7 +197,7 @@ class CRLMargin(PerSampleLoss):
         strength: float = 1.0,
         condition: str = "predicted",
         name: str = "crl_margin",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_at_least("margin", margin, 0.0)
         check_at_least("strength", strength, 0.0)

@@ -1,13 +1,13 @@
 """Label relaxation, and penalties on predictions far from uniform ones."""
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import ops
 
 from keras_calib.inputs.checks import check_at_least, check_in, check_share
-from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import (
     of_softmax,
     reads_ids,
@@ -210,7 +210,7 @@ class LabelRelaxation(PerSampleLoss):
         alpha: float = 0.1,
         *,
         name: str = "label_relaxation",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_share("alpha", alpha)
         super().__init__(label_relaxation, alpha=alpha, name=name, **kwargs)
@@ -258,7 +258,7 @@ class ConfidencePenalty(PerSampleLoss):
         class_reduction: str = "sum",
         threshold: float | None = None,
         name: str = "confidence_penalty",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_at_least("beta", beta, 0.0)
         check_in("class_reduction", class_reduction, ("sum", "mean"))
@@ -303,7 +303,7 @@ class UniformityPenalty(PerSampleLoss):
         strength: float = 1.0,
         *,
         name: str = "uniformity_penalty",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_at_least("strength", strength, 0.0)
         super().__init__(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ from keras import backend, ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above, check_at_least, check_number
-from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import (
     Targets,
     of_softmax,
@@ -253,7 +253,11 @@ class FocalLoss(PerSampleLoss):
     """
 
     def __init__(
-        self, gamma: float = 3.0, *, name: str = "focal_loss", **kwargs: Any
+        self,
+        gamma: float = 3.0,
+        *,
+        name: str = "focal_loss",
+        **kwargs: Unpack[LossOptions],
     ):
         check_at_least("gamma", gamma, 0.0)
         super().__init__(focal_loss, gamma=gamma, name=name, **kwargs)
@@ -298,7 +302,7 @@ class InverseFocalLoss(PerSampleLoss):
         gamma: float = 2.0,
         *,
         name: str = "inverse_focal_loss",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_at_least("gamma", gamma, 0.0)
         super().__init__(inverse_focal_loss, gamma=gamma, name=name, **kwargs)
@@ -343,7 +347,7 @@ class FLSD(PerSampleLoss):
         gammas: Sequence[Sequence[float]] = _FLSD_53,
         *,
         name: str = "flsd",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         gammas = _read_table(gammas)
         super().__init__(flsd, gammas=gammas, name=name, **kwargs)

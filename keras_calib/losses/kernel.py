@@ -1,13 +1,13 @@
 """Maximum mean calibration error (MMCE)."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import ops
 
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_at_least, check_in
-from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.losses.closed_forms import (
     correctness,
@@ -211,7 +211,7 @@ class MMCE(BatchCoupledLoss):
         variant: str = "unweighted",
         fidelity: PerSampleLoss | None = None,
         name: str = "mmce",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_at_least("kernel_width", kernel_width, _MIN_WIDTH)
         check_in("variant", variant, _VARIANTS)

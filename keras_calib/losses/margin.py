@@ -9,7 +9,7 @@ from keras import ops
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_at_least, check_in, check_rows
 from keras_calib.inputs.options import filled
-from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import mark_first, of_softmax, reads_ids
 from keras_calib.numerics.arrays import (
     as_numbers,
@@ -227,7 +227,7 @@ class MbLS(PerSampleLoss):
         strength: float = 0.1,
         class_reduction: str = "mean",
         name: str = "mbls",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_at_least("margin", margin, 0.0)
         check_at_least("strength", strength, 0.0)
@@ -300,9 +300,8 @@ class ACLS(PerSampleLoss):
         reference: str = "min",
         smoothing: str = "adaptive",
         condition: str = "margin",
-        from_logits: bool = False,
         name: str = "acls",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_at_least("margin", margin, 0.0)
         check_at_least("lambda1", lambda1, 0.0)
@@ -310,6 +309,7 @@ class ACLS(PerSampleLoss):
         check_in("reference", reference, ("min", "zero"))
         check_in("smoothing", smoothing, ("adaptive", "constant"))
         check_in("condition", condition, ("margin", "none", "ranking"))
+        from_logits = kwargs.get("from_logits", False)
         if reference == "zero" and not from_logits:
             raise value_error(
                 '`reference` "zero" is not shift-invariant and needs '
@@ -325,7 +325,6 @@ class ACLS(PerSampleLoss):
             reference=reference,
             smoothing=smoothing,
             condition=condition,
-            from_logits=from_logits,
             name=name,
             **kwargs,
         )

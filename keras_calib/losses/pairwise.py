@@ -1,12 +1,12 @@
 """Calibration by pairwise constraints (CPC)."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import ops
 
 from keras_calib.inputs.checks import check_at_least
-from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax, reads_ids
 from keras_calib.numerics.arrays import safe_divide, tanh
 
@@ -173,7 +173,7 @@ class CPC(PerSampleLoss):
         lambda2: float = 1.0,
         *,
         name: str = "cpc",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_at_least("lambda1", lambda1, 0.0)
         check_at_least("lambda2", lambda2, 0.0)

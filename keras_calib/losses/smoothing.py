@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import ops
@@ -30,7 +30,7 @@ from keras_calib.inputs.labels import (
 )
 from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import SUM_TOLERANCE
-from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax, reads_ids
 from keras_calib.numerics.arrays import (
     as_numbers,
@@ -265,7 +265,7 @@ class LabelSmoothing(PerSampleLoss):
         *,
         spread: str = "all",
         name: str = "label_smoothing",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_at_most("alpha", alpha, 1.0)
         check_in("spread", spread, ("all", "others"))
@@ -330,7 +330,7 @@ class AdaptiveLabelSmoothing(PerSampleLoss):
         *,
         floor: str | None = None,
         name: str = "adaptive_label_smoothing",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_beta_and_floor(beta, floor)
         super().__init__(

@@ -16,7 +16,7 @@ from keras_calib.inputs.checks import (
 )
 from keras_calib.inputs.options import filled
 from keras_calib.inputs.values import read_mask
-from keras_calib.losses.base import PerSampleLoss
+from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import (
     Targets,
     mask_of,
@@ -324,7 +324,7 @@ class SVLS(_SpatialLoss):
         *,
         kernel_size: int = 3,
         name: str = "svls",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_above("sigma", sigma, 0.0)
         _check_kernel(kernel_size)
@@ -393,9 +393,8 @@ class NACL(_SpatialLoss):
         kernel_size: int = 3,
         sigma: float = 1.0,
         padding: str = "replicate",
-        from_logits: bool = False,
         name: str = "nacl",
-        **kwargs: Any,
+        **kwargs: Unpack[LossOptions],
     ):
         check_at_least("strength", strength, 0.0)
         check_in("kernel", kernel, ("mean", "gaussian"))
@@ -403,6 +402,7 @@ class NACL(_SpatialLoss):
         _check_kernel(kernel_size)
         check_above("sigma", sigma, 0.0)
         check_in("padding", padding, ("replicate", "background"))
+        from_logits = kwargs.get("from_logits", False)
         if not from_logits:
             raise value_error(
                 "`NACL` compares logits with labels and needs "
@@ -417,7 +417,6 @@ class NACL(_SpatialLoss):
             kernel_size=kernel_size,
             sigma=sigma,
             padding=padding,
-            from_logits=from_logits,
             name=name,
             **kwargs,
         )

@@ -1,6 +1,6 @@
 """Calibration errors: over bins, smoothed, cumulative, and of all classes."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 
@@ -9,7 +9,7 @@ from keras_calib.formulas.binned_errors import NORMS, Decomposition, decompose
 from keras_calib.formulas.bins import CLOSED, BinSums
 from keras_calib.formulas.cumulative import KINDS, CumulativeCurve
 from keras_calib.inputs.checks import check_in, check_integer, check_share
-from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.base import MetricOptions, StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.states.classwise import (
     ClassBinSummary,
@@ -43,7 +43,7 @@ class BinnedMetric(StreamingMetric):
         closed: str = "right",
         mode: str = "top_label",
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[MetricOptions],
     ):
         summary = BinSummary(num_bins, closed, mode)
         super().__init__(summary, name=name, **kwargs)
@@ -118,7 +118,7 @@ class ECE(BinnedMetric):
         closed: str = "right",
         mode: str = "top_label",
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[MetricOptions],
     ):
         check_in("norm", norm, NORMS)
         options: Any = {"closed": closed, "mode": mode, "name": name}
@@ -331,7 +331,7 @@ class AECE(StreamingMetric):
         resolution: int = 8192,
         mode: str = "top_label",
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[MetricOptions],
     ):
         check_integer("num_bins", num_bins, 1)
         check_in("edges", edges, ("mass", "interp"))
@@ -388,7 +388,7 @@ class SmoothECE(StreamingMetric):
         resolution: int = 8192,
         mode: str = "top_label",
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[MetricOptions],
     ):
         summary = HistogramSummary(resolution, mode=mode)
         super().__init__(summary, name=name, **kwargs)
@@ -441,7 +441,7 @@ class ECCE(StreamingMetric):
         resolution: int = 8192,
         mode: str = "top_label",
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[MetricOptions],
     ):
         check_in("kind", kind, KINDS)
         summary = HistogramSummary(resolution, mode=mode)
@@ -515,7 +515,7 @@ class ClasswiseECE(StreamingMetric):
         closed: str = "right",
         resolution: int = 512,
         name: str = "classwise_ece",
-        **kwargs: Any,
+        **kwargs: Unpack[MetricOptions],
     ):
         check_integer("num_classes", num_classes, 2)
         check_integer("num_bins", num_bins, 1)

@@ -1,13 +1,13 @@
 """Accuracy and confidence: of all, of correct and of wrong predictions."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import ops
 
 from keras_calib.backend.errors import value_error
 from keras_calib.inputs.outcomes import Outcomes
-from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.base import MetricOptions, StreamingMetric
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import MomentSummary
 
@@ -35,7 +35,9 @@ class MeanMetric(StreamingMetric):
 
     _needs_rows = False
 
-    def __init__(self, *, name: str | None = None, **kwargs: Any):
+    def __init__(
+        self, *, name: str | None = None, **kwargs: Unpack[MetricOptions]
+    ):
         summary = MomentSummary(self._value_of, needs_rows=self._needs_rows)
         super().__init__(summary, name=name, **kwargs)
 
@@ -141,7 +143,7 @@ class ConfidenceGap(StreamingMetric):
         *,
         resolution: int = 8192,
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[MetricOptions],
     ):
         super().__init__(HistogramSummary(resolution), name=name, **kwargs)
         self._keep(resolution=resolution)
@@ -238,19 +240,17 @@ class ObjectnessDeviation(MeanMetric):
     _needs_rows = True
 
     def __init__(
-        self,
-        *,
-        name: str | None = None,
-        objectness: bool = True,
-        **kwargs: Any,
+        self, *, name: str | None = None, **kwargs: Unpack[MetricOptions]
     ):
+        objectness = kwargs.get("objectness", True)
         if not objectness:
             raise value_error(
                 "`objectness` must be True: labels are pairs of class id and "
                 "objectness",
                 objectness=objectness,
             )
-        super().__init__(name=name, objectness=True, **kwargs)
+        kwargs["objectness"] = True
+        super().__init__(name=name, **kwargs)
 
     @staticmethod
     def _value_of(records):

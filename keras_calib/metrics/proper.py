@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 
@@ -19,7 +19,7 @@ from keras_calib.formulas.proper import (
     summable_losses,
 )
 from keras_calib.inputs.checks import check_integer
-from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.base import MetricOptions, StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.states.classwise import ClassForecastSummary
 from keras_calib.metrics.states.composite import CompositeSummary
@@ -62,7 +62,7 @@ class _ProperScore(StreamingMetric):
         *,
         name: str | None,
         parts: dict[str, Any] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[MetricOptions],
     ):
         summary = CompositeSummary(
             losses=MomentSummary(*values, needs_rows=True),
@@ -134,7 +134,7 @@ class NLL(_ProperScore):
         clip: float | None = None,
         num_bins: int = 15,
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[MetricOptions],
     ):
         check_clip(clip)
         values = (nll_of_records(clip),)
@@ -188,7 +188,7 @@ class BrierScore(_ProperScore):
         num_bins: int = 15,
         num_classes: int | None = None,
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[MetricOptions],
     ):
         parts, values = {}, (brier_of_records,)
         if num_classes is not None:

@@ -1,7 +1,7 @@
 """Metrics of selective classification and failure detection."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import ops
@@ -12,7 +12,7 @@ from keras_calib.formulas.risk_coverage import (
     aurc_of_groups,
 )
 from keras_calib.inputs.checks import check_in, check_share
-from keras_calib.metrics.base import StreamingMetric
+from keras_calib.metrics.base import MetricOptions, StreamingMetric
 from keras_calib.metrics.registry import QUANTITIES
 from keras_calib.metrics.states.histogram import (
     LOG_ODDS,
@@ -32,6 +32,7 @@ __all__ = [
     "HistogramMetric",
     "NAURC",
     "RiskAtCoverage",
+    "ScoreOptions",
 ]
 
 
@@ -67,6 +68,15 @@ def _score_summary(
     )
 
 
+class ScoreOptions(MetricOptions, total=False):
+    """Options of metrics of one point of the curve, as `AURC` explains them."""
+
+    score: str | Callable[[Any], Any]
+    score_range: str | None
+    resolution: int
+    name: str | None
+
+
 class HistogramMetric(StreamingMetric):
     """A metric of how a score ranks predictions, from a fine histogram."""
 
@@ -77,7 +87,7 @@ class HistogramMetric(StreamingMetric):
         score_range: str | None = None,
         resolution: int = 8192,
         name: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[MetricOptions],
     ):
         summary = _score_summary(score, score_range, resolution)
         super().__init__(summary, name=name, **kwargs)
@@ -329,7 +339,7 @@ class CoverageAtRisk(HistogramMetric):
 
     _quantity = "coverage_at_risk"
 
-    def __init__(self, risk: float, **kwargs: Any):
+    def __init__(self, risk: float, **kwargs: Unpack[ScoreOptions]):
         check_share("risk", risk)
         super().__init__(**kwargs)
         self._keep(risk=risk)
@@ -363,7 +373,7 @@ class CoverageAtAccuracy(HistogramMetric):
 
     _quantity = "coverage_at_accuracy"
 
-    def __init__(self, accuracy: float, **kwargs: Any):
+    def __init__(self, accuracy: float, **kwargs: Unpack[ScoreOptions]):
         check_share("accuracy", accuracy)
         super().__init__(**kwargs)
         self._keep(accuracy=accuracy)
@@ -394,7 +404,7 @@ class RiskAtCoverage(HistogramMetric):
 
     _quantity = "risk_at_coverage"
 
-    def __init__(self, coverage: float, **kwargs: Any):
+    def __init__(self, coverage: float, **kwargs: Unpack[ScoreOptions]):
         check_share("coverage", coverage, positive=True)
         super().__init__(**kwargs)
         self._keep(coverage=coverage)

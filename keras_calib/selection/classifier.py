@@ -15,7 +15,7 @@ from keras_calib.calibrators import (
     CalibratorChoice,
     PriorCorrection,
 )
-from keras_calib.calibrators.fitted_layer import of_logits
+from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
 from keras_calib.inputs.checks import check_flag, class_axis
 from keras_calib.inputs.labels import is_ignored
 from keras_calib.inputs.options import is_log, taken
@@ -155,7 +155,7 @@ class SelectiveClassifier(Selector, FitsOnModel):
         threshold: Any = None,
         chosen: Choice | None = None,
         name: str = "selective_classifier",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(name=name, **kwargs)
         if isinstance(calibrator, CalibratorChoice):

@@ -5,7 +5,7 @@ from typing import Any, Self, Unpack
 import keras
 
 from keras_calib.backend.locks import unbroken
-from keras_calib.calibrators.fitted_layer import FittedLayer
+from keras_calib.calibrators.fitted_layer import FittedLayer, LayerOptions
 from keras_calib.formulas.scores import p_norm
 from keras_calib.inputs.batch import standardize_logits
 from keras_calib.inputs.checks import check_at_least
@@ -73,7 +73,7 @@ class LogitNormalization(FittedLayer):
         p: float | str | None = None,
         center: bool = True,
         name: str = "logit_normalization",
-        **kwargs: Any,
+        **kwargs: Unpack[LayerOptions],
     ):
         if p is not None and p != "msp":
             check_at_least("p", p, 0.0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ from keras_calib.predictions.batches import (
     predict_batches,
 )
 from keras_calib.predictions.outputs import reads_logits
-from keras_calib.training.epoch_model import no_data
+from keras_calib.training.epoch_model import KerasOptions, no_data
 from keras_calib.training.recording_model import (
     RecordingModel,
     check_one_row_each,
@@ -109,7 +109,7 @@ class CaPEModel(RecordingModel):
         num_bins: int = 10,
         sigma: float = 0.1,
         window: int = 500,
-        **kwargs: Any,
+        **kwargs: Unpack[KerasOptions],
     ):
         check_in("event", event, ("second", "predicted"))
         check_integer("every", every, 1)

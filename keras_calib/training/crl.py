@@ -1,7 +1,7 @@
 """CRL: a model that records how often each training sample was right."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -16,6 +16,7 @@ from keras_calib.losses import correctness_ranking
 from keras_calib.losses.margin import with_penalty_mask
 from keras_calib.numerics.arrays import safe_divide, to_numpy
 from keras_calib.numerics.softmax import is_wrong
+from keras_calib.training.epoch_model import KerasOptions
 from keras_calib.training.recording_model import (
     RecordingModel,
     add_at,
@@ -103,7 +104,7 @@ class CorrectnessRankingModel(RecordingModel):
         condition: str | None = None,
         role: str = "penalty",
         normalization: str = "epochs",
-        **kwargs: Any,
+        **kwargs: Unpack[KerasOptions],
     ):
         check_at_least("strength", strength, 0.0)
         check_in("score", score, ("msp", "neg_entropy", "prob_margin"))

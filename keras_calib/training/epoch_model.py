@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import keras
 from keras import backend, ops
@@ -21,6 +21,7 @@ from keras_calib.predictions.outputs import setting_of
 
 __all__ = [
     "EpochModel",
+    "KerasOptions",
     "mean_of_the_whole",
     "no_data",
     "refuse_class_weight",
@@ -32,6 +33,17 @@ __all__ = [
 _GRAPH = ("name", "trainable", "layers", "input_layers", "output_layers")
 _MEAN = "sum_over_batch_size"
 _WEIGHTED = "mean_with_sample_weight"
+
+
+class KerasOptions(TypedDict, total=False):
+    """Options of `keras.Model`, of a functional one too."""
+
+    inputs: Any
+    outputs: Any
+    name: str | None
+    trainable: bool
+    dtype: Any
+    autocast: bool
 
 
 def no_data() -> None:
@@ -80,7 +92,7 @@ class EpochModel(KeepsArguments, keras.Model):
         https://keras.io/guides/custom_train_step_in_tensorflow/
     """
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, **kwargs: Unpack[KerasOptions]):
         inputs = keras.tree.flatten(args[:1] or kwargs.get("inputs"))
         if any(isinstance(x, keras.KerasTensor) for x in inputs):
             make_functional(self)

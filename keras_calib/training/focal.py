@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from operator import index
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -30,17 +30,27 @@ from keras_calib.predictions.batches import (
 from keras_calib.predictions.collect import rows_that_count
 from keras_calib.training.epoch_model import (
     EpochModel,
+    KerasOptions,
     refuse_several_outputs,
     without_index,
 )
 
 __all__ = [
     "AdaptiveFocalModel",
+    "FocalOptions",
     "ScheduledFocalModel",
     "next_gammas",
 ]
 
 _FLSC_531 = ((0, 5.0), (100, 3.0), (250, 1.0))
+
+
+class FocalOptions(KerasOptions, total=False):
+    """The same, and how labels and outputs are read."""
+
+    from_logits: bool
+    axis: int
+    ignore_class: int | None
 
 
 class _FocalBinsModel(EpochModel):
@@ -58,7 +68,7 @@ class _FocalBinsModel(EpochModel):
         from_logits: bool = False,
         axis: int = -1,
         ignore_class: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[KerasOptions],
     ):
         super().__init__(*args, **kwargs)
         self._keep(
@@ -149,7 +159,7 @@ class ScheduledFocalModel(_FocalBinsModel):
         self,
         *args: Any,
         schedule: Sequence[Sequence[float]] = _FLSC_531,
-        **kwargs: Any,
+        **kwargs: Unpack[FocalOptions],
     ):
         rows = _read_schedule(schedule)
         super().__init__(
@@ -268,7 +278,7 @@ class AdaptiveFocalModel(_FocalBinsModel):
         rate: float = 1.0,
         switch: float = 0.2,
         limits: Sequence[float] = (-2.0, 20.0),
-        **kwargs: Any,
+        **kwargs: Unpack[FocalOptions],
     ):
         check_integer("num_bins", num_bins, 1)
         check_number("gamma", gamma)

@@ -1,6 +1,6 @@
 """Pruning of training samples with low confidence."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -12,6 +12,7 @@ from keras_calib.backend.replicas import all_rows, sum_over_replicas
 from keras_calib.formulas.scores import msp
 from keras_calib.inputs.checks import check_at_least, check_integer, check_share
 from keras_calib.numerics.arrays import safe_divide, to_numpy
+from keras_calib.training.epoch_model import KerasOptions
 from keras_calib.training.recording_model import (
     RecordingModel,
     classified,
@@ -82,7 +83,7 @@ class ConfidencePruningModel(RecordingModel):
         fraction: float = 0.1,
         every: int = 5,
         min_kept: float = 0.5,
-        **kwargs: Any,
+        **kwargs: Unpack[KerasOptions],
     ):
         check_share("smoothing", smoothing, positive=True)
         check_at_least("fraction", fraction, 0.0)

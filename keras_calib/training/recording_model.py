@@ -1,6 +1,6 @@
 """Base class of models that record a value per training sample."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 from keras import backend, ops
@@ -17,6 +17,7 @@ from keras_calib.predictions.batches import split_index
 from keras_calib.predictions.outputs import reads_logits, to_model_logits
 from keras_calib.training.epoch_model import (
     EpochModel,
+    KerasOptions,
     refuse_class_weight,
     refuse_several_outputs,
     without_index,
@@ -62,7 +63,9 @@ class RecordingModel(EpochModel):
         2020, section 3.3, https://arxiv.org/abs/2007.01458
     """
 
-    def __init__(self, *args: Any, num_samples: int, **kwargs: Any):
+    def __init__(
+        self, *args: Any, num_samples: int, **kwargs: Unpack[KerasOptions]
+    ):
         check_integer("num_samples", num_samples, 1)
         _check_one_method(type(self))
         super().__init__(*args, **kwargs)

@@ -89,6 +89,11 @@ def test_wheel_ships_the_type_marker(metadata):
     assert (PACKAGE / "py.typed").is_file()
 
 
+def test_type_checkers_follow_editable_installs(metadata):
+    # Without it setuptools installs a finder, which only Python runs.
+    assert metadata["options"]["package_dir"].split() == ["=", "."]
+
+
 def test_the_sdist_holds_all_but_hidden_files():
     rules = (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
     named = {

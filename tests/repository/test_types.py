@@ -1,10 +1,13 @@
 """The annotations, as a user's type checker reads them."""
 
+import inspect
 import subprocess
 import sys
 import venv
+from typing import Any
 
 import pytest
+from public_names import PUBLIC
 from repository_files import PACKAGE
 
 pytest.importorskip("mypy")
@@ -24,14 +27,56 @@ error: float = kc.ece(y, model.predict(x), from_logits=True)
 coverage: float = kc.choose_threshold([0.9], [1], risk=0.1).coverage
 picture: str = kc.ReliabilityDisplay(kc.Predictions(y, x)).plot().to_svg()
 page: kc.reporting.Report = kc.report(model, (x, y))
-"""
-WRONG = """\
-import keras_calib as kc
 
-bins: str = kc.ece([0], [[1.0]])
-kc.ece([0], [[1.0]], from_logit=True)
-kc.ReliabilityDisplay(kc.Predictions([0], [[1.0]])).curve()
+
+class Both(kc.SharpnessAwareModel, kc.CorrectnessRankingModel):
+    pass
+
+
+trained = Both(model.inputs, model.outputs, rho=0.1, num_samples=8, name="both")
+kc.ScheduledFocalModel(inputs=x, outputs=y, from_logits=True, trainable=False)
+kc.CoverageAtRisk(0.1, score="entropy", ignore_class=2, dtype="float32")
+kc.MMCE(from_logits=True, reduction="sum", name="mmce", jit_compile=True)
+kc.VectorScaling(trainable=False).fit(y, x, from_logits=False, force=True)
+kc.SelectiveClassifier().fit(y, x, risk=0.1, delta=0.05, sample_weight=y)
 """
+# Lines of mistakes, by what mypy says of each.
+WRONG = {
+    "bins: str = kc.ece(y, z)": "Incompatible types in assignment",
+    "kc.ECE(num_bin=3)": 'Unexpected keyword argument "num_bin"',
+    "kc.ece(y, z, from_logit=True)": 'Unexpected keyword argument "from_logit"',
+    "kc.ece(num_bins=3)": 'Missing positional argument "labels"',
+    "kc.ECE(y, z)": "Too many positional arguments",
+    "kc.ACLS(margn=1.0)": 'Unexpected keyword argument "margn"',
+    "kc.NACL(from_logits=1.5)": 'Argument "from_logits" to "NACL"',
+    "kc.TemperatureScaling(temprature=2)": 'argument "temprature"',
+    "kc.TemperatureScaling().fit(y, z, num_fold=3)": 'argument "num_fold"',
+    "kc.VectorScaling().fit(y, z, num_fold=3)": 'argument "num_fold"',
+    'kc.SelectiveClassifier().fit(y, z, risk="0.1")': 'Argument "risk" to',
+    'kc.report(p, titel="x")': 'Unexpected keyword argument "titel"',
+    "kc.ReliabilityDisplay(p).curve()": '"ReliabilityDisplay" has no attribute',
+    "kc.CoverageAtRisk(0.1, resolutions=9)": 'argument "resolutions"',
+    "kc.RecordingModel(num_sample=3)": '"num_sample"',
+}
+# They hand keywords on to what the caller names, or to Keras or matplotlib.
+PASS_ON = {
+    "CalibratedDecoder.__init__",
+    "Calibrator.set_fitted",
+    "Calibrator.set_known",
+    "CalibratesPredictions.given",
+    "Display.plot",
+    "FitsOnModel.fit_on",
+    "FittedLayer.set_arrays",
+    "LocalTemperatureScaling.given",
+    "MultiLabel",
+    "PerSampleLoss.__init__",
+    "PriorCorrection.fit",
+    "Predictor.fit",
+    "SharpnessAwareModel.__init__",
+    "compare",
+    "get",
+    "per_image",
+}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +109,25 @@ def test_code_as_users_write_it_passes(check):
 
 @pytest.mark.slow
 def test_wrong_types_and_arguments_are_found(check):
-    found = check(WRONG).stdout
-    assert "user.py:3: error: Incompatible types in assignment" in found
-    assert 'user.py:4: error: Unexpected keyword argument "from_logit"' in found
-    assert 'user.py:5: error: "ReliabilityDisplay" has no attribute' in found
+    lines = ["import keras_calib as kc", "y, z = [0], [[1.0]]"]
+    lines += ["p = kc.Predictions(y, z)", *WRONG]
+    found = check("\n".join(lines) + "\n").stdout
+    for number, (line, message) in enumerate(WRONG.items(), 4):
+        said = [x for x in found.splitlines() if f"user.py:{number}: " in x]
+        assert message in "".join(said), (line, found)
+
+
+def test_keywords_of_public_functions_and_methods_are_typed():
+    loose = set()
+    for thing in PUBLIC.values():
+        members = [thing]
+        if inspect.isclass(thing):
+            names = [x for x in dir(thing) if x == "__init__" or x[0] != "_"]
+            members = [inspect.getattr_static(thing, x) for x in names]
+        for each in members:
+            each = inspect.unwrap(getattr(each, "__func__", each))
+            if inspect.isfunction(each):
+                rest = inspect.getfullargspec(each).varkw
+                if each.__annotations__.get(rest) is Any:
+                    loose.add(each.__qualname__)
+    assert loose == PASS_ON

@@ -51,6 +51,11 @@ EXCEPTIONS = (
         "the rows that the model was given, one of several things told of them",
     ),
     (
+        "inputs",
+        r"[A-Za-z]+Model",
+        "arguments of `keras.Model` have its names",
+    ),
+    (
         "dataset",
         r"(cap_classes|context_examples|describe|label_by_largest|map_classes"
         r"|object_examples|pixel_mean|shuffled_epochs|training_pipeline"
