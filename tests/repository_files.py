@@ -140,10 +140,12 @@ def parameters(thing) -> list[str]:
         inspect.Parameter.VAR_POSITIONAL: "*",
         inspect.Parameter.VAR_KEYWORD: "**",
     }
-    found = []
+    found, told = [], {}
+    if thing.__module__.startswith("keras_calib"):
+        # Keras has docstrings of another form.
+        told = documented(sections(thing).get("Args", ""))
     for name, parameter in inspect.signature(thing).parameters.items():
         starred = stars.get(parameter.kind, "") + name
-        told = documented(sections(thing).get("Args", ""))
         options = options_of(parameter.annotation)
         if not options or starred in told:
             found += [*(x for x in options if x in told), starred]

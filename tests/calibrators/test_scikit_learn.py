@@ -186,6 +186,7 @@ def test_a_trained_model_is_calibrated_as_by_fit_on(outputs, activation):
     )
 
 
+@pytest.mark.slow
 def test_a_function_is_called_for_each_fold_and_for_all(tmp_path):
     options = {"epochs": 3, "verbose": 0}
     model = CalibratedClassifier(network, cv=2, fit_options=options)

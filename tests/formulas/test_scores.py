@@ -9,7 +9,6 @@ from cases import HAS_FLOAT64, array, sample
 from keras import ops
 
 import keras_calib as kc
-from keras_calib.formulas import scores
 from keras_calib.formulas.scores import SCORE_NAMES
 
 DTYPE, RTOL = ("float64", 1e-9) if HAS_FLOAT64 else ("float32", 1e-5)
@@ -138,7 +137,7 @@ def test_scores_do_not_see_a_constant_on_the_logits():
 
 def test_every_score_function_has_a_name_in_files():
     for name in SCORE_NAMES:
-        score = scores.get(name)
+        score = getattr(kc.functional, name)
         kept = keras.saving.serialize_keras_object(score)
         assert keras.saving.deserialize_keras_object(kept) is score
 

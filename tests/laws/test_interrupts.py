@@ -156,6 +156,10 @@ CASES = {
 }
 
 
+# A layer, a metric and a monitor; others repeat the claim.
+QUICK = "TemperatureScaling", "CalibrationMetrics", "Monitor"
+
+
 def same(a, b):
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
@@ -167,7 +171,13 @@ def same(a, b):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        x if x in QUICK else pytest.param(x, marks=pytest.mark.slow)
+        for x in CASES
+    ],
+)
 def test_an_interrupt_leaves_all_as_it_was_or_the_change_is_whole(name):
     # The first run fills caches, and makes more calls than others.
     runs(CASES[name]()[1])

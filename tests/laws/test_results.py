@@ -146,7 +146,7 @@ def test_losses_metrics_and_displays_say_what_they_are():
     bins = kc.functional.BinSums(*np.ones((5, 9)))
     display = kc.ReliabilityDisplay(bins, name="net")
     assert repr(display) == (
-        "ReliabilityDisplay(mode='top_label', name='net', "
+        "ReliabilityDisplay(name='net', mode='top_label', "
         "sums=BinSums(9 rows), ece=1)"
     )
     ElementTree.fromstring(display._repr_html_())

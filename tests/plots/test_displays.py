@@ -150,8 +150,10 @@ def test_displays_of_a_model_are_those_of_its_predictions(goldens):
     "cls",
     [
         kc.ReliabilityDisplay,
-        kc.plots.ClasswiseReliabilityDisplay,
-        kc.plots.ConfidenceDisplay,
+        pytest.param(
+            kc.plots.ClasswiseReliabilityDisplay, marks=pytest.mark.slow
+        ),
+        pytest.param(kc.plots.ConfidenceDisplay, marks=pytest.mark.slow),
         kc.plots.CumulativeDisplay,
         kc.RiskCoverageDisplay,
     ],
