@@ -30,6 +30,13 @@ _PICTURE = re.compile(rf"!\[[^\]]*\]\({FOLDER}/(\w+)\.png\)")
 
 CIFAR = "airplane automobile bird cat deer dog frog horse ship truck"
 DOTS, COLOURS = 130, 128
+# Names that blocks take as given, besides those of earlier blocks of a page.
+GIVEN = {
+    *("keras", "keras_calib", "np", "class_names", "temperature", "selector"),
+    *("cal_labels", "cal_logits", "val_labels", "val_logits", "sel_labels"),
+    *("sel_logits", "test_labels", "test_logits", "all_labels", "all_logits"),
+    *("test", "segmenter", "image", "mask", "true_boxes", "found_boxes"),
+}
 
 
 def drawn_blocks():
@@ -101,8 +108,14 @@ def given(folder):
     selector.fit(
         names["sel_labels"], names["sel_logits"], risk=0.02, delta=0.05
     )
-    names |= {"temperature": temperature, "selector": selector}
-    return names | scene() | detections()
+    test = keras_calib.Predictions(
+        names["test_labels"], names["test_logits"], from_logits=True
+    )
+    names |= {"temperature": temperature, "selector": selector, "test": test}
+    names |= scene() | detections()
+    if names.keys() != GIVEN:
+        raise ValueError(f"GIVEN must be {sorted(names)}")
+    return names
 
 
 def write(display, path):
@@ -115,9 +128,11 @@ def write(display, path):
 def main():
     names = given(Path(os.environ["KERAS_CALIB_DATA"]))
     whole = {f"test_{x}": names[f"all_{x}"] for x in ("labels", "logits")}
+    spaces = {}
     for page, code, pictures in drawn_blocks():
         # This page chooses nothing on test images.
-        space = names | (whole if page.name == "after_training.md" else {})
+        own = names | (whole if page.name == "after_training.md" else {})
+        space = spaces.setdefault(page, own)
         exec(compile(code, page.name, "exec"), space)
         for name in pictures:
             path = DOCS / FOLDER / f"{name}.png"

@@ -14,7 +14,7 @@ from repository_files import parse
 
 FILES = sorted(
     path
-    for folder in ("benchmarks", "examples", "docs/generator")
+    for folder in ("benchmarks", "examples", "docs")
     for path in (ROOT / folder).rglob("*.py")
 )
 NEEDS_BEAM = re.compile(r"keras_calib\.beam")

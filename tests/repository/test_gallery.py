@@ -1,6 +1,7 @@
 """Pictures of the guides are those of the code above them."""
 
 import ast
+import builtins
 import importlib
 import re
 
@@ -38,6 +39,18 @@ def test_code_makes_the_displays_that_are_drawn(script):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
         assert {*pictures} <= made, page.name
+
+
+def test_blocks_that_are_drawn_use_what_they_have(script):
+    made = {}
+    for page, code, _ in script.drawn_blocks():
+        known = made.setdefault(page.name, {*script.GIVEN, *dir(builtins)})
+        nodes = [*ast.walk(ast.parse(code))]
+        names = [n for n in nodes if isinstance(n, ast.Name)]
+        known |= {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        imported = [x for n in nodes for x in getattr(n, "names", ())]
+        known |= {x.asname or x.name for x in imported}
+        assert {n.id for n in names} <= known, page.name
 
 
 def test_pictures_are_small_drawn_by_code_and_say_nothing_else(script):
