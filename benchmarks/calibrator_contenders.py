@@ -11,8 +11,6 @@ import numpy as np
 
 import keras_calib
 
-__all__ = ["CONTENDERS", "of_probabilities", "ours", "probabilities"]
-
 # The solver of probmetrics for the ridge that takes less time.
 _RIDGE = {"penalty": "ridge", "opt": "bfgs"}
 

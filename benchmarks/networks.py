@@ -2,8 +2,6 @@
 
 import keras
 
-__all__ = ["resnet20"]
-
 
 def resnet20(num_classes: int = 100) -> keras.Model:
     """He et al.: three stages of three blocks, 16 to 64 filters."""

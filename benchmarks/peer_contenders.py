@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from peer_data import NUM_BINS, Data
 
-__all__ = ["CONTENDERS", "METRICS", "OneCall", "Stream"]
-
 METRICS = ("ECE", "AECE", "ClasswiseECE", "AURC")
 
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["NUM_BINS", "Data", "reference"]
-
 NUM_BINS = 15
 
 

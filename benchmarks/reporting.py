@@ -16,19 +16,6 @@ from typing import Any
 import keras
 import numpy as np
 
-__all__ = [
-    "Peak",
-    "TensorFlowStep",
-    "machine",
-    "markdown_table",
-    "median_ms",
-    "medians_in_turn",
-    "modes",
-    "publish",
-    "quartiles",
-    "state_bytes",
-]
-
 
 class Peak:
     """How far the resident memory rises above where it was, in MB."""

@@ -52,8 +52,6 @@ from results_tables import (
     read,
 )
 
-__all__ = ["Page"]
-
 _IN_TEXT = re.compile(r"(?<![\w.])\d+\.\d{3,}(?![\w])")
 # Addresses hold numbers that say nothing.
 _LINK = re.compile(r"\]\([^)\s]*\)")

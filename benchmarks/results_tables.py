@@ -20,8 +20,6 @@ from results.pairs import (  # noqa: E402
     p_text,
 )
 
-__all__ = ["ROOT", "deviation", "expected", "name_of", "published_of", "read"]
-
 _CELL = re.compile(r"([+-]?\d[\d.]*)( ± [\d.]+)?( \[[^]]+\])?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 

@@ -26,14 +26,23 @@ def blocks() -> list[str]:
     return [textwrap.dedent(code) for code in _BLOCK.findall(page)]
 
 
+def _is_module(code: str) -> bool:
+    return code.startswith(("import ", "from "))
+
+
 def defined() -> dict[str, Any]:
     """What the blocks that are whole modules define, by public name."""
     found: dict[str, Any] = {}
     for code in blocks():
-        if "__all__" in code:
-            space = {"__name__": "contributing"}
+        if _is_module(code):
+            space: dict[str, Any] = {"__name__": "contributing"}
             exec(compile(code, "CONTRIBUTING.md", "exec"), space)
-            found |= {name: space[name] for name in space["__all__"]}
+            found |= {
+                name: x
+                for name, x in space.items()
+                if getattr(x, "__module__", "") == "contributing"
+                and not name.startswith("_")
+            }
     return found
 
 
@@ -48,7 +57,7 @@ def cases(names: dict[str, Any]) -> list[Any]:
     }
     found = []
     for code in blocks():
-        if "__all__" not in code and not code.startswith('"'):
+        if not _is_module(code) and not code.startswith('"'):
             *before, last = re.split(r"\n(?=\S+Case\()", "\n" + code)
             exec(compile("\n".join(before), "CONTRIBUTING.md", "exec"), space)
             found.append(eval(last, space))

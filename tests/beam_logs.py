@@ -6,14 +6,6 @@ import pytest
 import keras_calib
 from keras_calib.numerics import exact_sums
 
-__all__ = [
-    "accumulate",
-    "assert_same",
-    "assert_same_sums",
-    "keras_metric",
-    "predictions",
-]
-
 
 def predictions(n, num_classes=6, seed=0):
     """Labels drawn from the softened softmax of logits, with weights."""

@@ -23,8 +23,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-__all__ = ["OF_A_FILE", "OF_A_TEST", "OF_FILES"]
-
 OF_A_TEST = 1.0
 OF_A_FILE = 12.0
 # Files that cannot do with less, as a whole, whatever their tests take each.

@@ -6,20 +6,6 @@ from cases import BACKEND
 
 import keras_calib as kc
 
-__all__ = [
-    "Batches",
-    "COUNT",
-    "K",
-    "KERNEL",
-    "W",
-    "X",
-    "Y",
-    "forms",
-    "network",
-    "rng",
-    "two_outputs",
-]
-
 COUNT, K = 53, 3
 rng = np.random.default_rng(0)
 X = rng.normal(size=(COUNT, 4)).astype("float32")

@@ -7,16 +7,6 @@ from cases import HAS_FLOAT64, array
 
 import keras_calib as kc
 
-__all__ = [
-    "DTYPE",
-    "TOLERANCE",
-    "close",
-    "cross_entropy",
-    "effective",
-    "same",
-    "total",
-]
-
 # JAX computes in 32 bits.
 DTYPE, TOLERANCE = ("float64", 1e-10) if HAS_FLOAT64 else ("float32", 2e-5)
 cross_entropy = partial(kc.losses.label_smoothing, alpha=0.0)

@@ -5,20 +5,6 @@ import tensorflow as tf
 
 import keras_calib as kc
 
-__all__ = [
-    "CLASSES",
-    "arrays_of",
-    "coherent",
-    "jpeg",
-    "make_examples",
-    "numbered_squares",
-    "rows_of_labels",
-    "smooth_image",
-    "square_batches",
-    "squares",
-    "write_voc",
-]
-
 CLASSES = 5
 
 

@@ -8,8 +8,6 @@ from keras_calib.exporting.statement import (
     text_of,
 )
 
-__all__ = ["BAD", "changed", "got", "other", "places", "put"]
-
 # Values of every type.
 BAD = (None, [], {}, "x", True, -1, 0.5, 10**400)
 

@@ -14,8 +14,6 @@ from keras_calib.monitoring.files import EpochTable
 from keras_calib.reporting.commands import plan
 from keras_calib.reporting.html import ReportPage
 
-__all__ = ["KINDS", "writers"]
-
 KINDS = {
     "tokens.npz": lambda made, path: made["tokens"].save(path),
     "groups.csv": lambda made, path: made["groups"].to_csv(path),

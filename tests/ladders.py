@@ -6,14 +6,6 @@ from keras_calib.selection.claims import means
 from keras_calib.selection.families import alone, errors_alone
 from keras_calib.selection.ladder import Ladder, of_scores, read_outcomes
 
-__all__ = [
-    "fixed_sequence",
-    "fixed_sequence_of_means",
-    "ladder_of",
-    "ranked",
-    "stepped",
-]
-
 
 def ranked(scores, correct):
     """The ladder of records."""

@@ -7,23 +7,6 @@ from cases import BACKEND
 
 import keras_calib as kc
 
-__all__ = [
-    "KERNELS",
-    "LOSS",
-    "QUICK",
-    "RNG",
-    "Step",
-    "X",
-    "Y",
-    "close",
-    "fails_before_training",
-    "fit",
-    "in_one_batch",
-    "logger",
-    "network",
-    "predicted",
-]
-
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 4)).astype("float32") * 3
 Y = RNG.integers(3, size=24)

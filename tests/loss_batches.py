@@ -8,26 +8,6 @@ from keras import ops
 
 from keras_calib.backend.gradients import value_and_grad
 
-__all__ = [
-    "ALL",
-    "CASES",
-    "COUPLED",
-    "FIRST",
-    "HERE",
-    "INVARIANT",
-    "K",
-    "PER_SAMPLE",
-    "REPRESENTATIVES",
-    "agree",
-    "compiled",
-    "draws",
-    "eager",
-    "in_a_graph",
-    "losses_and_gradient",
-    "run_once",
-    "smooth",
-]
-
 # Where all six logits tie, probabilities are 1/6: no threshold of FLSD, where
 # the last digit decides, and not the accuracy of a batch, where the root of
 # MMCE would be that of rounding.

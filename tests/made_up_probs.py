@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["loop_bins", "made_up", "same"]
-
 
 def made_up(seed=0, count=300, num_classes=4, sharpness=2.0):
     """Overconfident predictions, some of them on edges of bins."""

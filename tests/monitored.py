@@ -5,8 +5,6 @@ import pytest
 
 from keras_calib import Monitor
 
-__all__ = ["COVERAGE", "RISK", "answers", "monitor", "names", "same"]
-
 RISK, COVERAGE = 0.025, (0.6, 0.8)
 
 

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["noisy_predictions", "softmax"]
-
 
 def noisy_predictions(count=600, num_classes=4, scale=3.0, seed=0):
     """Labels `(count,)` drawn from probabilities that logits overstate.

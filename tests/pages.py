@@ -5,8 +5,6 @@ from collections.abc import Iterator
 
 from paths import ROOT
 
-__all__ = ["END", "PAGES", "blocks", "paragraphs", "section"]
-
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(
     r"(?:<!-- not run: (?P<reason>[^>]+) -->\s*)?"

@@ -4,8 +4,6 @@ import numpy as np
 import tensorflow as tf
 from cases import LOSSES as CASES
 
-__all__ = ["gradients"]
-
 
 def gradients(sizes, cases=CASES):
     """Loss and gradient of every loss, on a batch in parts of these sizes.

@@ -5,8 +5,6 @@ from typing import Any
 
 import keras_calib
 
-__all__ = ["HOMES", "LATE_NAMESPACES", "NAMESPACES", "PUBLIC"]
-
 NAMESPACES = (
     "calibrators",
     "data",

@@ -4,8 +4,6 @@ They run in the slow tier: `conftest.py` marks them. Each test keeps a case
 among the fast ones.
 """
 
-__all__ = ["NO_CASES", "REPEATS"]
-
 # Patterns to which no case was collected; of other backends there are fewer.
 NO_CASES: list[str] = []
 

@@ -16,8 +16,6 @@ from paths import ROOT
 import keras_calib as kc
 from keras_calib.predictions.batches import predict_batches
 
-__all__ = ["read", "readme", "unlike", "updated"]
-
 
 def readme(scope, end=None):
     """Weights, what was shown and what was fitted, after README.md's code.

@@ -12,18 +12,6 @@ from keras_calib.formulas import bootstrap
 from keras_calib.plots.display import Display
 from keras_calib.reporting import entry_points
 
-__all__ = [
-    "Page",
-    "few_replicates",
-    "mistakes",
-    "pictures_left_out",
-    "report_of",
-    "results_alone",
-    "slider",
-    "slider_start",
-    "write_file",
-]
-
 
 class Page(HTMLParser):
     """Tags with their attributes, and the text outside of scripts."""

@@ -4,8 +4,6 @@ import itertools
 
 import numpy as np
 
-__all__ = ["binary", "loop_areas", "tied_data"]
-
 
 def binary(correct, score):
     """Labels and probabilities of these scores in (0.5, 1]."""

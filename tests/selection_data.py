@@ -8,8 +8,6 @@ from cases import BACKEND, array, one_hot
 
 import keras_calib as kc
 
-__all__ = ["accepted", "noisy", "tells_of_compiled", "temperature"]
-
 
 def noisy(seed=0, n=1000, num_classes=4, signal=2.5):
     """Class ids, and float32 logits that are right more often than not."""

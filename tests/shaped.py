@@ -12,8 +12,6 @@ from shaped_records import RECORDS
 
 import keras_calib as kc
 
-__all__ = ["SHAPED"]
-
 NUM, LABELS = 40, 3
 _rng = np.random.default_rng(0)
 LOGITS = np.round(4 * _rng.normal(size=(NUM, LABELS)), 1).astype("float32")

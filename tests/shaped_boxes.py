@@ -8,8 +8,6 @@ from shaped_case import Shaped
 
 import keras_calib as kc
 
-__all__ = ["BOXES"]
-
 # Boxes of four images, in both forms.
 _IMAGES = 4
 _CORNERS = np.tile(

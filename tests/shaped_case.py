@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from odd_inputs import ODD_ARRAYS
 
-__all__ = ["Shaped"]
-
 
 @dataclass(frozen=True)
 class Shaped:

@@ -6,8 +6,6 @@ from shaped_case import Shaped
 
 import keras_calib as kc
 
-__all__ = ["RECORDS"]
-
 _N = 40
 _SCORES = np.linspace(0.55, 0.99, _N).astype("float32")
 _CORRECT = np.arange(_N) % 5 > 0

@@ -5,8 +5,6 @@ import numpy as np
 from cases import array
 from keras import layers
 
-__all__ = ["X", "Y", "each", "log_softmax", "network", "predicted"]
-
 X = np.random.default_rng(0).normal(size=(24, 6)).astype("float32")
 Y = np.arange(24) % 3
 

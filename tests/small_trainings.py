@@ -7,21 +7,6 @@ from keras import ops
 import keras_calib as kc
 from keras_calib.backend.gradients import value_and_grad
 
-__all__ = [
-    "COUNT",
-    "EAGER",
-    "MODELS",
-    "Batches",
-    "data_of",
-    "dense",
-    "eager",
-    "identity",
-    "loss_and_gradient",
-    "network",
-    "num_classes_of",
-    "trained",
-]
-
 # What no graph is needed for takes less time without.
 EAGER = {"run_eagerly": True}
 

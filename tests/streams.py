@@ -9,24 +9,6 @@ from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import BinSummary, MomentSummary
 from keras_calib.numerics import exact_sums
 
-__all__ = [
-    "ALL_CLASSES",
-    "STATES",
-    "case_of",
-    "compiled",
-    "compiled_update",
-    "holds",
-    "predictions",
-    "program_of",
-    "result_compiled",
-    "same_state",
-    "state",
-    "stream",
-    "updated_compiled",
-    "weight_of",
-]
-
-
 # One of each kind of state; the table has those of 25 metrics in it, and
 # computes all their values at once.
 STATES = [

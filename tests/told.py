@@ -5,8 +5,6 @@ import functools
 import keras_calib as kc
 from keras_calib.predictions.predictions import PredictionFacts
 
-__all__ = ["taking", "told"]
-
 _FACTS = {*PredictionFacts.__annotations__, "from_logits"}
 
 

@@ -3,8 +3,6 @@
 import numpy as np
 from cases import array
 
-__all__ = ["LABELS", "LOGITS", "ROWS", "SOUND", "check"]
-
 INF, NAN, LARGE = np.inf, np.nan, 3e38
 ROWS = np.array(
     [

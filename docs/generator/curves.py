@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 import keras_calib
 from keras_calib.backend.gradients import value_and_grad
 
-__all__ = ["confidence_maps", "pulls", "pulls_of_batch", "ranking", "targets"]
-
 _CLASSES = 10
 _COLORS = ("#0072B2", "#D55E00", "#009E73")
 _DASHES = ("-", "--", "-.")

@@ -3,8 +3,6 @@
 import inspect
 import re
 
-__all__ = ["escaped", "members", "parts", "summary", "text_of"]
-
 _SECTION = re.compile(r"([A-Z][a-z]+):")
 _ITEM = re.compile(
     r" {4}(\*{0,2}\w+(?:, \*{0,2}\w+)*|`[^`]+`)(?: \(.*?\))?:(?: |$)(.*)"

@@ -18,8 +18,6 @@ from nbclient.exceptions import (
 )
 from outputs import cleaned, uncoloured
 
-__all__ = ["execute", "execute_all"]
-
 _AT_ONCE = 2
 _SECONDS_PER_CELL = 300
 

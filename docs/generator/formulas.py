@@ -2,8 +2,6 @@
 
 from latex2mathml.converter import convert
 
-__all__ = ["formula"]
-
 
 def formula(*latex):
     """Lines of LaTeX as one block of HTML."""

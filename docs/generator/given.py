@@ -3,8 +3,6 @@
 Notebooks begin with it, and tests run it before the code of the page.
 """
 
-__all__ = ["BOXES", "GIVEN"]
-
 
 def _code(*parts):
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"

@@ -5,8 +5,6 @@ import re
 
 from locations import ROOT
 
-__all__ = ["guide_pages"]
-
 _PAGE = re.compile(r"`docs/([a-z_]+\.md)`")
 
 

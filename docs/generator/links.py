@@ -5,8 +5,6 @@ import re
 
 from locations import DOCS, ROOT
 
-__all__ = ["copies", "linked_inside"]
-
 _LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 _OWN_LINK = re.compile(r"\[(`[^`]+`|[^\[\]]+)\]\((?!https?:)[^)]*\)")
 _FOLDER = "repository"

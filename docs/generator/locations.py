@@ -2,7 +2,5 @@
 
 from pathlib import Path
 
-__all__ = ["DOCS", "ROOT"]
-
 DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent

@@ -7,8 +7,6 @@ import numpy as np
 from locations import ROOT
 from scipy.stats import t
 
-__all__ = ["costs", "effects_of_calibrator", "effects_of_loss"]
-
 _RESULTS = ROOT / "benchmarks" / "results"
 # Trainings with cross entropy beside them. Sweeps of one seed are in the page
 # of results alone.

@@ -8,8 +8,6 @@ from public_things import public_things
 
 import keras_calib
 
-__all__ = ["KINDS", "code_of", "exported_methods", "methods"]
-
 KINDS = {
     "losses": "Losses",
     "training": "Models that train or answer in their own way",

@@ -10,8 +10,6 @@ from reference_pages import link_to
 
 import keras_calib
 
-__all__ = ["method_pages"]
-
 _SYMBOLS = {
     "losses": "Logits are z, p is their softmax, y the true class of K, and "
     "CE is the cross entropy.",

@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 from given import GIVEN
 from locations import DOCS, ROOT
 
-__all__ = ["FOLDER", "add_notebooks", "link_line", "notebook"]
-
 FOLDER = "notebooks"
 
 # Colab opens notebooks from a branch of a public repository on GitHub.

@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["cleaned", "uncoloured"]
-
 _STREAM = {"output_type": "stream", "name": "stdout"}
 _MOST_LINES = 20
 # What a terminal would not leave on its screen.

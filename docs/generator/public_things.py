@@ -6,8 +6,6 @@ from functools import cache
 import keras_calib
 from keras_calib.inputs.options import ArrayOptions
 
-__all__ = ["TASKS", "address_of", "public_things"]
-
 # What users do, in order, to the namespaces for it with their titles.
 TASKS = {
     "Train": {

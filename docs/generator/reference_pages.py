@@ -7,8 +7,6 @@ from docstrings import escaped, summary, text_of
 from method_files import methods
 from public_things import TASKS, address_of, public_things
 
-__all__ = ["link_to", "reference_pages"]
-
 
 def reference_pages():
     """Address and Markdown of each page, and of the page that lists them."""

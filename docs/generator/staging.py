@@ -8,8 +8,6 @@ from notebooks import add_notebooks
 from reference_pages import reference_pages
 from written_pages import written_pages
 
-__all__ = ["stage"]
-
 # Generated pages link to these.
 _ALWAYS = (
     "benchmarks/results/calibrators.md",

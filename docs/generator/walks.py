@@ -20,8 +20,6 @@ from locations import ROOT
 
 import keras_calib
 
-__all__ = ["Call", "Walk", "page_with_walks", "shortened", "walks"]
-
 PAGE = ROOT / "CONTRIBUTING.md"
 BEGIN = "<!-- walks: python docs/generator/walks.py --write -->\n"
 END = "<!-- end of walks -->\n"

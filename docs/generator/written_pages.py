@@ -4,8 +4,6 @@ from guide_pages import guide_pages
 from links import linked_inside
 from locations import DOCS
 
-__all__ = ["written_pages"]
-
 
 def written_pages():
     """Address to content, and the paths of the repository that they link to."""

@@ -25,8 +25,6 @@ from absl import app, flags
 from results.pairs import LEVEL, holm, p_of_pairs, p_text
 from results.runs import read_rows
 
-__all__ = ["checked", "table"]
-
 _CLAIMS = flags.DEFINE_string(
     "claims", None, "CSV file of claims.", required=True
 )

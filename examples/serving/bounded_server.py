@@ -13,8 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from limits import brief
 
-__all__ = ["BoundedServer", "as_json"]
-
 _WHY_BUSY = b'{"error": "too many connections, try again later"}'
 _BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n"

@@ -13,8 +13,6 @@ import tensorflow as tf
 from limits import Limits, brief
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-__all__ = ["GrpcClient", "start_grpc"]
-
 _NAME = "model"
 # Of a client: gRPC refuses messages of 4 MB and more unless told.
 _OPTIONS = [("grpc.max_receive_message_length", -1)]

@@ -3,8 +3,6 @@
 import math
 from typing import NamedTuple
 
-__all__ = ["Limits", "brief"]
-
 _TEXT = 1000
 
 

@@ -7,8 +7,6 @@ import tensorflow as tf
 from limits import Limits
 from tensorflow.core.protobuf import saved_model_pb2
 
-__all__ = ["LoadedModel"]
-
 
 class LoadedModel:
     """Signatures of a SavedModel as functions of arrays.

@@ -23,8 +23,6 @@ from bounded_server import BoundedServer
 from limits import Limits
 from watched_log import WatchedLog
 
-__all__ = ["start"]
-
 # A request names some thousand answers.
 _LIMITS = Limits(bytes=2**20)
 

@@ -8,8 +8,6 @@ import threading
 
 import numpy as np
 
-__all__ = ["RestClient"]
-
 _PATH = "/v1/models/model:predict"
 
 

@@ -18,8 +18,6 @@ import numpy as np
 from bounded_server import BoundedServer, as_json
 from limits import Limits, brief
 
-__all__ = ["start_rest"]
-
 _PATH = "/v1/models/model"
 
 

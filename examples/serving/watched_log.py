@@ -10,8 +10,6 @@ from bounded_server import as_json
 import keras_calib
 from keras_calib.backend.files import reading_npz, replacing
 
-__all__ = ["WatchedLog"]
-
 # Bytes of the log that are read at a time.
 _BLOCK = 2**22
 # What faulty lines and requests raise.

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-__all__ = ["KeepsArguments"]
-
 
 class KeepsArguments:
     """Mixin for classes whose `get_config` returns arguments as kept."""

@@ -7,18 +7,6 @@ from typing import Any
 
 from keras_calib.backend.late import keras_module
 
-__all__ = [
-    "compiled_by_xla",
-    "exact_products",
-    "float_sums_of_segments",
-    "read_later",
-    "run_by_xla",
-    "subtract_at",
-    "sums_of_segments",
-    "take_at",
-    "without_autograph",
-]
-
 backend = keras_module("keras.backend")
 ops = keras_module("keras.ops")
 

@@ -4,9 +4,6 @@ import sys
 import warnings
 from typing import Any
 
-__all__ = ["invalid", "type_error", "value_error", "warn"]
-
-
 # Their frames are passed over in search of the user's line.
 _PACKAGES = "keras_calib", "keras", "torch"
 

@@ -17,18 +17,6 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 
-__all__ = [
-    "NpzFile",
-    "Stored",
-    "each_once",
-    "path_of",
-    "read_cell",
-    "reading_npz",
-    "replacing",
-    "safe_cell",
-    "write_csv",
-]
-
 # Age in seconds at which an unfinished file is taken to be abandoned.
 _ABANDONED = 3600.0
 _URL = re.compile(r"[A-Za-z][\w+.-]+:/")

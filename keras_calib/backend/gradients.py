@@ -9,14 +9,6 @@ from keras import backend, ops
 
 from keras_calib.backend.compiled import run_by_xla
 
-__all__ = [
-    "add_by_rows",
-    "is_wide",
-    "value_and_grad",
-    "with_gradient",
-    "with_gradient_by_rows",
-]
-
 
 def value_and_grad(fn: Callable, x: Any) -> tuple[Any, Any]:
     """Value and gradient of a scalar function at a float tensor."""

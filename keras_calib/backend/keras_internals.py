@@ -17,31 +17,6 @@ from keras import ops
 
 from keras_calib.backend.errors import invalid
 
-__all__ = [
-    "activation_behind",
-    "backing_value",
-    "begin_at_epoch",
-    "callback_model",
-    "compiled_metrics",
-    "fit_arguments",
-    "in_stateless_scope",
-    "is_at_batch_end",
-    "keras_mask",
-    "logged_name",
-    "loss_tracker",
-    "make_functional",
-    "metrics_beside",
-    "mode_of_metric",
-    "neighbours",
-    "nested_layers",
-    "set_direction",
-    "set_keras_mask",
-    "show_values",
-    "unlock_variables",
-    "unpickler",
-    "updated_metrics",
-]
-
 _SEEN = "3.15"
 # Packages that pass a value of a metric on as it is, and those of them whose
 # loops put it into the logs.

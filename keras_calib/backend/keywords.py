@@ -10,8 +10,6 @@ from typing import Any
 
 from keras_calib.backend.errors import type_error
 
-__all__ = ["answer_wrong_keywords", "answering"]
-
 # What other libraries and older habits call an argument, and the names that
 # it may have here. The first that the callable has is suggested.
 _HABITS = {

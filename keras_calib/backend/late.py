@@ -10,16 +10,6 @@ from typing import Any
 
 from keras_calib.backend.keywords import answering
 
-__all__ = [
-    "Whole",
-    "imported",
-    "keras_module",
-    "late_names",
-    "tensorflow",
-    "tensorflow_datasets",
-    "tensorflow_probability",
-]
-
 
 def imported(name: str, what: str, extra: str) -> Any:
     """A module of a package; ImportError says how to install it for what."""

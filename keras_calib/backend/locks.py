@@ -16,8 +16,6 @@ from typing import Any, TypeVar, cast
 from keras_calib.backend.errors import invalid
 from keras_calib.backend.files import path_of
 
-__all__ = ["PathLock", "STATES", "check_not_locked", "in_turn", "unbroken"]
-
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 # Locks by process and lock file. A process that opens its lock file again would

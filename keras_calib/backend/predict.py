@@ -10,8 +10,6 @@ from keras import backend, ops
 
 from keras_calib.backend.keras_internals import keras_mask, nested_layers
 
-__all__ = ["mask_of_output", "preparation"]
-
 
 def preparation(task: Any) -> Callable[[Any], Any] | None:
     """A function from a batch of raw inputs to what the network takes.

@@ -17,8 +17,6 @@ import keras
 
 from keras_calib.backend.errors import value_error
 
-__all__ = ["level_of", "shows_progress", "tick", "tracked", "with_progress"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _T = TypeVar("_T")

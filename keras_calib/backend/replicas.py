@@ -13,19 +13,6 @@ from keras import backend, ops
 from keras_calib.backend.errors import invalid, warn
 from keras_calib.backend.keras_internals import backing_value
 
-__all__ = [
-    "all_rows",
-    "assign_sum",
-    "check_tensorflow",
-    "is_chief",
-    "num_processes",
-    "num_replicas",
-    "own_rows",
-    "shared_by_replicas",
-    "sum_over_replicas",
-    "warn_of_differences",
-]
-
 
 def check_tensorflow(what: str) -> None:
     """Raises RuntimeError on another backend, for what is TensorFlow's."""

@@ -12,15 +12,6 @@ from keras_calib.backend.keras_internals import (
     in_stateless_scope,
 )
 
-__all__ = [
-    "forget_constants",
-    "host_array",
-    "is_in_live_graph",
-    "is_traced",
-    "made_by",
-    "note_graph",
-]
-
 # The graphs of TensorFlow that hold variables of an object.
 _GRAPHS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 # Objects whose variables are constants of functions that JAX compiled.

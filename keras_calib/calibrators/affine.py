@@ -30,16 +30,6 @@ from keras_calib.inputs.checks import check_above, check_at_least
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import is_ruled_out, logsumexp, num_allowed
 
-__all__ = [
-    "DirichletCalibration",
-    "MatrixScaling",
-    "StructuredMatrixScaling",
-    "StructuredVectorScaling",
-    "VectorScaling",
-    "smoothed_log_probs",
-    "smoothing_of",
-]
-
 
 class _AffineCalibrator(Calibrator):
     """Abstract: an affine map of features of the logits, of least NLL.

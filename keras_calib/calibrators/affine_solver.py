@@ -18,15 +18,6 @@ from keras_calib.calibrators.separation import is_separated
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.softmax import FAR_BELOW, is_ruled_out
 
-__all__ = [
-    "Ridge",
-    "degrees_of_freedom",
-    "identity",
-    "least_affine",
-    "warn_not_converged",
-    "without_ruled_out",
-]
-
 # Variance of a constant feature, as a share of its mean square.
 _CONSTANT = 1e-12
 # Gradient at which to stop. With a curvature near 1 the value is then within

@@ -31,8 +31,6 @@ from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = ["Calibrator", "FittedValue", "POSITIVE", "POSITIVE_SHARE", "SHARE"]
-
 _LIMITS = np.finfo("float32")
 _TINY, _LARGEST = float(_LIMITS.tiny), float(_LIMITS.max)
 # Ranges of fitted values.

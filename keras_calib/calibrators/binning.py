@@ -24,14 +24,6 @@ from keras_calib.inputs.checks import (
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import to_logits
 
-__all__ = [
-    "HistogramBinning",
-    "IsotonicCalibration",
-    "entries_of",
-    "interpolate",
-    "locate",
-]
-
 
 class _Table(OneVsRest):
     """Abstract: looks up the calibrated q_k of each p_k."""

@@ -38,13 +38,6 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.results import Result
 from keras_calib.predictions.fitting import KindOptions, given_rows
 
-__all__ = [
-    "CalibratorChoice",
-    "CandidateScore",
-    "check_candidate",
-    "choose_calibrator",
-]
-
 # The default candidates beside a temperature, the simplest first.
 # Without beta calibration, which raises the mean NLL of fits to 100 samples.
 _TWO_CLASSES = (

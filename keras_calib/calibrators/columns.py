@@ -23,8 +23,6 @@ from keras_calib.calibrators.separation import (
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_ruled_out, top1
 
-__all__ = ["OneVsRest", "ROWS", "fit_columns", "log_odds_of_classes", "tables"]
-
 # The first size of a table.
 ROWS = "1 or num_classes"
 # Probabilities held in memory while fitting.

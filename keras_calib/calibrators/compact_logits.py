@@ -19,8 +19,6 @@ from keras_calib.formulas.bins import BinSums, bin_index, bin_sums
 from keras_calib.inputs.batch import Batch, standardize_logits
 from keras_calib.inputs.checks import check_above, check_at_most, check_integer
 
-__all__ = ["CompactLogits", "interpolated", "least_by_newton", "log_sums"]
-
 _TOP = 32
 # Logits, and kept rows, of a block.
 _LOGITS, _ROWS = 2**18, 2**14

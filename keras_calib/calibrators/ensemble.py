@@ -21,8 +21,6 @@ from keras_calib.calibrators.temperature import optimal_temperature
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.softmax import is_ruled_out, num_allowed, to_logits
 
-__all__ = ["EnsembleTemperatureScaling"]
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class EnsembleTemperatureScaling(Calibrator):

@@ -27,15 +27,6 @@ from keras_calib.predictions.fitting import (
 )
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = [
-    "CalibratesPredictions",
-    "DEPENDENTS",
-    "FittedLayer",
-    "FoldOptions",
-    "LayerOptions",
-    "of_logits",
-]
-
 # Layers that are told when a part of theirs is fitted, by this part.
 DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 

@@ -20,13 +20,6 @@ from keras_calib.numerics.arrays import as_numbers, shape_of
 from keras_calib.numerics.softmax import FAR_BELOW, is_ruled_out
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = [
-    "FittingData",
-    "one_thread_of_blas",
-    "read_predictions",
-    "read_samples",
-]
-
 # Logits in a block, so that a cache holds it with a few temporaries.
 _BLOCK = 2**16
 # From so many classes on, sums over them are faster in C order.

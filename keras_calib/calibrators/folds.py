@@ -16,20 +16,6 @@ from keras_calib.inputs.checks import check_integer, generator
 from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = [
-    "calibrated",
-    "check_folds",
-    "is_harmful",
-    "mean_and_error",
-    "num_units",
-    "out_of_fold",
-    "sample_losses",
-    "stratified_folds",
-    "unfitted_copy",
-    "warn_if_harmful",
-    "without_fold",
-]
-
 # By chance the NLL gains about degrees of freedom / samples, in nats. Less than
 # the first is harmless; a gain above the second times chance is real.
 _LITTLE, _CLEARLY = 1e-3, 5.0

@@ -40,8 +40,6 @@ from keras_calib.inputs.options import taken
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import is_ruled_out, logsumexp
 
-__all__ = ["GaussianProcessCalibration", "ProcessOptions"]
-
 # Knots of the table: on 30 nats they are 0.06 apart.
 _NUM_KNOTS = 513
 # Logits for a fit: further ones change little and take long.

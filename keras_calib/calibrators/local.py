@@ -33,15 +33,6 @@ from keras_calib.numerics.arrays import as_numbers, fits, shape_of, to_numpy
 from keras_calib.numerics.softmax import filled, is_ruled_out
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = [
-    "LocalTemperatureScaling",
-    "TrainingOptions",
-    "TreeOptions",
-    "TreeShape",
-    "start_weights",
-    "tree_temperature",
-]
-
 # softplus(_ONE) = 1, so that a tree of zeros leaves the temperature as it is.
 _ONE = math.log(math.e - 1.0)
 # Least share of the global temperature: no pixel is divided by 0.

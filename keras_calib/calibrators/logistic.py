@@ -26,13 +26,6 @@ from keras_calib.inputs.checks import (
 )
 from keras_calib.numerics.softmax import sigmoid
 
-__all__ = [
-    "AffineScaling",
-    "BetaCalibration",
-    "QuadraticScaling",
-    "least_polynomial",
-]
-
 # Largest log-odds; their square is finite in float32.
 _LARGEST = 1e9
 # The same for `BetaCalibration`, which has no square.

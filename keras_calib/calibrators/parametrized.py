@@ -25,8 +25,6 @@ from keras_calib.inputs.options import taken
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import filled
 
-__all__ = ["NetworkOptions", "ParametrizedTemperatureScaling"]
-
 # T is at least this share of the optimal temperature of all samples.
 _LEAST_SHARE = 0.5
 # Most logits to fit on: the network has few parameters.

@@ -11,8 +11,6 @@ from keras_calib.calibrators.base import Calibrator
 from keras_calib.calibrators.fitted_layer import LayerOptions, of_logits
 from keras_calib.formulas.prior import read_prior
 
-__all__ = ["PriorCorrection"]
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class PriorCorrection(Calibrator):

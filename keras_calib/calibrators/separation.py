@@ -11,15 +11,6 @@ from keras_calib.backend.errors import invalid, warn
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.inputs.top_label import hard_labels
 
-__all__ = [
-    "NO_OTHER",
-    "has_error",
-    "has_threshold",
-    "is_separated",
-    "platt_targets",
-    "supported_samples",
-]
-
 # A class that is ruled out by a logit of -1e9 takes no part of a label: its
 # lead exceeds the median lead by this factor.
 _RULED_OUT = 1e4

@@ -25,14 +25,6 @@ from keras_calib.inputs.checks import check_above, check_in
 from keras_calib.inputs.top_label import hard_labels
 from keras_calib.numerics.softmax import is_ruled_out, is_wrong
 
-__all__ = [
-    "TemperatureScaling",
-    "mean_scores",
-    "optimal_temperature",
-    "refinement_nll",
-    "split_nll",
-]
-
 _OBJECTIVES = ("nll", "mse", "ece")
 # From the code of the papers that choose by ECE.
 _ECE_GRID = tuple(i / 10 for i in range(1, 101))

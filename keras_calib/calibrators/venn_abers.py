@@ -14,8 +14,6 @@ from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.numerics.softmax import is_ruled_out, num_allowed
 
-__all__ = ["VennAbers"]
-
 # Smaller floats count as 0, as compiled code may round them.
 _TINY = np.finfo("float32").tiny
 _LARGEST = np.finfo("float32").max

@@ -14,25 +14,6 @@ from keras_calib.data.examples import check_parts, require
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import check_numbers
 
-__all__ = [
-    "NO_BOX",
-    "as_boxes",
-    "boxes_to_mask",
-    "check_mask_classes",
-    "clip_boxes",
-    "covered_share",
-    "crop_boxes",
-    "flip_boxes",
-    "known_boxes",
-    "mask_area",
-    "object_source",
-    "objectness",
-    "objectness_from_mask",
-    "resize_boxes",
-    "selected",
-    "union_area",
-]
-
 # Coordinate of rows that pad a batch; such a box covers nothing.
 NO_BOX = -3e38
 

@@ -20,14 +20,6 @@ from keras_calib.data.validity import Tally, clean, read_parts, required_boxes
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.numerics.results import Result
 
-__all__ = [
-    "ClassMapping",
-    "cap_classes",
-    "class_map",
-    "label_by_largest",
-    "map_classes",
-]
-
 
 class ClassMapping(Result):
     """Map from the classes of a data set to those of a model.

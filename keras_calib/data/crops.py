@@ -35,16 +35,6 @@ from keras_calib.inputs.checks import (
 )
 from keras_calib.inputs.options import filled
 
-__all__ = [
-    "Cropped",
-    "Cropping",
-    "center_crop",
-    "check_seed",
-    "random_bits",
-    "random_resized_crop",
-    "shown_window",
-]
-
 # Draws of a crop, until one lies inside the image.
 _TRIES = 10
 

@@ -13,16 +13,6 @@ from keras_calib.data.examples import named_like, require, required
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import filled
 
-__all__ = [
-    "EpochBatches",
-    "Epochs",
-    "array_pipeline",
-    "hashed",
-    "shuffled_epochs",
-    "with_epoch",
-    "with_index",
-]
-
 
 def with_index(dataset: Any, *, input_context: Any = None) -> Any:
     """Numbers the examples of a data set.

@@ -9,22 +9,6 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.late import tensorflow as tf
 
-__all__ = [
-    "as_text",
-    "check_parts",
-    "cut",
-    "decode",
-    "decoded",
-    "name_of",
-    "named_like",
-    "read_spec",
-    "read_window",
-    "require",
-    "required",
-    "shard",
-    "without",
-]
-
 
 def require(condition: Any, rule: str, **received: Any) -> Any:
     """Raises unless `condition` holds: at once, or when the graph runs.

@@ -21,8 +21,6 @@ from keras_calib.data.validity import (
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.options import filled
 
-__all__ = ["NO_FILE", "from_folder", "read_annotations"]
-
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif"}
 
 

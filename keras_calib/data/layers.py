@@ -17,8 +17,6 @@ from keras_calib.data.boxes import (
 )
 from keras_calib.data.examples import require, without
 
-__all__ = ["apply_layers"]
-
 # Value of objects in the mask, with which no layer fills uncovered pixels.
 _OBJECT = -65536.0
 # The base class of layers that take masks has no public name.

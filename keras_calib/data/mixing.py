@@ -7,8 +7,6 @@ from keras_calib.data.crops import check_seed, random_bits
 from keras_calib.data.examples import require
 from keras_calib.inputs.checks import check_above, check_at_least, check_share
 
-__all__ = ["color_jitter", "cutmix", "mixup", "ricap"]
-
 # Luma of red, green and blue, ITU-R BT.601.
 _LUMA = (0.299, 0.587, 0.114)
 

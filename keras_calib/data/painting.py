@@ -16,16 +16,6 @@ from keras_calib.data.examples import (
 )
 from keras_calib.data.validity import has_objects, read_parts, required_boxes
 
-__all__ = [
-    "IMAGENET_MEAN",
-    "context_examples",
-    "object_examples",
-    "paint",
-    "pixel_mean",
-    "with_objects",
-    "without_objects",
-]
-
 # Pixel mean of ImageNet's training images, per channel, in [0, 255].
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 

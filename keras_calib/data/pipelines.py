@@ -48,14 +48,6 @@ from keras_calib.inputs.checks import (
 from keras_calib.inputs.labels import CONTEXT
 from keras_calib.inputs.options import filled
 
-__all__ = [
-    "Batching",
-    "Pipeline",
-    "TrainingPipeline",
-    "training_pipeline",
-    "validation_pipeline",
-]
-
 _TARGETS = ("soft", "pairs", "one_hot", "ids")
 _LABEL = "; `object_examples` and `label_by_largest` make one of boxes"
 _OBJECTS = " or 'mask', to say where objects are"

@@ -18,8 +18,6 @@ from keras_calib.data.examples import read_spec, require
 from keras_calib.data.validity import bad_boxes, read_parts
 from keras_calib.numerics.results import Result
 
-__all__ = ["DatasetSummary", "describe"]
-
 
 class DatasetSummary(Result):
     """Counts of classes, objects and boxes of a data set, from `describe`.

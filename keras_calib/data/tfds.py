@@ -17,8 +17,6 @@ from keras_calib.data.validity import Reading, Tally, check_policies, clean
 from keras_calib.inputs.checks import check_in
 from keras_calib.inputs.options import filled
 
-__all__ = ["from_tfds"]
-
 _PARTS = ["box_labels", "boxes", "image", "label", "mask"]
 
 

@@ -12,8 +12,6 @@ from keras_calib.data.validity import Reading, check_policies, clean
 from keras_calib.inputs.checks import check_integer
 from keras_calib.inputs.options import filled
 
-__all__ = ["from_tfrecords"]
-
 _CORNERS = ("ymin", "xmin", "ymax", "xmax")
 # Keys of the conversion scripts for ImageNet and for object detection.
 _KEYS = {

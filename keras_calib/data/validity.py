@@ -17,21 +17,6 @@ from keras_calib.data.examples import (
 )
 from keras_calib.inputs.checks import check_in, check_integer
 
-__all__ = [
-    "BOX_RULE",
-    "Cleaning",
-    "Reading",
-    "Tally",
-    "bad_boxes",
-    "check_policies",
-    "clean",
-    "has_objects",
-    "read_parts",
-    "required_boxes",
-    "same_shape",
-    "valid_examples",
-]
-
 BOX_RULE = (
     "Boxes must be [ymin, xmin, ymax, xmax] as shares of the image, finite, "
     "with a height and a width above 0, at least partly inside it"

@@ -13,14 +13,6 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_in, check_keys
 from keras_calib.numerics.arrays import as_array, as_numbers, shape_of
 
-__all__ = [
-    "BOX_FORMATS",
-    "Boxes",
-    "read_boxes",
-    "read_entries",
-    "relative_sizes",
-]
-
 _FORMATS = ("xyxy", "yxyx", "xywh", "center_xywh")
 BOX_FORMATS = (*_FORMATS, *(f"rel_{name}" for name in _FORMATS))
 

@@ -14,8 +14,6 @@ from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.plots.display import BLUE, GREY, ORANGE, Display
 
-__all__ = ["DetectionReliabilityDisplay"]
-
 
 class DetectionReliabilityDisplay(Display):
     """Reliability of detections: precision and overlap by confidence.

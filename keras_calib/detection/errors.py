@@ -20,23 +20,6 @@ from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.results import Result
 
-__all__ = [
-    "AVERAGES",
-    "DetectionCalibrationError",
-    "DetectionSums",
-    "FEATURES",
-    "UNITS",
-    "adaptive_localization_error",
-    "bins_of",
-    "cells_of",
-    "detection_ece",
-    "error_of",
-    "errors_by_class",
-    "interval_of",
-    "localization_aware_ece",
-    "sums_of_cells",
-]
-
 AVERAGES = ("pooled", "macro")
 FEATURES = ("center_x", "center_y", "width", "height")
 # Units of the sums of a streaming metric, in 1.

@@ -14,8 +14,6 @@ from keras_calib.detection.predictions import BoxPredictions
 from keras_calib.inputs.checks import check_share
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["match"]
-
 # Overlaps held at once.
 _LARGEST_BLOCK = 4_000_000
 

@@ -34,13 +34,6 @@ from keras_calib.inputs.options import filled
 from keras_calib.metrics.state_dicts import MergeableMetric
 from keras_calib.numerics import exact_sums
 
-__all__ = [
-    "DetectionECE",
-    "LocalizationAwareECE",
-    "Matching",
-    "ShapedMatching",
-]
-
 # Images whose sums are taken at once.
 _BLOCK = 512
 

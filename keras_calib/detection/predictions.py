@@ -8,8 +8,6 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = ["BoxPredictions", "check_boxes"]
-
 
 class BoxPredictions(Predictions):
     """Detections and what became of them: a log with a row for each box.

@@ -17,8 +17,6 @@ from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.numerics.arrays import as_array, to_numpy, value_if_eager
 
-__all__ = ["DetectionScaling"]
-
 _METHODS = ("platt", "temperature")
 # Confidences nearer to 0 or 1 have the log-odds of this distance.
 _NEAREST = 1e-7

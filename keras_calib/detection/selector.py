@@ -16,8 +16,6 @@ from keras_calib.numerics.arrays import as_array, value_if_eager
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.selector import Selector
 
-__all__ = ["CalibratedDecoder", "DetectionSelector"]
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class DetectionSelector(Selector):

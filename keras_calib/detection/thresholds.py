@@ -28,12 +28,6 @@ from keras_calib.selection.claims import Claim, even_starts
 from keras_calib.selection.families import alone, holm
 from keras_calib.selection.ladder import Ladder, counts_at
 
-__all__ = [
-    "PrecisionTarget",
-    "choose_detection_class_thresholds",
-    "choose_detection_threshold",
-]
-
 # Most classes that an error lists.
 _SHOWN = 12
 

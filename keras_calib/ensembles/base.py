@@ -13,15 +13,6 @@ from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.softmax import logsumexp
 from keras_calib.predictions.outputs import to_model_logits
 
-__all__ = [
-    "Member",
-    "Predictor",
-    "check_classifier",
-    "input_structure",
-    "log_probs_of",
-    "serialized",
-]
-
 
 def check_classifier(model: Any, name: str) -> None:
     """Raises unless `model` is a model with fixed inputs and one output."""

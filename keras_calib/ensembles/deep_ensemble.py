@@ -19,8 +19,6 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.numerics.arrays import fits, shape_of
 from keras_calib.predictions.outputs import reads_logits
 
-__all__ = ["DeepEnsemble"]
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class DeepEnsemble(Predictor):

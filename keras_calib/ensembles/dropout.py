@@ -25,8 +25,6 @@ from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.hashing import mixed, wrapped
 from keras_calib.predictions.outputs import reads_logits
 
-__all__ = ["MonteCarloDropout", "dropout_layers", "masked"]
-
 _KINDS = (
     keras.layers.Dropout,
     keras.layers.GaussianDropout,

@@ -22,17 +22,6 @@ from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.ladder import named_group
 
-__all__ = [
-    "AnswerThreshold",
-    "answer_statement",
-    "bounded_log_odds",
-    "calibrated_confidence",
-    "calibrator_facts",
-    "load_threshold",
-    "rows_sha256",
-    "told_calibrator",
-]
-
 # Of a confidence of 0 or 1, whose log-odds are infinite.
 _LARGEST = 87.0
 

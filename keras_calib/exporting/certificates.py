@@ -22,8 +22,6 @@ from keras_calib.predictions.writer import write_columns
 from keras_calib.selection import SelectiveClassifier
 from keras_calib.selection.data_hash import cost_rows, rows_of
 
-__all__ = ["certificate_of", "check_certifiable", "plain", "save_records"]
-
 # Larger configurations of calibrators are told by their hash alone.
 _MOST_CHARACTERS = 2000
 

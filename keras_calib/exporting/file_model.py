@@ -38,8 +38,6 @@ from keras_calib.predictions.batches import (
 )
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["FileModel", "replayed"]
-
 _SIGNATURE = "serving_default"
 # What the names of outputs say of them, in files of `export`.
 _RETURN_LOGITS = {"logits": True, "probabilities": False}

@@ -9,8 +9,6 @@ import numpy as np
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.late import imported
 
-__all__ = ["ENDINGS", "Runner", "cast", "format_of_file", "runners_of"]
-
 # Endings of files and their formats; a folder is a SavedModel.
 ENDINGS = {".onnx": "onnx", ".tflite": "litert", ".litert": "litert"}
 

@@ -21,19 +21,6 @@ from keras_calib.exporting.served_model import (
 )
 from keras_calib.inputs.checks import check_in
 
-__all__ = [
-    "FORMATS",
-    "FileFormat",
-    "Signatures",
-    "check_replaced",
-    "exact_float32",
-    "file_format",
-    "format_of",
-    "put",
-    "scratch_of",
-    "written_and_loaded",
-]
-
 # Endings of other formats. Other dots belong to names such as v1.2.
 _FOREIGN = {
     *(".keras", ".h5", ".hdf5", ".ckpt", ".pb", ".pt", ".pth"),

@@ -29,8 +29,6 @@ from keras_calib.exporting.verification import (
 )
 from keras_calib.numerics.arrays import shape_of
 
-__all__ = ["export_detector", "is_detector"]
-
 # Sizes of random images, where a detector takes any.
 _SIDES = (96, 64), (70, 110)
 # Largest error of confidence and of coordinates in sides of the image, and the

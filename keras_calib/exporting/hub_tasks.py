@@ -13,8 +13,6 @@ from keras_calib.backend.predict import preparation
 from keras_calib.ensembles.base import input_structure
 from keras_calib.exporting.served_model import ImageReader, ServedModel
 
-__all__ = ["image_reader", "whole_model"]
-
 # Words in the made-up texts for the comparison of answers.
 _LENGTHS = (0, 1, 3, 8, 40)
 

@@ -23,15 +23,6 @@ from keras_calib.labels.selector import MultiLabelSelector
 from keras_calib.numerics.arrays import fits, shape_of
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = [
-    "ImageReader",
-    "OUTPUT_NAMES",
-    "ServedModel",
-    "selector_to_serve",
-    "write_savedmodel",
-    "write_signatures",
-]
-
 OUTPUT_NAMES = (
     "logits",
     "probabilities",

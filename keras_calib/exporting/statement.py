@@ -21,21 +21,6 @@ from keras_calib.backend.files import each_once, replacing
 from keras_calib.exporting.statement_facts import METHODS, contradictions
 from keras_calib.version import __version__
 
-__all__ = [
-    "artefact_files",
-    "canonical",
-    "check_form",
-    "differences_within",
-    "differing_files",
-    "digest_of",
-    "read_statement",
-    "score_of_column",
-    "stated",
-    "statement_path",
-    "text_of",
-    "write_statement",
-]
-
 # Number of the form.
 _SCHEMA = 1
 # In the folder of a SavedModel, where servers ignore it; beside other files.

@@ -43,8 +43,6 @@ from keras_calib.selection.ladder import (
 )
 from keras_calib.selection.thresholds import ErrorTarget
 
-__all__ = ["CertificateCheck", "check_certificate"]
-
 # Relative error of numbers that come from another version of SciPy, and of a
 # threshold from a confidence, which is rounded.
 _CLOSE, _ROUNDED = 1e-9, 1e-3

@@ -13,17 +13,6 @@ from keras_calib.selection.choice import Choice
 from keras_calib.selection.costs import COST_TESTS
 from keras_calib.selection.data_hash import cost_facts
 
-__all__ = [
-    "BY_GROUP",
-    "METHODS",
-    "compared",
-    "contradictions",
-    "facts_of",
-    "facts_of_chow",
-    "facts_of_given",
-    "told_costs",
-]
-
 # Larger matrices of costs are told by their hash alone.
 _MOST_COSTS = 400
 

@@ -15,16 +15,6 @@ from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.selection.served_groups import ids_of
 
-__all__ = [
-    "Probe",
-    "check_answers",
-    "encoded_images",
-    "given_answers",
-    "near",
-    "probes",
-    "wrong_file",
-]
-
 # Two sizes for each open axis, so that it must be open in the file too.
 _SIZES = (2, 32), (1, 64)
 # Largest error of answers in float32 and in half precision, and the share of

@@ -51,8 +51,6 @@ from keras_calib.predictions.outputs import (
 )
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["ServingOptions", "export"]
-
 
 class ServingOptions(TypedDict, total=False):
     """How `export` reads a model, and compares what was written.

@@ -16,19 +16,6 @@ from keras_calib.numerics.arrays import array_namespace, at_least, safe_divide
 from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 
-__all__ = [
-    "Decomposition",
-    "NORMS",
-    "average_error",
-    "brier_decomposition",
-    "calibration_error",
-    "debiased_error",
-    "debiased_squared_error",
-    "decompose",
-    "nll_decomposition",
-    "overconfidence_error",
-]
-
 NORMS = ("l1", "l2", "max")
 
 # Two samples, with room for the rounding of float32.

@@ -21,8 +21,6 @@ from keras_calib.formulas.intervals import clopper_pearson, tail_of
 from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import safe_divide, to_numpy
 
-__all__ = ["accuracy_interval", "error_interval"]
-
 # Share of the lower tail for the simultaneous region of the gaps.
 _REGION_SHARE = 0.2
 # Prior predictions of a bin's accuracy: z^2 of 95 %.

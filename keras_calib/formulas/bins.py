@@ -22,18 +22,6 @@ from keras_calib.numerics.arrays import (
 )
 from keras_calib.numerics.results import Result
 
-__all__ = [
-    "BinSums",
-    "CLOSED",
-    "bin_index",
-    "bin_sums",
-    "equal_mass_edges",
-    "equal_mass_error",
-    "interpolated_bins",
-    "shifted_midpoints",
-    "sorted_mass_error",
-]
-
 CLOSED = ("right", "left")
 
 

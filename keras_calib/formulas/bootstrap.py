@@ -11,8 +11,6 @@ from keras_calib.formulas.risk_coverage import RankedGroups
 from keras_calib.inputs.checks import check_above, check_integer, generator
 from keras_calib.numerics.arrays import safe_divide, to_numpy
 
-__all__ = ["poisson_interval", "rank_interval"]
-
 # Shares of votes of no variance are drawn as if of so many votes.
 _MOST_VOTES = 1e9
 

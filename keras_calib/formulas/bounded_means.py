@@ -22,16 +22,6 @@ from keras_calib.inputs.checks import (
 )
 from keras_calib.numerics.arrays import as_array, safe_divide
 
-__all__ = [
-    "AcceptedBets",
-    "TESTS",
-    "accepted_p_values",
-    "betting_p_value",
-    "bounded_losses",
-    "first_rank_by_betting",
-    "hoeffding_bentkus_p_value",
-]
-
 TESTS = "betting", "hoeffding_bentkus"
 
 # A bet of the whole capital would end with the first loss of 1.

@@ -20,17 +20,6 @@ from keras_calib.numerics.arrays import (
 )
 from keras_calib.numerics.results import Result
 
-__all__ = [
-    "CostEstimate",
-    "cheapest_answers",
-    "check_costs",
-    "check_reject_cost",
-    "check_same_classes",
-    "mean_cost_of_decisions",
-    "upper_bounds_of_means",
-    "within_price",
-]
-
 # Relative rounding error of an expected cost, as 1 - 0.7 differs from 0.3.
 _ROUNDING = 1e-9
 # Halvings of [0, 1] in search of a bound.

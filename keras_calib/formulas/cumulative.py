@@ -19,18 +19,6 @@ from keras_calib.inputs.weights import are_frequency_weights
 from keras_calib.numerics.arrays import array_namespace, at_least
 from keras_calib.numerics.results import Result
 
-__all__ = [
-    "BAND",
-    "CumulativeCurve",
-    "ENOUGH_VARIANCE",
-    "KINDS",
-    "brownian_tail",
-    "cumulative_error",
-    "cumulative_interval",
-    "cumulative_p_value",
-    "differences_of",
-]
-
 KINDS = ("range", "maximum")
 # In 95 % of cases Brownian motion on [0, 1] stays between -BAND and BAND.
 BAND = 2.241402727

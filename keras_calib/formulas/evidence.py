@@ -13,15 +13,6 @@ import math
 import numpy as np
 from scipy.special import expit, logit
 
-__all__ = [
-    "CLOSEST",
-    "log_evidence",
-    "log_factors",
-    "moved",
-    "start_mass",
-    "with_block",
-]
-
 # Probabilities closer to 0 or 1 are rounded in logs, and prove nothing.
 CLOSEST = 1e-6
 # Stand in for 0 and its log.

@@ -23,8 +23,6 @@ from keras_calib.formulas.intervals import (
 )
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["Estimates", "GroupedSums"]
-
 # Cells of log-odds for the exact test: so wide, from the lowest on.
 _CELLS, _WIDTH, _LOWEST = 128, 0.25, -8.0
 # A normal tail is not accurate where many tests look, so the test is exact.

@@ -13,17 +13,6 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above, check_share
 from keras_calib.numerics.arrays import as_array, safe_divide
 
-__all__ = [
-    "Moments",
-    "binomial_p_value",
-    "binomial_upper_bound",
-    "check_inside",
-    "clopper_pearson",
-    "mean_interval",
-    "poisson_binomial_tails",
-    "tail_of",
-]
-
 # Up to this variance the distribution of a count is computed term by term.
 _EXACT_VARIANCE = 100.0
 

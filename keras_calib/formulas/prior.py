@@ -8,14 +8,6 @@ from keras_calib.backend.errors import value_error
 from keras_calib.numerics.arrays import as_array, safe_divide
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR
 
-__all__ = [
-    "PriorFit",
-    "curvature_at",
-    "distinctness",
-    "likeliest_prior",
-    "read_prior",
-]
-
 # Largest distance from 1 of the sum of a prior.
 _SUM = 1e-4
 # A step leaves at least this part of a share.

@@ -22,21 +22,6 @@ from keras_calib.numerics.results import Result
 from keras_calib.numerics.row_blocks import block_slices
 from keras_calib.numerics.softmax import PROBABILITY_FLOOR, to_logits
 
-__all__ = [
-    "BrierComponents",
-    "LARGEST_LOSS",
-    "brier_losses",
-    "brier_losses_of_rows",
-    "brier_parts",
-    "check_clip",
-    "log_losses",
-    "loss_interval",
-    "losses_of_rows",
-    "squared_probabilities",
-    "summable_losses",
-]
-
-
 # Log loss of the smallest probability, in nats.
 LARGEST_LOSS = -float(np.log(PROBABILITY_FLOOR))
 # With fewer wrong predictions, the variance of their losses is unknown.

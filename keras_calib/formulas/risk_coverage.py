@@ -24,24 +24,6 @@ from keras_calib.inputs.checks import check_in
 from keras_calib.numerics.arrays import array_namespace, safe_divide
 from keras_calib.numerics.results import Result
 
-__all__ = [
-    "RankedGroups",
-    "RiskCoveragePoints",
-    "analytic_optimum",
-    "augrc_by_convention",
-    "augrc_of_groups",
-    "aurc_by_convention",
-    "aurc_of_groups",
-    "coverage_at_risk_of_groups",
-    "eaurc_of_groups",
-    "failure_auroc_of_groups",
-    "failure_fpr95_of_groups",
-    "normalized_aurc_of_groups",
-    "optimum_by_convention",
-    "risk_at_coverage_of_groups",
-    "within_risk",
-]
-
 _FOR_ANY_WEIGHTS = ("mean", "merged", "achievable")
 _FOR_COUNTS = ("trapezoid", "origin", "geifman")
 # Rounding in float32 must not move a point that lies on the limit.

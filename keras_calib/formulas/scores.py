@@ -23,20 +23,6 @@ from keras_calib.numerics.arrays import (
 )
 from keras_calib.numerics.softmax import is_ruled_out, num_allowed
 
-__all__ = [
-    "SCORE_NAMES",
-    "UNIT_SCORES",
-    "get",
-    "gini",
-    "logit_margin",
-    "max_logit",
-    "msp",
-    "neg_energy",
-    "neg_entropy",
-    "p_norm",
-    "prob_margin",
-]
-
 _SHAPE = "(..., num_classes)"
 # Finite, where a class that is ruled out would give infinity.
 _LARGEST = 1e18

@@ -10,14 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betainc
 
-__all__ = [
-    "Subsample",
-    "class_weights",
-    "largest_bet",
-    "log_evidence",
-    "subsample_of",
-]
-
 # A bet of the whole capital would end with the first error.
 _LARGEST_BET = 0.9
 

@@ -8,8 +8,6 @@ from keras import ops
 
 from keras_calib.numerics.arrays import array_namespace
 
-__all__ = ["EXACT_CELLS", "smooth_error_of_points"]
-
 # Number of cells of the grid for single samples.
 EXACT_CELLS = 2**14
 # Each round tries 32 widths and leaves a 32nd of the interval.

@@ -34,15 +34,6 @@ from keras_calib.numerics.arrays import (
 )
 from keras_calib.numerics.softmax import sigmoid, top1
 
-__all__ = [
-    "cape_targets",
-    "check_beta_and_floor",
-    "even_share",
-    "objectness_targets",
-    "share_to_spread",
-    "smooth_labels",
-]
-
 
 def smooth_labels(labels: Any, *, alpha: Any, spread: str = "all") -> Any:
     """Smooth labels: spread the share `alpha` of each over the classes.

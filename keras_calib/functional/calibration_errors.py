@@ -29,19 +29,6 @@ from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.inputs.top_label import event_of, has_shares, top_of_arrays
 from keras_calib.inputs.weights import are_binary, are_frequency_weights
 
-__all__ = [
-    "aece",
-    "average_calibration_error",
-    "cumulative_differences",
-    "debiased_calibration_error",
-    "ecce",
-    "ece",
-    "equal_width_bins",
-    "mce",
-    "rmsce",
-    "smooth_ece",
-]
-
 
 def equal_width_bins(
     labels: Any,

@@ -18,13 +18,6 @@ from keras_calib.inputs.top_label import hard_labels
 from keras_calib.inputs.weights import are_binary
 from keras_calib.numerics.softmax import logsumexp
 
-__all__ = [
-    "ClasswiseBins",
-    "bins_of_classes",
-    "classwise_bins",
-    "classwise_ece",
-]
-
 # Number of probabilities in a block, 1 MB. Blocks of 4 MB take twice as long,
 # because their memory goes back to the system each time.
 _BLOCK = 2**17

@@ -22,8 +22,6 @@ from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.results import Result
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = ["Comparison", "compare", "flipped_share", "prediction_flips"]
-
 
 class Comparison(Result):
     """Result of `compare`.

@@ -13,16 +13,6 @@ from keras_calib.inputs.rows import of_one_output
 from keras_calib.inputs.top_label import lead_of, top_label, top_of_all
 from keras_calib.numerics.arrays import as_array
 
-__all__ = [
-    "accuracy",
-    "confidence_gap",
-    "mean_confidence",
-    "objectness_deviation",
-    "overconfidence",
-    "overconfidence_error",
-    "underconfidence",
-]
-
 
 def accuracy(
     labels: Any, outputs: Any = None, **options: Unpack[ArrayOptions]

@@ -22,8 +22,6 @@ from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.row_blocks import block_slices, probability_blocks
 from keras_calib.numerics.softmax import is_ruled_out
 
-__all__ = ["mean_cost"]
-
 
 def mean_cost(
     labels: Any,

@@ -11,16 +11,6 @@ from keras_calib.backend.files import replacing, write_csv
 from keras_calib.formulas.group_sums import Estimates, GroupedSums
 from keras_calib.numerics.results import Result
 
-__all__ = [
-    "GroupMetrics",
-    "LargestDifference",
-    "SUMMED",
-    "benjamini_hochberg",
-    "group_metrics",
-    "holm",
-    "largest_difference",
-]
-
 # Metrics that the sums of groups tell.
 SUMMED = ("accuracy", "confidence_gap", "ece", "mce", "rmsce")
 # Those whose groups are compared: means, of which each has its interval.

@@ -52,13 +52,6 @@ from keras_calib.inputs.top_label import (
 from keras_calib.inputs.weights import are_binary
 from keras_calib.numerics.arrays import as_array
 
-__all__ = [
-    "Grouping",
-    "by_group",
-    "grouping",
-    "groupings",
-]
-
 _RANKS: dict[str, tuple[Callable[[RankedGroups], Any], bool]] = {
     "aurc": (aurc_of_groups, False),
     "augrc": (augrc_of_groups, False),

@@ -25,16 +25,6 @@ from keras_calib.inputs.top_label import has_shares, top_of_all
 from keras_calib.inputs.weights import are_binary
 from keras_calib.numerics.results import Result
 
-__all__ = [
-    "CalibrationTestResult",
-    "DrawnLabels",
-    "calibration_test",
-    "check_test",
-    "intraclass_correlation",
-    "records_test",
-    "votes_of",
-]
-
 # Uniform numbers drawn at once, 8 MB.
 _BLOCK = 1_000_000
 _STATISTICS = ("ece", "chi2", "spiegelhalter", "ecce_range", "ecce_maximum")

@@ -34,8 +34,6 @@ from keras_calib.inputs.weights import read_masked, weight_of_rows
 from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import logsumexp
 
-__all__ = ["PriorEstimate", "estimate_prior"]
-
 # Bound of the mean log-likelihood that the estimate misses, and that draws
 # miss, times the rows: a few percent of a standard error.
 _TOLERANCE, _OF_DRAW = 1e-13, 1e-3

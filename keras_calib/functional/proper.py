@@ -24,13 +24,6 @@ from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.inputs.rows import of_one_output
 
-__all__ = [
-    "brier_decomposition",
-    "brier_score",
-    "calibration_decomposition",
-    "nll",
-]
-
 
 def nll(
     labels: Any,

@@ -22,16 +22,6 @@ from keras_calib.numerics.arrays import safe_divide, shape_of, to_numpy
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import to_logits
 
-__all__ = [
-    "failure_auroc",
-    "failure_average_precision",
-    "failure_fpr95",
-    "rank",
-    "ranked",
-    "thresholds",
-    "top_scored",
-]
-
 # Relative rounding error of float64 scores, sums over some thousand classes.
 _ROUNDING = 1e-13
 # Number of float64 values in a block, 32 MB.

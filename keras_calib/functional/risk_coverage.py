@@ -21,18 +21,6 @@ from keras_calib.inputs.checks import check_in, check_share
 from keras_calib.inputs.options import ArrayOptions
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = [
-    "augrc",
-    "aurc",
-    "coverage_at_accuracy",
-    "coverage_at_risk",
-    "eaugrc",
-    "eaurc",
-    "naurc",
-    "risk_at_coverage",
-    "risk_coverage_curve",
-]
-
 
 def aurc(
     labels: Any,

@@ -11,8 +11,6 @@ from keras_calib.inputs.options import GivenTogether, check_classes
 from keras_calib.inputs.weights import are_binary, weight_of_rows
 from keras_calib.numerics.arrays import as_array
 
-__all__ = ["per_image"]
-
 
 def per_image(
     metric: Any,

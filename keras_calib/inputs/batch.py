@@ -46,16 +46,6 @@ from keras_calib.numerics.arrays import (
 from keras_calib.numerics.row_blocks import block_slices, read_rows
 from keras_calib.numerics.softmax import to_logits
 
-__all__ = [
-    "Batch",
-    "read_arrays",
-    "standardize",
-    "standardize_arrays",
-    "standardize_logits",
-    "with_rows",
-    "without_masked",
-]
-
 
 class Batch(NamedTuple):
     """Labels, predictions and weights after they were read and checked."""

@@ -11,28 +11,6 @@ import numpy as np
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.numerics.arrays import fits, shape_of
 
-__all__ = [
-    "MODES",
-    "SEVERAL_LABELS",
-    "check_above",
-    "check_any_weight",
-    "check_at_least",
-    "check_at_most",
-    "check_flag",
-    "check_in",
-    "check_integer",
-    "check_keys",
-    "check_not_empty",
-    "check_number",
-    "check_rank",
-    "check_rows",
-    "check_share",
-    "check_two_classes",
-    "class_axis",
-    "generator",
-    "located",
-]
-
 # What calibration errors bin: confidences of the predicted class, or
 # probabilities of the second of two.
 MODES = ("top_label", "binary")

@@ -1,7 +1,5 @@
 """Settings of the library: `keras_calib.config`."""
 
-__all__ = ["validate", "validates"]
-
 _VALIDATES = True
 
 

@@ -17,17 +17,6 @@ from keras_calib.backend.late import keras_module
 from keras_calib.inputs.options import GivenTogether, ReadOptions, check_classes
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = [
-    "get",
-    "key_of",
-    "made",
-    "of_arrays",
-    "of_predictions",
-    "tell_class",
-    "tell_functions",
-    "told_key",
-]
-
 metrics = keras_module("keras.metrics")
 
 _CLASSES: dict[str, type] = {}

@@ -12,8 +12,6 @@ import numpy as np
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.numerics.arrays import check_numbers, to_numpy
 
-__all__ = ["as_groups", "joined_names", "name_of", "names_of", "read_groups"]
-
 _GIVEN = "have a value in every row: name what is missing"
 _WHOLE = "be names or whole numbers: cut a measurement into ranges first"
 

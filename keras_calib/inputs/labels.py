@@ -37,25 +37,6 @@ from keras_calib.numerics.arrays import (
 )
 from keras_calib.numerics.softmax import allowed, is_ruled_out
 
-__all__ = [
-    "CONTEXT",
-    "are_allowed",
-    "check_allowed",
-    "check_ids",
-    "check_objectness",
-    "check_one_hot",
-    "check_soft_labels",
-    "flat_votes",
-    "is_ignored",
-    "narrowed_ids",
-    "nothing_counts",
-    "numbers_of_votes",
-    "shares_of_rows",
-    "soft_labels",
-    "split_objectness",
-    "standardize_labels",
-]
-
 # Stands for the objectness of an image with all objects painted out.
 CONTEXT = -1
 

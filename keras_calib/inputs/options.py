@@ -8,18 +8,6 @@ from typing import Any, NamedTuple, TypedDict, get_type_hints
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.inputs.checks import check_flag, check_in, check_integer
 
-__all__ = [
-    "ArrayOptions",
-    "GivenTogether",
-    "ReadOptions",
-    "check_classes",
-    "check_reading",
-    "filled",
-    "is_log",
-    "taken",
-    "told",
-]
-
 
 class ArrayOptions(TypedDict, total=False):
     """Options of every exact function of whole arrays.

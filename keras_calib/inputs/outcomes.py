@@ -2,8 +2,6 @@
 
 from typing import Any, NamedTuple
 
-__all__ = ["Outcomes"]
-
 
 class Outcomes(NamedTuple):
     """Answers and what became of them, arrays or tensors `(n,)`.

@@ -32,27 +32,6 @@ from keras_calib.numerics.arrays import (
 from keras_calib.numerics.row_blocks import RowFacts
 from keras_calib.numerics.softmax import is_ruled_out
 
-__all__ = [
-    "as_logits_message",
-    "both_classes",
-    "check_call",
-    "check_logits",
-    "check_no_nan",
-    "check_no_probabilities",
-    "check_probabilities",
-    "check_row_sums",
-    "check_sound",
-    "few_rows",
-    "is_sound",
-    "of_one_output",
-    "resembles_probabilities",
-    "sums_to_1",
-    "usable_outputs",
-    "warn_by_operation",
-    "warn_of_probabilities",
-    "without_harm",
-]
-
 # Largest distance from 1 of the sum of a row. A softmax in half precision is
 # off by up to 0.011 (bfloat16) for 2 to 20,000 classes.
 _ROW_TOLERANCE = 3e-2

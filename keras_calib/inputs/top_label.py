@@ -21,17 +21,6 @@ from keras_calib.numerics.arrays import array_namespace, as_array
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import sigmoid
 
-__all__ = [
-    "check_two_classes",
-    "event_of",
-    "hard_labels",
-    "has_shares",
-    "lead_of",
-    "top_label",
-    "top_of_all",
-    "top_of_arrays",
-]
-
 
 def top_label(
     labels: Any, outputs: Any = None, **options: Unpack[ArrayOptions]

@@ -20,22 +20,6 @@ from keras_calib.numerics.arrays import (
     value_if_eager,
 )
 
-__all__ = [
-    "PROBABILITY_TOLERANCE",
-    "Rule",
-    "Rules",
-    "SUM_TOLERANCE",
-    "as_check",
-    "both",
-    "enforce",
-    "has_values",
-    "in_unit_interval",
-    "is_integer",
-    "is_made_up",
-    "read_mask",
-    "told_by_extremes",
-]
-
 # Largest distance from 1 of the sum of a row of labels (half precision).
 SUM_TOLERANCE = 1e-2
 # Largest distance of a rounded probability from [0, 1] (half precision).

@@ -16,17 +16,6 @@ from keras_calib.numerics.arrays import (
     to_numpy,
 )
 
-__all__ = [
-    "are_binary",
-    "are_frequency_weights",
-    "broadcast_weight",
-    "check_weight_scale",
-    "masked_weight",
-    "read_masked",
-    "standardize_weights",
-    "weight_of_rows",
-]
-
 
 def standardize_weights(
     sample_weight: Any,

@@ -40,8 +40,6 @@ from keras_calib.numerics.arrays import shape_of, to_numpy
 from keras_calib.numerics.softmax import is_ruled_out
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = ["MultiLabelCalibrator"]
-
 # Most labels that a message names.
 _SHOWN = 10
 

@@ -33,19 +33,6 @@ from keras_calib.numerics.arrays import (
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = [
-    "EXAMPLES",
-    "LabelColumns",
-    "as_entries",
-    "check_class_names",
-    "check_label_weights",
-    "columns_of",
-    "label_logits",
-    "over_labels",
-    "place_of_label",
-    "read_columns",
-]
-
 # How the labels of an example become one confidence.
 EXAMPLES = ("worst", "mean")
 

@@ -14,8 +14,6 @@ from keras_calib.losses.base import PerSampleLoss
 from keras_calib.losses.batch_coupled import BatchCoupledLoss
 from keras_calib.numerics.arrays import shape_of
 
-__all__ = ["MultiLabelLoss"]
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class MultiLabelLoss(PerSampleLoss):

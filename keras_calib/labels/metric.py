@@ -34,8 +34,6 @@ from keras_calib.numerics.arrays import (
     shape_of,
 )
 
-__all__ = ["MultiLabelMetric", "pooled"]
-
 _AVERAGES = ("macro", "micro", "weighted")
 _OF_SUMS = ("metric", "config", "by", "example")
 

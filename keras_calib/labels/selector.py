@@ -44,8 +44,6 @@ from keras_calib.selection.tuning import (
     undone_by_errors,
 )
 
-__all__ = ["LabelTarget", "MultiLabel", "MultiLabelSelector"]
-
 
 class LabelTarget(TypedDict, total=False):
     """What thresholds of labels are to keep."""

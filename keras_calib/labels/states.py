@@ -12,8 +12,6 @@ from keras_calib.metrics.states.records import by_column
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace, cast, on_host
 
-__all__ = ["ColumnSummary", "ExampleSummary"]
-
 # Sums beside those of a label: weight, weight of 1, fractional weights.
 _BESIDE = 3
 

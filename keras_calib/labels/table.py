@@ -17,8 +17,6 @@ from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.numerics.arrays import safe_divide
 
-__all__ = ["LabelTable", "VALUES"]
-
 # Bins of the fine histogram of each label. 200 labels take 20 MB.
 _RESOLUTION = 2048
 # Values over labels and over entries, and those of the base rate.

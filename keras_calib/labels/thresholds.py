@@ -24,8 +24,6 @@ from keras_calib.selection.ladder import (
 )
 from keras_calib.selection.thresholds import ErrorTarget
 
-__all__ = ["ShareTarget", "ladders_of_labels", "outcomes_of_examples"]
-
 
 class ShareTarget(NamedTuple):
     """Target for the mean share of wrong labels of the accepted examples."""

@@ -29,8 +29,6 @@ from keras_calib.numerics.arrays import (
 )
 from keras_calib.numerics.softmax import softmax_parts
 
-__all__ = ["L1ACE", "l1_ace"]
-
 
 @reads_ids
 def l1_ace(

@@ -24,8 +24,6 @@ from keras_calib.losses.closed_forms import read_as
 from keras_calib.numerics.arrays import as_numbers, safe_divide
 from keras_calib.numerics.results import config_text
 
-__all__ = ["LossOptions", "PerSampleLoss"]
-
 
 class LossOptions(TypedDict, total=False):
     """Options of every loss, as `PerSampleLoss` explains them."""

@@ -12,8 +12,6 @@ from keras_calib.inputs.checks import check_at_least
 from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.smoothing import cross_entropy
 
-__all__ = ["BatchCoupledLoss"]
-
 # What loss and fidelity must agree on: the labels are read once for both.
 _SHARED = ("from_logits", "axis", "ignore_class", "reduction", "dtype")
 

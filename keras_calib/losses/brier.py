@@ -8,8 +8,6 @@ from keras import ops
 from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax, reads_ids
 
-__all__ = ["BrierLoss", "brier_loss"]
-
 
 @reads_ids
 def brier_loss(labels: Any, logits: Any) -> Any:

@@ -21,20 +21,6 @@ from keras_calib.inputs.weights import broadcast_weight
 from keras_calib.numerics.arrays import at_least_float32, labels_like
 from keras_calib.numerics.softmax import SoftmaxParts, allowed, softmax_parts
 
-__all__ = [
-    "Targets",
-    "correctness",
-    "flat_rows",
-    "mark_first",
-    "mask_of",
-    "of_softmax",
-    "read_as",
-    "reads_ids",
-    "shown",
-    "through_true_class",
-    "top_probability",
-]
-
 _MANY = 100
 
 

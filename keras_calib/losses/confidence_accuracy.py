@@ -21,8 +21,6 @@ from keras_calib.losses.closed_forms import (
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import softmax_parts
 
-__all__ = ["DCA", "MDCA", "dca", "mdca"]
-
 
 @reads_ids
 def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:

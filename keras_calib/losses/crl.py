@@ -21,8 +21,6 @@ from keras_calib.numerics.arrays import (
 )
 from keras_calib.numerics.softmax import num_allowed
 
-__all__ = ["CRLMargin", "correctness_ranking", "crl_margin"]
-
 _SCORES = {
     "msp": top_probability,
     # One class that is left alone has an entropy of 0.

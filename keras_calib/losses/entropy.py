@@ -15,15 +15,6 @@ from keras_calib.losses.closed_forms import (
 )
 from keras_calib.numerics.arrays import at_least
 
-__all__ = [
-    "ConfidencePenalty",
-    "LabelRelaxation",
-    "UniformityPenalty",
-    "confidence_penalty",
-    "label_relaxation",
-    "uniformity_penalty",
-]
-
 _TINY = 1e-30
 
 

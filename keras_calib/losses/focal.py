@@ -26,17 +26,6 @@ from keras_calib.numerics.arrays import (
     shape_of,
 )
 
-__all__ = [
-    "FLSD",
-    "FocalLoss",
-    "InverseFocalLoss",
-    "adaptive_focal",
-    "flsd",
-    "focal_loss",
-    "inverse_focal_loss",
-    "signed_focal",
-]
-
 _TINY = 1e-30
 _FLSD_53 = ((0.2, 5.0), (1.0, 3.0))
 

@@ -18,8 +18,6 @@ from keras_calib.losses.closed_forms import (
 )
 from keras_calib.numerics.arrays import at_least, running_sum, safe_divide
 
-__all__ = ["MMCE", "mmce"]
-
 _VARIANTS = ("unweighted", "unweighted_sqrt", "weighted", "weighted_released")
 # As in the released code.
 _PAIRS_EPSILON = 1e-5

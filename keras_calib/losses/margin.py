@@ -18,15 +18,6 @@ from keras_calib.numerics.arrays import (
     shape_of,
 )
 
-__all__ = [
-    "ACLS",
-    "MbLS",
-    "Penalties",
-    "acls",
-    "mbls",
-    "with_penalty_mask",
-]
-
 
 @reads_ids
 def mbls(

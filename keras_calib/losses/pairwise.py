@@ -10,8 +10,6 @@ from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import of_softmax, reads_ids
 from keras_calib.numerics.arrays import safe_divide, tanh
 
-__all__ = ["CPC", "cpc"]
-
 
 @reads_ids
 def cpc(

@@ -34,14 +34,6 @@ from keras_calib.numerics.results import Result
 from keras_calib.numerics.softmax import to_logits
 from keras_calib.predictions.outputs import setting_of
 
-__all__ = [
-    "EffectiveTargets",
-    "RegularizerCounts",
-    "effective_labels",
-    "inactive_share",
-    "regularizer_histogram",
-]
-
 # A regulariser below this share of 1 + cross entropy is rounding.
 _ROUNDING = 5e-7
 

@@ -40,15 +40,6 @@ from keras_calib.numerics.arrays import (
 )
 from keras_calib.numerics.softmax import logsumexp, num_allowed
 
-__all__ = [
-    "AdaptiveLabelSmoothing",
-    "LabelSmoothing",
-    "adaptive_label_smoothing",
-    "cape_loss",
-    "cross_entropy",
-    "label_smoothing",
-]
-
 
 @reads_ids
 def cross_entropy(labels: Any, logits: Any, alpha: Any = None) -> Any:

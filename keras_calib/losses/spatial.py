@@ -28,16 +28,6 @@ from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import at_least_float32, safe_divide, shape_of
 from keras_calib.numerics.softmax import allowed
 
-__all__ = [
-    "NACL",
-    "Neighbours",
-    "SVLS",
-    "blurred_labels",
-    "box_shares",
-    "nacl",
-    "svls",
-]
-
 
 class _SpatialLoss(PerSampleLoss):
     """Abstract base of losses that read the labels around each pixel.

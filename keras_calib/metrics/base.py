@@ -50,8 +50,6 @@ from keras_calib.metrics.states.records import limbs_of_batch, split_rows
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import to_numpy, value_if_eager
 
-__all__ = ["Display", "MetricOptions", "StreamingMetric"]
-
 _INVALID, _FRACTIONAL, _WITHOUT_ROWS, _PROBABILITIES = range(4)
 # Keras may read values in threads.
 _LOCK = threading.Lock()

@@ -18,20 +18,6 @@ from keras_calib.metrics.states.classwise import (
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import BinSummary
 
-__all__ = [
-    "AECE",
-    "AverageCalibrationError",
-    "BinnedMetric",
-    "ClasswiseECE",
-    "DebiasedCalibrationError",
-    "ECCE",
-    "ECE",
-    "MCE",
-    "OverconfidenceError",
-    "RMSCE",
-    "SmoothECE",
-]
-
 
 class BinnedMetric(StreamingMetric):
     """A metric of the sums of equal-width bins of the confidence."""

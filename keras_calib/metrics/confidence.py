@@ -11,16 +11,6 @@ from keras_calib.metrics.base import MetricOptions, StreamingMetric
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import MomentSummary
 
-__all__ = [
-    "Accuracy",
-    "ConfidenceGap",
-    "MeanConfidence",
-    "MeanMetric",
-    "ObjectnessDeviation",
-    "Overconfidence",
-    "Underconfidence",
-]
-
 
 def _share_of(records: Outcomes, kind: int) -> Any:
     """Which predictions are correct, 1, or wrong, 0; a share of votes."""

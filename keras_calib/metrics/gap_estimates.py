@@ -18,8 +18,6 @@ from keras_calib.metrics.states.composite import Readings
 from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.results import Result
 
-__all__ = ["GapEstimate", "gap_estimate", "gap_estimate_of_votes", "gap_of"]
-
 # Groups of similar confidence that the test works with.
 _NUM_GROUPS = 128
 

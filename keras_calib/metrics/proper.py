@@ -26,8 +26,6 @@ from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.sums import BinSummary, MomentSummary
 from keras_calib.numerics.arrays import array_namespace
 
-__all__ = ["BrierScore", "NLL", "brier_of_records", "nll_of_records"]
-
 
 def nll_of_records(clip: float | None) -> Callable:
     """Return the function of records to log losses, for `MomentSummary`."""

@@ -45,18 +45,6 @@ from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.numerics.row_blocks import read_rows
 from keras_calib.numerics.softmax import log_odds_of
 
-__all__ = [
-    "add_limbs",
-    "add_on_host",
-    "add_rows",
-    "is_empty",
-    "max_rows",
-    "read_batch",
-    "read_on_host",
-    "read_scores",
-    "read_without_faults",
-]
-
 
 def add_on_host(
     metric: Any,

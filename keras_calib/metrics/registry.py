@@ -36,8 +36,6 @@ from keras_calib.metrics.states.composite import Readings
 from keras_calib.metrics.states.histogram import Cells
 from keras_calib.numerics.arrays import array_namespace, safe_divide
 
-__all__ = ["QUANTITIES", "Quantity", "Rank", "lost_order", "mode_of"]
-
 # Rounding errors of float32, relative to the value.
 _ROUNDING = 1e-6
 # Sums of squares below it are rounded by more than a thousandth.

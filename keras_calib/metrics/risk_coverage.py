@@ -21,20 +21,6 @@ from keras_calib.metrics.states.histogram import (
 )
 from keras_calib.numerics.softmax import log_odds_of, to_logits
 
-__all__ = [
-    "AUGRC",
-    "AURC",
-    "CoverageAtAccuracy",
-    "CoverageAtRisk",
-    "EAURC",
-    "FailureAUROC",
-    "FailureFPR95",
-    "HistogramMetric",
-    "NAURC",
-    "RiskAtCoverage",
-    "ScoreOptions",
-]
-
 
 def _score_summary(
     score: str | Callable[[Any], Any],

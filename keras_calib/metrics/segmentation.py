@@ -28,8 +28,6 @@ from keras_calib.metrics.states.sums import MomentSummary
 from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.numerics.arrays import as_numbers, on_host, shape_of
 
-__all__ = ["PerImage"]
-
 
 def _value_of(records):
     return records.score, None

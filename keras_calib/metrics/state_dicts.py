@@ -15,8 +15,6 @@ from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace
 from keras_calib.numerics.results import config_text
 
-__all__ = ["MergeableMetric", "nan_if_lost", "what_is_wrong"]
-
 _KEYS = ("class", "schema", "config", "sums", "flags")
 # Upper limit of an entry, even in the sum of a million states.
 _LARGEST_ENTRY = 2**52

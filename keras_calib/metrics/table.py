@@ -27,8 +27,6 @@ from keras_calib.metrics.states.composite import CompositeSummary
 from keras_calib.metrics.states.histogram import HistogramSummary
 from keras_calib.metrics.states.sums import MomentSummary
 
-__all__ = ["CalibrationMetrics", "TableOptions"]
-
 _NAMES = tuple(name for name in QUANTITIES if name != "objectness_deviation")
 
 

@@ -33,14 +33,6 @@ from keras_calib.predictions.collect import labels_of, rows_that_count
 from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = [
-    "DatasetEvaluator",
-    "LoggedEpoch",
-    "PARTS",
-    "Predicted",
-    "flips",
-]
-
 # Parts of the NLL, which need the logits of the whole data set at once.
 PARTS = ("calibration_nll", "refinement_nll")
 # A class that is ruled out, by a logit of -inf, is so far below the first.

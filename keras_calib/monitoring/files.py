@@ -22,8 +22,6 @@ from keras_calib.monitoring.evaluation import LoggedEpoch
 from keras_calib.plots import ReliabilityDisplay
 from keras_calib.plots.display import matplotlib_module
 
-__all__ = ["EpochFiles", "EpochTable", "check_tracker"]
-
 
 def check_tracker(tracker: Any) -> None:
     """Raises TypeError unless an object logs values by step."""

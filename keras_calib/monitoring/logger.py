@@ -29,8 +29,6 @@ from keras_calib.monitoring.files import EpochFiles, check_tracker
 from keras_calib.predictions.batches import check_reread, count_batches
 from keras_calib.predictions.outputs import loss_of, read_as, setting_of
 
-__all__ = ["CalibrationLogger", "LoggerOptions"]
-
 _NAMES = (
     "accuracy",
     "mean_confidence",

@@ -37,8 +37,6 @@ from keras_calib.selection.choice import Choice
 if TYPE_CHECKING:
     from keras_calib.selection.classifier import SelectiveClassifier
 
-__all__ = ["Alarm", "Monitor"]
-
 
 class Alarm(Result):
     """An alarm of a `Monitor`.

@@ -28,15 +28,6 @@ from keras_calib.selection.choice import Choice
 if TYPE_CHECKING:
     from keras_calib.selection import SelectiveClassifier
 
-__all__ = [
-    "Setup",
-    "alike",
-    "differences",
-    "load_parts",
-    "read_state",
-    "state_of",
-]
-
 # Of coverage, half is for the interval of the expected share.
 _PARTS = {"risk": 0.5, "calibration": 0.25, "coverage": 0.25}
 _VERSION = 1

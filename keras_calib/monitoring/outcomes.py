@@ -11,20 +11,6 @@ from keras_calib.inputs.checks import located
 from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = [
-    "MOST_LOG",
-    "PIECE",
-    "Record",
-    "are_counts",
-    "columns_of",
-    "labels_of",
-    "named",
-    "read_answers",
-    "read_by",
-    "read_sums",
-    "sums_of",
-]
-
 # Bits of the hash of an answer that are summed.
 _BITS = 16
 # Of sums of factors, relative.

@@ -14,8 +14,6 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import Stored
 from keras_calib.inputs.groups import as_groups, names_of
 
-__all__ = ["Waiting"]
-
 # Ids that an error shows.
 _SHOWN = 3
 

@@ -25,16 +25,6 @@ from keras_calib.formulas.evidence import (
 )
 from keras_calib.formulas.intervals import clopper_pearson
 
-__all__ = [
-    "BLOCK",
-    "CalibrationHolds",
-    "CoverageHolds",
-    "HORIZON",
-    "RiskHolds",
-    "SCALE",
-    "Watch",
-]
-
 # Outcomes in a block; a change is taken to begin with a block.
 BLOCK = 50
 # The prior of a change: flat on a log scale from about the first of these

@@ -16,30 +16,6 @@ import numpy as np
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.late import keras_module
 
-__all__ = [
-    "array_namespace",
-    "as_array",
-    "as_numbers",
-    "at_least",
-    "at_least_float32",
-    "cast",
-    "check_numbers",
-    "cumsum",
-    "fits",
-    "host_math",
-    "labels_like",
-    "on_host",
-    "running_sum",
-    "safe_divide",
-    "shape_of",
-    "sum_products",
-    "sum_slices",
-    "take_at",
-    "tanh",
-    "to_numpy",
-    "value_if_eager",
-]
-
 keras = keras_module("keras")
 backend = keras_module("keras.backend")
 ops = keras_module("keras.ops")

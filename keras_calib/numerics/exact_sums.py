@@ -20,24 +20,6 @@ from keras import backend, ops
 from keras_calib.backend.compiled import sums_of_segments
 from keras_calib.numerics.arrays import array_namespace, cast, cumsum
 
-__all__ = [
-    "MAX_BATCH",
-    "NUM_LIMBS",
-    "add",
-    "column_digits",
-    "count_by_key",
-    "digits_by_key",
-    "is_saturated",
-    "limbs_from_counts",
-    "limbs_of_digits",
-    "normalize_limbs",
-    "power_of_two_above",
-    "sum_before",
-    "sum_by_key",
-    "sum_rows",
-    "to_float",
-]
-
 NUM_LIMBS = 3
 MAX_BATCH = 2**22
 _LIMB_BITS = 24

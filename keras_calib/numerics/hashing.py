@@ -6,8 +6,6 @@ from keras import ops
 
 from keras_calib.numerics.arrays import array_namespace
 
-__all__ = ["mixed", "sample_pixels", "wrapped"]
-
 
 def sample_pixels(labels: Any, valid: Any, count: int, seed: int) -> Any:
     """Draw the indices `(batch, count)` of pixels `(batch, num_pixels)`.

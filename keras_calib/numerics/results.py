@@ -13,17 +13,6 @@ import numpy as np
 
 from keras_calib.numerics.arrays import shape_of, to_numpy, value_if_eager
 
-__all__ = [
-    "Result",
-    "brief",
-    "call_text",
-    "config_text",
-    "html_facts",
-    "html_table",
-    "plain",
-    "text_table",
-]
-
 # Rows of a table, numbers of an array and characters of a text that are shown.
 _ROWS, _NUMBERS, _CHARACTERS = 15, 4, 48
 

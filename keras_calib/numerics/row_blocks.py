@@ -12,8 +12,6 @@ import numpy as np
 
 from keras_calib.numerics.softmax import sigmoid, top1
 
-__all__ = ["RowFacts", "block_slices", "probability_blocks", "read_rows"]
-
 # Bytes of a block.
 _BLOCK = 2**19
 # Rows of at most so many classes are read column by column. Their classes

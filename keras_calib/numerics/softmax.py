@@ -7,24 +7,6 @@ import numpy as np
 from keras_calib.backend.late import keras_module
 from keras_calib.numerics.arrays import array_namespace, at_least, cast, take_at
 
-__all__ = [
-    "FAR_BELOW",
-    "PROBABILITY_FLOOR",
-    "SoftmaxParts",
-    "allowed",
-    "filled",
-    "is_ruled_out",
-    "is_wrong",
-    "log_odds_of",
-    "logsumexp",
-    "num_allowed",
-    "predicted_class",
-    "sigmoid",
-    "softmax_parts",
-    "to_logits",
-    "top1",
-]
-
 ops = keras_module("keras.ops")
 
 # log and 1/p stay finite in float32.

@@ -16,8 +16,6 @@ from keras_calib.plots.display import (
 )
 from keras_calib.selection import LabelTable, SampleSizePlan, SizeTable
 
-__all__ = ["CalibratorChoiceDisplay", "PlanDisplay"]
-
 # Beyond so many times the usual distance from the best a candidate would hide
 # the differences of the others.
 _FAR = 10.0

@@ -16,8 +16,6 @@ from keras_calib.metrics.table import CalibrationMetrics
 from keras_calib.plots.display import GREY, ModelsDisplay, draw_band, plain
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = ["CumulativeDisplay"]
-
 
 class CumulativeDisplay(ModelsDisplay):
     """Cumulative differences: confidence less correctness, without bins.

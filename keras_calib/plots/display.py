@@ -18,24 +18,6 @@ from keras_calib.inputs.checks import MODES, check_in, check_integer
 from keras_calib.numerics.arrays import to_numpy
 from keras_calib.numerics.results import call_text
 
-__all__ = [
-    "BLUE",
-    "COLORS",
-    "Display",
-    "GREY",
-    "ModelsDisplay",
-    "ORANGE",
-    "as_picture",
-    "by_model",
-    "draw_band",
-    "legend",
-    "line_style",
-    "matplotlib_module",
-    "plain",
-    "printable",
-    "show",
-]
-
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLORS = (
     "#0072B2",

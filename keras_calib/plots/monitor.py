@@ -7,8 +7,6 @@ import numpy as np
 from keras_calib.backend.errors import type_error
 from keras_calib.plots.display import BLUE, GREY, ORANGE, Display, line_style
 
-__all__ = ["MonitorDisplay"]
-
 _HEAD = "evidence_"
 # What the evidence is shown between.
 _LEAST, _MOST = 1e-3, 1e12

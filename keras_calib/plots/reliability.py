@@ -27,12 +27,6 @@ from keras_calib.plots.display import (
 )
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = [
-    "ClasswiseReliabilityDisplay",
-    "ConfidenceDisplay",
-    "ReliabilityDisplay",
-]
-
 # An interval that says little: its bin is faint.
 _WIDE = 0.3
 # How a diagram names the forecast of an event, how often it is, and the gap.

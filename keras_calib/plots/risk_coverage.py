@@ -14,8 +14,6 @@ from keras_calib.plots.display import Display, by_model, draw_band, plain
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection import Choice
 
-__all__ = ["RiskCoverageDisplay"]
-
 _MARKERS = ("o", "s", "^", "D", "v")
 # Letters of a line of the legend.
 _LINE = 48

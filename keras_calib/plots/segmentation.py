@@ -21,8 +21,6 @@ from keras_calib.plots.display import (
 from keras_calib.plots.reliability import ReliabilityDisplay
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = ["SegmentationDisplay"]
-
 # In print without colour these are three shades of grey.
 _RIGHT, _WRONG, _IGNORED = "#FFFFFF", ORANGE, "#CCCCCC"
 

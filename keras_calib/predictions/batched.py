@@ -10,8 +10,6 @@ from keras_calib.inputs.weights import read_masked, weight_of_rows
 from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.spool import Spool
 
-__all__ = ["spooled"]
-
 
 def spooled(batches: Any, by_label: bool) -> tuple[Spool, dict[str, Any]]:
     """Labels, outputs and weights, in a folder; and the arrays that read it."""

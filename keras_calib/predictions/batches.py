@@ -17,19 +17,6 @@ from keras_calib.numerics.arrays import to_numpy
 from keras_calib.predictions.outputs import ChosenOutput, choose_output
 from keras_calib.predictions.row_order import check_index, checked_order
 
-__all__ = [
-    "Examples",
-    "Predictor",
-    "as_arrays",
-    "batches_of",
-    "check_reread",
-    "count_batches",
-    "has_end",
-    "predict_batches",
-    "split_index",
-]
-
-
 # TensorFlow's cardinalities for endless and unknown.
 _ENDLESS, _UNKNOWN = -1, -2
 

@@ -33,16 +33,6 @@ from keras_calib.predictions.outputs import (
 from keras_calib.predictions.predictions import ModelOptions
 from keras_calib.predictions.row_order import Told
 
-__all__ = [
-    "ModelRun",
-    "labels_of",
-    "logits_of",
-    "logits_of_part",
-    "probs_of_part",
-    "rows_that_count",
-    "together",
-]
-
 
 def labels_of(batch: Examples) -> Any:
     """The labels of a batch; ValueError if it has none."""

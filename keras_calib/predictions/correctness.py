@@ -8,8 +8,6 @@ import numpy as np
 
 from keras_calib.predictions.tables import Table, plain
 
-__all__ = ["flags_of", "same_labels", "time_of"]
-
 # What to do with grades between wrong and right.
 _GRADES = (
     ". An answer is right or wrong here: turn a grade between 0 and 1 into "

@@ -13,14 +13,6 @@ from keras_calib.numerics.arrays import as_array
 from keras_calib.predictions.outputs import from_logits_of
 from keras_calib.predictions.predictions import ModelOptions, Predictions
 
-__all__ = [
-    "FitsOnModel",
-    "KindOptions",
-    "RowOptions",
-    "check_kind",
-    "given_rows",
-]
-
 
 class KindOptions(TypedDict, total=False):
     """How labels and logits in arrays are read, which `Predictions` know.

@@ -18,18 +18,6 @@ from keras_calib.inputs.rows import (
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.numerics.softmax import to_logits
 
-__all__ = [
-    "ChosenOutput",
-    "choose_output",
-    "from_logits_of",
-    "has_several_labels",
-    "loss_of",
-    "read_as",
-    "reads_logits",
-    "setting_of",
-    "to_model_logits",
-]
-
 # Losses of one channel, or of labels that do not exclude each other.
 _BINARY_FUNCTIONS = (
     keras.losses.binary_crossentropy,

@@ -26,8 +26,6 @@ from keras_calib.predictions.spool import Spool, is_mapped
 if TYPE_CHECKING:
     from keras_calib.predictions.collect import ModelRun
 
-__all__ = ["DataOptions", "ModelOptions", "PredictionFacts", "Predictions"]
-
 # Numbers of a part in memory.
 _BLOCK = 2**20
 # Columns that have a row for each example, by the name of their attribute.

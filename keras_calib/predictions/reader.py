@@ -14,8 +14,6 @@ from keras_calib.predictions.roles import FileOptions, find_roles
 from keras_calib.predictions.spool import Spool
 from keras_calib.predictions.tables import Table
 
-__all__ = ["CLASS_NAMES", "Rows", "read_predictions"]
-
 # An array of the names of classes; in a table a list of JSON in its first row.
 CLASS_NAMES = "class_names"
 # Rows that tell whether logits look like probabilities.

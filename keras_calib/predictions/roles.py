@@ -6,19 +6,6 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 
 from keras_calib.backend.errors import value_error
 
-__all__ = [
-    "FileOptions",
-    "GROUP",
-    "ROLES",
-    "Role",
-    "Roles",
-    "TRUTHS",
-    "check_one_role",
-    "check_present",
-    "column_of",
-    "find_roles",
-]
-
 
 class FileOptions(TypedDict, total=False):
     """Which columns of a file hold what, and how they are to be read.

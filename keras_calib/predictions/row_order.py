@@ -11,8 +11,6 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.groups import as_groups, read_groups
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = ["Told", "check_index", "checked_order"]
-
 _RULE = "`groups` must belong to rows in a fixed order"
 _ADVICE = (
     "give a function of the inputs of a batch, such as "

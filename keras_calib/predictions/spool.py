@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Spool", "is_mapped"]
-
 
 def is_mapped(x: Any) -> bool:
     """Whether the values of an array are read from a file, as needed."""

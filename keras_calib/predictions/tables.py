@@ -25,8 +25,6 @@ from keras_calib.backend.files import (
 )
 from keras_calib.backend.late import imported
 
-__all__ = ["ENDINGS", "Table", "plain"]
-
 ENDINGS = (".npz", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 _SEPARATORS = ",;\t|"
 # A table is read by so many rows, and parquet through a buffer of so many

@@ -17,8 +17,6 @@ from keras_calib.predictions.reader import CLASS_NAMES
 from keras_calib.predictions.roles import GROUP, TRUTHS
 from keras_calib.predictions.tables import ENDINGS
 
-__all__ = ["write_columns", "write_predictions"]
-
 
 def write_predictions(predictions: Predictions, path: Any) -> None:
     """Writes a file, as `Predictions.write`."""

@@ -11,8 +11,6 @@ from keras_calib.exporting.statement import read_statement, statement_path
 from keras_calib.inputs.checks import check_number
 from keras_calib.inputs.options import filled
 
-__all__ = ["HubMetadata", "model_card"]
-
 # Names of metrics, by those that an evaluation gives.
 _TITLES = {
     "accuracy": "Accuracy",

@@ -21,8 +21,6 @@ from keras_calib.reporting.commands.terminal import (
 )
 from keras_calib.version import __version__
 
-__all__ = ["COMMANDS", "command_of", "main"]
-
 # Commands, and what the help says of each.
 COMMANDS = {
     "monitor": "alarms for a model in use, from its log",

@@ -7,8 +7,6 @@ from keras_calib.reporting.gathering import gathered
 from keras_calib.reporting.html import ReportPage, page_of, template
 from keras_calib.reporting.model_parts import check_contents
 
-__all__ = ["report"]
-
 
 def report(
     predictions: Any,

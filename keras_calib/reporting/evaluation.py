@@ -34,16 +34,6 @@ from keras_calib.reporting.verdict import (
     verdict,
 )
 
-__all__ = [
-    "ClassEvaluation",
-    "Evaluation",
-    "Mistake",
-    "ScoreEvaluation",
-    "accepted",
-    "estimates_of",
-    "with_intervals",
-]
-
 # Least confidence of errors that are counted by label and predicted class.
 _SURE_PAIR = SURE[1]
 

@@ -14,8 +14,6 @@ from keras_calib.reporting.model_parts import (
 )
 from keras_calib.reporting.source import Source, of_models, of_predictions
 
-__all__ = ["gathered"]
-
 _EVALUATIONS: dict[str, Any] = {
     "classes": ClassEvaluation,
     "scores": ScoreEvaluation,

@@ -9,14 +9,6 @@ from keras_calib.functional.group_table import group_metrics
 from keras_calib.functional.groups import Grouping
 from keras_calib.reporting.measures import kinds_told
 
-__all__ = [
-    "AttributeGroups",
-    "GroupRow",
-    "SURE",
-    "StageGroups",
-    "worst_first",
-]
-
 # Least confidences from which the page calls predictions sure, ascending.
 SURE = (0.8, 0.9, 0.95, 0.99)
 # Least size and level of the groups that come with the data.

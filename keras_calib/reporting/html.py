@@ -16,8 +16,6 @@ from keras_calib.reporting.pictures import WIDE, diagram
 from keras_calib.reporting.sections import SECTIONS, sections_of, stages_of
 from keras_calib.version import __version__
 
-__all__ = ["ReportPage", "page_of", "template"]
-
 
 class ReportPage:
     """A page about the confidence of one or several models.

@@ -21,8 +21,6 @@ from keras_calib.reporting.verdict import (
     side_of,
 )
 
-__all__ = ["LabelEvaluation"]
-
 _EXAMPLE_METRICS = ("accuracy", "mean_confidence", "ece")
 
 

@@ -5,18 +5,6 @@ from typing import Any, NamedTuple
 
 from keras_calib.metrics.registry import mode_of
 
-__all__ = [
-    "EXPLAINED",
-    "Measure",
-    "TOP1_METRICS",
-    "cell",
-    "directions",
-    "kinds_told",
-    "listed",
-    "measures",
-    "names_of",
-]
-
 # So many rows are named in a sentence.
 _NUM_NAMES = 6
 

@@ -19,8 +19,6 @@ from keras_calib.reporting.gathering import gathered
 from keras_calib.reporting.measures import EXPLAINED, TOP1_METRICS, cell
 from keras_calib.reporting.source import Source
 
-__all__ = ["MetricTable", "evaluate"]
-
 _keras = keras_module("keras.metrics")
 
 # Of several labels at once, over labels and over all entries.

@@ -9,13 +9,6 @@ from keras_calib.inputs.checks import check_at_most, check_integer
 from keras_calib.labels.calibrator import MultiLabelCalibrator
 from keras_calib.labels.selector import MultiLabelSelector
 
-__all__ = [
-    "ModelParts",
-    "by_name",
-    "check_contents",
-    "has_parts_of_labels",
-]
-
 _OF_LABELS = {
     "calibrator": MultiLabelCalibrator,
     "selector": MultiLabelSelector,

@@ -23,15 +23,6 @@ from keras_calib.plots.display import (
 )
 from keras_calib.reporting.groups import worst_first
 
-__all__ = [
-    "WIDE",
-    "cumulative_diagram",
-    "diagram",
-    "group_picture",
-    "label_diagram",
-    "shown",
-]
-
 # Inches of a wide diagram, about as wide as a phone, where text must be
 # readable, and of the small one of a label.
 WIDE, _SMALL = (4.4, 3.4), (2.7, 2.5)

@@ -39,8 +39,6 @@ from keras_calib.reporting.slider import (
     slider_rows,
 )
 
-__all__ = ["SECTIONS", "Section", "sections_of", "stages_of"]
-
 # At most so many classes in the table.
 _NUM_CLASSES = 10
 # At most so many pairs of classes that sure errors confuse.

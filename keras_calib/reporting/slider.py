@@ -10,8 +10,6 @@ from keras_calib.numerics.arrays import safe_divide
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.reporting.evaluation import ClassEvaluation
 
-__all__ = ["operating_points", "selected_row", "slider_rows"]
-
 # The slider has about so many positions, evenly spread over the coverage.
 _NUM_STEPS = 200
 _RISKS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)

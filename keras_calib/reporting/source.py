@@ -17,8 +17,6 @@ from keras_calib.predictions.collect import together
 from keras_calib.predictions.outputs import from_logits_of
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = ["Source", "merged", "of_models", "of_predictions"]
-
 # What a report makes of the kinds of predictions.
 _KINDS = {
     "classes": "classes",

@@ -10,17 +10,6 @@ from keras_calib.metrics.gap_estimates import GapEstimate
 from keras_calib.reporting.measures import kinds_told, listed, names_of
 from keras_calib.selection import Choice
 
-__all__ = [
-    "about_label_selection",
-    "about_selection",
-    "change_of",
-    "direction",
-    "judged",
-    "label_verdict",
-    "side_of",
-    "verdict",
-]
-
 # A distance of confidence and accuracy up to this is called small.
 _SMALL = 0.02
 _FIT = (

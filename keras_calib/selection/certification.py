@@ -18,8 +18,6 @@ from keras_calib.formulas.intervals import binomial_p_value
 from keras_calib.selection.claims import starts
 from keras_calib.selection.ladder import Ladder
 
-__all__ = ["Population", "certified_coverage", "of_calibrated", "of_pilot"]
-
 # Pieces are this share of the coverage at their end, and not smaller than
 # that of all; a group of ties of such a share is a piece of its own.
 _RELATIVE_WIDTH = 0.02

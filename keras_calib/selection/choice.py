@@ -15,17 +15,6 @@ from keras_calib.numerics.results import Result, text_table
 from keras_calib.numerics.softmax import sigmoid
 from keras_calib.selection.ladder import Ladder
 
-__all__ = [
-    "Choice",
-    "ThresholdTable",
-    "choose",
-    "chosen_alone",
-    "chosen_each",
-    "out_of_reach",
-    "rounded_up",
-    "within_reach",
-]
-
 # Delta of bounds without a guarantee.
 _USUAL_DELTA = 0.05
 # What the groups of a choice are.

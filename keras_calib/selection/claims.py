@@ -29,19 +29,6 @@ from keras_calib.formulas.bounded_means import (
 from keras_calib.formulas.intervals import binomial_p_value, check_inside
 from keras_calib.selection.ladder import Ladder
 
-__all__ = [
-    "Claim",
-    "check_risk_and_delta",
-    "errors",
-    "even_starts",
-    "first_rank",
-    "means",
-    "num_testable",
-    "places_by_betting",
-    "starts",
-    "starts_at",
-]
-
 # Betting takes time for each threshold that it tests.
 _MOST_TESTED = 256
 # By how much a start may miss what it needs: estimated coverages vary.

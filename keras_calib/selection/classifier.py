@@ -47,8 +47,6 @@ from keras_calib.selection.served_groups import read_groups
 from keras_calib.selection.thresholds import ErrorTarget
 from keras_calib.selection.tuning import tuned, undone_by_errors
 
-__all__ = ["FitOptions", "SelectiveClassifier", "Target"]
-
 # Largest difference of two priors that are one.
 _SAME = 1e-3
 

@@ -22,8 +22,6 @@ from keras_calib.selection.claims import means
 from keras_calib.selection.families import alone, errors_alone
 from keras_calib.selection.ladder import Ladder, of_scores, read_outcomes
 
-__all__ = ["COST_TESTS", "CostGoal", "CostTarget", "choose_threshold_by_cost"]
-
 COST_TESTS = "betting", "hoeffding_bentkus", "binomial"
 _PRICES = "chow", "empirical"
 

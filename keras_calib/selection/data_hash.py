@@ -17,16 +17,6 @@ import numpy as np
 from keras_calib.selection.choice import Choice
 from keras_calib.selection.ladder import Ladder
 
-__all__ = [
-    "cost_facts",
-    "cost_hashes",
-    "cost_rows",
-    "data_hashes",
-    "group_hashes",
-    "rows_of",
-    "with_hashes",
-]
-
 
 def rows_of(found: Ladder) -> tuple[np.ndarray, np.ndarray]:
     """Scores and correctness `(n,)` in canonical order, of unweighted data."""

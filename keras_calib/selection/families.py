@@ -21,26 +21,6 @@ from keras_calib.selection.claims import (
 )
 from keras_calib.selection.ladder import Ladder
 
-__all__ = [
-    "Certified",
-    "FAILS_ABOVE",
-    "MANY",
-    "STEPWISE_PART",
-    "adaptive_walk",
-    "adaptively_certified",
-    "alone",
-    "completion_levels",
-    "dependent",
-    "each",
-    "errors_alone",
-    "holm",
-    "level_shares",
-    "num_adaptive",
-    "separate",
-    "shared_level",
-    "walk",
-]
-
 # With so many testable groups adaptive walks accept more than Holm's alone.
 # They get what is left of delta.
 MANY = 10

@@ -20,25 +20,6 @@ from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.arrays import as_array, running_sum, safe_divide
 from keras_calib.predictions.predictions import Predictions
 
-__all__ = [
-    "Ladder",
-    "by_group",
-    "check_equal_weights",
-    "check_units",
-    "counted",
-    "counts_at",
-    "drawn_of_each",
-    "fixed_thresholds",
-    "grouped_outcomes",
-    "named_group",
-    "of_grid",
-    "of_scores",
-    "read_outcomes",
-    "records_of",
-    "tenth_of",
-    "tenth_sizes",
-]
-
 # Share of the samples that fixes thresholds, and most thresholds.
 _SHARE, _MOST = 0.1, 256
 

@@ -31,8 +31,6 @@ from keras_calib.selection.ladder import (
     tenth_sizes,
 )
 
-__all__ = ["MixtureTarget", "choose_threshold_for_mixtures"]
-
 
 class _Counts(NamedTuple):
     """Thresholds, and samples of each group that they accept.

@@ -15,8 +15,6 @@ from keras_calib.predictions.outputs import to_model_logits
 from keras_calib.selection.rules import apply_score
 from keras_calib.selection.tuning import area
 
-__all__ = ["LogitNormalization"]
-
 _GRID = tuple(range(10))
 # Rounding in sums makes AURCs of the same ranking differ by less.
 _SAME = 1e-12

@@ -29,8 +29,6 @@ from keras_calib.selection.choice import rounded_up
 from keras_calib.selection.claims import first_rank
 from keras_calib.selection.ladder import of_scores, read_outcomes
 
-__all__ = ["LabelTable", "SampleSizePlan", "SizeTable", "plan"]
-
 # Simulated selections at each size: most and fewest, the latter from this
 # many labels on, as large samples differ less.
 _MOST_DRAWS, _FEWEST_DRAWS, _LARGE = 1000, 400, 10_000

@@ -41,8 +41,6 @@ from keras_calib.selection.ladder import (
     tenth_sizes,
 )
 
-__all__ = ["PriorTarget", "choose_threshold_for_prior", "read_classes"]
-
 _METHODS = "subsampling", "betting"
 # Part of delta for draws that the rows of a class do not fill.
 _UNFILLED = 0.05

@@ -16,8 +16,6 @@ from keras_calib.selection.claims import Claim, errors, places_by_betting
 from keras_calib.selection.families import alone
 from keras_calib.selection.ladder import Ladder, of_scores, read_outcomes
 
-__all__ = ["control_risks"]
-
 # By which ranks grow from one start of a walk to the next. Other targets may
 # leave few thresholds, which a walk must not pass by.
 _FACTOR = math.sqrt(2.0)

@@ -20,16 +20,6 @@ from keras_calib.formulas.costs import (
 from keras_calib.numerics.arrays import at_least_float32, shape_of, to_numpy
 from keras_calib.numerics.softmax import is_ruled_out, is_wrong, top1
 
-__all__ = [
-    "CostRule",
-    "ScoreRule",
-    "accepted",
-    "apply_score",
-    "by_blocks",
-    "has_confidence",
-    "of_label",
-]
-
 # Numbers in a block.
 _BLOCK = 2**24
 

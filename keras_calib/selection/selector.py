@@ -19,8 +19,6 @@ from keras_calib.selection.served_groups import (
     thresholds_of,
 )
 
-__all__ = ["Selector"]
-
 _TINY = float(np.finfo("float32").tiny)
 
 

@@ -10,8 +10,6 @@ from keras_calib.backend.late import keras_module
 from keras_calib.inputs.groups import as_groups, name_of
 from keras_calib.inputs.groups import read_groups as groups_of
 
-__all__ = ["ids_of", "read_groups", "served_ids", "thresholds_of"]
-
 keras = keras_module("keras")
 ops = keras_module("keras.ops")
 

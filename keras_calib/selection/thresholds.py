@@ -35,8 +35,6 @@ from keras_calib.selection.ladder import (
     read_outcomes,
 )
 
-__all__ = ["ErrorTarget", "choose_group_thresholds", "choose_threshold"]
-
 # Largest foreseeable number of samples, as a multiple of those there are.
 _FURTHER = 20
 

@@ -19,15 +19,6 @@ from keras_calib.inputs.top_label import hard_labels
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.selection.rules import CostRule, ScoreRule, by_blocks
 
-__all__ = [
-    "area",
-    "check_nothing_to_tune",
-    "drawn_parts",
-    "outcomes_of",
-    "tuned",
-    "undone_by_errors",
-]
-
 # Numbers in a block, and the memory that a pass over the rows takes.
 _BLOCK = 2**21
 

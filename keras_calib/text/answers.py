@@ -7,8 +7,6 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 
-__all__ = ["listed", "of_tokens", "padded", "reads_tokens", "spelled"]
-
 # Most tokens that an error shows.
 _SHOWN = 8
 

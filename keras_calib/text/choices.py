@@ -12,8 +12,6 @@ from keras_calib.numerics.arrays import as_array, at_least_float32, shape_of
 from keras_calib.numerics.softmax import logsumexp
 from keras_calib.text.answers import listed, of_tokens, reads_tokens, spelled
 
-__all__ = ["choice_labels", "choice_logits"]
-
 
 def choice_logits(logits: Any, choices: Sequence) -> Any:
     """Logits of multiple-choice answers, from a model or from a service.

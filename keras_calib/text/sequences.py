@@ -24,8 +24,6 @@ from keras_calib.numerics.arrays import (
 from keras_calib.numerics.softmax import is_ruled_out, logsumexp
 from keras_calib.text.answers import padded
 
-__all__ = ["sequence_confidence", "token_log_probs"]
-
 _REDUCTIONS = "geometric_mean", "mean", "minimum", "product"
 # The least float32: 1 - confidence is at least this, so log-odds are finite.
 _TINY = float(np.finfo("float32").tiny)

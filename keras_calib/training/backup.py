@@ -25,14 +25,6 @@ from keras_calib.backend.replicas import is_chief
 from keras_calib.inputs.checks import check_integer
 from keras_calib.numerics.arrays import to_numpy
 
-__all__ = [
-    "ResumableBackup",
-    "finished_epochs",
-    "load_training_state",
-    "save_training_state",
-    "state_names",
-]
-
 _VERSION = 2
 # In the JSON of the file this key and a number stand for an array.
 _ARRAY = "npy:"

@@ -30,8 +30,6 @@ from keras_calib.training.recording_model import (
     read_at,
 )
 
-__all__ = ["CaPEModel"]
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class CaPEModel(RecordingModel):

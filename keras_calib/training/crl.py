@@ -25,8 +25,6 @@ from keras_calib.training.recording_model import (
     weight_of_samples,
 )
 
-__all__ = ["CorrectnessRankingModel"]
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class CorrectnessRankingModel(RecordingModel):

@@ -19,16 +19,6 @@ from keras_calib.backend.replicas import (
 from keras_calib.numerics.arrays import shape_of
 from keras_calib.predictions.outputs import setting_of
 
-__all__ = [
-    "EpochModel",
-    "KerasOptions",
-    "mean_of_the_whole",
-    "no_data",
-    "refuse_class_weight",
-    "refuse_several_outputs",
-    "without_index",
-]
-
 # Configuration keys of a functional model's layers.
 _GRAPH = ("name", "trainable", "layers", "input_layers", "output_layers")
 _MEAN = "sum_over_batch_size"

@@ -35,13 +35,6 @@ from keras_calib.training.epoch_model import (
     without_index,
 )
 
-__all__ = [
-    "AdaptiveFocalModel",
-    "FocalOptions",
-    "ScheduledFocalModel",
-    "next_gammas",
-]
-
 _FLSC_531 = ((0, 5.0), (100, 3.0), (250, 1.0))
 
 

@@ -21,8 +21,6 @@ from keras_calib.training.recording_model import (
     weight_of_samples,
 )
 
-__all__ = ["ConfidencePruningModel"]
-
 # Reductions that divide by the batch size, whatever the weights.
 _MEANS = ("mean", "sum_over_batch_size")
 

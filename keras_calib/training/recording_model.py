@@ -23,17 +23,6 @@ from keras_calib.training.epoch_model import (
     without_index,
 )
 
-__all__ = [
-    "RecordingModel",
-    "add_at",
-    "check_one_row_each",
-    "checked_index",
-    "classified",
-    "read_at",
-    "set_at",
-    "weight_of_samples",
-]
-
 
 @keras.saving.register_keras_serializable(package="keras_calib")
 class RecordingModel(EpochModel):

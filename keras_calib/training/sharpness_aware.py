@@ -16,8 +16,6 @@ from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.inputs.checks import check_above
 from keras_calib.training.epoch_model import EpochModel
 
-__all__ = ["SharpnessAwareModel", "perturbations"]
-
 # As in the released code.
 _EPSILON = 1e-12
 

@@ -5,8 +5,6 @@ from typing import Any
 
 import keras_calib
 
-__all__ = ["USED", "kc"]
-
 # Public names that were asked for.
 USED: set[str] = set()
 

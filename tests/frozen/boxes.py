@@ -10,8 +10,6 @@ from frozen.api import kc
 from frozen.results import read, tried
 from frozen.stored import Tolerance
 
-__all__ = ["TOLERANCE", "images", "quantities"]
-
 # Overlaps in float32; scalings by a solver.
 TOLERANCE = Tolerance(relative=1e-6, absolute=1e-6)
 

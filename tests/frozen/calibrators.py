@@ -13,8 +13,6 @@ from frozen.data_sets import CLASSES, PIXELS, Classes
 from frozen.results import tried
 from frozen.stored import Tolerance
 
-__all__ = ["TOLERANCE", "quantities"]
-
 # Solvers stop at gradients near 1e-6; answers are float32.
 TOLERANCE = Tolerance(relative=2e-5, absolute=5e-5)
 

@@ -22,8 +22,6 @@ from shaped import SHAPED
 
 from frozen.stored import Tolerance
 
-__all__ = ["TOLERANCE", "quantities"]
-
 TOLERANCE = Tolerance(relative=0.0, absolute=0.0)
 # Keys go on under the first name: public names of today that had another.
 RENAMED = {

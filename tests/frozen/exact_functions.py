@@ -11,8 +11,6 @@ from frozen.data_sets import ALL_PIXELS, CLASSES, PIXELS, Classes
 from frozen.results import read, tried
 from frozen.stored import Tolerance
 
-__all__ = ["TOLERANCE", "quantities"]
-
 # Sums in float64, of logarithms that another machine rounds otherwise.
 TOLERANCE = Tolerance(relative=1e-11, absolute=1e-12)
 

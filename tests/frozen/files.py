@@ -22,8 +22,6 @@ from frozen.stored import Tolerance
 from frozen.thresholds import records
 from keras_calib.reporting.command_line import main
 
-__all__ = ["TOLERANCE", "quantities"]
-
 # Thresholds of float32 scores; bounds by roots.
 TOLERANCE = Tolerance(relative=5e-6, absolute=1e-6)
 

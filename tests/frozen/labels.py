@@ -12,8 +12,6 @@ from frozen.results import read, tried
 from frozen.stored import Tolerance
 from frozen.thresholds import chosen
 
-__all__ = ["LABELS", "TOLERANCE", "quantities"]
-
 # float32, and solvers.
 TOLERANCE = Tolerance(relative=1e-5, absolute=1e-5)
 

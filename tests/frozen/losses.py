@@ -12,8 +12,6 @@ from frozen.data_sets import ALL_PIXELS, CLASSES, IGNORED, PIXELS, drawn
 from frozen.results import read
 from frozen.stored import Tolerance
 
-__all__ = ["TOLERANCE", "quantities"]
-
 # Formulas in float32 whose sums another machine orders otherwise.
 TOLERANCE = Tolerance(relative=1e-5, absolute=2e-6)
 

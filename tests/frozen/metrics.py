@@ -11,8 +11,6 @@ from frozen.exact_functions import CURVE, DIFFERENCES, MURPHY, PARTS
 from frozen.results import read, tried
 from frozen.stored import Tolerance
 
-__all__ = ["TOLERANCE", "fed", "quantities"]
-
 # Confidences in float32; a log-odds at the edge of a cell may change cells.
 TOLERANCE = Tolerance(relative=2e-6, absolute=2e-6)
 

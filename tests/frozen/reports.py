@@ -16,8 +16,6 @@ from frozen.labels import LABELS
 from frozen.stored import Tolerance
 from frozen.words import neutral
 
-__all__ = ["TOLERANCE", "quantities"]
-
 # Metrics in float32; intervals by seeded bootstraps of them.
 TOLERANCE = Tolerance(relative=2e-6, absolute=2e-6)
 

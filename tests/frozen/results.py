@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-__all__ = ["flat", "read", "tried"]
-
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 

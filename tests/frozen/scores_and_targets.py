@@ -10,8 +10,6 @@ from frozen.data_sets import CLASSES, TOKENS
 from frozen.results import tried
 from frozen.stored import Tolerance
 
-__all__ = ["TOLERANCE", "quantities"]
-
 # Softmax in float32.
 TOLERANCE = Tolerance(relative=1e-6, absolute=1e-6)
 

@@ -13,8 +13,6 @@ from frozen.results import read, tried
 from frozen.stored import Tolerance
 from frozen.thresholds import AT_PRIOR, OF_MIXTURES, chosen, of_groups
 
-__all__ = ["COSTS", "TOLERANCE", "quantities"]
-
 # Scores in float32, thresholds midway between two of them.
 TOLERANCE = Tolerance(relative=5e-6, absolute=5e-6)
 

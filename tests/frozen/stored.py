@@ -11,15 +11,6 @@ import numpy as np
 
 from frozen.results import flat
 
-__all__ = [
-    "Tolerance",
-    "changes",
-    "computed",
-    "explained",
-    "read_stored",
-    "write",
-]
-
 _FOLDER = Path(__file__).parent
 # Changes that a failure shows, and characters of each side.
 _SHOWN, _WIDTH = 25, 160

@@ -12,8 +12,6 @@ from frozen.stored import Tolerance
 from frozen.thresholds import RECORDS
 from frozen.words import WORDS, neutral
 
-__all__ = ["TOLERANCE", "quantities"]
-
 # Confidences in float32 in cells; intervals by roots.
 TOLERANCE = Tolerance(relative=1e-6, absolute=1e-7)
 

@@ -10,16 +10,6 @@ from frozen.exact_functions import COST
 from frozen.results import read, tried
 from frozen.stored import Tolerance
 
-__all__ = [
-    "ALONE",
-    "BY_GROUP",
-    "TOLERANCE",
-    "chosen",
-    "of_groups",
-    "quantities",
-    "records",
-]
-
 # Exact binomial and betting bounds, found by roots of float64 functions.
 TOLERANCE = Tolerance(relative=1e-9, absolute=1e-10)
 

@@ -2,8 +2,6 @@
 
 from frozen.api import USED
 
-__all__ = ["NOT_FROZEN", "visited"]
-
 _ABSTRACT = "a base, whose subclasses are frozen"
 _RESULT = "a result, whose parts are frozen under the call that gives it"
 _DISPLAY = "draws what is frozen where it is computed"

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["neutral"]
-
 # Today's names in tables and reports, and what they stand for.
 WORDS = {
     # Metrics.

@@ -2,8 +2,6 @@
 
 from absl import flags
 
-__all__ = ["define_data", "define_temperatures"]
-
 # Flags are those of the script that is run: its --help lists them.
 flags.disclaim_key_flags()
 

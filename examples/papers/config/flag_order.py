@@ -2,8 +2,6 @@
 
 from absl import app, flags
 
-__all__ = ["check_flag_order"]
-
 
 def check_flag_order(argv, define, read):
     """Refuses a command line whose flag files change flags before them.

@@ -4,15 +4,6 @@ import keras
 
 import keras_calib
 
-__all__ = [
-    "build_loss",
-    "build_model",
-    "has_margin",
-    "label_kind",
-    "option_text",
-    "remembers",
-]
-
 # Models whose loss is their own.
 _OWN_LOSS = ("AdaptiveFocalModel", "ScheduledFocalModel")
 _WITH_MARGIN = ("ACLS", "CRLMargin", "MbLS")

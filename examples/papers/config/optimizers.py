@@ -2,8 +2,6 @@
 
 import keras
 
-__all__ = ["CoupledSGD", "TimeDecay", "build_optimizer", "learning_rate"]
-
 
 @keras.saving.register_keras_serializable(package="examples")
 class CoupledSGD(keras.optimizers.SGD):

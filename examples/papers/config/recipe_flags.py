@@ -15,18 +15,6 @@ from absl import flags
 from config import data_flags, training_flags
 from config.flag_order import check_flag_order
 
-__all__ = [
-    "Method",
-    "Options",
-    "Setup",
-    "check_task",
-    "defaults",
-    "define",
-    "literal",
-    "read",
-    "read_temperatures",
-]
-
 
 class Setup(NamedTuple):
     """What is trained on what, and how, but for the loss.

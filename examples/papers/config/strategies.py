@@ -11,8 +11,6 @@ import functools
 import keras
 from absl import app
 
-__all__ = ["check_batch_size", "make_alike", "mirrored", "scope"]
-
 
 def check_batch_size(batch_size, strategy, logical_devices=None):
     """Raises unless the devices can share a batch evenly.

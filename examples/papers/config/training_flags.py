@@ -2,13 +2,6 @@
 
 from absl import flags
 
-__all__ = [
-    "define_method",
-    "define_network",
-    "define_optimizer",
-    "define_options",
-]
-
 # Flags are those of the script that is run: its --help lists them.
 flags.disclaim_key_flags()
 

@@ -5,8 +5,6 @@ import numpy as np
 from data.datasets import load_digits
 from keras_calib.backend.late import tensorflow as tf
 
-__all__ = ["boxed_digits"]
-
 _SIDE = 32
 
 

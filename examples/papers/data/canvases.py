@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["make_canvases"]
-
 # Images of a canvas, at most, and their longer side as a share of its side.
 _COUNT, _SHARES = 4, (0.25, 0.6)
 # How often a free place is looked for, with a new size each time.

@@ -7,8 +7,6 @@ from absl import app
 
 import keras_calib
 
-__all__ = ["read_class_map"]
-
 _KINDS = {"merge": dict, "drop": list, "hierarchy": str}
 
 

@@ -8,13 +8,6 @@ from absl import app
 
 from keras_calib.backend.late import tensorflow_datasets as tfds
 
-__all__ = [
-    "load_digits",
-    "load_tfds",
-    "tfds_arrays",
-    "tfds_builder",
-]
-
 
 def load_digits(seed=0, sizes=(898, 300)):
     """The 1,797 handwritten digits of scikit-learn, split at random.

@@ -12,8 +12,6 @@ from data.large_images import split_names
 from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.late import tensorflow_datasets as tfds
 
-__all__ = ["Detections", "evaluation_batches", "load_boxes", "training_batches"]
-
 _CANVASES = "canvases/"
 
 

@@ -15,15 +15,6 @@ import keras_calib
 from data.datasets import load_digits, tfds_arrays, tfds_builder
 from keras_calib.backend.late import tensorflow as tf
 
-__all__ = [
-    "ImageSets",
-    "batches",
-    "load_images",
-    "resampled",
-    "split",
-    "training_batches",
-]
-
 _PARTS = ("train_images", "train_labels", "test_images", "test_labels")
 
 

@@ -14,15 +14,6 @@ from data.class_maps import read_class_map
 from data.datasets import tfds_builder
 from keras_calib.backend.late import tensorflow as tf
 
-__all__ = [
-    "context_batches",
-    "evaluation_batches",
-    "is_large",
-    "large_parts",
-    "mapped",
-    "split_names",
-]
-
 _TARGETS = {
     "ids": "ids",
     "soft": "one_hot",

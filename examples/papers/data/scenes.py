@@ -12,8 +12,6 @@ from data.datasets import tfds_builder
 from data.large_images import split_names
 from keras_calib.backend.late import tensorflow as tf
 
-__all__ = ["Scenes", "evaluation_batches", "load_scenes", "training_batches"]
-
 _CAMVID = (
     "sky building pole road pavement tree sign fence car pedestrian bicyclist"
 )

@@ -10,8 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from absl import app
 
-__all__ = ["TextSets", "load_texts", "read_texts", "read_vectors"]
-
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[0-9]+|[^\sa-z0-9]")
 # Characters that Keras' Tokenizer reads as spaces.
 _BETWEEN = str.maketrans(

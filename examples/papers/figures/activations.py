@@ -7,8 +7,6 @@ from matplotlib.figure import Figure
 from keras_calib.backend.late import tensorflow as tf
 from keras_calib.plots.display import BLUE, ORANGE, as_picture, show
 
-__all__ = ["activation_maps", "draw_activations"]
-
 _TOP = 3
 
 

@@ -13,13 +13,6 @@ from keras_calib.plots.display import (
     line_style,
 )
 
-__all__ = [
-    "draw_max_logit",
-    "draw_normalized_logit",
-    "draw_sorted_logits",
-    "sliding",
-]
-
 _EDGES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 

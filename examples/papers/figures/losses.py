@@ -12,16 +12,6 @@ from matplotlib.figure import Figure
 import keras_calib
 from keras_calib.plots.display import COLORS, GREY, legend, line_style
 
-__all__ = [
-    "draw_effective_labels",
-    "draw_loss_curves",
-    "draw_regularizers",
-    "draw_smoothing",
-    "loss_curves",
-    "losses_named",
-    "smoothing",
-]
-
 _RECIPES = Path(__file__).parents[1] / "recipes" / "losses"
 _NUM_POINTS = 241
 

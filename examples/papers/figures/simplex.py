@@ -5,8 +5,6 @@ from matplotlib.figure import Figure
 
 import keras_calib
 
-__all__ = ["draw_targets", "on_plane", "targets_of"]
-
 # Where each class is certain: below on the left, below on the right, above.
 # Of height 1, so that a probability is the distance to the opposite side.
 _CORNERS = np.array([[0.0, 0.0], [2.0, 0.0], [1.0, np.sqrt(3.0)]]) / np.sqrt(3)

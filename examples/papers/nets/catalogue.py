@@ -15,8 +15,6 @@ from nets.text import gpcn
 from nets.vgg import vgg16
 from nets.vit import vit_b16, vit_s16
 
-__all__ = ["NETS", "SEGMENTERS", "build", "patch_size", "stem"]
-
 
 def stem(input_shape):
     """How images of a size enter a ResNet.

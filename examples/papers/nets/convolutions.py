@@ -4,8 +4,6 @@ import keras
 
 from nets.fused import FusedBatchNormalization
 
-__all__ = ["convolution", "normalization", "synchronize"]
-
 
 def convolution(
     x, width, size=3, *, stride=1, dilation=1, bias=False, name=None

@@ -8,15 +8,6 @@ from keras import ops
 from nets.convolutions import convolution, normalization
 from nets.resnet import RESNET50, RESNET101, features
 
-__all__ = [
-    "BACKBONES",
-    "Backbone",
-    "ResizeLike",
-    "before_interpolation",
-    "deeplabv3",
-    "deeplabv3plus",
-]
-
 _LAST = "interpolation"
 
 

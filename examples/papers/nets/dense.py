@@ -2,8 +2,6 @@
 
 import keras
 
-__all__ = ["dense"]
-
 
 def dense(input_shape, num_classes, *, width=1024, depth=2, dropout=0.0):
     """Dense layers with ReLUs on flattened inputs.

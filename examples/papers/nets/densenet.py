@@ -4,8 +4,6 @@ import keras
 
 from nets.convolutions import convolution, normalization
 
-__all__ = ["densenet_bc"]
-
 
 def densenet_bc(input_shape, num_classes, *, depth=100, growth=12):
     """Three blocks of layers that each read all before them in the block.

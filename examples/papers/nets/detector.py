@@ -15,8 +15,6 @@ except ImportError as error:
         "Detectors need KerasHub: pip install keras-calib[detection]"
     ) from error
 
-__all__ = ["DETECTORS", "Detector", "Pyramid", "build_detector", "stages"]
-
 _FORMAT = "yxyx"
 
 

@@ -3,8 +3,6 @@
 import keras
 from keras import ops
 
-__all__ = ["FusedBatchNormalization"]
-
 
 @keras.saving.register_keras_serializable(package="examples")
 class FusedBatchNormalization(keras.layers.BatchNormalization):

@@ -3,8 +3,6 @@
 import keras
 import numpy as np
 
-__all__ = ["convert", "convert_vit", "load_imagenet", "load_vit"]
-
 _SOURCES = {
     (3, 4, 6, 3): keras.applications.ResNet50,
     (3, 4, 23, 3): keras.applications.ResNet101,

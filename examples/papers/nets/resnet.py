@@ -6,15 +6,6 @@ from keras import ops
 from nets.convolutions import convolution, normalization
 from nets.imagenet import load_imagenet
 
-__all__ = [
-    "RESNET50",
-    "RESNET101",
-    "features",
-    "resnet20",
-    "resnet50",
-    "resnet101",
-]
-
 # Bottlenecks of each stage.
 RESNET50 = (3, 4, 6, 3)
 RESNET101 = (3, 4, 23, 3)

@@ -4,8 +4,6 @@ import keras
 
 from nets.convolutions import convolution, normalization
 
-__all__ = ["resnet56_v2"]
-
 
 def resnet56_v2(input_shape, num_classes, *, depth=56, width=16):
     """Three stages of bottlenecks that normalize before they convolve.

@@ -2,8 +2,6 @@
 
 import keras
 
-__all__ = ["small_resnet"]
-
 
 def small_resnet(input_shape, num_classes, *, width=32, blocks=1):
     """Three stages of basic blocks, as in ResNets for small images.

@@ -2,8 +2,6 @@
 
 import keras
 
-__all__ = ["gpcn"]
-
 
 def gpcn(
     input_shape,

@@ -4,8 +4,6 @@ import keras
 
 from nets.convolutions import convolution, normalization
 
-__all__ = ["vgg16"]
-
 
 def vgg16(input_shape, num_classes, *, width=64, hidden_layers=2, dropout=0.5):
     """13 convolutions and three dense layers.

@@ -5,8 +5,6 @@ from keras import ops
 
 from nets.imagenet import load_vit
 
-__all__ = ["ClassAndPositions", "vit_b16", "vit_s16"]
-
 
 @keras.saving.register_keras_serializable(package="examples")
 class ClassAndPositions(keras.layers.Layer):

@@ -12,17 +12,6 @@ from results.other_data import OWN, evaluations
 from results.pairs import LEVEL, holm, mean_text, p_equation, p_of_pairs
 from results.runs import find_runs, read_row, read_rows, rises
 
-__all__ = [
-    "blocks",
-    "differences",
-    "grouped",
-    "markdown",
-    "paired_values",
-    "read_published",
-    "ranks",
-    "write_rows",
-]
-
 # Runs beside which the numbers of a published name stand too.
 _SAME = {"acls": ("acls_released",)}
 _COLUMNS = {"mean_confidence": "confidence"}

@@ -5,8 +5,6 @@ import io
 
 import numpy as np
 
-__all__ = ["average_precision"]
-
 # The twelve numbers of COCOeval, in its order: precision, then recall.
 _MEASURES = (
     *("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"),

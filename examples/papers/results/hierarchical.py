@@ -31,14 +31,6 @@ from absl import app
 
 from results.runs import rises
 
-__all__ = [
-    "Posterior",
-    "check_installed",
-    "posterior",
-    "read_ropes",
-    "report",
-]
-
 # Of the mean and of log sigma[s], in units.
 _MEAN, _LOG_SIGMA = 2.0, 1.0
 # No noise of seeds is taken to be smaller, in units.

@@ -7,8 +7,6 @@ import keras_calib
 from results.runs import read_predictions
 from results.selections import log_odds, scores_of
 
-__all__ = ["draw_mixtures", "mixed"]
-
 # What is drawn of each run: its name, its line, and how dark its bar is.
 _DRAWN = {"msp": ("softmax", "-", 1.0), "norm": ("normalised", "--", 0.55)}
 # Okabe and Ito's palette.

@@ -12,14 +12,6 @@ from results.runs import (
     write_row,
 )
 
-__all__ = [
-    "_COLUMNS",
-    "draw_crops",
-    "draw_reliability",
-    "save_measures",
-    "table",
-]
-
 # Of the printed table, by the names of `results.csv`.
 _COLUMNS = {
     "accuracy": "acc",

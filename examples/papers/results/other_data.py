@@ -4,8 +4,6 @@ from absl import app
 
 from results.runs import read_rows
 
-__all__ = ["OWN", "evaluations", "measured_on"]
-
 # What papers call the test data of a recipe, in this order.
 OWN = ("test", "validation", "V1")
 # Columns that say which run it is.

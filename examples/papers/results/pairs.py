@@ -5,19 +5,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import ttest_1samp
 
-__all__ = [
-    "LEVEL",
-    "Row",
-    "draw",
-    "holm",
-    "mean_text",
-    "p_equation",
-    "p_of_pairs",
-    "p_text",
-    "spread",
-    "summarize",
-]
-
 # p below which a difference holds, after the correction for all tests of it.
 LEVEL = 0.05
 _ACCURACY, _ECE = 0, 2

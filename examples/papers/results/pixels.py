@@ -5,14 +5,6 @@ import numpy as np
 
 import keras_calib
 
-__all__ = [
-    "GroupMeter",
-    "PixelMeter",
-    "enlarged",
-    "group_suffix",
-    "shrunk",
-]
-
 _RENAMED = {
     "brier_score": "brier",
     "mean_confidence": "confidence",

@@ -17,25 +17,6 @@ from keras_calib.functional import coverage_at_risk
 from keras_calib.predictions.batches import predict_batches
 from results.pixels import enlarged, shrunk
 
-__all__ = [
-    "check_flags",
-    "find_runs",
-    "load_network",
-    "measures",
-    "predict",
-    "read_flags",
-    "read_predictions",
-    "read_row",
-    "read_rows",
-    "repairable_runs",
-    "repaired",
-    "rises",
-    "run_folder",
-    "save_predictions",
-    "usable_runs",
-    "write_row",
-]
-
 _ROW, _FLAGS, _PREDICTIONS = (
     "results.csv",
     "flags.json",

@@ -7,18 +7,6 @@ from runs.training import follows
 import keras_calib
 from results.runs import read_flags, read_predictions, read_row
 
-__all__ = [
-    "curves_of",
-    "guarantee",
-    "imbalance",
-    "key_of",
-    "log_odds",
-    "names_of",
-    "read_votes",
-    "scores_of",
-    "selection_row",
-]
-
 _RISKS = (0.01, 0.05)
 
 

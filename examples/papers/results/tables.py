@@ -9,8 +9,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Loss", "Published", "parse_loss", "read_published", "readme"]
-
 FOLDER = Path(__file__).parent
 RECIPES = FOLDER.with_name("recipes")
 # Columns: those that no paper prints are left out.

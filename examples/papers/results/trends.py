@@ -8,8 +8,6 @@ from scipy.stats import page_trend_test
 
 from results.pairs import LEVEL, mean_text, p_equation, spread
 
-__all__ = ["draw", "markdown", "page", "rows_of", "summaries"]
-
 # What is drawn into one panel, and the legend.
 _SUFFIXES = {
     "": "as trained",

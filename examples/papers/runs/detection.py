@@ -16,15 +16,6 @@ from results.runs import load_network, read_flags, run_folder, write_row
 from keras_calib.backend.late import tensorflow as tf
 from runs.training import Task, fit, own_folder
 
-__all__ = [
-    "backbone_names",
-    "check_setup",
-    "detector",
-    "evaluate",
-    "export",
-    "run",
-]
-
 
 def check_setup(setup, method):
     """Raises unless the flags are those of a detector.

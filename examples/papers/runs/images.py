@@ -14,8 +14,6 @@ import keras_calib
 from keras_calib.backend.late import tensorflow as tf
 from runs.training import Task
 
-__all__ = ["array_task", "image_task", "network", "normalizer"]
-
 _IMAGENET = ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 
 

@@ -16,8 +16,6 @@ import keras_calib
 from keras_calib.backend.locks import PathLock
 from runs.training import Clock
 
-__all__ = ["Data", "METHODS", "Settings", "folder_of", "load", "run"]
-
 # What differs between the methods: options of the pipeline.
 METHODS = {
     "hard labels": {"labels": "one_hot"},

@@ -7,8 +7,6 @@ from results.runs import predict
 import keras_calib
 from keras_calib.losses.margin import with_penalty_mask
 
-__all__ = ["training_inactive_share"]
-
 
 def training_inactive_share(model, batches, seed):
     """Share of the training samples on which the regulariser is 0 (ACLS,

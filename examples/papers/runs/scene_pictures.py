@@ -4,8 +4,6 @@ import numpy as np
 
 import keras_calib
 
-__all__ = ["draw_confidence"]
-
 _TITLES = ("image", "truth (white: none)", "prediction")
 
 

@@ -15,8 +15,6 @@ from keras_calib.backend.late import tensorflow as tf
 from runs.images import normalizer
 from runs.training import Task
 
-__all__ = ["scene_task"]
-
 
 def scene_task(scenes, setup, method, options):
     """The task of images and masks.

@@ -24,19 +24,6 @@ from runs.images import array_task
 from runs.texts import text_task
 from runs.training import needs_validation, run
 
-__all__ = [
-    "Protocol",
-    "apply_cell",
-    "cell_name",
-    "cells",
-    "chosen",
-    "copy_runs",
-    "parse_axis",
-    "read_sets",
-    "train",
-    "tune",
-]
-
 
 class Protocol(NamedTuple):
     """What is repeated; the flags of `sweep.py`.

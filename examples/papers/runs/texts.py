@@ -9,8 +9,6 @@ from nets.catalogue import NETS
 import keras_calib
 from runs.training import Task
 
-__all__ = ["text_task"]
-
 
 def text_task(sets, setup, options):
     """The task of texts.

@@ -32,17 +32,6 @@ import keras_calib
 from keras_calib.backend.locks import PathLock
 from runs.regularizers import training_inactive_share
 
-__all__ = [
-    "Clock",
-    "Task",
-    "build",
-    "fit",
-    "follows",
-    "needs_validation",
-    "own_folder",
-    "run",
-]
-
 # Models that look at validation data after each epoch.
 _FOLLOWING = ("AdaptiveFocalModel",)
 # What a meter of all pixels does not measure.

@@ -17,15 +17,6 @@ from keras_calib.numerics.arrays import (
     safe_divide,
 )
 
-__all__ = [
-    "aece_bounds",
-    "cell_differences",
-    "differences_of_cells",
-    "ecce_bounds",
-    "ecce_interval",
-    "equal_mass_bins",
-]
-
 
 def equal_mass_bins(
     cells: Cells, num_bins: int, frequency_weights: bool, weight_ratio: float

@@ -28,8 +28,6 @@ from keras_calib.numerics.arrays import (
 from keras_calib.numerics.row_blocks import probability_blocks
 from keras_calib.numerics.softmax import log_odds_of
 
-__all__ = ["ClassBinSummary", "ClassForecastSummary", "ClassHistogramSummary"]
-
 # Rounding must not leave out what lies beyond the first edge.
 _BELOW_EDGE = 0.999
 # From -90 to 18: probabilities in float32 lie between 1e-37 and 1 - 6e-8.

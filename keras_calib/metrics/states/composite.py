@@ -17,8 +17,6 @@ from keras_calib.metrics.states.sums import BinSummary, MomentSummary
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace, safe_divide
 
-__all__ = ["CompositeSummary", "Readings"]
-
 
 class CompositeSummary:
     """Several summaries, side by side on the last axis of their limbs.

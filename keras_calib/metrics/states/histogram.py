@@ -39,8 +39,6 @@ from keras_calib.numerics.arrays import (
 )
 from keras_calib.numerics.softmax import log_odds_of, sigmoid
 
-__all__ = ["Cells", "HistogramSummary", "LOG_ODDS", "ScoreMap", "UNBOUNDED"]
-
 _OFFSET_DIGITS = 2
 _QUANTUM = 2.0 ** (-8 * _OFFSET_DIGITS)
 

@@ -19,17 +19,6 @@ from keras_calib.numerics.softmax import (
     top1,
 )
 
-__all__ = [
-    "by_column",
-    "limbs_of_batch",
-    "outcomes_of",
-    "second_class",
-    "split_rows",
-    "sums_by_key",
-    "vote_sums_by_key",
-    "weights_by_key",
-]
-
 
 def outcomes_of(batch: Batch) -> Outcomes:
     """Outcomes of a batch of tensors; the values of masked samples are 0."""

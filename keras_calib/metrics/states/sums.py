@@ -20,8 +20,6 @@ from keras_calib.metrics.states.records import (
 from keras_calib.numerics import exact_sums
 from keras_calib.numerics.arrays import array_namespace, cast, on_host
 
-__all__ = ["BinSummary", "MomentSummary"]
-
 _NUM_SUMS = len(Moments._fields)
 # More than any sum holds.
 _LARGEST = 2.0**60

@@ -22,12 +22,6 @@ from keras_calib.predictions.roles import (
 from keras_calib.predictions.tables import Table, plain
 from keras_calib.reporting.commands.terminal import Progress
 
-__all__ = [
-    "AnswerLog",
-    "Answers",
-    "labelled_answers",
-]
-
 _VERDICTS = "accepted", "correct", "labels", "predicted"
 _READ = "ids", "confidence", "score", *_VERDICTS, "time", "groups"
 _NUMBERS = "confidence", "score"

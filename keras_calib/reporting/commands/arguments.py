@@ -12,18 +12,6 @@ from keras_calib.backend.errors import value_error
 from keras_calib.predictions.roles import ROLES
 from keras_calib.reporting.commands.terminal import Found, Progress, blamed
 
-__all__ = [
-    "Command",
-    "DELTA",
-    "FORM",
-    "Options",
-    "READER_WORDS",
-    "check_ending",
-    "check_shares",
-    "columns",
-    "flags",
-]
-
 # What follows a flag, by its name in the help; others are texts.
 _TYPES = {"SHARE": float, "N": int, "ID": int}
 # Flags, with the name of what follows, and their help or what argparse takes.

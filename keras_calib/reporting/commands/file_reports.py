@@ -38,8 +38,6 @@ from keras_calib.reporting.entry_points import report
 from keras_calib.reporting.html import ReportPage
 from keras_calib.selection import SelectiveClassifier
 
-__all__ = ["ConfidenceCalibrator", "report_of_files"]
-
 # Calibrators of the confidence alone, and of all classes.
 _OF_LOGS = "affine", "beta", "temperature"
 _OF_LOGITS = "choose", "temperature"

@@ -19,8 +19,6 @@ from keras_calib.reporting.commands.terminal import (
     load_keras,
 )
 
-__all__ = ["COMMAND"]
-
 _DESCRIPTION = """\
 Watches a model in use by its log: the share of wrong answers among the
 accepted, the calibration of their confidence, and the accepted share. It may

@@ -26,8 +26,6 @@ from keras_calib.reporting.commands.terminal import (
     of_arguments,
 )
 
-__all__ = ["COMMAND"]
-
 _DESCRIPTION = """\
 Says how many labelled examples it takes until a threshold is certified to have
 a risk of at most --risk, and at which coverage.

@@ -6,8 +6,6 @@ import numpy as np
 
 from keras_calib.backend.errors import value_error
 
-__all__ = ["check_apart", "check_ids_apart", "row_keys"]
-
 # The other of two files may repeat this share of the smaller one.
 _SAME = 0.2
 # Fixed, as keys of different files are compared.

@@ -21,8 +21,6 @@ from keras_calib.reporting.commands.terminal import (
     load_keras,
 )
 
-__all__ = ["COMMAND"]
-
 _DESCRIPTION = """\
 Makes one HTML file that says how far the confidence of a classifier can be
 trusted, from predictions of any framework: a verdict in words, metrics with

@@ -16,16 +16,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = [
-    "Found",
-    "Progress",
-    "blamed",
-    "for_json",
-    "load_keras",
-    "of_arguments",
-    "printed",
-]
-
 # Seconds between two changes of the line.
 _PAUSE = 0.1
 

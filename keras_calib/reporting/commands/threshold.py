@@ -23,8 +23,6 @@ from keras_calib.reporting.commands.terminal import (
     load_keras,
 )
 
-__all__ = ["COMMAND"]
-
 _DESCRIPTION = """\
 Chooses the least confidence to accept, from answers of any model that were
 found right or wrong. With probability 1 - --delta at most --risk of the

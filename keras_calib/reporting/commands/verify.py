@@ -11,8 +11,6 @@ from keras_calib.reporting.commands.arguments import (
 )
 from keras_calib.reporting.commands.terminal import Found, Progress
 
-__all__ = ["COMMAND"]
-
 _DESCRIPTION = """\
 Checks the certificate of an exported model: hashes of every file and, with the
 data that chose the threshold, every number of the guarantee. It needs neither

@@ -23,8 +23,6 @@ from keras_calib.reporting.commands.terminal import (
 )
 from keras_calib.selection import Choice
 
-__all__ = ["watch_logs"]
-
 _WAITING = 100_000
 _PAGE = """\
 <!DOCTYPE html>
