@@ -14,7 +14,7 @@ from keras_calib.inputs.checks import check_flag, check_integer, class_axis
 from keras_calib.inputs.groups import as_groups
 from keras_calib.inputs.options import ReadOptions
 from keras_calib.inputs.weights import weight_of_rows
-from keras_calib.numerics.arrays import to_numpy
+from keras_calib.numerics.arrays import as_array, to_numpy
 from keras_calib.numerics.hashing import sample_pixels
 from keras_calib.predictions.batches import (
     Examples,
@@ -193,7 +193,8 @@ class ModelRun:
 
     def columns(self, batch: Examples) -> dict[str, Any]:
         """Labels, outputs, weights or None, and inputs of a batch."""
-        labels, weight = to_numpy(labels_of(batch)), batch.sample_weight
+        labels = as_array(labels_of(batch), "labels")
+        weight = batch.sample_weight
         outputs = batch.outputs
         if self.reading.pixels_per_image is not None and outputs.ndim > 2:
             labels, outputs, weight = _drawn(labels, batch, self.reading)

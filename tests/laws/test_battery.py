@@ -233,8 +233,7 @@ def test_ids_that_a_cast_would_wrap_are_refused(name):
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.slow
-@named(battery.BY_MODEL)
+@named(battery.BY_MODEL, slow=["report"])
 def test_what_is_odd_is_refused_by_way_of_a_model(name):
     entry = battery.BY_MODEL[name]
     probs = entry.takes == "probs"
