@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 from scipy.special import expit
 
-from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.backend.errors import invalid, type_error, value_error, warn
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.progress import shows_progress
 from keras_calib.backend.traced import forget_constants, is_in_live_graph
@@ -231,6 +231,15 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
 
     def build(self, input_shape):
         self.check_fitted()
+
+    def read_inputs(self, inputs: Any) -> Any:
+        if isinstance(inputs, Predictions):
+            raise type_error(
+                "`logits` must be an array or tensor; `calibrate(p)` takes "
+                "`Predictions`",
+                logits="Predictions",
+            )
+        return super().read_inputs(inputs)
 
     def compute_output_shape(self, input_shape):
         return input_shape

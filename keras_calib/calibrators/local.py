@@ -335,7 +335,7 @@ class LocalTemperatureScaling(Calibrator):
 
     def read_inputs(self, inputs: Any) -> Any:
         is_pair = isinstance(inputs, list | tuple) and len(inputs) == 2
-        if not self.use_image:
+        if not self.use_image or isinstance(inputs, Predictions):
             return super().read_inputs(inputs)
         if not is_pair:
             raise value_error(
