@@ -97,6 +97,9 @@ class CompactLogits:
         section 4.2, https://arxiv.org/abs/1706.04599
     """
 
+    # What a calibrator asks of what it is fitted on.
+    from_logits = True
+
     def __init__(self) -> None:
         self._parts: list[_Part] = []
         self._num_classes: int | None = None

@@ -21,7 +21,6 @@ from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.results import call_text, html_facts
 from keras_calib.predictions.fitting import (
     FitsOnModel,
-    KindOptions,
     check_kind,
     given_rows,
 )
@@ -37,14 +36,6 @@ class LayerOptions(TypedDict, total=False):
     trainable: bool
     dtype: Any
     from_logits: bool | None
-
-
-class FoldOptions(KindOptions, total=False):
-    """Options of `fit`, which explains them."""
-
-    num_folds: int
-    force: bool
-    verbose: str | int
 
 
 class FittedLayer(keras.layers.Layer):

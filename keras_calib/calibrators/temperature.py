@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ from keras_calib.calibrators.compact_logits import (
     CompactLogits,
     least_by_newton,
 )
-from keras_calib.calibrators.fitted_layer import FoldOptions, LayerOptions
+from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData, read_samples
 from keras_calib.calibrators.separation import NO_OTHER, supported_samples
 from keras_calib.formulas.binned_errors import calibration_error
@@ -46,7 +46,7 @@ class TemperatureScaling(Calibrator):
     Try it first: one parameter cannot overfit, and the predicted class never
     changes. T minimises mean_n -log softmax(z_n / T)_{y_n}, which is convex
     in 1/T and solved to a relative 1e-6. T above 1 means that the model was
-    overconfident.
+    overconfident. `fit` also takes `CompactLogits`, alone.
 
     If the model classifies every sample right, no T > 0 is optimal, as is
     common below 100 samples. Then it warns and minimises the NLL of smoothed
@@ -123,43 +123,27 @@ class TemperatureScaling(Calibrator):
             value = grid[int(np.argmin(values))]
         self.set_fitted(temperature=value)
 
-    def fit(
-        self,
-        labels: Any,
-        logits: Any = None,
-        sample_weight: Any = None,
-        **options: Unpack[FoldOptions],
-    ) -> Self:
-        """Fits on held-out logits, or on `CompactLogits`, and returns self.
-
-        Use it as `Calibrator.fit`, whose arguments these are.
-
-        Args:
-            labels: Labels or batches; or `CompactLogits`, alone.
-            logits: Logits `(n, ..., num_classes)`, or None.
-            sample_weight: Weights, or None.
-            **options: Further arguments of `Calibrator.fit`.
-
-        Raises:
-            ValueError: If the data have no optimum that can be found, or
-                anything beside `CompactLogits` is given.
-        """
+    def given(self, labels: Any, logits: Any = None, **options: Any) -> Any:
         if not isinstance(labels, CompactLogits):
-            return super().fit(labels, logits, sample_weight, **options)
-        if logits is not None or sample_weight is not None or options:
+            return super().given(labels, logits, **options)
+        told = {"logits": logits, **options}
+        told = {k for k, x in told.items() if not (x is None or x is True)}
+        if told or self.objective != "nll" or self.grid is not None:
             raise value_error(
-                "`CompactLogits` must be given alone; ignored tokens and "
-                "weights are arguments of its `update`",
-                options=sorted(options),
-            )
-        if self.objective != "nll" or self.grid is not None:
-            raise value_error(
-                '`objective` must be "nll" and `grid` None for compact logits',
+                "`CompactLogits` must be given alone, to a temperature of the "
+                "least NLL without a grid; ignored tokens and weights are "
+                "arguments of its `update`",
+                arguments=sorted(told),
                 objective=self.objective,
                 grid=self.grid,
             )
-        self.set_fitted(temperature=labels.optimal_temperature())
-        return self
+        return labels
+
+    def fit_given(self, given: Any, num_folds: int, force: bool) -> None:
+        if isinstance(given, CompactLogits):
+            self.set_fitted(temperature=given.optimal_temperature())
+        else:
+            super().fit_given(given, num_folds, force)
 
     def map_logits(self, logits: Any) -> Any:
         return logits / self._temperature

@@ -145,9 +145,27 @@ class Predictor(keras.Model):
         self._predict_each = keras.Model(inputs, each).predict
 
     def predict_each(
-        self, data: Any, batch_size: int | None, verbose: str | int
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
     ) -> np.ndarray:
-        """Probabilities `(num_members, batch, ..., num_classes)`."""
+        """Probabilities of each member or pass.
+
+        Their mean is the softmax of the output. The entropy of that mean,
+        less the mean of their entropies, is the mutual information of class
+        and network.
+
+        Args:
+            data: Inputs as `predict` takes them.
+            batch_size: Batch size for arrays; None for 32.
+            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end,
+                0 for silence.
+
+        Returns:
+            Probabilities `(num_members, batch, ..., num_classes)`, float32.
+        """
         log_probs = self._predict_each(
             data, batch_size=batch_size, verbose=level_of(verbose)
         )

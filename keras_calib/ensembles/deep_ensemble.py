@@ -70,7 +70,7 @@ class DeepEnsemble(Predictor):
     ... ]
     >>> ensemble = keras_calib.DeepEnsemble(members, from_logits=False)
     >>> x = np.zeros((1, 1))
-    >>> ensemble.member_predictions(x)[:, 0].round(3)
+    >>> ensemble.predict_each(x)[:, 0].round(3)
     array([[0.5 , 0.5 ], [0.269, 0.731]], dtype=float32)
     >>> np.exp(ensemble.predict(x, verbose=0)).round(3)
     array([[0.384, 0.616]], dtype=float32)
@@ -95,27 +95,6 @@ class DeepEnsemble(Predictor):
         shares = weights / weights.sum()
         super().__init__(input_structure(models[0]), members, shares, name)
         self._given = weights.tolist()
-
-    def member_predictions(
-        self,
-        data: Any,
-        *,
-        batch_size: int | None = None,
-        verbose: str | int = "auto",
-    ) -> np.ndarray:
-        """Probabilities of each member.
-
-        Args:
-            data: Inputs as `predict` takes them.
-            batch_size: Batch size for arrays; None for 32.
-            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end,
-                0 for silence.
-
-        Returns:
-            Probabilities `(num_members, batch, ..., num_classes)`, float32,
-            in the order of `models`.
-        """
-        return self.predict_each(data, batch_size, verbose)
 
     def get_config(self) -> dict:
         members = self.get_layer("members")

@@ -99,7 +99,7 @@ class MonteCarloDropout(Predictor):
     ...     model, num_passes=6, from_logits=True
     ... )
     >>> x = np.array([[1.0, 0.0]])
-    >>> predictor.predict_passes(x)[:, 0, 0].round(3)
+    >>> predictor.predict_each(x)[:, 0, 0].round(3)
     array([0.881, 0.5  , 0.5  , 0.5  , 0.881, 0.881], dtype=float32)
     >>> np.exp(predictor.predict(x, verbose=0)).round(3)
     array([[0.69, 0.31]], dtype=float32)
@@ -146,30 +146,6 @@ class MonteCarloDropout(Predictor):
             np.full(num_passes, 1 / num_passes),
             name,
         )
-
-    def predict_passes(
-        self,
-        data: Any,
-        *,
-        batch_size: int | None = None,
-        verbose: str | int = "auto",
-    ) -> np.ndarray:
-        """Probabilities of each pass.
-
-        Their mean is the softmax of the output. The entropy of that mean,
-        less the mean entropy of the passes, is the mutual information of
-        class and network.
-
-        Args:
-            data: Inputs as `predict` takes them.
-            batch_size: Batch size for arrays; None for 32.
-            verbose: `"auto"` or 1 for a progress bar, 2 for a line at the end,
-                0 for silence.
-
-        Returns:
-            Probabilities `(num_passes, batch, ..., num_classes)`, float32.
-        """
-        return self.predict_each(data, batch_size, verbose)
 
     def get_config(self) -> dict:
         passes = self.get_layer("passes")
