@@ -16,12 +16,7 @@ from keras_calib.calibrators.affine_solver import (
     least_affine,
     without_ruled_out,
 )
-from keras_calib.calibrators.base import (
-    POSITIVE,
-    POSITIVE_SHARE,
-    Calibrator,
-    FittedValue,
-)
+from keras_calib.calibrators.base import Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
@@ -314,10 +309,8 @@ def smoothed_log_probs(
 class _Structured(_AffineCalibrator):
     """Abstract: the affine map of log-probabilities after a temperature."""
 
-    temperature = FittedValue("The temperature T.", within=POSITIVE)
-    uniform_share = FittedValue(
-        "The share s of uniform.", within=POSITIVE_SHARE
-    )
+    temperature = FittedValue("The temperature T.", rule="> 0 and finite")
+    uniform_share = FittedValue("The share s of uniform.", rule="> 0 and <= 1")
 
     def features(self, logits: Any) -> Any:
         """log((1 - s) softmax(z / T) + s / K) (array-agnostic)."""

@@ -1,6 +1,6 @@
 """The base of every calibrator."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
 import numpy as np
@@ -33,11 +33,14 @@ from keras_calib.predictions.predictions import Predictions
 
 _LIMITS = np.finfo("float32")
 _TINY, _LARGEST = float(_LIMITS.tiny), float(_LIMITS.max)
-# Ranges of fitted values.
-_ANY = (-_LARGEST, _LARGEST, "finite")
-POSITIVE = (_TINY, _LARGEST, "> 0 and finite")
-SHARE = (0.0, 1.0, "in [0, 1]")
-POSITIVE_SHARE = (_TINY, 1.0, "> 0 and <= 1")
+# Least and largest of fitted values, by the rule in words.
+_RANGES = {
+    "finite": (-_LARGEST, _LARGEST),
+    "> 0 and finite": (_TINY, _LARGEST),
+    "> 0 and <= 1": (_TINY, 1.0),
+    "in [0, 1]": (0.0, 1.0),
+    "in [0, 1], or 2 at the end of a row": (0.0, 2.0),
+}
 
 
 class FittedValue(property):
@@ -46,7 +49,7 @@ class FittedValue(property):
     Args:
         doc: What it is.
         *shape: Its shape; none for a number. Equal names are equal sizes.
-        within: Least and largest value, and the rule in words.
+        rule: What the values must be, of those that have a range.
         ascends: Whether no row decreases.
         filler: What fills shorter rows; None repeats their last entry.
     """
@@ -55,13 +58,13 @@ class FittedValue(property):
         self,
         doc: str,
         *shape: str | int,
-        within: tuple[float, float, str] = _ANY,
+        rule: str = "finite",
         ascends: bool = False,
         filler: float | None = None,
     ):
         super().__init__(self._read, doc=doc)
         self.shape = shape
-        self.within = within
+        self.rule = rule
         self.ascends = ascends
         self.filler = filler
 
@@ -74,14 +77,14 @@ class FittedValue(property):
 
     def check(self, array: np.ndarray, by_label: bool) -> None:
         """Raises unless an array can be it; `by_label` there are several."""
-        name, (low, high, rule) = self.name, self.within
+        name, (low, high) = self.name, _RANGES[self.rule]
         is_number = array.ndim <= by_label and array.dtype.kind != "b"
         if not (self.shape or is_number):
             raise type_error(f"`{name}` must be a number", value=array)
         right = (array >= low) & (array <= high)
         if not right.all():
             wrong = array[~right][:4].tolist()
-            raise value_error(f"`{name}` must be {rule}", **{name: wrong})
+            raise value_error(f"`{name}` must be {self.rule}", **{name: wrong})
         falls = (np.diff(np.atleast_2d(array)) < 0).any(axis=-1)
         if self.ascends and falls.any():
             raise value_error(
@@ -270,10 +273,7 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
     def set_fitted(self, num_classes: int | None = None, **values: Any) -> None:
         """Sets all fitted values, or none if one is rejected.
 
-        Args:
-            num_classes: Number of classes that the values are for; None if
-                they fit any.
-            **values: One value for each name in `fitted_values`, float32.
+        `num_classes` is the number that they are for; None if they fit any.
         """
         arrays = {
             k: np.asarray(values[k], "float32") for k in self.fitted_values
@@ -293,9 +293,9 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
         """
         given = {k: as_array(v, k) for k, v in values.items() if v is not None}
         if given and set(given) != set(self.fitted_values):
+            names = " and ".join(f"`{name}`" for name in self.fitted_values)
             raise value_error(
-                f"{_named(self.fitted_values)} must be given together",
-                given=list(given),
+                f"{names} must be given together", given=list(given)
             )
         for name, array in given.items():
             self.fitted_values[name].check(array, by_label)
@@ -344,9 +344,3 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
                 samples=count,
                 parameters=needed,
             )
-
-
-def _named(values: Iterable[str]) -> str:
-    """Names of arguments, as errors call them."""
-    *first, last = (f"`{name}`" for name in values)
-    return f"{', '.join(first)} and {last}" if first else last

@@ -11,7 +11,7 @@ from keras import ops
 from scipy.optimize import isotonic_regression
 
 from keras_calib.backend.errors import value_error
-from keras_calib.calibrators.base import SHARE, FittedValue
+from keras_calib.calibrators.base import FittedValue
 from keras_calib.calibrators.columns import ROWS, OneVsRest
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
@@ -90,7 +90,7 @@ class HistogramBinning(_Table):
     upper_edges = FittedValue(
         "Upper ends of the bins; 1 pads rows.", ROWS, "size", ascends=True
     )
-    values = FittedValue("The q of each bin.", ROWS, "size", within=SHARE)
+    values = FittedValue("The q of each bin.", ROWS, "size", rule="in [0, 1]")
 
     def __init__(
         self,
@@ -194,12 +194,12 @@ class IsotonicCalibration(_Table):
         "p at the bends of q; 2 pads rows.",
         ROWS,
         "size",
-        within=(0.0, 2.0, "in [0, 1], or 2 at the end of a row"),
+        rule="in [0, 1], or 2 at the end of a row",
         ascends=True,
         filler=2.0,
     )
     values = FittedValue(
-        "The q at each bend.", ROWS, "size", within=SHARE, ascends=True
+        "The q at each bend.", ROWS, "size", rule="in [0, 1]", ascends=True
     )
 
     def __init__(

@@ -129,11 +129,8 @@ class FittedLayer(keras.layers.Layer):
 
         The variable of `x` is `self._x`, and None deletes it. If one has
         another shape than before, all are made anew, in the order of their
-        names: files identify variables by their order.
-
-        Args:
-            **values: All fitted values of the layer. An int32 array stays one,
-                anything else becomes float32.
+        names: files identify variables by their order. An int32 array stays
+        one, anything else becomes float32.
 
         Raises:
             ValueError: If shapes change while a compiled function, which would

@@ -20,12 +20,7 @@ from keras_calib.backend.late import tensorflow as tf
 from keras_calib.backend.late import tensorflow_probability as tfp
 from keras_calib.backend.progress import tick
 from keras_calib.calibrators.affine import smoothed_log_probs, smoothing_of
-from keras_calib.calibrators.base import (
-    POSITIVE,
-    POSITIVE_SHARE,
-    Calibrator,
-    FittedValue,
-)
+from keras_calib.calibrators.base import Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
@@ -152,10 +147,8 @@ class GaussianProcessCalibration(Calibrator):
     """
 
     needs_every_class = False
-    temperature = FittedValue("The fitted temperature.", within=POSITIVE)
-    uniform_share = FittedValue(
-        "The share s of uniform.", within=POSITIVE_SHARE
-    )
+    temperature = FittedValue("The fitted temperature.", rule="> 0 and finite")
+    uniform_share = FittedValue("The share s of uniform.", rule="> 0 and <= 1")
     bounds = FittedValue("Least and largest u of the table.", 2)
     offsets = FittedValue("Mean of g - u, `(num_knots,)`.", "num_knots")
     deviations = FittedValue(
@@ -188,7 +181,6 @@ class GaussianProcessCalibration(Calibrator):
             num_draws=num_draws,
             seed=seed,
         )
-        self._table_error: float | None = None
         self.set_known(
             temperature=temperature,
             uniform_share=uniform_share,
@@ -201,11 +193,6 @@ class GaussianProcessCalibration(Calibrator):
             raise value_error("`bounds` must rise", bounds=[low, high])
         if len(self.offsets) < 2:
             raise value_error("`offsets` must have two knots or more", knots=1)
-
-    @property
-    def table_error(self) -> float | None:
-        """Largest error of the table against g, in nats; None until `fit`."""
-        return self._table_error
 
     def fit_samples(self, samples: FittingData) -> None:
         # Where it is absent, the error names the extra that brings all.
@@ -222,11 +209,6 @@ class GaussianProcessCalibration(Calibrator):
             offsets=offsets,
             deviations=deviations,
         )
-        # In float32, as the layer has it.
-        knots, offsets = curve.knots(_NUM_KNOTS), offsets.astype("float32")
-        between = curve.knots(8 * _NUM_KNOTS - 7)
-        gaps = np.interp(between, knots, offsets) - curve.at(between)[0]
-        self._table_error = float(np.abs(gaps).max())
 
     def map_logits(self, logits: Any) -> Any:
         if self.average:
@@ -265,11 +247,9 @@ class GaussianProcessCalibration(Calibrator):
         speak of the map alone: not of a shift of the data.
 
         Args:
-            logits: The model's outputs `(..., num_classes)`, or `(..., 1)` for
-                the second of two classes.
+            logits: The model's outputs, as in a call.
             level: Posterior probability of each interval, in (0, 1].
-            from_logits: Whether they are logits rather than probabilities;
-                None takes them as those of the fit.
+            from_logits: Whether they are logits, as in a call.
 
         Returns:
             Lower and upper ends, float32 arrays of the shape of `logits`.

@@ -13,7 +13,7 @@ from scipy.stats import t
 from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import tick
-from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
+from keras_calib.calibrators.base import Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData, read_predictions
 from keras_calib.calibrators.separation import supported_samples
@@ -148,7 +148,7 @@ class LocalTemperatureScaling(Calibrator):
     """
 
     needs_every_class = False
-    temperature = FittedValue("The fitted T_0.", within=POSITIVE)
+    temperature = FittedValue("The fitted T_0.", rule="> 0 and finite")
     kernel = FittedValue(
         "Filters of the logits.", "size", "size", "num_classes", "filters"
     )
@@ -255,17 +255,9 @@ class LocalTemperatureScaling(Calibrator):
         self.set_fitted(samples.num_classes, temperature=temperature, **found)
 
     def call(self, inputs, *, from_logits=None):
-        """Calibrates logits, or the logits of probabilities.
+        """Calibrates outputs of images, or with `use_image` `(outputs, image)`.
 
-        Args:
-            inputs: The model's outputs `(batch, height, width, num_classes)`,
-                or `(batch, height, width, 1)` for the second of two classes.
-                With `use_image`: `(outputs, image)`.
-            from_logits: Whether the outputs are logits, not probabilities;
-                None takes them as those of the fit.
-
-        Returns:
-            Calibrated logits of the shape of the outputs, float32.
+        Otherwise as `Calibrator.call`.
         """
         self.check_fitted()
         logits, image = self._maps(inputs)
@@ -279,8 +271,7 @@ class LocalTemperatureScaling(Calibrator):
         """Temperature of each pixel `(batch, height, width)`.
 
         Use it to see where the segmenter was overconfident. The arguments are
-        those of a call: `inputs` are the outputs of all classes or of one
-        channel, with `use_image` `(outputs, image)`.
+        those of a call.
         """
         self.check_fitted()
         outputs, image = self._maps(inputs)

@@ -358,8 +358,7 @@ def least_polynomial(
     """
 
     def features(s: np.ndarray) -> np.ndarray:
-        rows = [s, np.ones_like(s)][:size]
-        return np.stack([*rows, s * s] if size > 2 else rows)
+        return np.stack([s, np.ones_like(s), s * s][:size])
 
     start = np.array([_typical_slope(column[0]), 0.0, 0.0])
     penalty = np.array([0.0, ridge, ridge])
@@ -375,18 +374,31 @@ def _least_logistic(
 ) -> tuple[np.ndarray, float]:
     """Coefficients of least mean NLL + sum penalty c^2, and this value.
 
-    Newton's method with halved steps, in float64. It warns if it does not
-    converge.
-
-    Args:
-        features: Maps scores `(n,)` to features `(size, n)`.
-        column: Scores, shares of the second class in [0, 1], and weights or
-            None, `(n,)`.
-        start: The coefficients `(size,)` to start from.
-        penalty: Strength for each coefficient `(size,)`, or for all.
-        what: Name of the fit in warnings.
+    Newton's method with halved steps, in float64, from `start`. `features` map
+    scores `(n,)` to `(size, n)`. The column is scores, shares of the second
+    class, and weights or None.
     """
-    sums = partial(_sums, features, column, penalty)
+    scores, labels, weight = column
+
+    def sums(point: np.ndarray) -> tuple:
+        loss, slope, curvature, mass = 0.0, 0.0, 0.0, 0.0
+        for first in range(0, len(scores), _ROWS):
+            part = slice(first, first + _ROWS)
+            x, y = features(scores[part].astype("float64")), labels[part]
+            w = np.ones(len(y)) if weight is None else weight[part]
+            z = point @ x
+            q = sigmoid(z)
+            loss = loss + w @ (_softplus(z) - y * z)
+            slope = slope + x @ (w * (q - y))
+            curvature = curvature + (x * (w * q * (1.0 - q))) @ x.T
+            mass = mass + w.sum()
+        ridge = np.broadcast_to(2.0 * penalty, len(point))
+        return (
+            loss / mass + np.sum(penalty * point**2),
+            slope / mass + ridge * point,
+            curvature / mass + np.diag(ridge),
+        )
+
     found = np.array(start, "float64")
     loss, slope, curvature = sums(found)
     for _ in range(_STEPS):
@@ -417,29 +429,3 @@ def _typical_slope(log_odds: np.ndarray) -> float:
 def _softplus(x: np.ndarray) -> np.ndarray:
     """log(1 + e^x), faster than NumPy's `logaddexp`."""
     return np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))
-
-
-def _sums(
-    features: Callable[[np.ndarray], np.ndarray],
-    column: tuple,
-    penalty: np.ndarray | float,
-    point: np.ndarray,
-) -> tuple:
-    """Mean NLL and penalty, their gradient and Hessian, by blocks."""
-    scores, labels, weight = column
-    loss, slope, curvature, mass = 0.0, 0.0, 0.0, 0.0
-    for start in range(0, len(scores), _ROWS):
-        part = slice(start, start + _ROWS)
-        x, y = features(scores[part].astype("float64")), labels[part]
-        w = np.ones(len(y)) if weight is None else weight[part]
-        z = point @ x
-        q = sigmoid(z)
-        loss = loss + w @ (_softplus(z) - y * z)
-        slope = slope + x @ (w * (q - y))
-        curvature = curvature + (x * (w * q * (1.0 - q))) @ x.T
-        mass = mass + w.sum()
-    return (
-        loss / mass + np.sum(penalty * point**2),
-        slope / mass + 2.0 * penalty * point,
-        curvature / mass + np.diag(np.broadcast_to(2.0 * penalty, len(point))),
-    )

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from keras_calib.backend.compiled import exact_products
 from keras_calib.backend.errors import value_error
 from keras_calib.backend.progress import tick
-from keras_calib.calibrators.base import POSITIVE, Calibrator, FittedValue
+from keras_calib.calibrators.base import Calibrator, FittedValue
 from keras_calib.calibrators.fitted_layer import LayerOptions
 from keras_calib.calibrators.fitting_data import FittingData
 from keras_calib.calibrators.separation import supported_samples
@@ -127,7 +127,7 @@ class ParametrizedTemperatureScaling(Calibrator):
     """
 
     needs_every_class = False
-    temperature = FittedValue("The fitted T_0.", within=POSITIVE)
+    temperature = FittedValue("The fitted T_0.", rule="> 0 and finite")
     kernel_1 = FittedValue("Weights of the first layer.", "inputs", "units")
     bias_1 = FittedValue("Biases of the first layer.", "units")
     kernel_2 = FittedValue("Weights of the second layer.", "units", "units")

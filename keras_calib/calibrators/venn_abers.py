@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calib.calibrators.base import SHARE, FittedValue
+from keras_calib.calibrators.base import FittedValue
 from keras_calib.calibrators.binning import entries_of
 from keras_calib.calibrators.columns import ROWS, OneVsRest, log_odds_of_classes
 from keras_calib.calibrators.fitted_layer import LayerOptions
@@ -73,9 +73,9 @@ class VennAbers(OneVsRest):
         "size",
         ascends=True,
     )
-    p1 = FittedValue("p1 of each entry.", ROWS, "size", within=SHARE)
+    p1 = FittedValue("p1 of each entry.", ROWS, "size", rule="in [0, 1]")
     p0_complement = FittedValue(
-        "1 - p0 of each entry.", ROWS, "size", within=SHARE
+        "1 - p0 of each entry.", ROWS, "size", rule="in [0, 1]"
     )
 
     def __init__(
@@ -110,10 +110,8 @@ class VennAbers(OneVsRest):
         the normalised p can lie outside.
 
         Args:
-            logits: The model's outputs `(..., num_classes)`, or `(..., 1)` for
-                the second of two classes.
-            from_logits: Whether they are logits, not probabilities;
-                None takes them as those of the fit.
+            logits: The model's outputs, as in a call.
+            from_logits: Whether they are logits, as in a call.
 
         Returns:
             Two tensors of the shape of the logits, float32, in [0, 1].
