@@ -194,11 +194,8 @@ class MatrixScaling(_AffineCalibrator):
     [[2. 5.]]
 
     Reference:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017,
-        section 4.2, https://arxiv.org/abs/1706.04599; the ridge: Berta et
-        al., Structured Matrix Scaling for Multi-Class Calibration, AISTATS
-        2026, https://arxiv.org/abs/2511.03685; the strengths: Kull et al.,
-        Beyond Temperature Scaling, NeurIPS 2019, section 3,
+        Guo et al. and Berta et al., as for `VectorScaling`; the strengths:
+        Kull et al., Beyond Temperature Scaling, NeurIPS 2019, section 3,
         https://arxiv.org/abs/1910.12656
     """
 
@@ -397,14 +394,12 @@ class StructuredMatrixScaling(_Structured):
     data sets it has the lowest held-out NLL. Its ridge keeps it from
     overfitting where there are fewer samples than parameters; above a hundred
     classes `StructuredVectorScaling` is faster. It can change the predicted
-    class. First T is that of `TemperatureScaling`, and s = 1 / (n + 1) for n
-    samples. Then the vector of all
+    class. The features u of `StructuredVectorScaling` become
 
-    u_k = log((1 - s) softmax(z / T)_k + s / K)
+    (I + diag(v) + M) u + b
 
-    becomes (I + diag(v) + M) u + b. Here v, b and M, which is 0 on its
-    diagonal, minimise NLL + penalty (K / n) (sum v^2 + sum b^2 +
-    (K - 1) sum M^2), a convex problem.
+    Here v, b and M, which is 0 on its diagonal, minimise NLL +
+    penalty (K / n) (sum v^2 + sum b^2 + (K - 1) sum M^2), a convex problem.
 
     Args:
         penalty: Factor > 0 of the ridge, 1 as the authors advise; None fits

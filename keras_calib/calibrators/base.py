@@ -39,7 +39,6 @@ _RANGES = {
     "> 0 and finite": (_TINY, _LARGEST),
     "> 0 and <= 1": (_TINY, 1.0),
     "in [0, 1]": (0.0, 1.0),
-    "in [0, 1], or 2 at the end of a row": (0.0, 2.0),
 }
 
 
@@ -51,7 +50,6 @@ class FittedValue(property):
         *shape: Its shape; none for a number. Equal names are equal sizes.
         rule: What the values must be, of those that have a range.
         ascends: Whether no row decreases.
-        filler: What fills shorter rows; None repeats their last entry.
     """
 
     def __init__(
@@ -60,13 +58,11 @@ class FittedValue(property):
         *shape: str | int,
         rule: str = "finite",
         ascends: bool = False,
-        filler: float | None = None,
     ):
         super().__init__(self._read, doc=doc)
         self.shape = shape
         self.rule = rule
         self.ascends = ascends
-        self.filler = filler
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -123,7 +119,8 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
 
     A subclass declares each `FittedValue` and takes it in its constructor. It
     implements `fit_samples`, which sets them with `set_fitted`, `map_logits`,
-    which maps two or more logits, and `num_parameters`.
+    which maps two or more logits, and `num_parameters`, if there are more than
+    two.
 
     Args:
         name: Name of the layer.
@@ -176,8 +173,11 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
         raise NotImplementedError
 
     def num_parameters(self, num_classes: int) -> int:
-        """Number of parameters of a fit, which needs as many samples."""
-        raise NotImplementedError
+        """Number of parameters of a fit, which needs as many samples.
+
+        By default two, the least there are.
+        """
+        return 2
 
     def degrees_of_freedom(self, samples: FittingData) -> float:
         """About how many free numbers a fit chose from the samples."""

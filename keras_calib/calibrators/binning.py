@@ -191,12 +191,11 @@ class IsotonicCalibration(_Table):
     """
 
     thresholds = FittedValue(
-        "p at the bends of q; 2 pads rows.",
+        "p at the bends of q; rows repeat their last.",
         ROWS,
         "size",
-        rule="in [0, 1], or 2 at the end of a row",
+        rule="in [0, 1]",
         ascends=True,
-        filler=2.0,
     )
     values = FittedValue(
         "The q at each bend.", ROWS, "size", rule="in [0, 1]", ascends=True

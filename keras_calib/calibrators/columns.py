@@ -90,19 +90,15 @@ def _least_or_supported(
 
 
 def tables(
-    rows: Sequence[tuple], fillers: Mapping[str, float | None]
+    rows: Sequence[tuple], names: Iterable[str]
 ) -> dict[str, np.ndarray]:
-    """Fitted values by name, with a row for each column.
-
-    Shorter rows are filled with their last entry, or with that of `fillers`.
-    """
+    """Fitted values by name, a row for each column; rows repeat their last."""
     found = {}
-    for name, values in zip(fillers, zip(*rows, strict=True), strict=True):
-        longest, filler = max(map(np.size, values)), fillers[name]
-        table = np.empty((len(values), longest))
+    for name, values in zip(names, zip(*rows, strict=True), strict=True):
+        table = np.empty((len(values), max(map(np.size, values))))
         for line, value in zip(table, map(np.ravel, values), strict=True):
             line[: len(value)] = value
-            line[len(value) :] = value[-1] if filler is None else filler
+            line[len(value) :] = value[-1]
         # Numbers have no axis but that of the columns.
         found[name] = table if np.ndim(values[0]) else table[:, 0]
     return found
@@ -123,8 +119,8 @@ class OneVsRest(Calibrator):
             self.columns(samples),
             self.name if self.is_likelihood else None,
         )
-        fillers = {k: v.filler for k, v in self.fitted_values.items()}
-        self.set_fitted(samples.num_classes, **tables(rows, fillers))
+        found = tables(rows, self.fitted_values)
+        self.set_fitted(samples.num_classes, **found)
 
     def fit_column(self, samples: FittingData, *column: Any) -> tuple:
         """The row of one of the `columns` of samples, as `fit_columns` asks."""
@@ -181,10 +177,6 @@ class OneVsRest(Calibrator):
             yes, no = self.both_log_probs(features[..., 1:])
             return ops.concatenate([no, yes], axis=-1)
         return self.both_log_probs(features)[0]
-
-    def num_parameters(self, num_classes: int) -> int:
-        """Two, the least there are: the samples decide where a map bends."""
-        return 2
 
     def known_classes(self, sizes: Mapping[str, int]) -> int | None:
         """Number of classes of tables; one row is for two."""

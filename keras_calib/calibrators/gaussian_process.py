@@ -1,7 +1,4 @@
-"""Gaussian process calibration.
-
-TensorFlow Probability has the kernel, the Gaussians and their divergence.
-"""
+"""Gaussian process calibration, with the kernels of TensorFlow Probability."""
 
 import functools
 import math
@@ -281,10 +278,6 @@ class GaussianProcessCalibration(Calibrator):
     def degrees_of_freedom(self, samples: FittingData) -> float:
         """The values of the curve at its inducing points, at most."""
         return float(self.num_inducing_points)
-
-    def num_parameters(self, num_classes: int) -> int:
-        """Two, the least there are: the prior holds the curve."""
-        return 2
 
     def _look_up(self, u: Any, table: Any) -> Any:
         """Rows of a table, linear between knots, constant beyond them."""

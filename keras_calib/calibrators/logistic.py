@@ -1,8 +1,4 @@
-"""Affine, quadratic and beta calibration: logistic fits to log-odds.
-
-They have up to three coefficients, for which Newton's steps are few; the fits
-of `affine_solver` have thousands.
-"""
+"""Affine, quadratic and beta calibration: logistic fits to log-odds."""
 
 import math
 from collections.abc import Callable
@@ -374,9 +370,9 @@ def _least_logistic(
 ) -> tuple[np.ndarray, float]:
     """Coefficients of least mean NLL + sum penalty c^2, and this value.
 
-    Newton's method with halved steps, in float64, from `start`. `features` map
-    scores `(n,)` to `(size, n)`. The column is scores, shares of the second
-    class, and weights or None.
+    Newton's method with halved steps, in float64, from `start`: it takes few
+    for up to three coefficients. `features` map scores `(n,)` to `(size, n)`.
+    The column is scores, shares of the second class, and weights or None.
     """
     scores, labels, weight = column
 

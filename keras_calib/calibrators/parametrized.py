@@ -1,8 +1,4 @@
-"""Parametrized temperature scaling.
-
-L-BFGS minimises the mean loss of all samples plus a ridge, in float64. Samples
-come in an order of their own, so that the form of the data changes nothing.
-"""
+"""Parametrized temperature scaling: a small network gives T."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Unpack
@@ -229,11 +225,8 @@ def _fitted_network(
     samples: FittingData, how: ParametrizedTemperatureScaling
 ) -> tuple[float, _Network]:
     """T of all samples, and the network, for inputs as they are."""
-    read, objective, units = (
-        supported_samples(samples),
-        how.objective,
-        how.units,
-    )
+    objective, units = how.objective, how.units
+    read = supported_samples(samples)
     if read is not samples:
         samples, objective = read, "nll"
     temperature = optimal_temperature(samples, objective)
@@ -282,7 +275,10 @@ def _start(shapes: list, rng: np.random.Generator) -> _Network:
 
 
 def _in_order(samples: FittingData) -> FittingData:
-    """Valid samples with sorted logits, equal ones once, in a fixed order."""
+    """Valid samples with sorted logits, equal ones once, in a fixed order.
+
+    The form of the data then changes nothing of what L-BFGS finds.
+    """
     samples = samples.rows(np.flatnonzero(samples.counts()))
     places = np.argsort(-samples.logits, axis=-1, kind="stable")
     logits = np.take_along_axis(samples.logits, places, axis=-1)

@@ -124,13 +124,9 @@ class PriorCorrection(Calibrator):
             self.calibrator._fitted = value
 
     def fit(self, *data: Any, **options: Any) -> Self:
-        """Fits the calibrator on data of the source, and returns self.
+        """Fits the calibrator on data of the source, as it does itself.
 
-        The priors stay. Arguments, errors and warnings are those of `fit` of
-        the calibrator.
-
-        Raises:
-            RuntimeError: If there is no calibrator.
+        Raises RuntimeError if there is none. The priors stay.
         """
         if self.calibrator is None:
             raise RuntimeError(

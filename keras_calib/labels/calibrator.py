@@ -176,7 +176,7 @@ class MultiLabelCalibrator(CalibratesPredictions):
         with one_thread_of_blas():
             rows = fit_columns(fit, columns)
         _tell(told, len(parts))
-        found = tables(rows, dict.fromkeys(self.calibrator.fitted_values))
+        found = tables(rows, self.calibrator.fitted_values)
         if len(parts) > 1:
             return found
         # A number for all labels has no axis of labels.
