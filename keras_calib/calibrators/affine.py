@@ -155,10 +155,9 @@ class VectorScaling(_AffineCalibrator):
         penalty: float | None = 1.0,
         scale: Any = None,
         bias: Any = None,
-        name: str = "vector_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(penalty=penalty, name=name, **kwargs)
+        super().__init__(penalty=penalty, **kwargs)
         self.set_known(scale=scale, bias=bias)
 
 
@@ -201,7 +200,6 @@ class MatrixScaling(_AffineCalibrator):
 
     matrix = FittedValue("The fitted W.", "num_classes", "num_classes")
     bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
-    default_name = "matrix_scaling"
 
     def __init__(
         self,
@@ -211,7 +209,6 @@ class MatrixScaling(_AffineCalibrator):
         intercept_penalty: float | None = None,
         matrix: Any = None,
         bias: Any = None,
-        name: str | None = None,
         **kwargs: Unpack[LayerOptions],
     ):
         strengths = {
@@ -222,9 +219,7 @@ class MatrixScaling(_AffineCalibrator):
             if value is not None:
                 check_at_least(key, value, 0.0)
                 penalty = None
-        super().__init__(
-            penalty=penalty, name=name or self.default_name, **kwargs
-        )
+        super().__init__(penalty=penalty, **kwargs)
         self._keep(**strengths)
         self.set_known(matrix=matrix, bias=bias)
 
@@ -271,8 +266,6 @@ class DirichletCalibration(MatrixScaling):
         The paper chooses two strengths on other data. By default the ridge of
         `MatrixScaling` takes their place.
     """
-
-    default_name = "dirichlet_calibration"
 
     def features(self, logits: Any) -> Any:
         """The features that the matrix maps: log p (array-agnostic)."""
@@ -374,10 +367,9 @@ class StructuredVectorScaling(_Structured):
         uniform_share: float | None = None,
         scale: Any = None,
         bias: Any = None,
-        name: str = "structured_vector_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(penalty=penalty, name=name, **kwargs)
+        super().__init__(penalty=penalty, **kwargs)
         self.set_known(
             temperature=temperature,
             uniform_share=uniform_share,
@@ -439,10 +431,9 @@ class StructuredMatrixScaling(_Structured):
         uniform_share: float | None = None,
         matrix: Any = None,
         bias: Any = None,
-        name: str = "structured_matrix_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(penalty=penalty, name=name, **kwargs)
+        super().__init__(penalty=penalty, **kwargs)
         self.set_known(
             temperature=temperature,
             uniform_share=uniform_share,

@@ -123,8 +123,7 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
     two.
 
     Args:
-        name: Name of the layer.
-        **kwargs: `trainable` of `keras.layers.Layer`.
+        **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
     Raises:
         RuntimeError: If it is called before `fit`.
@@ -147,10 +146,8 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
         own = {k: v for k, v in vars(cls).items() if isinstance(v, FittedValue)}
         cls.fitted_values = {**cls.fitted_values, **own}
 
-    def __init__(
-        self, *, name: str | None = None, **kwargs: Unpack[LayerOptions]
-    ):
-        super().__init__(name=name, **kwargs)
+    def __init__(self, **kwargs: Unpack[LayerOptions]):
+        super().__init__(**kwargs)
         self.supports_masking = True
         self._num_classes: int | None = None
 

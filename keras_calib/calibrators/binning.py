@@ -28,10 +28,10 @@ from keras_calib.numerics.softmax import to_logits
 class _Table(OneVsRest):
     """Abstract: looks up the calibrated q_k of each p_k."""
 
-    def __init__(self, *, min_prob: float, name: str, **kwargs: Any):
+    def __init__(self, *, min_prob: float, **kwargs: Any):
         check_at_least("min_prob", min_prob, 0.0)
         check_at_most("min_prob", min_prob, 0.5)
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self._keep(min_prob=float(min_prob))
 
     def look_up(self, probs: Any) -> Any:
@@ -101,13 +101,12 @@ class HistogramBinning(_Table):
         min_prob: float = 0.0,
         upper_edges: Any = None,
         values: Any = None,
-        name: str = "histogram_binning",
         **kwargs: Unpack[LayerOptions],
     ):
         check_integer("num_bins", num_bins, 1)
         check_in("edges", edges, ("width", "mass"))
         check_in("empty", empty, ("centre", "zero"))
-        super().__init__(min_prob=min_prob, name=name, **kwargs)
+        super().__init__(min_prob=min_prob, **kwargs)
         self._keep(num_bins=num_bins, edges=edges, empty=empty)
         self.set_known(upper_edges=upper_edges, values=values)
         if self.fitted and (self.upper_edges[:, -1] != 1.0).any():
@@ -207,10 +206,9 @@ class IsotonicCalibration(_Table):
         min_prob: float = 0.0,
         thresholds: Any = None,
         values: Any = None,
-        name: str = "isotonic_calibration",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(min_prob=min_prob, name=name, **kwargs)
+        super().__init__(min_prob=min_prob, **kwargs)
         self.set_known(thresholds=thresholds, values=values)
 
     def look_up(self, probs: Any) -> Any:

@@ -1,6 +1,7 @@
 """The bases of layers that are fitted on held-out data."""
 
 import contextlib
+import re
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Self, TypedDict
@@ -33,6 +34,7 @@ DEPENDENTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 class LayerOptions(TypedDict, total=False):
     """Options of Keras' layers that those of this library pass on."""
 
+    name: str | None
     trainable: bool
     dtype: Any
     from_logits: bool | None
@@ -67,8 +69,9 @@ class FittedLayer(keras.layers.Layer):
     def __init__(self, *, from_logits: bool | None = None, **kwargs: Any):
         if from_logits is not None:
             check_flag("from_logits", from_logits)
+        name = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
         # A half-precision policy would turn logits of 1e5 into infinity.
-        super().__init__(**{**kwargs, "dtype": "float32"})
+        super().__init__(**{"name": name, **kwargs, "dtype": "float32"})
         self._from_logits = from_logits
 
     def __call__(self, logits, *args, **kwargs):

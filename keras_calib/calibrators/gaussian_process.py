@@ -163,7 +163,6 @@ class GaussianProcessCalibration(Calibrator):
         seed: int = 0,
         temperature: float | None = None,
         uniform_share: float | None = None,
-        name: str = "gaussian_process_calibration",
         **kwargs: Unpack[ProcessOptions],
     ):
         given, rest = taken(kwargs, ProcessOptions, LayerOptions)
@@ -171,7 +170,7 @@ class GaussianProcessCalibration(Calibrator):
         check_flag("average", average)
         check_integer("num_draws", num_draws, 2)
         check_integer("seed", seed, 0)
-        super().__init__(name=name, **rest)
+        super().__init__(**rest)
         self._keep(
             num_inducing_points=num_inducing_points,
             average=average,

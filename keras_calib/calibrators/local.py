@@ -168,7 +168,6 @@ class LocalTemperatureScaling(Calibrator):
         penalty: float = 20.0,
         seed: int = 0,
         temperature: float | None = None,
-        name: str = "local_temperature_scaling",
         **kwargs: Unpack[TreeOptions],
     ):
         training, rest = taken(kwargs, TreeOptions, LayerOptions)
@@ -188,7 +187,7 @@ class LocalTemperatureScaling(Calibrator):
         check_at_least("penalty", penalty, 0.0)
         check_above("learning_rate", training.learning_rate, 0.0)
         check_integer("seed", seed, 0)
-        super().__init__(name=name, **rest)
+        super().__init__(**rest)
         self._keep(
             use_image=use_image,
             depth=depth,

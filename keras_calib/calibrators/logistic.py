@@ -59,11 +59,11 @@ class _LogOddsScaling(OneVsRest):
 class _Polynomial(_LogOddsScaling):
     """Abstract: a polynomial of the log-odds, with a ridge."""
 
-    def __init__(self, *, penalty: float | None, name: str, **kwargs: Any):
+    def __init__(self, *, penalty: float | None, **kwargs: Any):
         if penalty is not None:
             check_above("penalty", penalty, 0.0)
             penalty = float(penalty)
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self._keep(penalty=penalty)
 
     def ridge(self, samples: FittingData) -> float:
@@ -121,10 +121,9 @@ class AffineScaling(_Polynomial):
         *,
         penalty: float | None = 1.0,
         coefficients: Any = None,
-        name: str = "affine_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(penalty=penalty, name=name, **kwargs)
+        super().__init__(penalty=penalty, **kwargs)
         self.set_known(coefficients=coefficients)
 
     def fit_column(self, samples: FittingData, *column: Any) -> tuple:
@@ -194,11 +193,10 @@ class QuadraticScaling(_Polynomial):
         monotone: bool = False,
         coefficients: Any = None,
         ends: Any = None,
-        name: str = "quadratic_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
         check_flag("monotone", monotone)
-        super().__init__(penalty=penalty, name=name, **kwargs)
+        super().__init__(penalty=penalty, **kwargs)
         self._keep(monotone=bool(monotone))
         if coefficients is not None and ends is None:
             rows = len(np.atleast_1d(coefficients))
@@ -302,12 +300,11 @@ class BetaCalibration(_LogOddsScaling):
         *,
         clip: float = 0.0,
         coefficients: Any = None,
-        name: str = "beta_calibration",
         **kwargs: Unpack[LayerOptions],
     ):
         check_at_least("clip", clip, 0.0)
         check_at_most("clip", clip, 0.499)
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self._keep(clip=float(clip))
         self.set_known(coefficients=coefficients)
 

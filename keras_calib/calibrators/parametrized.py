@@ -140,7 +140,6 @@ class ParametrizedTemperatureScaling(Calibrator):
         penalty: float = 20.0,
         seed: int = 0,
         temperature: float | None = None,
-        name: str = "parametrized_temperature_scaling",
         **kwargs: Unpack[NetworkOptions],
     ):
         given, rest = taken(kwargs, NetworkOptions, LayerOptions)
@@ -149,7 +148,7 @@ class ParametrizedTemperatureScaling(Calibrator):
         check_integer("units", units, 1)
         check_at_least("penalty", penalty, 0.0)
         check_integer("seed", seed, 0)
-        super().__init__(name=name, **rest)
+        super().__init__(**rest)
         self._keep(
             objective=objective,
             num_inputs=num_inputs,

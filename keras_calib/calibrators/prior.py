@@ -63,7 +63,6 @@ class PriorCorrection(Calibrator):
         target: Any,
         *,
         calibrator: Calibrator | None = None,
-        name: str = "prior_correction",
         **kwargs: Unpack[LayerOptions],
     ):
         source = read_prior("source", source)
@@ -97,7 +96,7 @@ class PriorCorrection(Calibrator):
                 classes=len(source),
                 classes_of_calibrator=known,
             )
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self.source = source
         self.target = target
         self.calibrator = calibrator

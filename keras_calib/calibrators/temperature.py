@@ -99,11 +99,10 @@ class TemperatureScaling(Calibrator):
         objective: str = "nll",
         grid: Sequence[float] | None = None,
         temperature: float | None = None,
-        name: str = "temperature_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
         check_in("objective", objective, _OBJECTIVES)
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         if grid is not None:
             grid = [float(t) for t in grid]
         self._keep(objective=objective, grid=grid)
@@ -411,11 +410,10 @@ class EnsembleTemperatureScaling(Calibrator):
         objective: str = "nll",
         temperature: float | None = None,
         mixture: Any = None,
-        name: str = "ensemble_temperature_scaling",
         **kwargs: Unpack[LayerOptions],
     ):
         check_in("objective", objective, ("mse", "nll"))
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self._keep(objective=objective)
         self.lowers_nll = objective == "nll"
         self.set_known(temperature=temperature, mixture=mixture)

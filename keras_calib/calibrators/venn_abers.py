@@ -84,10 +84,9 @@ class VennAbers(OneVsRest):
         upper_edges: Any = None,
         p1: Any = None,
         p0_complement: Any = None,
-        name: str = "venn_abers",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self.set_known(
             upper_edges=upper_edges, p1=p1, p0_complement=p0_complement
         )

@@ -104,10 +104,9 @@ class MultiLabelCalibrator(CalibratesPredictions):
         class_names: Sequence[str] | None = None,
         values: dict[str, Any] | None = None,
         applies: Sequence[bool] | None = None,
-        name: str = "multi_label_calibrator",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(name=name, **kwargs)
+        super().__init__(**kwargs)
         self.supports_masking = True
         if isinstance(calibrator, CalibratorChoice):
             calibrator = calibrator.calibrator
