@@ -88,6 +88,10 @@ class _AffineCalibrator(Calibrator):
         else:
             others["matrix"] = theta[:, :-1]
         self.set_fitted(len(theta), bias=theta[:, -1], **others)
+        self._freedom = float(theta.size)
+        if ridge is not None:
+            found = degrees_of_freedom(samples, self.features, theta, ridge)
+            self._freedom = found
 
     @exact_products
     def map_logits(self, logits: Any) -> Any:
@@ -98,14 +102,7 @@ class _AffineCalibrator(Calibrator):
 
     def degrees_of_freedom(self, samples: FittingData) -> float:
         """The trace of the ridge's hat matrix, or the number of parameters."""
-        samples = supported_samples(samples, tell=False)
-        ridge = self.ridge(samples, self.unit(samples))
-        if ridge is None:
-            return super().degrees_of_freedom(samples)
-        name = "scale" if self.diagonal else "matrix"
-        weights = self.fitted_value(name).reshape(samples.num_classes, -1)
-        theta = np.column_stack([weights, self.fitted_value("bias")])
-        return degrees_of_freedom(samples, self.features, theta, ridge)
+        return self._freedom
 
     def num_parameters(self, num_classes: int) -> int:
         """Free parameters: only that of a temperature under a ridge."""

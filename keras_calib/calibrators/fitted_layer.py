@@ -15,8 +15,7 @@ from keras_calib.backend.errors import invalid, type_error, value_error, warn
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.progress import shows_progress
 from keras_calib.backend.traced import forget_constants, is_in_live_graph
-from keras_calib.calibrators.folds import check_folds
-from keras_calib.inputs.checks import check_flag
+from keras_calib.inputs.checks import check_flag, check_integer
 from keras_calib.inputs.rows import check_call
 from keras_calib.numerics.arrays import as_numbers, shape_of, to_numpy
 from keras_calib.numerics.results import call_text, html_facts
@@ -286,7 +285,9 @@ class CalibratesPredictions(FittedLayer, FitsOnModel):
             RuntimeWarning: If the fit did not converge, or the folds find it
                 worse than no calibrator.
         """
-        check_folds(num_folds)
+        check_integer("num_folds", num_folds, 0)
+        if num_folds == 1:
+            raise value_error("`num_folds` must be 0, or >= 2", num_folds=1)
         given = self.given(
             labels,
             logits,

@@ -18,9 +18,7 @@ _RULED_OUT = 1e4
 NO_OTHER = 1e18
 
 
-def supported_samples(
-    samples: FittingData, *, tell: bool = True
-) -> FittingData:
+def supported_samples(samples: FittingData) -> FittingData:
     """The samples, with smoothed labels and a warning if none is wrong.
 
     The likelihood of a temperature then has no optimum. It costs a look at
@@ -29,7 +27,7 @@ def supported_samples(
     if has_error(samples):
         return samples
     smoothed = _smoothed(samples)
-    if tell and smoothed is not samples:
+    if smoothed is not samples:
         warn(
             invalid(
                 "The data have no optimal temperature, as the model classifies "

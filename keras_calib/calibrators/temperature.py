@@ -264,11 +264,7 @@ def _range(samples: FittingData) -> tuple[float, float]:
         if not len(z):
             return 0.0, 0
         top = z.max(axis=-1)
-        if z.shape[-1] > 2:
-            second = np.partition(z, -2, axis=-1)[:, -2]
-        else:
-            second = z.min(axis=-1)
-        leads.append(top - second)
+        leads.append(top - np.partition(z, -2, axis=-1)[:, -2])
         allowed = ~is_ruled_out(z)
         spread = top - z.min(axis=-1, where=allowed, initial=np.inf)
         return spread.sum(), len(spread)

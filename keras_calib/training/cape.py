@@ -188,14 +188,12 @@ class CaPEModel(RecordingModel):
         self.targets.assign(targets)
         if self.classes is not None:
             classes = to_numpy(self.classes).copy()
-            classes[index] = self._predicted(outputs)
+            if outputs.shape[-1] > 1:
+                classes[index] = outputs.argmax(axis=-1)
+            else:
+                least = 0.0 if reads_logits(self) else 0.5
+                classes[index] = outputs[:, 0] > least
             self.classes.assign(classes)
-
-    def _predicted(self, outputs: np.ndarray) -> np.ndarray:
-        """Class ids `(n,)` of predictions."""
-        if outputs.shape[-1] > 1:
-            return outputs.argmax(axis=-1)
-        return outputs[:, 0] > (0.0 if reads_logits(self) else 0.5)
 
     def fit(self, *args, calibration_data=None, **kwargs):
         """Trains as `keras.Model.fit` does, with data for the targets.
