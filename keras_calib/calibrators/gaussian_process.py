@@ -195,7 +195,12 @@ class GaussianProcessCalibration(Calibrator):
         _ = tfp.math
         samples = supported_samples(samples)
         smoothing = smoothing_of(samples)
-        data = _block_of(samples, smoothing)
+        kept = samples.as_frequencies().subsampled(_MOST)
+        kept = kept.rows(kept.counts())
+        logits = kept.logits.astype("float64")
+        u = smoothed_log_probs(logits, **smoothing)
+        u[is_ruled_out(logits)] = _RULED_OUT
+        data = u, kept.soft_labels(), kept.weights()
         curve = _fit_curve(*data, self.num_inducing_points, self.name)
         low, high = curve.inducing[[0, -1]]
         offsets, deviations = curve.at(curve.knots(_NUM_KNOTS))
@@ -292,18 +297,6 @@ class GaussianProcessCalibration(Calibrator):
         before = ops.take(table, left, axis=0)
         after = ops.take(table, left + 1, axis=0)
         return before + share * (after - before)
-
-
-def _block_of(
-    samples: FittingData, smoothing: dict[str, Any]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """u, soft labels and weights of samples, at most `_MOST` logits."""
-    kept = samples.as_frequencies().subsampled(_MOST)
-    kept = kept.rows(kept.counts())
-    logits = kept.logits.astype("float64")
-    u = smoothed_log_probs(logits, **smoothing)
-    u[is_ruled_out(logits)] = _RULED_OUT
-    return u, kept.soft_labels(), kept.weights()
 
 
 def _fit_curve(

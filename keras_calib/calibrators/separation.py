@@ -44,16 +44,17 @@ def supported_samples(samples: FittingData) -> FittingData:
 
 def has_error(samples: FittingData) -> bool:
     """Whether a label that counts is below the largest logit, or is soft."""
-    return any(_is_below(block).any() for block in samples.blocks())
-
-
-def _is_below(block: FittingData) -> np.ndarray:
-    z, ids = block.logits, hard_labels(block.labels)
-    row = np.arange(len(z))
-    below = z[row, ids] < z.max(axis=-1)
-    if block.labels.ndim == 2:
-        below |= block.soft_labels()[row, ids] < 1.0
-    return below if block.weight is None else below & (block.weight > 0)
+    for block in samples.blocks():
+        z, ids = block.logits, hard_labels(block.labels)
+        row = np.arange(len(z))
+        below = z[row, ids] < z.max(axis=-1)
+        if block.labels.ndim == 2:
+            below |= block.soft_labels()[row, ids] < 1.0
+        if block.weight is not None:
+            below &= block.weight > 0
+        if below.any():
+            return True
+    return False
 
 
 def _smoothed(samples: FittingData) -> FittingData:

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_calib.backend.errors import type_error, value_error
 from keras_calib.ensembles.base import (
-    Member,
+    Members,
     Predictor,
     check_classifier,
     input_structure,
@@ -91,18 +91,22 @@ class DeepEnsemble(Predictor):
     ):
         models = _read_models(models)
         weights = _read_weights(weights, len(models))
-        members = _Members(models, _read_logits(models, from_logits))
+        are_logits = _read_logits(models, from_logits)
+
+        def answer(networks, member, inputs):
+            return log_probs_of(networks[member], inputs, are_logits[member])
+
+        members = Members(models, answer, len(models), "members")
         shares = weights / weights.sum()
         super().__init__(input_structure(models[0]), members, shares, name)
-        self._given = weights.tolist()
+        self._given = {"weights": weights.tolist(), "from_logits": are_logits}
 
     def get_config(self) -> dict:
         members = self.get_layer("members")
         return {
             "name": self.name,
             "models": [serialized(model) for model in members.layers],
-            "weights": list(self._given),
-            "from_logits": list(members.from_logits),
+            **self._given,
         }
 
     @classmethod
@@ -114,18 +118,6 @@ class DeepEnsemble(Predictor):
             for model in config["models"]
         ]
         return cls(**{**config, "models": models})
-
-
-class _Members(Member):
-    """Members that are networks."""
-
-    def __init__(self, models: list, from_logits: list[bool]):
-        super().__init__(models, len(models), name="members")
-        self.from_logits = from_logits
-
-    def answer(self, member, inputs):
-        model, from_logits = self.layers[member], self.from_logits[member]
-        return log_probs_of(model, inputs, from_logits)
 
 
 def _read_models(models: Any) -> list[keras.Model]:
