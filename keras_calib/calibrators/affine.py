@@ -48,10 +48,6 @@ class _AffineCalibrator(Calibrator):
         """What the matrix maps: the logits, 0 for -inf (array-agnostic)."""
         return without_ruled_out(logits, logits)
 
-    def unit(self, samples: FittingData) -> float:
-        """The factor of the features that is a temperature alone."""
-        return 1.0 / optimal_temperature(samples)
-
     def ridge(self, samples: FittingData, unit: float) -> Ridge | None:
         """The ridge towards `unit` times the identity; None for none."""
         if self.penalty is None:
@@ -70,15 +66,15 @@ class _AffineCalibrator(Calibrator):
             np.append(anchor * unit, 0.0 * bias, axis=1),
         )
 
-    def prepared(self, samples: FittingData) -> tuple[Callable, dict[str, Any]]:
-        """The features of a fit, and the fitted values that these take."""
+    def prepared(self, samples: FittingData) -> tuple[Callable, float, dict]:
+        """Features, their factor that is a temperature alone, their values."""
         plain = type(self).features is _AffineCalibrator.features
-        return identity if plain else self.features, {}
+        features = identity if plain else self.features
+        return features, 1.0 / optimal_temperature(samples), {}
 
     def fit_samples(self, samples: FittingData) -> None:
         samples = supported_samples(samples)
-        features, others = self.prepared(samples)
-        unit = self.unit(samples)
+        features, unit, others = self.prepared(samples)
         ridge = self.ridge(samples, unit)
         theta = least_affine(
             samples, features, unit, ridge, self.name, diagonal=self.diagonal
@@ -306,13 +302,10 @@ class _Structured(_AffineCalibrator):
             values = self.temperature, self.uniform_share
         return smoothed_log_probs(logits, *values)
 
-    def prepared(self, samples: FittingData) -> tuple[Callable, dict[str, Any]]:
+    def prepared(self, samples: FittingData) -> tuple[Callable, float, dict]:
         values = smoothing_of(samples)
-        return partial(smoothed_log_probs, **values), values
-
-    def unit(self, samples: FittingData) -> float:
-        """The temperature is in the features already."""
-        return 1.0
+        # The temperature is in the features already.
+        return partial(smoothed_log_probs, **values), 1.0, values
 
 
 @keras.saving.register_keras_serializable(package="keras_calib")

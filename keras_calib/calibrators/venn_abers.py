@@ -149,13 +149,12 @@ class VennAbers(OneVsRest):
         problems = len(self.fitted_value("upper_edges"))
         return float(problems * samples.effective_count() ** (1.0 / 3.0))
 
-    def _look_up(self, features: Any) -> tuple[Any, Any]:
+    def _look_up(self, features: Any) -> list[Any]:
         """p1 and 1 - p0 of log-odds."""
         tiny = ops.abs(features) < float(_TINY)
         features = ops.where(tiny, ops.zeros_like(features), features)
         tables = self._p1, self._p0_complement
-        p1, rest = entries_of(features, self._upper_edges, *tables)
-        return p1, rest
+        return entries_of(features, self._upper_edges, *tables)
 
 
 def _table(
