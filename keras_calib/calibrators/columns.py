@@ -39,14 +39,9 @@ def fit_columns(
     """A row of each fitted value for each column.
 
     A column that is None takes the first fit: that of all data, where they are
-    the first column.
-
-    Args:
-        fit: Maps what a column holds to a row of each value. With `what` it
-            maps scores, labels and weights `(n,)` to these and the mean NLL.
-        columns: What each column holds, or None.
-        what: Name of a fit of least NLL in warnings. Where a threshold parts
-            the outcomes it has no optimum, and takes Platt's targets.
+    the first column. `what` names a fit of least NLL in warnings. Such a `fit`
+    maps scores, labels and weights `(n,)` to a row of each value and the mean
+    NLL. Where a threshold parts the outcomes it takes Platt's targets.
     """
     found: list[tuple | None] = []
     separated = num_fits = samples = 0

@@ -188,17 +188,15 @@ def _read_logits(models: list, from_logits: Any) -> list[bool]:
 
 
 def _read_weights(weights: Any, count: int) -> np.ndarray:
-    if weights is None:
-        return np.ones(count)
-    weights = np.asarray(weights).tolist()
-    if not isinstance(weights, list) or len(weights) != count:
+    given = np.ones(count) if weights is None else np.asarray(weights)
+    if given.shape != (count,):
         raise value_error(
             "`weights` must have one number for each of `models`",
-            weights=weights,
+            weights=given.tolist(),
             models=count,
         )
-    for weight in weights:
+    for weight in given.tolist():
         check_at_least("weights", weight, 0.0)
-    if not any(weights):
+    if not given.any():
         raise value_error("`weights` must not all be 0", weights=weights)
-    return np.asarray(weights, "float64")
+    return given.astype("float64")
