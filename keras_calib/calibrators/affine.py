@@ -138,8 +138,8 @@ class VectorScaling(_AffineCalibrator):
         2026, https://arxiv.org/abs/2511.03685
     """
 
-    scale = FittedValue("The fitted w, `(num_classes,)`.", "num_classes")
-    bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
+    scale = FittedValue("num_classes")
+    bias = FittedValue("num_classes")
     diagonal = True
 
     def __init__(
@@ -191,8 +191,8 @@ class MatrixScaling(_AffineCalibrator):
         https://arxiv.org/abs/1910.12656
     """
 
-    matrix = FittedValue("The fitted W.", "num_classes", "num_classes")
-    bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
+    matrix = FittedValue("num_classes", "num_classes")
+    bias = FittedValue("num_classes")
 
     def __init__(
         self,
@@ -292,8 +292,8 @@ def smoothed_log_probs(
 class _Structured(_AffineCalibrator):
     """Abstract: the affine map of log-probabilities after a temperature."""
 
-    temperature = FittedValue("The temperature T.", rule="> 0 and finite")
-    uniform_share = FittedValue("The share s of uniform.", rule="> 0 and <= 1")
+    temperature = FittedValue(rule="> 0 and finite")
+    uniform_share = FittedValue(rule="> 0 and <= 1")
 
     def features(self, logits: Any) -> Any:
         """log((1 - s) softmax(z / T) + s / K) (array-agnostic)."""
@@ -345,8 +345,8 @@ class StructuredVectorScaling(_Structured):
         AISTATS 2026, https://arxiv.org/abs/2511.03685
     """
 
-    scale = FittedValue("The fitted 1 + v, `(num_classes,)`.", "num_classes")
-    bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
+    scale = FittedValue("num_classes")
+    bias = FittedValue("num_classes")
     diagonal = True
 
     def __init__(
@@ -410,8 +410,8 @@ class StructuredMatrixScaling(_Structured):
         AISTATS 2026, https://arxiv.org/abs/2511.03685
     """
 
-    matrix = FittedValue("I + diag(v) + M.", "num_classes", "num_classes")
-    bias = FittedValue("The fitted b, `(num_classes,)`.", "num_classes")
+    matrix = FittedValue("num_classes", "num_classes")
+    bias = FittedValue("num_classes")
 
     def __init__(
         self,

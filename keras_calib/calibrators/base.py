@@ -46,26 +46,22 @@ class FittedValue(property):
     """A fitted value of a calibrator: how it is read, and what it must be.
 
     Args:
-        doc: What it is.
         *shape: Its shape; none for a number. Equal names are equal sizes.
         rule: What the values must be, of those that have a range.
         ascends: Whether no row decreases.
     """
 
     def __init__(
-        self,
-        doc: str,
-        *shape: str | int,
-        rule: str = "finite",
-        ascends: bool = False,
+        self, *shape: str | int, rule: str = "finite", ascends: bool = False
     ):
-        super().__init__(self._read, doc=doc)
+        super().__init__(self._read)
         self.shape = shape
         self.rule = rule
         self.ascends = ascends
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
+        self.__doc__ = f"The fitted `{name}`, as its argument explains it."
 
     def _read(self, calibrator: Any) -> Any:
         value = calibrator.fitted_value(self.name)

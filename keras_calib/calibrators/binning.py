@@ -87,10 +87,8 @@ class HistogramBinning(_Table):
         empty bins.
     """
 
-    upper_edges = FittedValue(
-        "Upper ends of the bins; 1 pads rows.", ROWS, "size", ascends=True
-    )
-    values = FittedValue("The q of each bin.", ROWS, "size", rule="in [0, 1]")
+    upper_edges = FittedValue(ROWS, "size", ascends=True)
+    values = FittedValue(ROWS, "size", rule="in [0, 1]")
 
     def __init__(
         self,
@@ -170,6 +168,7 @@ class IsotonicCalibration(_Table):
             reach 85 nats; 0.001 prevents that.
         thresholds: p at the bends of the function `(num_classes, size)`, if
             you know them, or one row for two classes; None waits for `fit`.
+            Short rows repeat their last.
         values: q at these p, of that shape; goes with `thresholds`.
         **kwargs: `name` and `trainable` of `keras.layers.Layer`.
 
@@ -189,16 +188,8 @@ class IsotonicCalibration(_Table):
         https://doi.org/10.1145/775047.775151
     """
 
-    thresholds = FittedValue(
-        "p at the bends of q; rows repeat their last.",
-        ROWS,
-        "size",
-        rule="in [0, 1]",
-        ascends=True,
-    )
-    values = FittedValue(
-        "The q at each bend.", ROWS, "size", rule="in [0, 1]", ascends=True
-    )
+    thresholds = FittedValue(ROWS, "size", rule="in [0, 1]", ascends=True)
+    values = FittedValue(ROWS, "size", rule="in [0, 1]", ascends=True)
 
     def __init__(
         self,

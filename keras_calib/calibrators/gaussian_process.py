@@ -144,15 +144,11 @@ class GaussianProcessCalibration(Calibrator):
     """
 
     needs_every_class = False
-    temperature = FittedValue("The fitted temperature.", rule="> 0 and finite")
-    uniform_share = FittedValue("The share s of uniform.", rule="> 0 and <= 1")
-    bounds = FittedValue("Least and largest u of the table.", 2)
-    offsets = FittedValue("Mean of g - u, `(num_knots,)`.", "num_knots")
-    deviations = FittedValue(
-        "Root of the covariance of g, `(rank, num_knots)`.",
-        "rank",
-        "num_knots",
-    )
+    temperature = FittedValue(rule="> 0 and finite")
+    uniform_share = FittedValue(rule="> 0 and <= 1")
+    bounds = FittedValue(2)
+    offsets = FittedValue("num_knots")
+    deviations = FittedValue("rank", "num_knots")
 
     def __init__(
         self,

@@ -148,15 +148,11 @@ class LocalTemperatureScaling(Calibrator):
     """
 
     needs_every_class = False
-    temperature = FittedValue("The fitted T_0.", rule="> 0 and finite")
-    kernel = FittedValue(
-        "Filters of the logits.", "size", "size", "num_classes", "filters"
-    )
-    bias = FittedValue("Biases of these filters.", "filters")
-    image_kernel = FittedValue(
-        "Filter of the image.", "size", "size", "channels", 1
-    )
-    image_bias = FittedValue("Bias of that filter.", 1)
+    temperature = FittedValue(rule="> 0 and finite")
+    kernel = FittedValue("size", "size", "num_classes", "filters")
+    bias = FittedValue("filters")
+    image_kernel = FittedValue("size", "size", "channels", 1)
+    image_bias = FittedValue(1)
 
     def __init__(
         self,

@@ -114,7 +114,7 @@ class AffineScaling(_Polynomial):
         fit does so only for separated classes, and the penalty keeps b small.
     """
 
-    coefficients = FittedValue("The fitted a, b of each class.", ROWS, 2)
+    coefficients = FittedValue(ROWS, 2)
 
     def __init__(
         self,
@@ -181,10 +181,8 @@ class QuadraticScaling(_Polynomial):
         parabola beyond the data.
     """
 
-    coefficients = FittedValue("The fitted a, b, c of each class.", ROWS, 3)
-    ends = FittedValue(
-        "Least and largest s of each parabola.", ROWS, 2, ascends=True
-    )
+    coefficients = FittedValue(ROWS, 3)
+    ends = FittedValue(ROWS, 2, ascends=True)
 
     def __init__(
         self,
@@ -293,7 +291,7 @@ class BetaCalibration(_LogOddsScaling):
         is rightly confident.
     """
 
-    coefficients = FittedValue("The fitted a, b, c of each class.", ROWS, 3)
+    coefficients = FittedValue(ROWS, 3)
 
     def __init__(
         self,

@@ -123,13 +123,13 @@ class ParametrizedTemperatureScaling(Calibrator):
     """
 
     needs_every_class = False
-    temperature = FittedValue("The fitted T_0.", rule="> 0 and finite")
-    kernel_1 = FittedValue("Weights of the first layer.", "inputs", "units")
-    bias_1 = FittedValue("Biases of the first layer.", "units")
-    kernel_2 = FittedValue("Weights of the second layer.", "units", "units")
-    bias_2 = FittedValue("Biases of the second layer.", "units")
-    kernel_3 = FittedValue("Weights of the output.", "units")
-    bias_3 = FittedValue("Bias of the output.")
+    temperature = FittedValue(rule="> 0 and finite")
+    kernel_1 = FittedValue("inputs", "units")
+    bias_1 = FittedValue("units")
+    kernel_2 = FittedValue("units", "units")
+    bias_2 = FittedValue("units")
+    kernel_3 = FittedValue("units")
+    bias_3 = FittedValue()
 
     def __init__(
         self,

@@ -91,7 +91,7 @@ class TemperatureScaling(Calibrator):
     """
 
     needs_every_class = False
-    temperature = FittedValue("The fitted temperature.", rule="> 0 and finite")
+    temperature = FittedValue(rule="> 0 and finite")
 
     def __init__(
         self,
@@ -397,8 +397,8 @@ class EnsembleTemperatureScaling(Calibrator):
     """
 
     needs_every_class = False
-    temperature = FittedValue("The fitted temperature.", rule="> 0 and finite")
-    mixture = FittedValue("The shares m of the parts.", 3, rule="in [0, 1]")
+    temperature = FittedValue(rule="> 0 and finite")
+    mixture = FittedValue(3, rule="in [0, 1]")
 
     def __init__(
         self,

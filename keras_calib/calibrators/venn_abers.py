@@ -67,16 +67,9 @@ class VennAbers(OneVsRest):
         https://arxiv.org/abs/1511.00213
     """
 
-    upper_edges = FittedValue(
-        "Largest log-odds of each entry; rows repeat their last.",
-        ROWS,
-        "size",
-        ascends=True,
-    )
-    p1 = FittedValue("p1 of each entry.", ROWS, "size", rule="in [0, 1]")
-    p0_complement = FittedValue(
-        "1 - p0 of each entry.", ROWS, "size", rule="in [0, 1]"
-    )
+    upper_edges = FittedValue(ROWS, "size", ascends=True)
+    p1 = FittedValue(ROWS, "size", rule="in [0, 1]")
+    p0_complement = FittedValue(ROWS, "size", rule="in [0, 1]")
 
     def __init__(
         self,
