@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 from scipy.special import expit
 
-from keras_calib.backend.errors import invalid, value_error, warn
+from keras_calib.backend.errors import invalid, type_error, value_error, warn
 from keras_calib.backend.keras_internals import unlock_variables
 from keras_calib.backend.progress import shows_progress
 from keras_calib.backend.traced import forget_constants, is_in_live_graph
@@ -88,6 +88,13 @@ class FittedLayer(keras.layers.Layer):
 
     def read_inputs(self, inputs: Any) -> Any:
         """Logits of any kind as an array or tensor; a list begins with them."""
+        if isinstance(inputs, Predictions):
+            raise type_error(
+                "`logits` must be outputs of a model: call the layer with "
+                "`p.outputs, from_logits=p.from_logits` of `Predictions`; "
+                "`calibrate(p)` of a calibrator gives calibrated ones",
+                logits=inputs,
+            )
         # Keras would drop the mask of a masked array.
         return as_numbers(inputs, "logits")
 

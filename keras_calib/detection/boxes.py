@@ -114,7 +114,7 @@ def read_entries(detections: Any) -> tuple[dict, str, str]:
     if not isinstance(detections, Mapping):
         raise type_error(
             "`detections` must be a dict of padded arrays, such as `predict` "
-            "of a detector returns",
+            "of a detector returns before `match`",
             type=type(detections).__name__,
         )
     found, names = dict(detections), []

@@ -189,6 +189,13 @@ def read_columns(
     return LabelColumns(labels, outputs, weight, present, tuple(lead))
 
 
+def names_of(given: Predictions, names: Any) -> tuple[str, ...] | None:
+    """Names of the labels: those that were given, or of the `Predictions`."""
+    if names is None:
+        names = check_class_names(given.class_names, None)
+    return names
+
+
 def columns_of(given: Predictions, names: Sequence[str] | None) -> LabelColumns:
     """The columns of logits of `Predictions`, of as many labels as names."""
     return read_columns(

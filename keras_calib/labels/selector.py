@@ -21,6 +21,7 @@ from keras_calib.labels.columns import (
     check_class_names,
     columns_of,
     label_logits,
+    names_of,
 )
 from keras_calib.labels.loss import MultiLabelLoss
 from keras_calib.labels.metric import MultiLabelMetric
@@ -75,7 +76,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
         by: `"label"` or `"example"`.
         example: With `by="example"`, `"worst"` or `"mean"`.
         class_names: Names of the labels, for the facts; None takes those of
-            the calibrator, or numbers.
+            the calibrator, or of the `Predictions` of the fit, or numbers.
         threshold: The threshold, or one for each label, if you know it; None
             waits for `fit`.
         chosen: Facts about the threshold, which `fit` sets.
@@ -211,7 +212,8 @@ class MultiLabelSelector(Selector, FitsOnModel):
                 method=asked.method,
             )
         target.check()
-        columns = columns_of(given, self.class_names)
+        names = names_of(given, self.class_names)
+        columns = columns_of(given, names)
         check_units(asked.delta, columns.lead, given.units)
         _check_usable(columns)
         if tune_fraction is None:
@@ -219,7 +221,7 @@ class MultiLabelSelector(Selector, FitsOnModel):
         else:
             parts = drawn_parts(len(given), tune_fraction, seed)
             tune, rest = (given[rows] for rows in parts)
-            columns = columns_of(rest, self.class_names)
+            columns = columns_of(rest, names)
         with (
             self.remembering(given.from_logits),
             undone_by_errors(self, [self.calibrator]),
@@ -228,7 +230,9 @@ class MultiLabelSelector(Selector, FitsOnModel):
                 self.calibrator.fit(tune)
             outputs = columns.outputs.astype("float32")
             scored = by_blocks(self._calibrated, outputs)
-            self._take(columns._replace(outputs=scored), target, at_once)
+            columns = columns._replace(outputs=scored)
+            self._take(columns, target, names, at_once)
+            self.class_names = names
         return self
 
     def call(self, logits, *, from_logits=None):
@@ -286,12 +290,14 @@ class MultiLabelSelector(Selector, FitsOnModel):
         # digits near 0.
         return -ops.mean(ops.sigmoid(-sure), axis=-1)
 
-    def _take(self, columns: LabelColumns, target: Any, at_once: bool) -> None:
+    def _take(
+        self, columns: LabelColumns, target: Any, names: Any, at_once: bool
+    ) -> None:
         """Takes the best thresholds for calibrated logits in columns."""
         right = (columns.outputs > 0.0) == (columns.labels > 0.5)
         score = by_blocks(self._score, columns.outputs)
         if self.by == "label":
-            names = self.class_names or range(columns.num_labels)
+            names = names or range(columns.num_labels)
             ladders = ladders_of_labels(columns, score, right, target.delta)
             chosen = target.choose_each(names, ladders, "labels", at_once)
         else:

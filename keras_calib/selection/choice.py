@@ -68,7 +68,7 @@ class Choice(Result):
             by exact binomial tests; with costs, how the threshold was chosen.
             None without either.
         kind: What chose it: `"scores"`, `"costs"`, `"groups"`, `"labels"`,
-            `"mixtures"`, `"prior"`, `"targets"`, `"boxes"` or `"classes"`.
+            `"mixtures"`, `"prior"`, `"limits"`, `"boxes"` or `"classes"`.
         confidence: The threshold as a confidence in [0, 1], if the score is in
             log-odds and there is one; otherwise None. Near 1 only `threshold`
             is exact.
@@ -82,8 +82,8 @@ class Choice(Result):
             had a share of `delta`; `"labels"` have `at_once`; `"mixtures"`
             have `worst_group`, `worst_risk` and `worst_coverage`. `"prior"`
             has `target_prior`, `num_tested`, `effective_samples`, which is
-            (sum w)^2 / sum w^2, and `largest_weight`. `"targets"` have
-            `targets` and `estimates` by name, and `p_values` of the rows of
+            (sum w)^2 / sum w^2, and `largest_weight`. `"limits"` have
+            `limits` and `estimates` by name, and `p_values` of the rows of
             the table. `"boxes"` and `"classes"` have `precision`, `target`,
             `boxes_per_image`, `average` and `max_boxes`, with `recall` or
             `advice` for a class without a threshold.

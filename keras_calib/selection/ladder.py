@@ -124,6 +124,11 @@ def records_of(
     return found.score.reshape(shape), correct, weight, found.unit
 
 
+def in_log_odds(scores: Any) -> bool:
+    """Whether scores are `Predictions`, of which the score is in log-odds."""
+    return isinstance(scores, Predictions) and scores.from_logits
+
+
 def check_units(delta: float | None, shape: tuple, units: Any = None) -> None:
     """Raises ValueError for a guarantee on samples that are not `(n,)`.
 

@@ -26,6 +26,7 @@ from keras_calib.selection.ladder import (
     counts_at,
     fixed_thresholds,
     grouped_outcomes,
+    in_log_odds,
     of_grid,
     tenth_of,
     tenth_sizes,
@@ -225,4 +226,5 @@ def choose_threshold_for_mixtures(
         https://doi.org/10.1080/00401706.1982.10487790
     """
     target = MixtureTarget(risk, delta, seed).check()
-    return target.choose(grouped_outcomes(scores, correct, groups, None, delta))
+    outcomes = grouped_outcomes(scores, correct, groups, None, delta)
+    return target.choose(outcomes, in_log_odds(scores))

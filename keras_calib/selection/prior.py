@@ -34,6 +34,7 @@ from keras_calib.selection.ladder import (
     counts_at,
     drawn_of_each,
     fixed_thresholds,
+    in_log_odds,
     of_grid,
     of_scores,
     read_outcomes,
@@ -304,7 +305,8 @@ def choose_threshold_for_prior(
     elif labels is None:
         labels = scores.class_ids
     classes = read_classes(labels, scores.shape, len(target.prior))
-    return target.choose(read_outcomes(scores, correct, None, delta, classes))
+    outcomes = read_outcomes(scores, correct, None, delta, classes)
+    return target.choose(outcomes, in_log_odds(scores))
 
 
 def read_classes(labels: Any, shape: tuple, num_classes: int) -> np.ndarray:

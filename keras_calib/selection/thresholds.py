@@ -31,6 +31,7 @@ from keras_calib.selection.ladder import (
     Ladder,
     by_group,
     grouped_outcomes,
+    in_log_odds,
     of_scores,
     read_outcomes,
 )
@@ -251,7 +252,8 @@ def choose_threshold(
         Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
     """
     target = ErrorTarget(risk, coverage, delta).check()
-    return target.choose(read_outcomes(scores, correct, sample_weight, delta))
+    outcomes = read_outcomes(scores, correct, sample_weight, delta)
+    return target.choose(outcomes, in_log_odds(scores))
 
 
 def choose_group_thresholds(

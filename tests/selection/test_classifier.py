@@ -198,6 +198,31 @@ def test_score_functions_are_saved_and_copied(score, tmp_path):
         assert copy.threshold == selector.threshold
 
 
+def test_a_softmax_model_has_the_same_logits_from_selector_and_calibrator():
+    labels, logits = noisy()
+    p = kc.Predictions(labels, softmax(logits), from_logits=False)
+    calibrator = kc.TemperatureScaling().fit(p)
+    selector = kc.SelectiveClassifier(calibrator=calibrator).fit(p, risk=0.1)
+    calibrated = calibrator.calibrate(p)
+    np.testing.assert_array_equal(
+        array(selector(p.outputs)["logits"]), calibrated.outputs
+    )
+    np.testing.assert_allclose(np.exp(calibrated.outputs).sum(-1), 1, 1e-6)
+    assert (
+        kc.choose_threshold(calibrated, risk=0.1).threshold
+        == selector.threshold
+    )
+
+
+def test_the_call_says_what_predictions_are_for():
+    labels, logits = noisy(n=50)
+    p = kc.Predictions(labels, logits, from_logits=True)
+    for layer in (kc.SelectiveClassifier(threshold=0.0), temperature()):
+        with pytest.raises(TypeError, match=r"`p\.outputs, from_logits=.*cali"):
+            layer(p)
+        assert layer(p.outputs, from_logits=p.from_logits) is not None
+
+
 def test_a_log_has_no_classes_to_select_from():
     log = kc.Predictions(correct=[1, 0, 1], confidence=[0.9, 0.2, 0.6])
     with pytest.raises(ValueError, match="`choose_threshold"):
