@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import norm as normal
 
 from keras_calib.backend.errors import type_error, value_error
-from keras_calib.detection.predictions import BoxPredictions, check_boxes
+from keras_calib.detection.matching import BoxPredictions, check_boxes
 from keras_calib.formulas.binned_intervals import error_interval
 from keras_calib.formulas.bins import CLOSED, BinSums, bin_index
 from keras_calib.inputs.checks import check_in, check_integer

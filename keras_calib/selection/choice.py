@@ -126,13 +126,16 @@ class Choice(Result):
 
     def table(self, group: Any = None) -> ThresholdTable:
         """All thresholds that were tried, for one of the groups."""
-        place = 0
+        known: dict[Any, int] = {None: 0}
         if isinstance(self.threshold, tuple):
             known = {name: k for k, name in enumerate(self.group)}
-            place = known.get(group, -1)
+        place = known.get(group, -1)
         if place < 0 or self.tables[place][0] is None:
             raise value_error(
-                "`group` must be a group of the fit with data", group=group
+                "`group` must name a group of the fit with data where each "
+                "has a threshold, and else be None",
+                group=group,
+                groups=len(self.group),
             )
         ladder, certified, largest_cost = self.tables[place]
         bounds = np.full(len(ladder.threshold), np.nan)
@@ -268,18 +271,10 @@ def choose(
 ) -> Choice:
     """The choice of the most lenient threshold that is certified at a risk.
 
-    Args:
-        ladder: The thresholds.
-        certified_at: Which of them are certified, for any risk.
-        limit: The risk.
-        delta: Probability that the guarantee may fail.
-        log_odds: Whether scores are log-odds of the confidence.
-        refusal: What the error says: arguments of `out_of_reach`, and `here`,
-            what data a coverage is of. It is called where none is certified.
-        **facts: Fields of the choice.
-
-    Raises:
-        ValueError: If none is certified. It names a risk within reach.
+    `certified_at` says for any risk which are. Where none is, it raises a
+    ValueError that names a risk within reach. `refusal` has what else the error
+    says: arguments of `out_of_reach`, and `here`, what data a coverage is of,
+    or None to name none.
     """
     certified = certified_at(limit)
     if certified.any():
@@ -288,8 +283,9 @@ def choose(
         return chosen_alone(ladder, certified, place, log_odds, **facts)
     told = {"advice": "take more data", "samples": ladder.size, **refusal()}
     here = told.pop("here", "here")
-    instead = within_reach(certified_at, ladder, limit, where=here)
-    told["advice"] += f"; or {instead}"
+    if here is not None:
+        instead = within_reach(certified_at, ladder, limit, where=here)
+        told["advice"] += f"; or {instead}"
     raise out_of_reach([ladder], "risk", limit, delta, **told)
 
 
@@ -364,15 +360,9 @@ def out_of_reach(
 ) -> ValueError:
     """The one error for a limit that no threshold keeps.
 
-    Args:
-        ladders: Those of all groups.
-        argument: Name of the argument that has the limit.
-        limit: The limit.
-        delta: Probability that the guarantee may fail, or None.
-        noun: What there are several of, such as `"group"`.
-        where: Follows the rule: where the limit is to hold.
-        advice: What to do where nothing is certified.
-        **facts: Further facts to tell.
+    `argument` is the name of the argument that has the limit, and `noun` what
+    there are several of, such as `"group"`. `where` follows the rule, and
+    `advice` says what to do where nothing is certified.
     """
     if delta is None:
         best = min(ladders, key=lambda one: float(one.risk.min()))
@@ -403,13 +393,8 @@ def within_reach(
 ) -> str:
     """What to ask for in place of a limit out of reach.
 
-    Args:
-        certified_at: Which thresholds are certified, for any limit.
-        ladder: The thresholds.
-        limit: The limit that is out of reach.
-        argument: Name of the argument that has it.
-        below: What limits lie below.
-        where: What data the coverage is of.
+    `certified_at` is as in `choose`, limits lie below `below`, and `where` says
+    what data the coverage is of.
     """
     limits = _two_digits(limit, below)
     low, high, place = 0, len(limits), -1

@@ -198,14 +198,6 @@ class Selector(FittedLayer):
             group: Id or name of a group or label, after a fit with several.
         """
         chosen = self._chosen
-        several = chosen is not None and isinstance(chosen.threshold, tuple)
-        if (group is None) == several:
-            raise value_error(
-                "`group` must name a group where each has a threshold, and "
-                "else be None",
-                group=group,
-                groups=0 if chosen is None else len(chosen.group),
-            )
         if chosen is None or not chosen.tables:
             raise RuntimeError(
                 invalid(

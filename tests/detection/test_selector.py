@@ -226,7 +226,7 @@ def test_facts_of_a_choice_hold_until_its_calibrator_is_fitted_again():
     for chosen, group in (
         (kc.detection.choose_detection_threshold(records(), **options), None),
         (
-            kc.detection.choose_detection_class_thresholds(
+            kc.detection.choose_detection_threshold(
                 records(), num_classes=4, **options, delta=0.9
             ),
             0,
