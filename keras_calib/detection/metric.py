@@ -272,8 +272,8 @@ class LocalizationAwareECE(_DetectionMetric):
     `update_state` with what `predict` of a detector returns, outside compiled
     code.
 
-    LaECE = mean over classes of
-            sum_b (n_b / n) |mean confidence_b - precision_b mean overlap_b|
+    It is the error of `localization_aware_ece`, whose formula and papers stand
+    there.
 
     Args:
         num_classes: Number of classes. None with `average="pooled"`.
@@ -304,9 +304,7 @@ class LocalizationAwareECE(_DetectionMetric):
     0.2
 
     Reference:
-        Oksuz et al., Towards Building Self-Aware Object Detectors via
-        Reliable Uncertainty Quantification and Calibration, CVPR 2023,
-        https://arxiv.org/abs/2307.00934
+        Oksuz et al., CVPR 2023, https://arxiv.org/abs/2307.00934
 
     Differs:
         As `localization_aware_ece` does.

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from keras_calib.backend.errors import value_error
+from keras_calib.backend.errors import invalid, value_error
 from keras_calib.formulas.costs import CostEstimate, upper_bounds_of_means
 from keras_calib.formulas.intervals import binomial_upper_bound
 from keras_calib.numerics.arrays import safe_divide
@@ -125,7 +125,19 @@ class Choice(Result):
         return None if self.kind == "costs" else self.limit
 
     def table(self, group: Any = None) -> ThresholdTable:
-        """All thresholds that were tried, for one of the groups."""
+        """Coverage and risk of each threshold, on the data that chose one.
+
+        Args:
+            group: Id or name of a group or label, after a choice of several.
+        """
+        if not self.tables:
+            raise RuntimeError(
+                invalid(
+                    "`table` needs the data that chose the threshold, which "
+                    "loaded layers and files do not keep",
+                    choice=self,
+                )
+            )
         known: dict[Any, int] = {None: 0}
         if isinstance(self.threshold, tuple):
             known = {name: k for k, name in enumerate(self.group)}

@@ -76,8 +76,9 @@ class Target(TypedDict, total=False):
             on these samples. With `target_prior`, one of
             `choose_threshold_for_prior`. None takes the exact or the first
             one.
-        reject_cost: With costs, the cost of asking a human, >= 0. With
-            `max_cost` no answer of a higher expected cost is accepted either.
+        reject_cost: With costs, the cost of asking a human, >= 0. Answers of
+            at most this expected cost are accepted (Chow's rule), which is
+            best if the probabilities are calibrated; with `max_cost` too.
         max_cost: With costs, the largest allowed mean cost of the accepted;
             `fit` maximises the coverage.
         one_threshold: With `groups`, `risk` and `delta`: one threshold for
@@ -236,12 +237,8 @@ class SelectiveClassifier(Selector, FitsOnModel):
 
         What it is to keep is named by the arguments of `Target`: most often
         `risk` and `delta`. Thresholds are tested from strict to lenient by
-        exact binomial p-values, as Learn then Test does.
-
-        With `costs` give `reject_cost`: the layer accepts answers of at most
-        this expected cost (Chow's rule), which is best if the probabilities
-        are calibrated. Or give a limit `max_cost` for what the accepted
-        answers cost on average, which `delta` guarantees.
+        exact binomial p-values, as Learn then Test does. With `costs` give
+        `reject_cost` or `max_cost`.
 
         Args:
             labels: `Predictions`; or class ids `(n, ...)`, or one-hot or soft

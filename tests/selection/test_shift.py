@@ -277,7 +277,7 @@ def test_a_selector_takes_the_threshold_of_its_records():
         copy = kc.SelectiveClassifier.from_config(one.get_config())
         assert copy.chosen == one.chosen
         assert copy.threshold == np.float32(one.chosen.threshold)
-        assert len(one.table().risk) > 1
+        assert len(one.chosen.table().risk) > 1
     with pytest.warns(RuntimeWarning, match="corrects to another prior"):
         selector.fit(labels, logits, target_prior=[0.2, 0.4, 0.4], **OPTIONS)
 

@@ -208,7 +208,7 @@ def test_a_threshold_in_log_odds_says_the_same_cut_as_a_confidence():
 def test_the_table_lists_every_threshold():
     labels, logits = noisy()
     selector = kc.SelectiveClassifier().fit(labels, logits, risk=0.05)
-    table = selector.table()
+    table = selector.chosen.table()
     curve = kc.functional.risk_coverage_curve(labels, logits, from_logits=True)
     np.testing.assert_allclose(table.coverage, curve.coverage, rtol=1e-12)
     np.testing.assert_allclose(table.risk, curve.risk, rtol=1e-12)
@@ -229,13 +229,13 @@ def test_the_table_marks_what_is_certified():
     labels, logits = noisy(n=3000)
     selector = kc.SelectiveClassifier()
     selector.fit(labels, logits, risk=0.03, delta=0.1)
-    table = selector.table()
+    table = selector.chosen.table()
     last = np.flatnonzero(table.certified)[-1]
     assert table.threshold[last] == selector.threshold
     assert np.all(table.upper_bound[table.certified] <= 0.03)
     weight = 1.0 + np.arange(3000) % 2
     selector.fit(labels, logits, risk=0.03, sample_weight=weight)
-    assert np.isnan(selector.table().upper_bound).all()
+    assert np.isnan(selector.chosen.table().upper_bound).all()
 
 
 def test_a_choice_says_that_its_threshold_is_in_log_odds():
