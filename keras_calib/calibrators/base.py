@@ -210,7 +210,7 @@ class Calibrator(KeepsArguments, CalibratesPredictions):
         found = ops.where(is_ruled_out(pair), pair, map_logits(pair))
         if one_output:
             return found[..., 1:] - found[..., :1]
-        if self.takes_logits(from_logits) or self.takes_logits(None):
+        if self.takes_logits(None):
             return found
         return ops.log_softmax(found)
 

@@ -81,6 +81,13 @@ class FittedLayer(keras.layers.Layer):
 
     def read_inputs(self, inputs: Any) -> Any:
         """Logits of any kind as an array or tensor; a list begins with them."""
+        if isinstance(inputs, Predictions):
+            raise type_error(
+                "`logits` must be outputs of a model: call the layer with "
+                "`p.outputs, from_logits=p.from_logits` of `Predictions`; "
+                "`calibrate(p)` of a calibrator gives calibrated ones",
+                logits=inputs,
+            )
         # Keras would drop the mask of a masked array.
         return as_numbers(inputs, "logits")
 

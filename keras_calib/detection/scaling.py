@@ -12,7 +12,7 @@ from keras_calib.calibrators.columns import fit_columns
 from keras_calib.calibrators.fitted_layer import FittedLayer, LayerOptions
 from keras_calib.calibrators.logistic import least_polynomial
 from keras_calib.detection.boxes import read_entries
-from keras_calib.detection.predictions import BoxPredictions, check_boxes
+from keras_calib.detection.matching import BoxPredictions, check_boxes
 from keras_calib.inputs.checks import check_in, check_integer
 from keras_calib.inputs.values import in_unit_interval
 from keras_calib.numerics.arrays import as_array, to_numpy, value_if_eager
