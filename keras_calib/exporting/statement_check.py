@@ -4,7 +4,8 @@ It takes NumPy and SciPy alone. Numbers follow from the data that chose the
 threshold, by the same procedure; hashes from the files of the model.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from keras_calib.exporting.statement_facts import (
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.numerics.results import Result
 from keras_calib.predictions.predictions import Predictions
+from keras_calib.predictions.roles import check_present
+from keras_calib.predictions.tables import Table
 from keras_calib.selection.costs import CostTarget
 from keras_calib.selection.data_hash import (
     cost_hashes,
@@ -74,6 +77,9 @@ class CertificateCheck(Result):
         """Whether all that was computed again agrees."""
         return not self.differences
 
+    def _facts(self) -> dict[str, Any]:
+        return {"holds": self.holds, **super()._facts()}
+
 
 def check_certificate(
     path: Any,
@@ -108,12 +114,13 @@ def check_certificate(
             `Predictions`: calibrated outputs for a score in log-odds or of
             costs, or a log. For a log the hash of counts stands for that of
             scores, and the threshold is compared to three digits, unless the
-            threshold is of answers.
+            threshold is of answers. Or the path of a file of either: what
+            `save_records` writes, or `Predictions.read` reads.
         correct: 1 for right and 0 for wrong predictions `(n,)`. None with
-            `Predictions`.
+            `Predictions` or a file.
         groups: Group of each sample `(n,)`, integers or strings, for a
             selector with thresholds by group. With `Predictions` also the
-            name of a group of theirs.
+            name of a group of theirs, with a file that of a column.
         cost: Cost of each answer `(n,)`, for a selector with costs.
 
     Returns:
@@ -151,6 +158,10 @@ def check_certificate(
         not_checked.append("the fit of the calibrator (needs its own log)")
     if found["kind"] == "chow" and found["costs"]["matrix"] is None:
         not_checked.append("the matrix of costs, of which only a hash is told")
+    if isinstance(scores, str | os.PathLike):
+        scores, correct, groups, cost = _of_file(
+            found, scores, correct, groups, cost
+        )
     given, is_log = (scores, correct, groups, cost), False
     if isinstance(scores, Predictions):
         scores.arguments(None, {"correct": correct})
@@ -285,6 +296,66 @@ def _again(found: dict[str, Any], rows: Outcomes) -> dict[str, dict[str, Any]]:
     return facts_of(
         kind, chosen, scale, coverage=coverage, largest_cost=float(largest)
     )
+
+
+def _of_file(
+    found: dict[str, Any], path: Any, correct: Any, groups: Any, cost: Any
+) -> tuple[Any, ...]:
+    """Records of a file, or its `Predictions`, and the data beside them."""
+    if correct is not None:
+        raise type_error(
+            "`correct` must not be given beside a file, which has it",
+            correct=type(correct).__name__,
+        )
+    if groups is None and found["kind"] in BY_GROUP:
+        groups = found["data"].get("group") or "group"
+    file, is_named = Table(path), isinstance(groups, str)
+    values = {"score", "confidence"} & {*file.names}
+    if not values or "correct" not in file.names:
+        return Predictions.read(path), None, groups, cost
+    read = records_of_file(found, file, {"groups": groups} if is_named else {})
+    groups = read["groups"] if is_named else groups
+    cost = read.get("cost") if cost is None else cost
+    return read["scores"], read.get("correct"), groups, cost
+
+
+def records_of_file(
+    found: dict[str, Any], file: Table, names: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """The arguments of `check_certificate` that a file of records has.
+
+    Args:
+        found: The certificate.
+        file: The file, with a `score`, or else a `confidence`, for each row.
+        names: Columns that have other names than `save_records` gives them:
+            `score` or `confidence`, `correct`, `groups`, `cost`.
+    """
+    kind, values = found["kind"], ("score", "confidence")
+    asked = [x for x in values if names.get(x)]
+    if found["artefact"] is None:
+        asked = [found["score"]["name"]]
+    (value, *_) = asked or [x for x in values if x in file.names] or values
+    wanted = {x: names.get(x) or x for x in (value, "correct")}
+    if kind in BY_GROUP or names.get("groups"):
+        wanted["groups"] = names.get("groups") or "group"
+    if kind == "costs" or names.get("cost"):
+        wanted["cost"] = names.get("cost") or "cost"
+    check_present(file.path.name, file.names, [*wanted.values()])
+    texts = [x for role, x in wanted.items() if role == "groups"]
+    numbers = [x for role, x in wanted.items() if role != "groups"]
+    parts = [*file.parts(texts, numbers)]
+    if not parts:
+        raise value_error(
+            f"{file.path.name} must have records, not names alone", rows=0
+        )
+    columns = {
+        role: np.concatenate([np.atleast_1d(x[name]) for x in parts])
+        for role, name in wanted.items()
+    }
+    if value == "confidence":
+        log = {x: columns.pop(x) for x in ("correct", "confidence")}
+        return {"scores": Predictions(**log), **columns}
+    return {"scores": columns.pop("score"), **columns}
 
 
 def _columns_of(
