@@ -27,8 +27,12 @@ from keras_calib.exporting.statement_facts import (
     compared,
     facts_of,
 )
+from keras_calib.inputs.checks import located
+from keras_calib.inputs.groups import read_groups
 from keras_calib.inputs.outcomes import Outcomes
+from keras_calib.numerics.arrays import as_array
 from keras_calib.numerics.results import Result
+from keras_calib.numerics.softmax import log_odds_of
 from keras_calib.predictions.predictions import Predictions
 from keras_calib.predictions.roles import check_present
 from keras_calib.predictions.tables import Table
@@ -43,6 +47,7 @@ from keras_calib.selection.ladder import (
     by_group,
     named_group,
     of_scores,
+    read_outcomes,
 )
 from keras_calib.selection.thresholds import ErrorTarget
 
@@ -414,96 +419,56 @@ def _read_rows(
                 f"`{argument}` must be {rule} for this certificate",
                 kind=kind,
             )
-    name = "confidence" if is_log else "scores"
     if scores is None or correct is None:
         raise value_error(
             "`scores` must be given with `correct`, or be `Predictions`",
             scores=type(scores).__name__,
             correct=type(correct).__name__,
         )
-    given = _column(name, scores, np.asarray(correct))
-    correct = _column("correct", correct, given)
-    _check_rows("correct", (correct == 0) | (correct == 1), "be 0 or 1")
-    score = _score(found, name, given)
-    _check_rows(name, ~np.isnan(score), "not be NaN")
-    rows = Outcomes(score, correct.astype("float64"))
+    given = as_array(scores, "scores")
+    delta = found["guarantee"].get("delta")
+    rows = read_outcomes(_score(found, given, is_log), correct, delta=delta)
     if found["artefact"] is None and is_log:
         rows = rows._replace(confidence=given)
     if groups is not None:
         names = tuple(x["group"] for x in found["selection"]["groups"])
-        rows = rows._replace(group=_places(names, groups, given), names=names)
+        known, places = read_groups(groups, given.shape)
+        # A table of text does not tell 3 from "3".
+        place = {str(name): k for k, name in enumerate(names)}
+        codes = np.array([place.get(str(name), -1) for name in known])
+        rows = rows._replace(group=codes[places], names=names)
     if cost is None:
         return rows
-    cost, largest = _column("cost", cost, given), found["costs"]["largest"]
-    rule = f"lie between 0 and the largest of the certificate, {largest:g}"
-    _check_rows("cost", (cost >= 0) & (cost <= largest), rule)
-    cost = cost.astype("float64")
-    return rows._replace(cost=cost, weight=np.ones(len(cost)))
+    largest = found["costs"]["largest"]
+    costs = read_outcomes(rows.score, cost, largest_cost=largest)
+    return costs._replace(correct=rows.correct)
 
 
-def _score(found: dict[str, Any], name: str, given: np.ndarray) -> np.ndarray:
+def _score(
+    found: dict[str, Any], given: np.ndarray, is_log: bool
+) -> np.ndarray:
     """What the threshold is compared with, of scores or of confidences."""
     scale, column = found["score"]["scale"], found["score"]["name"]
     if found["artefact"] is None:
-        if name.rstrip("s") != column:
+        if is_log != (column == "confidence"):
             raise value_error(
                 f"`{column}` must be given for this certificate, whose "
                 "threshold is for it",
-                given=name,
+                given="confidence" if is_log else "scores",
             )
         return calibrated_confidence(
             found["calibrator"], given.astype("float64")
         )
-    if name == "scores":
+    if not is_log:
         return given.astype("float32")
     if scale != "log-odds":
         raise value_error(
             "`Predictions` of a log need a score in log-odds: give `scores`",
             score=column,
         )
-    given = given.astype("float64")
-    _check_rows(name, (given > 0) & (given < 1), "lie between 0 and 1")
-    return (np.log(given) - np.log1p(-given)).astype("float32")
-
-
-def _places(names: tuple, groups: Any, like: np.ndarray) -> np.ndarray:
-    """The place of each group among those of the certificate, or -1."""
-    given = np.asarray(groups)
-    values = given.reshape(-1).tolist()
-    kinds = int | str | bytes
-    if not all(isinstance(x, kinds) and type(x) is not bool for x in values):
-        raise type_error(
-            "`groups` must be integers or strings, without NaN and None",
-            dtype=given.dtype.name,
-        )
-    _column("groups", given, like, given.dtype.kind)
-    # A table of text does not tell 3 from "3".
-    place = {str(name): k for k, name in enumerate(names)}
-    texts = (x.decode() if isinstance(x, bytes) else str(x) for x in values)
-    return np.array([place.get(text, -1) for text in texts])
-
-
-def _column(
-    name: str, given: Any, like: np.ndarray, kinds: str = "biuf"
-) -> np.ndarray:
-    """An array `(n,)`, which must be as long as another."""
-    given = np.asarray(given)
-    if given.ndim != 1 or given.shape != like.shape or not len(given):
+    bad = ~((given > 0) & (given < 1))
+    if bad.any():
         raise value_error(
-            f"`{name}` must have the shape `(n,)` of all columns, with n >= 1",
-            **{name: given.shape, "others": like.shape},
+            "`confidence` must lie between 0 and 1", **located(bad)
         )
-    if given.dtype.kind not in kinds:
-        raise value_error(
-            f"`{name}` must hold numbers", **{name: given.dtype.name}
-        )
-    return given
-
-
-def _check_rows(name: str, good: np.ndarray, rule: str) -> None:
-    if not good.all():
-        raise value_error(
-            f"`{name}` must {rule}",
-            row=int(np.argmin(good)) + 1,
-            bad_rows=int((~good).sum()),
-        )
+    return log_odds_of(given.astype("float64")).astype("float32")
