@@ -19,7 +19,6 @@ thresholds (`selection`).
 Floor: beside `losses`, `metrics` and `data`.
 """
 
-from keras_calib.backend.keywords import answer_wrong_keywords
 from keras_calib.calibrators.affine import (
     DirichletCalibration,
     MatrixScaling,
@@ -79,5 +78,3 @@ __all__ = [
     "choose_calibrator",
     "refinement_nll",
 ]
-
-answer_wrong_keywords(__name__)

@@ -14,11 +14,11 @@ from keras_calib.backend.errors import type_error, value_error
 from keras_calib.backend.files import path_of
 from keras_calib.calibrators import Calibrator
 from keras_calib.exporting.certificates import certificate_of, plain
-from keras_calib.exporting.file_runners import (
+from keras_calib.exporting.formats import (
+    FileFormat,
     Runner,
     cast,
     format_of_file,
-    runners_of,
 )
 from keras_calib.exporting.served_model import selector_to_serve
 from keras_calib.exporting.statement import (
@@ -110,7 +110,8 @@ class FileModel:
     ):
         self.path = path_of(path)
         self.name = self.path.stem
-        self.format = format_of_file(self.path)
+        made = format_of_file(self.path)
+        self.format = made.name
         if from_logits is not None:
             check_flag("from_logits", from_logits)
         if batch_size is not None:
@@ -132,7 +133,7 @@ class FileModel:
         given = found or given
         if found is not None:
             self.selector = _read_selector(found["selector"])
-        self._runner = _served(self.path, self.format)
+        self._runner = _served(self.path, made)
         self._output = _chosen(self._runner.outputs, given["output"])
         self.output_names = [self._output]
         self.returns_logits = _says(self._output, given["from_logits"])
@@ -389,13 +390,13 @@ def replayed(path: Path, found: dict[str, Any]) -> Iterator[str]:
             )
 
 
-def _served(path: Path, made: str) -> Runner:
+def _served(path: Path, made: FileFormat) -> Runner:
     """The signature for clients, or the only one."""
     try:
-        found = runners_of(path, made)
+        found = made.load(path)
     except Exception as error:
         raise value_error(
-            f"`path` must be a file that the runtime of {made} can load",
+            f"`path` must be a file that the runtime of {made.name} can load",
             path=str(path),
             error=f"{type(error).__name__}: {str(error)[:400]}",
         ) from error
