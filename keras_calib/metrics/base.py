@@ -205,7 +205,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
                 and `result()` warns of it.
         """
         if self._takes_one_output or getattr(self.summary, "is_binary", False):
-            y_pred = of_one_output(y_pred, "y_pred")
+            y_pred = of_one_output(y_pred, self.options.names[1])
         given = y_true, y_pred, sample_weight
         if add_on_host(self, *given):
             return
@@ -411,7 +411,8 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         flags = ops.convert_to_numpy(self.flags)
         if flags[_PROBABILITIES] and not self._has_warned:
             self._has_warned = True
-            warn(as_logits_message(f"y_pred` of `{self.name}"))
+            given = self.options.names[1]
+            warn(as_logits_message(f"{given}` of `{self.name}"))
         return sums, flags
 
     def _is_traced(self) -> bool:

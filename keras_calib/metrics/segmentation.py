@@ -148,8 +148,9 @@ class PerImage(StreamingMetric):
                 "`sample_weight` must be None: all pixels have equal weight",
                 sample_weight=type(sample_weight).__name__,
             )
-        y_pred = as_numbers(y_pred, "y_pred")
-        check_rank("y_pred", y_pred, 3, "(batch, ..., num_classes)")
+        name = self.options.names[1]
+        y_pred = as_numbers(y_pred, name)
+        check_rank(name, y_pred, 3, "(batch, ..., num_classes)")
         if self._add_on_host(y_true, y_pred):
             return
         y_pred = ops.convert_to_tensor(y_pred)
@@ -228,9 +229,10 @@ class PerImage(StreamingMetric):
         sizes = list(shape_of(y_pred))
         del sizes[self.options.axis % len(sizes)]
         if None in sizes[1:]:
+            name = self.options.names[1]
             raise value_error(
-                "`y_pred` must have a known number of pixels",
-                **{"y_pred.shape": shape_of(y_pred)},
+                f"`{name}` must have a known number of pixels",
+                **{f"{name}.shape": shape_of(y_pred)},
             )
         num_pixels = math.prod(sizes[1:])
         chosen = self.options.pixels_per_image
