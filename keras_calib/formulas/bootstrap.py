@@ -42,13 +42,10 @@ def poisson_interval(
     Args:
         statistic: Function of the masses of correct and of wrong predictions,
             each `(cells,)`. It returns NaN where it is not defined.
-        masses: Masses of the correct and of the wrong predictions of each
-            cell, each `(cells,)`.
+        masses: The masses of the sample.
         weight_ratio: Sum of squared weights divided by the sum of weights,
             which turns masses into effective numbers.
-        num_draws: Number of replicates, at least 1.
-        level: Probability to cover, in (0, 1).
-        seed: Seed of the replicates.
+        num_draws, level, seed: Replicates, and the probability to cover.
         beside: Whether the further prediction lies before or after a random
             cell instead of in it, because ties in the sample need not be
             ties in the population. Every second cell must then be empty.

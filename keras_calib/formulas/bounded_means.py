@@ -57,10 +57,7 @@ def hoeffding_bentkus_p_value(total: Any, count: Any, limit: Any) -> np.ndarray:
 
     p = min(exp(-n KL(min(m, limit), limit)), e P(Bin(n, limit) <= ceil(n m)))
 
-    Args:
-        total: Sum of independent losses in [0, 1] `(...)`.
-        count: Number of losses `(...)`; without any the p-value is 1.
-        limit: Mean to reject `(...)`, in (0, 1).
+    The limit lies in (0, 1). Without losses the p-value is 1.
 
     Reference:
         Bates et al., Distribution-Free, Risk-Controlling Prediction Sets,
@@ -92,11 +89,7 @@ def betting_p_value(
     losses come in an order that `seed` alone fixes, so that sorted data do no
     harm. The p-value decreases with the limit.
 
-    Args:
-        losses: Independent losses `(n,)` in [0, 1].
-        limit: Mean to reject `(...)`, in (0, 1).
-        delta: Level at which the test is strongest; it is valid at all.
-        seed: Seed of the order.
+    It is strongest at the level `delta`, and valid at all.
 
     Reference:
         Waudby-Smith and Ramdas, Estimating Means of Bounded Random Variables
@@ -143,19 +136,11 @@ def accepted_p_values(
     delta: float = 0.05,
     seed: int = 0,
 ) -> np.ndarray:
-    """P-values that the mean loss of accepted samples exceeds `limit`.
+    """P-values that the mean loss of accepted samples exceeds a limit.
 
-    Args:
-        losses: Losses `(n,)` in [0, 1], of the surest sample first.
-        accepted: Numbers of accepted samples `(num_thresholds,)`.
-        limit: Mean to reject, in (0, 1).
-        test: `"betting"`, which takes time for each threshold, or
-            `"hoeffding_bentkus"`.
-        delta: Level at which betting is strongest.
-        seed: Seed of the order of betting.
-
-    Returns:
-        P-values `(num_thresholds,)`.
+    Losses `(n,)` are those of the surest sample first, of which the first
+    `accepted` `(num_thresholds,)` are accepted. Betting takes time for each
+    threshold.
     """
     check_in("test", test, TESTS)
     accepted = np.asarray(accepted, int)

@@ -328,16 +328,19 @@ def _table(
 
 
 class _Slices:
-    """What needs the predictions of a group and not only their sums."""
+    """What needs the predictions of a group and not only their sums.
+
+    `codes` are those of the groups of attributes; None has all as one.
+    """
 
     def __init__(self, rows: _Rows, codes: dict[str, np.ndarray]):
-        self._rows, self._codes = rows, codes
-        self._places: dict[str, list[np.ndarray]] = {}
+        self._rows = rows
+        everyone = np.zeros(len(rows.top.correct), int)
+        self._codes: dict[str | None, np.ndarray] = {**codes, None: everyone}
+        self._places: dict[str | None, list[np.ndarray]] = {}
 
     def parts(self, attribute: str | None, places: Any) -> list[_Rows]:
         """The predictions of each group."""
-        if attribute is None:
-            return [self._rows]
         if attribute not in self._places:
             code = self._codes[attribute]
             order = np.argsort(code, kind="stable")
@@ -418,17 +421,12 @@ class _Slices:
         self, values: np.ndarray, attribute: str | None, places: Any
     ) -> Moments:
         """Moments of values of the predictions of each group."""
-        code, w = np.zeros(len(values), int), self._rows.top.weight
-        if attribute is not None:
-            code = self._codes[attribute]
-
-        def total(terms: np.ndarray) -> np.ndarray:
-            found = np.bincount(code, terms)
-            return found if attribute is None else found[places]
-
-        wx = w * values
-        terms = (w, wx, w**2, w * wx, wx**2, wx * values, wx * values**2)
-        return Moments(*map(total, terms))
+        code = self._codes[attribute]
+        return Moments.of(
+            values,
+            self._rows.top.weight,
+            lambda terms: np.bincount(code, terms)[places],
+        )
 
 
 def groupings(

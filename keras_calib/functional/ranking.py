@@ -254,9 +254,7 @@ def failure_average_precision(
     1.0
 
     Reference:
-        Hendrycks and Gimpel, A Baseline for Detecting Misclassified and
-        Out-of-Distribution Examples, ICLR 2017,
-        https://arxiv.org/abs/1610.02136
+        That of `failure_auroc`.
     """
     check_in("positive", positive, ("error", "success"))
     groups = ranked(labels, outputs, score, **options)

@@ -107,8 +107,7 @@ def eaurc(
         E-AURC in [0, 1]. With the analytic optimum it can be below 0.
 
     Reference:
-        Geifman et al., Bias-Reduced Uncertainty Estimation for Deep Neural
-        Classifiers, ICLR 2019, https://arxiv.org/abs/1805.08206
+        That of `aurc`.
 
     Differs:
         The paper uses the analytic optimum.
@@ -223,8 +222,7 @@ def eaugrc(
         `failure_auroc`.
 
     Reference:
-        Traub et al., Overcoming Common Flaws in the Evaluation of Selective
-        Classification Systems, NeurIPS 2024, https://arxiv.org/abs/2407.01032
+        That of `augrc`.
     """
     groups = ranked(labels, outputs, score, **options)
     rate = np.sum(groups.wrong) / np.sum(groups.mass)
@@ -330,8 +328,7 @@ def risk_at_coverage(
         Share of errors among accepted predictions, in [0, 1].
 
     Reference:
-        Geifman and El-Yaniv, Selective Classification for Deep Neural
-        Networks, NeurIPS 2017, https://arxiv.org/abs/1705.08500
+        That of `coverage_at_risk`.
     """
     check_share("coverage", coverage, positive=True)
     groups = ranked(labels, outputs, score, ties, **options)
