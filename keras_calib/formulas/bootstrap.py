@@ -153,16 +153,9 @@ def rank_interval(
     def statistic(right: np.ndarray, wrong: np.ndarray) -> float:
         if needs_both and not (right.any() and wrong.any()):
             return np.nan
-        mass = right + wrong
-        resampled = RankedGroups(
-            mass=mass,
-            wrong=wrong,
-            before=np.cumsum(mass) - mass,
-            wrong_before=np.cumsum(wrong) - wrong,
-            slope=np.where((right > 0) & (wrong > 0), slope, 0.0),
-            frequency_weights=groups.frequency_weights,
-        )
-        return value(resampled)
+        mixed = np.where((right > 0) & (wrong > 0), slope, 0.0)
+        counts = groups.frequency_weights
+        return value(RankedGroups.of(right + wrong, wrong, mixed, counts))
 
     return poisson_interval(
         statistic,

@@ -83,9 +83,9 @@ class GroupMetrics(Result):
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The table row by row; None for what is not known."""
-        columns = [_plain(x) for x in self.table.values()]
+        columns = [x.tolist() for x in self.table.values()]
         return [
-            dict(zip(self.table, values, strict=True))
+            _finite(dict(zip(self.table, values, strict=True)))
             for values in zip(*columns, strict=True)
         ]
 
@@ -268,14 +268,8 @@ def _largest(
     return tuple(found)
 
 
-def _plain(column: np.ndarray) -> list[Any]:
-    """Values of Python, None for those that are not finite."""
-    if column.dtype.kind != "f":
-        return column.tolist()
-    return [x if np.isfinite(x) else None for x in column.tolist()]
-
-
 def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with None for numbers that are not finite."""
     return {
         k: None if isinstance(x, float) and not np.isfinite(x) else x
         for k, x in row.items()

@@ -12,6 +12,7 @@ from keras_calib.formulas.risk_coverage import (
     augrc_of_groups,
     aurc_by_convention,
     coverage_at_risk_of_groups,
+    curve_of_groups,
     normalized_aurc_of_groups,
     optimum_by_convention,
     risk_at_coverage_of_groups,
@@ -360,7 +361,4 @@ def risk_coverage_curve(
         https://www.jmlr.org/papers/v11/el-yaniv10a.html
     """
     top = top_scored(labels, outputs, score, **options)
-    groups = rank(top)
-    through = groups.before + groups.mass
-    risk = safe_divide(groups.wrong_before + groups.wrong, through)
-    return RiskCoveragePoints(through / through[-1], risk, thresholds(top))
+    return curve_of_groups(rank(top), thresholds(top))

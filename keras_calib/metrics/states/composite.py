@@ -8,7 +8,11 @@ import numpy as np
 from keras_calib.formulas.bins import BinSums
 from keras_calib.formulas.cumulative import CumulativeCurve
 from keras_calib.formulas.intervals import Moments
-from keras_calib.formulas.risk_coverage import RankedGroups, RiskCoveragePoints
+from keras_calib.formulas.risk_coverage import (
+    RankedGroups,
+    RiskCoveragePoints,
+    curve_of_groups,
+)
 from keras_calib.inputs.outcomes import Outcomes
 from keras_calib.metrics.states.cells import differences_of_cells
 from keras_calib.metrics.states.classwise import ClassForecastSummary
@@ -145,14 +149,9 @@ class Readings:
 
     @property
     def curve(self) -> RiskCoveragePoints:
-        """Curve through the ends of the groups that are not empty."""
-        filled = self.groups.mass > 0
-        mass, wrong, before, wrong_before = (x[filled] for x in self.groups[:4])
-        through = before + mass
-        return RiskCoveragePoints(
-            coverage=through / through[-1:],
-            risk=(wrong_before + wrong) / through,
-            threshold=np.flip(self.histogram.lower_score())[filled],
+        """Curve through the ends of the cells that are not empty."""
+        return curve_of_groups(
+            self.groups, np.flip(self.histogram.lower_score())
         )
 
     @property
