@@ -162,10 +162,6 @@ def by_group(
     Returns:
         `GroupMetrics`: print it, or take `table`, `rows` and `largest`.
 
-    Raises:
-        ValueError: If shapes do not fit, a group is missing, or a value is
-            out of range.
-
     Example:
 
     >>> labels, probs = [0, 0, 0, 1] * 30, [[0.8, 0.2]] * 120

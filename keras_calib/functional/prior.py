@@ -99,10 +99,6 @@ def estimate_prior(
     Returns:
         A `PriorEstimate`.
 
-    Raises:
-        ValueError: If rows are no probabilities, or an argument is out of
-            range.
-
     Warns:
         RuntimeWarning: If EM did not converge, or if some classes have the
             same predictions.

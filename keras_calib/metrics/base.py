@@ -269,7 +269,7 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
         return self._result()
 
     def _result(self):
-        if not self._is_traced():
+        if not is_traced(ops.convert_to_tensor(self.flags)):
             # On the host: in float64, and faster than one by one on a device.
             values = self._values_of(*self._state())
             return self._named([self._scalar(float(x)) for x in values])
@@ -414,9 +414,6 @@ class StreamingMetric(KeepsArguments, MergeableMetric):
             given = self.options.names[1]
             warn(as_logits_message(f"{given}` of `{self.name}"))
         return sums, flags
-
-    def _is_traced(self) -> bool:
-        return is_traced(ops.convert_to_tensor(self.flags))
 
     def _add_state(self):
         self._add_sums(self.summary.shape)

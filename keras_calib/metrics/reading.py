@@ -47,10 +47,7 @@ from keras_calib.numerics.softmax import log_odds_of
 
 
 def add_on_host(
-    metric: Any,
-    y_true: Any,
-    y_pred: Any,
-    sample_weight: Any,
+    metric: Any, y_true: Any, y_pred: Any, sample_weight: Any
 ) -> bool:
     """Add a batch to the state of a metric by NumPy; False if it cannot."""
     found = read_on_host(metric, metric.summary, y_true, y_pred, sample_weight)
@@ -69,11 +66,7 @@ def add_rows(metric: Any, batch: Batch) -> bool:
 
 
 def read_on_host(
-    metric: Any,
-    summary: Any,
-    y_true: Any,
-    y_pred: Any,
-    sample_weight: Any,
+    metric: Any, summary: Any, y_true: Any, y_pred: Any, sample_weight: Any
 ) -> tuple[Outcomes, np.ndarray] | None:
     """Records and flags that a metric adds for a batch; None if it cannot.
 

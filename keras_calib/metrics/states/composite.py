@@ -34,10 +34,13 @@ class CompositeSummary:
     def __init__(self, **parts: Any):
         self.parts = parts
         forms = [getattr(part, "on_host", None) for part in parts.values()]
-        self._votes = False
         # The one that suits all of them.
         order = (None, "tensors", "arrays", "records")
         self.on_host = min(forms, key=order.index)
+        self.takes_columns = all(
+            getattr(part, "takes_columns", False) for part in parts.values()
+        )
+        self._votes = False
 
     @property
     def votes(self) -> bool:
@@ -59,12 +62,6 @@ class CompositeSummary:
     def _ends(self) -> list[int]:
         sizes = [part.shape[-1] for part in self.parts.values()]
         return np.cumsum(sizes).tolist()
-
-    @property
-    def takes_columns(self) -> bool:
-        """Whether all parts take entries of columns."""
-        parts = self.parts.values()
-        return all(getattr(part, "takes_columns", False) for part in parts)
 
     def update(self, records: Outcomes, columns: int | None = None) -> Any:
         """Limbs of all parts, of one batch."""
