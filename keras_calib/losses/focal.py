@@ -12,19 +12,11 @@ from keras_calib.backend.errors import value_error
 from keras_calib.inputs.checks import check_above, check_at_least, check_number
 from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import (
-    Targets,
     of_softmax,
-    read_as,
     reads_ids,
-    shown,
     through_true_class,
 )
-from keras_calib.numerics.arrays import (
-    as_numbers,
-    at_least,
-    safe_divide,
-    shape_of,
-)
+from keras_calib.numerics.arrays import as_numbers, at_least, shape_of
 
 _TINY = 1e-30
 _FLSD_53 = ((0.2, 5.0), (1.0, 3.0))
@@ -148,8 +140,12 @@ def flsd(
     """
 
     def choose(p):
+        # The row of the table that each p_y belongs to.
+        row = ops.zeros_like(p, dtype="int32")
+        for threshold, _ in gammas[:-1]:
+            row = row + ops.cast(p >= threshold, "int32")
         values = ops.convert_to_tensor([g for _, g in gammas], dtype=p.dtype)
-        return ops.take(values, _rows(p, gammas))
+        return ops.take(values, row)
 
     return signed_focal(labels, logits, choose)
 
@@ -194,12 +190,6 @@ def adaptive_focal(labels: Any, logits: Any, *, edges: Any, gammas: Any) -> Any:
         return ops.reshape(gamma, ops.shape(p))
 
     return signed_focal(labels, logits, choose)
-
-
-def _rows(p: Any, gammas: Sequence[Sequence[float]]) -> Any:
-    """Index of the row of the table that each p_y belongs to, int32."""
-    steps = (ops.cast(p >= threshold, "int32") for threshold, _ in gammas[:-1])
-    return sum(steps, start=ops.zeros_like(p, dtype="int32"))
 
 
 def _power(x: Any, exponent: float) -> Any:
@@ -340,34 +330,6 @@ class FLSD(PerSampleLoss):
     ):
         gammas = _read_table(gammas)
         super().__init__(flsd, gammas=gammas, name=name, **kwargs)
-
-    def gamma_shares(self, y_true, y_pred, sample_weight=None):
-        """Share of the samples that belong to each row of `gammas`.
-
-        Use it to see how many samples each gamma applies to.
-
-        Args:
-            y_true: Labels, as on call.
-            y_pred: Predictions, as on call.
-            sample_weight: `(batch,)` or of the shape of the class ids, or
-                None.
-
-        Returns:
-            Shares `(rows,)` that sum to 1, or zeros if all weights are 0.
-        """
-        batch, _ = self._standardize(y_true, y_pred, sample_weight)
-        logits = shown(batch.outputs, batch.counted)
-        labels, logits = read_as(flsd, batch.labels, logits)
-        p = Targets(labels, logits).mean(ops.softmax(logits))
-        weight = ops.ones_like(p)
-        for part in (batch.weight, batch.counted):
-            if part is not None:
-                weight = weight * ops.cast(part, p.dtype)
-        gammas = self.hyperparameters["gammas"]
-        taken = ops.one_hot(_rows(p, gammas), len(gammas), dtype=p.dtype)
-        taken = taken * ops.expand_dims(weight, -1)
-        taken = ops.reshape(taken, (-1, len(gammas)))
-        return safe_divide(ops.sum(taken, axis=0), ops.sum(weight))
 
 
 def _read_table(gammas: Any) -> list[list[float]]:
