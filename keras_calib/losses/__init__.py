@@ -30,15 +30,15 @@ from keras_calib.formulas.targets import (
     smooth_labels,
 )
 from keras_calib.losses.average_calibration import L1ACE, l1_ace
-from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.batch_coupled import BatchCoupledLoss
-from keras_calib.losses.brier import BrierLoss, brier_loss
+from keras_calib.losses.base import BatchCoupledLoss, PerSampleLoss
 from keras_calib.losses.confidence_accuracy import DCA, MDCA, dca, mdca
 from keras_calib.losses.crl import CRLMargin, correctness_ranking, crl_margin
 from keras_calib.losses.entropy import (
+    BrierLoss,
     ConfidencePenalty,
     LabelRelaxation,
     UniformityPenalty,
+    brier_loss,
     confidence_penalty,
     label_relaxation,
     uniformity_penalty,

@@ -1,4 +1,7 @@
-"""Average calibration error of the classes of an image (L1-ACE)."""
+"""Average calibration error of the classes of an image (L1-ACE).
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 from collections.abc import Callable
 from typing import Any, Unpack
@@ -11,8 +14,11 @@ from keras_calib.backend.errors import value_error
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.backend.replicas import num_replicas, sum_over_replicas
 from keras_calib.inputs.checks import check_flag, check_in, check_integer
-from keras_calib.losses.base import LossOptions, PerSampleLoss
-from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.base import (
+    BatchCoupledLoss,
+    LossOptions,
+    PerSampleLoss,
+)
 from keras_calib.losses.closed_forms import (
     Targets,
     flat_rows,
@@ -46,8 +52,6 @@ def l1_ace(
     describes the bins b of pixels n.
 
     mean_images mean_k mean_b |mean_{n in b} p_nk - mean_{n in b} labels_nk|
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(batch, ..., num_classes)`.

@@ -200,6 +200,21 @@ def of_softmax(
     return ops.reshape(values, lead)
 
 
+@reads_ids
+def cross_entropy(labels: Any, logits: Any, alpha: Any = None) -> Any:
+    """Cross entropy -sum_k labels_k log p_k of soft labels, `(...)` in nats.
+
+    `alpha`, a number or `(..., 1)`, is the share of each label that is spread
+    evenly over the classes.
+    """
+
+    def closed_form(targets, parts):
+        value = targets.cross_entropy(parts)
+        return value, lambda: targets.subtract_from(parts.probs, parts)
+
+    return of_softmax(labels, logits, closed_form, alpha)
+
+
 def _flat(x: Any, lead: tuple) -> Any:
     """Rows `(n, ...)` of a tensor with these leading axes."""
     if x is None:

@@ -1,4 +1,7 @@
-"""Mean confidence against accuracy over the batch (MDCA, DCA)."""
+"""Mean confidence against accuracy over the batch (MDCA, DCA).
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 from typing import Any, Unpack
 
@@ -7,8 +10,11 @@ from keras import ops
 
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_above
-from keras_calib.losses.base import LossOptions, PerSampleLoss
-from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.base import (
+    BatchCoupledLoss,
+    LossOptions,
+    PerSampleLoss,
+)
 from keras_calib.losses.closed_forms import (
     Targets,
     correctness,
@@ -29,8 +35,6 @@ def mdca(labels: Any, logits: Any, *, sample_weight: Any = None) -> Any:
     Use it inside a loss of your own; `MDCA` is the class to compile with.
 
     mean_k |mean_n p_nk - mean_n labels_nk|
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -85,8 +89,6 @@ def dca(
     Use it inside a loss of your own; `DCA` is the class to compile with.
 
     |d|, d = mean_n max_k p_nk - mean_n a_n, a = 1 if the prediction is correct
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`. With a soft label,

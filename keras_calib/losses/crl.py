@@ -1,4 +1,7 @@
-"""Correctness ranking (CRL), and its penalty under a margin."""
+"""Correctness ranking (CRL), and its penalty under a margin.
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 from typing import Any, Unpack
 
@@ -56,8 +59,6 @@ def correctness_ranking(
     condition="ranking") > 0` is the ranking condition of ACLS: pass it to
     `acls` as `active`.
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
         logits: Logits `(batch, num_classes)`.
         correctness: Share of the past predictions of each sample that were
@@ -108,8 +109,6 @@ def crl_margin(
     Use it inside a loss of your own; `CRLMargin` is the class to compile with.
 
     CE + strength max_k p_k [max_k z_k - min_k z_k >= margin]
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.

@@ -1,4 +1,7 @@
-"""Label relaxation, and penalties on predictions far from uniform ones."""
+"""Scores of single predictions: relaxed labels, penalties, the Brier score.
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 import math
 from typing import Any, Unpack
@@ -27,8 +30,6 @@ def label_relaxation(labels: Any, logits: Any, *, alpha: float = 0.1) -> Any:
 
     0 where p_y >= 1 - alpha, else
     (1 - alpha) log((1 - alpha) / p_y) + alpha log(alpha / (1 - p_y))
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.
@@ -80,8 +81,6 @@ def confidence_penalty(
 
     CE - beta H, or CE + beta relu(threshold - H); H = -sum_k p_k log p_k
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
@@ -126,8 +125,6 @@ def uniformity_penalty(
 
     CE + strength sum_k |p_k - 1 / K|
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
@@ -151,6 +148,37 @@ def uniformity_penalty(
             return targets.subtract_from(parts.probs * (1.0 + side - mean))
 
         return value, gradient
+
+    return of_softmax(labels, logits, closed_form)
+
+
+@reads_ids
+def brier_loss(labels: Any, logits: Any) -> Any:
+    """Brier score of each sample, with a gradient in closed form.
+
+    Use it inside a loss of your own; `BrierLoss` is the class to compile with.
+
+    sum_k (p_k - labels_k)^2
+
+    Args:
+        labels: One-hot or soft labels `(..., num_classes)`.
+        logits: Logits `(..., num_classes)`.
+
+    Returns:
+        Losses `(...)`, in [0, 2].
+
+    Reference:
+        That of `BrierLoss`.
+    """
+
+    def closed_form(targets, parts):
+        distance = targets.subtract_from(parts.probs)
+
+        def gradient():
+            moment = ops.sum(parts.probs * distance, axis=-1, keepdims=True)
+            return 2.0 * parts.probs * (distance - moment)
+
+        return ops.sum(ops.square(distance), axis=-1), gradient
 
     return of_softmax(labels, logits, closed_form)
 
@@ -300,3 +328,38 @@ class UniformityPenalty(PerSampleLoss):
         super().__init__(
             uniformity_penalty, strength=strength, name=name, **kwargs
         )
+
+
+@keras.saving.register_keras_serializable(package="keras_calib")
+class BrierLoss(PerSampleLoss):
+    """Brier score as a loss: the squared distance from prediction to label.
+
+    Use it when single samples, such as wrong labels, must not dominate: it is
+    a proper score like cross entropy, but a sample costs at most 2.
+
+    sum_k (p_k - labels_k)^2
+
+    Args:
+        **kwargs: `name` and arguments of `PerSampleLoss`.
+
+    Example:
+
+    >>> loss = BrierLoss(from_logits=True)
+    >>> round(float(loss([0], [[1.0, 0.0]])), 4)
+    0.1447
+
+    Reference:
+        Brier, Verification of Forecasts Expressed in Terms of Probability,
+        Monthly Weather Review 78, 1950; for calibration: Mukhoti et al.,
+        Calibrating Deep Neural Networks using Focal Loss, NeurIPS 2020,
+        https://arxiv.org/abs/2002.09437
+
+    Differs:
+        Some authors call half of it the Brier score of two classes: the
+        squared error of the probability of the second class.
+    """
+
+    def __init__(
+        self, *, name: str = "brier_loss", **kwargs: Unpack[LossOptions]
+    ):
+        super().__init__(brier_loss, name=name, **kwargs)

@@ -1,4 +1,7 @@
-"""The focal family: cross entropy scaled by a power of the probability."""
+"""The focal family: cross entropy scaled by a power of the probability.
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -29,8 +32,6 @@ def focal_loss(labels: Any, logits: Any, *, gamma: float = 3.0) -> Any:
     Use it inside a loss of your own; `FocalLoss` is the class to compile with.
 
     -sum_k labels_k (1 - p_k)^gamma log p_k
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -89,10 +90,7 @@ def inverse_focal_loss(labels: Any, logits: Any, *, gamma: float = 2.0) -> Any:
 
 
 def signed_focal(labels: Any, logits: Any, choose: Callable) -> Any:
-    """`adaptive_focal` with a function that maps p_y `(...)` to gamma.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-    """
+    """`adaptive_focal` with a function that maps p_y `(...)` to gamma."""
 
     def closed_form(targets, parts):
         # Rounding can leave a log p of 1e-8.

@@ -1,4 +1,7 @@
-"""Maximum mean calibration error (MMCE)."""
+"""Maximum mean calibration error (MMCE).
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 from typing import Any, Unpack
 
@@ -7,8 +10,11 @@ from keras import ops
 
 from keras_calib.backend.gradients import with_gradient
 from keras_calib.inputs.checks import check_at_least, check_in
-from keras_calib.losses.base import LossOptions, PerSampleLoss
-from keras_calib.losses.batch_coupled import BatchCoupledLoss
+from keras_calib.losses.base import (
+    BatchCoupledLoss,
+    LossOptions,
+    PerSampleLoss,
+)
 from keras_calib.losses.closed_forms import (
     correctness,
     flat_rows,
@@ -39,8 +45,6 @@ def mmce(
 
     Use it inside a loss of your own; `MMCE` is the class to compile with, and
     gives the formula of each variant.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.

@@ -1,4 +1,7 @@
-"""Margin-based label smoothing (MbLS), and its successor ACLS."""
+"""Margin-based label smoothing (MbLS), and its successor ACLS.
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict, Unpack
@@ -33,8 +36,6 @@ def mbls(
     Use it inside a loss of your own; `MbLS` is the class to compile with.
 
     CE + strength mean_k relu(max_j z_j - z_k - margin)
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -93,8 +94,6 @@ def acls(
 
     CE + lambda1 positive^2 + lambda2 / (K - 1) sum_k r_k^2
     with r_k = relu(max_j z_j - z_k - margin) and positive = max_k r_k
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.

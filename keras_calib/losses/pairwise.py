@@ -1,4 +1,7 @@
-"""Calibration by pairwise constraints (CPC)."""
+"""Calibration by pairwise constraints (CPC).
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 from typing import Any, Unpack
 
@@ -23,8 +26,6 @@ def cpc(
 
     Memory is that of a few copies of the logits. Time grows with the square of
     the number of classes.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot labels `(..., num_classes)`.

@@ -23,7 +23,7 @@ from keras_calib.inputs.labels import soft_labels, standardize_labels
 from keras_calib.inputs.rows import check_no_nan, warn_of_probabilities
 from keras_calib.inputs.values import both, read_mask
 from keras_calib.losses.base import PerSampleLoss
-from keras_calib.losses.smoothing import cross_entropy
+from keras_calib.losses.closed_forms import cross_entropy
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least_float32,

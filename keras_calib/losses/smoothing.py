@@ -1,4 +1,7 @@
-"""Cross entropy with hard, smoothed and calibrated labels."""
+"""Cross entropy with hard, smoothed and calibrated labels.
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
+"""
 
 import math
 from functools import partial
@@ -31,7 +34,11 @@ from keras_calib.inputs.labels import (
 from keras_calib.inputs.rows import both_classes
 from keras_calib.inputs.values import SUM_TOLERANCE
 from keras_calib.losses.base import LossOptions, PerSampleLoss
-from keras_calib.losses.closed_forms import of_softmax, reads_ids
+from keras_calib.losses.closed_forms import (
+    cross_entropy,
+    of_softmax,
+    reads_ids,
+)
 from keras_calib.numerics.arrays import (
     as_numbers,
     at_least_float32,
@@ -39,23 +46,6 @@ from keras_calib.numerics.arrays import (
     shape_of,
 )
 from keras_calib.numerics.softmax import logsumexp, num_allowed
-
-
-@reads_ids
-def cross_entropy(labels: Any, logits: Any, alpha: Any = None) -> Any:
-    """Cross entropy -sum_k labels_k log p_k of soft labels, `(...)` in nats.
-
-    `alpha`, a number or `(..., 1)`, is the share of each label that is spread
-    evenly over the classes.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-    """
-
-    def closed_form(targets, parts):
-        value = targets.cross_entropy(parts)
-        return value, lambda: targets.subtract_from(parts.probs, parts)
-
-    return of_softmax(labels, logits, closed_form, alpha)
 
 
 @reads_ids
@@ -70,8 +60,6 @@ def label_smoothing(
     -sum_k t_k log p_k with t = (1 - alpha) labels + alpha / K
 
     With `spread="others"`, alpha / K becomes alpha (1 - labels) / (K - 1).
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: One-hot or soft labels `(..., num_classes)`.
@@ -110,8 +98,6 @@ def adaptive_label_smoothing(
 
     Each other class has t_k = beta alpha / (K - 1).
 
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
-
     Args:
         labels: One-hot labels `(..., num_classes)`.
         logits: Logits `(..., num_classes)`.
@@ -148,8 +134,6 @@ def cape_loss(labels: Any, logits: Any, *, classes: Any = None) -> Any:
     -q log p_c - (1 - q) log(1 - p_c)
 
     c is the second of two classes, or that of `classes`.
-
-    Derivation: docs/derivations.md, 'Gradients of the losses'.
 
     Args:
         labels: Probabilities q of the class `(...)` or `(..., 1)`,

@@ -1,4 +1,7 @@
-"""Losses that read the labels of neighbouring pixels (SVLS, NACL)."""
+"""Losses that read the labels of neighbouring pixels (SVLS, NACL).
+
+Derivation: docs/derivations.md, 'Labels around a pixel'.
+"""
 
 from typing import Annotated, Any, TypedDict, Unpack
 
@@ -19,12 +22,12 @@ from keras_calib.inputs.values import read_mask
 from keras_calib.losses.base import LossOptions, PerSampleLoss
 from keras_calib.losses.closed_forms import (
     Targets,
+    cross_entropy,
     mask_of,
     of_softmax,
     reads_ids,
     shown,
 )
-from keras_calib.losses.smoothing import cross_entropy
 from keras_calib.numerics.arrays import at_least_float32, safe_divide, shape_of
 from keras_calib.numerics.softmax import allowed
 
@@ -55,8 +58,6 @@ def blurred_labels(rows: Any, mask: Any, sigma: float, kernel_size: int) -> Any:
 
     Rows and result have the shape `(batch, ..., num_classes)`. Pixels beyond
     the edge repeat the last one; those outside of `mask` have no part.
-
-    Derivation: docs/derivations.md, 'Labels around a pixel'.
     """
     offsets = np.arange(kernel_size) - kernel_size // 2
     weights = np.exp(-0.5 * np.square(offsets / sigma))
@@ -87,8 +88,6 @@ def box_shares(rows: Any, mask: Any, kernel_size: int, padding: str) -> Any:
 
     With `padding="background"` pixels beyond the edge are of class 0, else they
     repeat the last one.
-
-    Derivation: docs/derivations.md, 'Labels around a pixel'.
     """
     axes = _axes_of_space(rows)
     weights = np.full(kernel_size, 1.0 / kernel_size)
@@ -170,8 +169,6 @@ def svls(
 
     -sum_k t_k log p_k, t = label / 2 + sum_i w_i label_i / 2
 
-    Derivation: docs/derivations.md, 'Labels around a pixel'.
-
     Args:
         labels: One-hot or soft labels `(batch, ..., num_classes)`.
         logits: Logits `(batch, ..., num_classes)`, with one or more axes of
@@ -223,8 +220,6 @@ def nacl(
     Use it inside a loss of your own; `NACL` is the class to compile with.
 
     CE + strength mean_k |z_k - t_k|, t_k the share of class k around the pixel
-
-    Derivation: docs/derivations.md, 'Labels around a pixel'.
 
     Args:
         labels: One-hot or soft labels `(batch, ..., num_classes)`.

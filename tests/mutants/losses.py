@@ -111,7 +111,7 @@ MUTANTS = {
         _AUTHORS,
     ),
     "fidelity_of_soft_labels": Mutant(
-        "losses/batch_coupled.py",
+        "losses/base.py",
         "if fidelity is not None and fidelity.needs_hard_labels:",
         "if False:",
         "losses/test_bad_labels.py::"
