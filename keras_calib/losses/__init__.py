@@ -14,7 +14,7 @@
 - Segmentation: `NACL`, `nacl`, `SVLS`, `svls`.
 - Targets: `smooth_labels`, `objectness_targets`, `cape_targets`, `cape_loss`.
 - What a loss does: `effective_labels`, `EffectiveTargets`,
-  `regularizer_histogram`, `RegularizerCounts`, `inactive_share`.
+  `regularizer_histogram`, `RegularizerCounts`.
 - Bases: `PerSampleLoss`, `BatchCoupledLoss`.
 
 Lives here: losses per sample, losses with a term over the whole batch, and what
@@ -59,7 +59,6 @@ from keras_calib.losses.regularizers import (
     EffectiveTargets,
     RegularizerCounts,
     effective_labels,
-    inactive_share,
     regularizer_histogram,
 )
 from keras_calib.losses.smoothing import (
@@ -109,7 +108,6 @@ __all__ = [
     "effective_labels",
     "flsd",
     "focal_loss",
-    "inactive_share",
     "inverse_focal_loss",
     "l1_ace",
     "label_relaxation",

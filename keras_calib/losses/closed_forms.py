@@ -2,6 +2,8 @@
 
 A closed form takes fewer passes over the logits than automatic
 differentiation, and keeps the digits that a saturated softmax would lose.
+
+Derivation: docs/derivations.md, 'Gradients of the losses'.
 """
 
 from collections.abc import Callable

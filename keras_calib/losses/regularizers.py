@@ -146,42 +146,6 @@ def effective_labels(
     )
 
 
-def inactive_share(
-    loss: keras.losses.Loss | Callable, labels: Any, logits: Any
-) -> float:
-    """Share of samples on which a loss equals cross entropy.
-
-    Use it to see how often the condition of a loss such as `MbLS` or `ACLS`
-    applies. The regulariser, the loss less the cross entropy of the labels,
-    is inactive where it is 0 up to rounding.
-
-    Args:
-        loss: A loss or function as `effective_labels` takes it.
-        labels: Labels `(...)` or `(..., num_classes)`.
-        logits: Logits `(..., num_classes)` of at least two classes.
-
-    Returns:
-        Share in [0, 1] of the valid labels; NaN without any.
-
-    Raises:
-        ValueError: If shapes do not fit.
-
-    Example:
-
-    >>> import keras_calib
-    >>> loss = keras_calib.MbLS(margin=6.0, from_logits=True)
-    >>> keras_calib.losses.inactive_share(
-    ...     loss, [0, 0], [[9.0, 0.0], [5.0, 0.0]]
-    ... )
-    0.5
-
-    Reference:
-        Park et al., ACLS, ICCV 2023, fig. 3, https://arxiv.org/abs/2308.11911
-    """
-    _, inactive = _regularizer(loss, labels, logits)
-    return float(np.mean(inactive)) if inactive.size else float("nan")
-
-
 def regularizer_histogram(
     loss: keras.losses.Loss | Callable,
     labels: Any,
@@ -193,9 +157,11 @@ def regularizer_histogram(
 ) -> RegularizerCounts:
     """Distribution over samples of what a loss adds to cross entropy.
 
-    Use it to see how strongly a loss regularises which share of the samples.
-    The regulariser is the loss less the cross entropy of the labels. It is
-    negative if the loss is smaller, as a focal loss is.
+    Use it to see how strongly a loss regularises which share of the samples,
+    and how often the condition of a loss such as `MbLS` or `ACLS` applies: the
+    others are the `inactive_share` of the result. The regulariser is the loss
+    less the cross entropy of the labels. It is negative if the loss is
+    smaller, as a focal loss is.
 
     Args:
         loss: A loss or function as `effective_labels` takes it.
@@ -219,8 +185,8 @@ def regularizer_histogram(
     >>> logits = [[9.0, 0.0], [5.0, 0.0], [0.0, 99.0]]
     >>> drawn = keras_calib.losses.regularizer_histogram(
     ...     loss, [0, 0, 1], logits, num_bins=4)
-    >>> drawn.counts.tolist(), drawn.num_inactive
-    ([2, 0, 0, 1], 1)
+    >>> drawn.counts.tolist(), round(drawn.inactive_share, 4)
+    ([2, 0, 0, 1], 0.3333)
 
     Reference:
         Park et al., ACLS, ICCV 2023, fig. 3, https://arxiv.org/abs/2308.11911
