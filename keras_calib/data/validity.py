@@ -1,6 +1,6 @@
 """Invalid examples: how they are found, left out and counted."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -16,6 +16,7 @@ from keras_calib.data.examples import (
     required,
 )
 from keras_calib.inputs.checks import check_in, check_integer
+from keras_calib.inputs.options import filled
 
 BOX_RULE = (
     "Boxes must be [ymin, xmin, ymax, xmax] as shares of the image, finite, "
@@ -284,22 +285,18 @@ class Reading(Cleaning, total=False):
     input_context: Any
 
 
-def check_policies(without_boxes: str, on_error: str) -> None:
-    """Raises ValueError unless both are as the builders take them."""
-    check_in("without_boxes", without_boxes, ("drop", "keep"))
-    check_in("on_error", on_error, ("raise", "skip"))
+def policies(name: str, given: Mapping[str, Any], options: Any) -> Any:
+    """Options of a builder, checked; ValueError for an unknown policy."""
+    how = filled(name, given, options)
+    check_in("without_boxes", how.without_boxes, ("drop", "keep"))
+    check_in("on_error", how.on_error, ("raise", "skip"))
+    return how
 
 
-def clean(
-    dataset: Any,
-    *,
-    without_boxes: str,
-    tally: Tally | None,
-    on_error: str = "raise",
-    num_classes: int | None = None,
-) -> Any:
+def clean(dataset: Any, how: Any, num_classes: int | None = None) -> Any:
     """Raises for, or leaves out, rows that are invalid or have no objects."""
-    if on_error == "skip":
+    tally = how.tally
+    if how.on_error == "skip":
         dataset = valid_examples(dataset, num_classes=num_classes, tally=tally)
     if {"boxes", "mask"}.isdisjoint(dataset.element_spec):
         return dataset
@@ -311,7 +308,7 @@ def clean(
             tally.add("without boxes", none)
         return none
 
-    if without_boxes == "drop":
+    if how.without_boxes == "drop":
         cleaned = dataset.filter(lambda example: ~missing(example))
     else:
         cleaned = dataset.map(

@@ -31,7 +31,7 @@ from keras_calib.formulas.targets import (
 )
 from keras_calib.losses.average_calibration import L1ACE, l1_ace
 from keras_calib.losses.base import BatchCoupledLoss, PerSampleLoss
-from keras_calib.losses.confidence_accuracy import DCA, MDCA, dca, mdca
+from keras_calib.losses.batch_terms import DCA, MDCA, MMCE, dca, mdca, mmce
 from keras_calib.losses.crl import CRLMargin, correctness_ranking, crl_margin
 from keras_calib.losses.entropy import (
     BrierLoss,
@@ -52,7 +52,6 @@ from keras_calib.losses.focal import (
     focal_loss,
     inverse_focal_loss,
 )
-from keras_calib.losses.kernel import MMCE, mmce
 from keras_calib.losses.margin import ACLS, MbLS, acls, mbls
 from keras_calib.losses.pairwise import CPC, cpc
 from keras_calib.losses.regularizers import (

@@ -180,9 +180,6 @@ def svls(
     Returns:
         Losses `(batch, ...)`, in nats.
 
-    Raises:
-        ValueError: If there is no axis of space.
-
     Reference:
         That of `SVLS`.
     """
@@ -231,9 +228,6 @@ def nacl(
 
     Returns:
         Losses `(batch, ...)`, in nats.
-
-    Raises:
-        ValueError: If there is no axis of space.
 
     Reference:
         That of `NACL`.
